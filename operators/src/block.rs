@@ -1,0 +1,70 @@
+//! A block: the bipartite message-flow graph of one hop.
+//!
+//! `num_dst` destination nodes gather from `num_src` source nodes along edges stored by destination (CSC of the
+//! sampled graph: `indptr`/`indices`). **The destinations are the first sources**: source `i < num_dst` is
+//! destination `i`. Blocks of one batch share one node list, each block's sources being a prefix of the next deeper
+//! block's; ids inside a block are positions in that list.
+
+/// One hop of a sampled (or whole) neighbourhood.
+///
+/// ```
+/// use gnnflow_operators::block::Block;
+///
+/// // Two destinations (0, 1); node 0 hears from 1 and 2, node 1 from 2.
+/// let block = Block::new(2, 3, vec![0, 2, 3], vec![1, 2, 2]);
+/// assert_eq!(block.num_edges(), 3);
+/// assert_eq!(block.neighbors(0), [1, 2]);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Block {
+    num_dst: u32,
+    num_src: u32,
+    indptr: Vec<u32>,
+    indices: Vec<u32>,
+}
+
+impl Block {
+    /// A block of `num_dst` destinations among `num_src` sources.
+    ///
+    /// # Panics
+    /// Unless `indptr` has `num_dst + 1` never-decreasing entries from 0 to `indices.len()`, every index is below
+    /// `num_src`, and `num_dst <= num_src`: the kernels rely on it.
+    pub fn new(num_dst: u32, num_src: u32, indptr: Vec<u32>, indices: Vec<u32>) -> Self {
+        assert!(num_dst <= num_src, "{num_dst} destinations among {num_src} sources");
+        assert_eq!(indptr.len(), num_dst as usize + 1, "indptr has one entry per destination and one more");
+        assert!(indptr[0] == 0 && indptr.is_sorted(), "indptr starts at 0 and never decreases");
+        assert_eq!(indptr[num_dst as usize] as usize, indices.len(), "indptr ends at the number of edges");
+        assert!(indices.iter().fold(0, |max, &i| max.max(i)) < num_src.max(1), "an index is past the last source");
+        Self { num_dst, num_src, indptr, indices }
+    }
+
+    /// Number of destination nodes: the rows that a layer puts out.
+    pub fn num_dst(&self) -> usize {
+        self.num_dst as usize
+    }
+
+    /// Number of source nodes: the rows that a layer takes in.
+    pub fn num_src(&self) -> usize {
+        self.num_src as usize
+    }
+
+    /// Number of edges.
+    pub fn num_edges(&self) -> usize {
+        self.indices.len()
+    }
+
+    /// Edges of destination `i` are `indptr[i]..indptr[i + 1]`.
+    pub fn indptr(&self) -> &[u32] {
+        &self.indptr
+    }
+
+    /// The source of each edge, as a position in the batch's node list.
+    pub fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+
+    /// Sources of destination `dst`.
+    pub fn neighbors(&self, dst: usize) -> &[u32] {
+        &self.indices[self.indptr[dst] as usize..self.indptr[dst + 1] as usize]
+    }
+}

@@ -1,0 +1,3 @@
+//! The timely operators of gnnflow, the kernels that they run, and the candle operations that they feed.
+
+pub mod block;

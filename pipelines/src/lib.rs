@@ -1,0 +1,1 @@
+//! `pipeline.toml`, checked, planned and run.

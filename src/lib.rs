@@ -1,0 +1,1 @@
+//! gnnflow, the library entry.

@@ -1,0 +1,3 @@
+//! The `gnnflow` program.
+
+fn main() {}
