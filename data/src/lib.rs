@@ -1,6 +1,16 @@
 //! Graphs on disk and in memory: Parquet dumps in, prepared datasets of memory-mapped Arrow files out.
 
+pub mod dataset;
+pub mod error;
 pub mod partition_book;
+pub mod partitioner;
+pub mod progress;
 pub mod rng;
+pub mod source;
 
+pub use dataset::{Dataset, Features, Manifest, Nodes, Partition, Topology};
+pub use error::{Error, Fault, Result};
 pub use partition_book::PartitionBook;
+pub use partitioner::{Assignment, GraphStream, Partitioner};
+pub use progress::{Progress, Silent};
+pub use source::GraphSource;

@@ -1,0 +1,228 @@
+//! `manifest.json`: what a prepared dataset holds, from what it was made, and how long each of its files is.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::source::{FeatureDtype, Normalize};
+
+/// Version of the layout on disk. A dataset of another version is prepared again, never guessed at.
+pub const SCHEMA_VERSION: u64 = 1;
+
+/// First key of every manifest: a folder whose `manifest.json` lacks it is not ours.
+pub const FORMAT: &str = "gnnflow-dataset";
+
+/// Everything about a prepared dataset but its bulk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Always [`FORMAT`].
+    pub format: String,
+    /// Always [`SCHEMA_VERSION`] when read by this build.
+    pub schema: u64,
+    /// SHA-256 over schema version, settings and inputs, in hexadecimal.
+    pub fingerprint: String,
+    /// The settings that went into the fingerprint.
+    pub settings: serde_json::Value,
+    /// The input files that went into the fingerprint, in order.
+    pub inputs: Vec<InputFile>,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of directed edges in the dataset, after all policies and mirroring.
+    pub edges: u64,
+    /// Number of edge rows in the dump.
+    pub edge_rows: u64,
+    /// Edges that were dropped as duplicates (mirror images included).
+    pub duplicates_dropped: u64,
+    /// Edges from a node to itself in the dataset.
+    pub self_loops: u64,
+    /// Whether the edges were mirrored.
+    pub undirected: bool,
+    /// `offsets[p]..offsets[p + 1]` are the global ids of partition `p`.
+    pub offsets: Vec<u64>,
+    /// Partition method.
+    pub method: String,
+    /// Kind of the user's node ids.
+    pub ids: IdKind,
+    /// Node features.
+    pub features: FeatureInfo,
+    /// Labels, if there are any.
+    pub labels: Option<LabelInfo>,
+    /// Sizes of the splits.
+    pub splits: SplitCounts,
+    /// Node types, if there are any.
+    pub node_types: Option<TypeInfo>,
+    /// What edges carry.
+    pub edge_columns: EdgeColumns,
+    /// One entry per partition.
+    pub partitions: Vec<PartitionInfo>,
+}
+
+impl Manifest {
+    /// Name of the file in the dataset's folder.
+    pub const FILE: &'static str = "manifest.json";
+
+    /// Number of partitions.
+    pub fn parts(&self) -> usize {
+        self.partitions.len()
+    }
+
+    /// Number of classes: 0 without labels, 1 for values.
+    pub fn num_classes(&self) -> usize {
+        self.labels.as_ref().map_or(0, |labels| labels.classes as usize)
+    }
+
+    /// Reads the manifest in folder `dir`.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] without the folder, [`Error::NotADataset`] without a manifest of ours in it,
+    /// [`Error::SchemaVersion`] when another version wrote it, [`Error::Damaged`] when it does not parse.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let path = dir.join(Self::FILE);
+        if !dir.exists() {
+            return Err(Error::Missing { path: dir.to_path_buf(), role: "prepared dataset" });
+        }
+        let text = match std::fs::read_to_string(&path) {
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                let reason = "there is no manifest.json in it".into();
+                return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
+            }
+            read => read.map_err(Error::io(&path, "read"))?,
+        };
+        let damaged = |e: serde_json::Error| Error::Damaged { path: path.clone(), reason: e.to_string() };
+        let value: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
+        if value["format"] != FORMAT {
+            let reason = format!("its manifest.json does not say \"format\": \"{FORMAT}\"");
+            return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
+        }
+        let found = value["schema"].as_u64().unwrap_or(0);
+        if found != SCHEMA_VERSION {
+            return Err(Error::SchemaVersion { path: dir.to_path_buf(), found, expected: SCHEMA_VERSION });
+        }
+        serde_json::from_value(value).map_err(damaged)
+    }
+}
+
+/// One file of the dump.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputFile {
+    /// "nodes" or "edges".
+    pub role: String,
+    /// Its name, without folders: a dump may move.
+    pub name: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Digest of its content, see `prepare::fingerprint`.
+    pub digest: String,
+}
+
+/// Kind of the user's node ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum IdKind {
+    /// 64-bit signed integers.
+    Int,
+    /// Strings.
+    Text,
+}
+
+/// Node features.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureInfo {
+    /// Values per node; 0 = no features, and no `features.arrow`.
+    pub dim: usize,
+    /// How they are stored.
+    pub dtype: FeatureDtype,
+    /// How they were scaled.
+    pub normalize: Normalize,
+}
+
+/// Kind of the labels, which decides the kind of task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LabelKind {
+    /// One class per node. From integers (−1 = unlabelled), booleans, or strings (classes in order of their names).
+    Class,
+    /// Any number of classes per node. From a list column: booleans, or integers of which every row has the same number, at
+    /// least two, all of them 0 or 1, are taken as one flag per class; other integers are taken as a list of classes.
+    Multi,
+    /// A number to be predicted. From a column of floats.
+    Value,
+}
+
+/// Labels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabelInfo {
+    /// Their kind.
+    pub kind: LabelKind,
+    /// Number of classes; 1 for values.
+    pub classes: u32,
+    /// Names of the classes when the labels are strings; else empty.
+    pub names: Vec<String>,
+    /// Number of nodes with a label.
+    pub labelled: u64,
+    /// Nodes per class; empty for values.
+    pub counts: Vec<u64>,
+}
+
+/// Types of nodes or edges.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TypeInfo {
+    /// Types are `0..count`.
+    pub count: u32,
+    /// Their names when the column holds strings (in order) or when [`SelfLoops::Add`](crate::source::SelfLoops) added
+    /// a type; else empty.
+    pub names: Vec<String>,
+}
+
+/// Nodes per split.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitCounts {
+    /// In no split.
+    pub none: u64,
+    /// Training.
+    pub train: u64,
+    /// Validation.
+    pub val: u64,
+    /// Test.
+    pub test: u64,
+}
+
+/// What edges carry besides their ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EdgeColumns {
+    /// Whether there are weights.
+    pub weight: bool,
+    /// Edge types, if there are any.
+    pub edge_type: Option<TypeInfo>,
+    /// Whether there are times.
+    pub time: bool,
+    /// Values per edge; 0 = no edge features.
+    pub features: usize,
+}
+
+/// One partition.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartitionInfo {
+    /// Core nodes.
+    pub nodes: u64,
+    /// In-edges of the core nodes.
+    pub edges: u64,
+    /// Core nodes in the train split.
+    pub train: u64,
+    /// `topology.arrow`.
+    pub topology: FileInfo,
+    /// `nodes.arrow`.
+    pub node_columns: FileInfo,
+    /// `features.arrow`; none when the graph has no features.
+    pub features: Option<FileInfo>,
+}
+
+/// One file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileInfo {
+    /// Its length. Compared whenever the file is opened.
+    pub bytes: u64,
+    /// CRC-32 of its content. Compared by [`Dataset::verify`](super::Dataset::verify).
+    pub crc32: u32,
+}

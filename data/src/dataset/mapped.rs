@@ -1,0 +1,96 @@
+//! Opens an Arrow IPC file in place: the file is mapped, and the arrays point into the map.
+
+use std::fs::File;
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::buffer::Buffer;
+use arrow::ipc::convert::try_fb_to_schema;
+use arrow::ipc::reader::{FileDecoder, read_footer_length};
+use memmap2::Mmap;
+
+use super::manifest::FileInfo;
+use crate::error::{Error, Result};
+
+/// Maps `path` and returns its one record batch without copying.
+///
+/// Checked: the length, that every buffer lies inside the file, and what Arrow checks of offsets and strings. A damaged
+/// file is an error, not a crash.
+pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<RecordBatch> {
+    let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
+    let file = match File::open(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is gone".into())),
+        file => file.map_err(Error::io(path, "open"))?,
+    };
+    let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
+    if bytes != expected.bytes {
+        return Err(damaged(format!("it has {bytes} bytes, the manifest says {}", expected.bytes)));
+    }
+    // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a whole new folder into
+    // place, never written in place, so the mapped file does not change; who truncates it by hand gets a bus error.
+    let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
+    let batch = decode(map).map_err(damaged)?;
+    if batch.num_rows() as u64 != rows {
+        return Err(damaged(format!("it has {} rows, the manifest says {rows}", batch.num_rows())));
+    }
+    Ok(batch)
+}
+
+fn decode(map: Mmap) -> std::result::Result<RecordBatch, String> {
+    let text = |e: arrow::error::ArrowError| e.to_string();
+    let length = map.len();
+    let trailer: [u8; 10] = map.last_chunk().copied().ok_or("it is shorter than any Arrow file")?;
+    let footer_length = read_footer_length(trailer).map_err(text)?;
+    let footer_start = (length - 10).checked_sub(footer_length).ok_or("its footer is cut off")?;
+    let footer = arrow::ipc::root_as_footer(&map[footer_start..length - 10]).map_err(|e| e.to_string())?;
+    let schema = try_fb_to_schema(footer.schema().ok_or("no schema")?).map_err(text)?;
+    let blocks =
+        footer.recordBatches().filter(|blocks| blocks.len() == 1).ok_or("it does not hold one record batch")?;
+    let block = *blocks.get(0);
+    let span = |start: i64, length: i64| {
+        let (start, length) = (usize::try_from(start).ok()?, usize::try_from(length).ok()?);
+        start.checked_add(length).filter(|&end| end <= footer_start).map(|_| (start, length))
+    };
+    let metadata = i64::from(block.metaDataLength());
+    let whole = metadata.checked_add(block.bodyLength()).and_then(|whole| span(block.offset(), whole));
+    let (start, whole) = whole.ok_or("its record batch is cut off")?;
+    let version = footer.version();
+
+    let pointer = NonNull::new(map.as_ptr().cast_mut()).ok_or("an empty map")?;
+    // SAFETY: `pointer` is valid for `length` bytes for as long as the map lives, and the buffer keeps the map alive.
+    let buffer = unsafe { Buffer::from_custom_allocation(pointer, length, Arc::new(map)) };
+    let batch = buffer.slice_with_length(start, whole);
+    check_buffers(&batch, metadata as usize)?;
+    let decoder = FileDecoder::new(Arc::new(schema), version).with_require_alignment(true);
+    decoder.read_record_batch(&block, &batch).map_err(text)?.ok_or_else(|| "no record batch".to_string())
+}
+
+/// That every buffer of the batch lies inside it: arrow's own decoder would panic.
+fn check_buffers(batch: &[u8], metadata: usize) -> std::result::Result<(), String> {
+    let message = batch.get(8..metadata).ok_or("its batch header is cut off")?;
+    let message = arrow::ipc::root_as_message(message).map_err(|e| e.to_string())?;
+    let header = message.header_as_record_batch().ok_or("its message is no record batch")?;
+    let body = (batch.len() - metadata) as i64;
+    for buffer in header.buffers().into_iter().flatten() {
+        let end = buffer.offset().checked_add(buffer.length());
+        if buffer.offset() < 0 || buffer.length() < 0 || end.is_none_or(|end| end > body) {
+            return Err("a column reaches past the end".into());
+        }
+    }
+    Ok(())
+}
+
+/// Column `name` as array type `A`, without nulls.
+pub(super) fn column<A: Array + Clone + 'static>(batch: &RecordBatch, path: &Path, name: &str) -> Result<A> {
+    let found: Option<&ArrayRef> = batch.column_by_name(name);
+    let array = found.and_then(|array| array.as_any().downcast_ref::<A>()).filter(|array| array.null_count() == 0);
+    array.cloned().ok_or_else(|| Error::Damaged {
+        path: path.to_path_buf(),
+        reason: match found {
+            Some(array) => format!("column \"{name}\" is {}", array.data_type()),
+            None => format!("there is no column \"{name}\""),
+        },
+    })
+}

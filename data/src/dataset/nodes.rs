@@ -1,0 +1,206 @@
+//! `nodes.arrow`: the user's id, label, split and type of a partition's core nodes.
+
+use std::fmt;
+use std::path::Path;
+
+use arrow::array::{
+    Array, ArrowPrimitiveType, FixedSizeListArray, LargeStringArray, PrimitiveArray, RecordBatch, UInt8Array,
+};
+use arrow::buffer::ScalarBuffer;
+use arrow::datatypes::{Float32Type, Int32Type, Int64Type, UInt8Type, UInt16Type};
+
+use super::manifest::{IdKind, LabelKind, Manifest};
+use super::mapped::column;
+use crate::error::{Error, Result};
+
+/// Names of the columns of `nodes.arrow`.
+pub(crate) mod names {
+    pub(crate) const ID: &str = "id";
+    pub(crate) const LABEL: &str = "label";
+    pub(crate) const SPLIT: &str = "split";
+    pub(crate) const NODE_TYPE: &str = "node_type";
+}
+
+/// Values of the split column.
+pub mod split {
+    /// In no split.
+    pub const NONE: u8 = 0;
+    /// Training.
+    pub const TRAIN: u8 = 1;
+    /// Validation.
+    pub const VAL: u8 = 2;
+    /// Test.
+    pub const TEST: u8 = 3;
+}
+
+/// Small columns of the core nodes of one partition. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Nodes {
+    ids: Ids,
+    labels: Labels,
+    split: ScalarBuffer<u8>,
+    types: Option<ScalarBuffer<u16>>,
+}
+
+#[derive(Clone, Debug)]
+enum Ids {
+    Int(ScalarBuffer<i64>),
+    Text(LargeStringArray),
+}
+
+/// Labels in memory, for [`Nodes::new`].
+#[derive(Clone, Debug)]
+pub enum Labels {
+    /// There are none.
+    None,
+    /// One class per node; −1 = unlabelled.
+    Class(ScalarBuffer<i32>),
+    /// One 0 or 1 per node and class, row by row, and the number of classes.
+    Multi(ScalarBuffer<u8>, usize),
+    /// One number per node.
+    Value(ScalarBuffer<f32>),
+}
+
+/// The user's ids.
+#[derive(Clone, Copy, Debug)]
+pub enum IdColumn<'a> {
+    /// Integers.
+    Int(&'a [i64]),
+    /// Strings.
+    Text(&'a LargeStringArray),
+}
+
+impl IdColumn<'_> {
+    /// Number of ids.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Int(ids) => ids.len(),
+            Self::Text(ids) => ids.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Id of local node `local`, for messages.
+    pub fn display(&self, local: usize) -> impl fmt::Display {
+        match self {
+            Self::Int(ids) => ids[local].to_string(),
+            Self::Text(ids) => ids.value(local).to_string(),
+        }
+    }
+}
+
+impl Nodes {
+    /// Nodes in memory, with ids `0..`, for tests and generated graphs.
+    ///
+    /// # Panics
+    /// Unless `labels` is as long as `split`.
+    pub fn new(split: Vec<u8>, labels: Labels) -> Self {
+        let n = split.len();
+        let whole = match &labels {
+            Labels::None => true,
+            Labels::Class(values) => values.len() == n,
+            Labels::Multi(values, classes) => values.len() == n * classes,
+            Labels::Value(values) => values.len() == n,
+        };
+        assert!(whole, "one label per node");
+        Self { ids: Ids::Int((0..n as i64).collect()), labels, split: split.into(), types: None }
+    }
+
+    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, manifest: &Manifest) -> Result<Self> {
+        let ids = match manifest.ids {
+            IdKind::Int => Ids::Int(values::<Int64Type>(batch, path, names::ID)?),
+            IdKind::Text => Ids::Text(column(batch, path, names::ID)?),
+        };
+        let labels = match &manifest.labels {
+            None => Labels::None,
+            Some(info) => match info.kind {
+                LabelKind::Class => Labels::Class(values::<Int32Type>(batch, path, names::LABEL)?),
+                LabelKind::Value => Labels::Value(values::<Float32Type>(batch, path, names::LABEL)?),
+                LabelKind::Multi => {
+                    let list: FixedSizeListArray = column(batch, path, names::LABEL)?;
+                    let flags = list.values().as_any().downcast_ref::<UInt8Array>();
+                    let classes = info.classes as usize;
+                    let flags = flags.filter(|f| list.value_length() as usize == classes && f.null_count() == 0);
+                    let flags = flags.ok_or_else(|| Error::Damaged {
+                        path: path.to_path_buf(),
+                        reason: format!("its labels are {}, the manifest says {classes} flags", list.data_type()),
+                    })?;
+                    Labels::Multi(flags.values().clone(), classes)
+                }
+            },
+        };
+        let split = values::<UInt8Type>(batch, path, names::SPLIT)?;
+        let types = manifest.node_types.as_ref().map(|_| values::<UInt16Type>(batch, path, names::NODE_TYPE));
+        Ok(Self { ids, labels, split, types: types.transpose()? })
+    }
+
+    /// Number of core nodes.
+    pub fn len(&self) -> usize {
+        self.split.len()
+    }
+
+    /// Whether the partition has no core node.
+    pub fn is_empty(&self) -> bool {
+        self.split.is_empty()
+    }
+
+    /// Split of each node, see [`split`].
+    pub fn split(&self) -> &[u8] {
+        &self.split
+    }
+
+    /// Local ids of the nodes in split `which`, ascending.
+    pub fn in_split(&self, which: u8) -> Vec<u32> {
+        self.split.iter().zip(0..).filter(|&(&split, _)| split == which).map(|(_, local)| local).collect()
+    }
+
+    /// The user's ids.
+    pub fn ids(&self) -> IdColumn<'_> {
+        match &self.ids {
+            Ids::Int(ids) => IdColumn::Int(ids),
+            Ids::Text(ids) => IdColumn::Text(ids),
+        }
+    }
+
+    /// The labels, whatever their kind.
+    pub fn labels(&self) -> &Labels {
+        &self.labels
+    }
+
+    /// Class of each node, −1 = unlabelled, when labels are classes.
+    pub fn class_labels(&self) -> Option<&[i32]> {
+        match &self.labels {
+            Labels::Class(labels) => Some(labels),
+            _ => None,
+        }
+    }
+
+    /// One 0 or 1 per node and class, row by row, and the number of classes, when nodes have many labels.
+    pub fn multi_labels(&self) -> Option<(&[u8], usize)> {
+        match &self.labels {
+            Labels::Multi(flags, classes) => Some((flags, *classes)),
+            _ => None,
+        }
+    }
+
+    /// The number to be predicted for each node, when labels are numbers.
+    pub fn values(&self) -> Option<&[f32]> {
+        match &self.labels {
+            Labels::Value(values) => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Type of each node.
+    pub fn node_types(&self) -> Option<&[u16]> {
+        self.types.as_deref()
+    }
+}
+
+fn values<T: ArrowPrimitiveType>(batch: &RecordBatch, path: &Path, name: &str) -> Result<ScalarBuffer<T::Native>> {
+    Ok(column::<PrimitiveArray<T>>(batch, path, name)?.values().clone())
+}

@@ -1,0 +1,344 @@
+//! Errors: what went wrong, where exactly, whose fault it is, and what to do about it.
+//!
+//! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of what is wrong.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Whose fault an error is; decides the exit code of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The command line or the pipeline file.
+    Usage,
+    /// The user's data.
+    Input,
+    /// This machine: disk, memory, port, device.
+    Machine,
+    /// Another process or the network.
+    Cluster,
+    /// A bug of ours.
+    Bug,
+}
+
+impl Fault {
+    /// The exit code of a program that ends with this fault.
+    ///
+    /// ```
+    /// use gnnflow_data::Fault;
+    /// assert_eq!([Fault::Usage, Fault::Input, Fault::Machine, Fault::Cluster, Fault::Bug].map(Fault::exit_code), [2, 3, 4, 5, 70]);
+    /// ```
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Usage => 2,
+            Self::Input => 3,
+            Self::Machine => 4,
+            Self::Cluster => 5,
+            Self::Bug => 70,
+        }
+    }
+}
+
+/// One value in a dump.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The Parquet file.
+    pub path: PathBuf,
+    /// The row group within the file, from 0.
+    pub row_group: usize,
+    /// The row within the file, from 0.
+    pub row: u64,
+    /// The column.
+    pub column: String,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, row_group, row, column } = self;
+        write!(f, "{}, column \"{column}\", row {row} (row group {row_group})", path.display())
+    }
+}
+
+/// Everything that can go wrong between a dump and a prepared dataset.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or folder that the user named is not there.
+    #[error("{}: there is no such file or folder ({role})", path.display())]
+    Missing {
+        /// What was named.
+        path: PathBuf,
+        /// What it was named for, like "graph.nodes".
+        role: &'static str,
+    },
+    /// A folder or list without any Parquet file.
+    #[error("{}: no *.parquet file in it ({role})", path.display())]
+    NoFiles {
+        /// The folder, or an empty path when the list itself is empty.
+        path: PathBuf,
+        /// What it was named for.
+        role: &'static str,
+    },
+    /// Not a Parquet file, or one that is cut off or damaged.
+    #[error("{}: not a whole Parquet file: {reason}; was it cut off while it was copied?", path.display())]
+    NotParquet {
+        /// The file.
+        path: PathBuf,
+        /// What the reader said.
+        reason: String,
+    },
+    /// A column that the settings name is not in the file.
+    #[error("{}: no column \"{column}\" (graph.columns.{role}); {}", path.display(), hint(column, available))]
+    MissingColumn {
+        /// The file.
+        path: PathBuf,
+        /// The key of `columns` that names it.
+        role: &'static str,
+        /// The name that was asked for.
+        column: String,
+        /// The columns that the file has.
+        available: Vec<String>,
+    },
+    /// A column of a type that cannot play its role.
+    #[error("{}: column \"{column}\" is {found}, but graph.columns.{role} needs {wanted}", path.display())]
+    ColumnType {
+        /// The file.
+        path: PathBuf,
+        /// The key of `columns` that names it.
+        role: &'static str,
+        /// The column.
+        column: String,
+        /// Its Arrow type.
+        found: String,
+        /// What it should be.
+        wanted: String,
+    },
+    /// A null where a value is needed.
+    #[error("{place}: null; every row needs a value here")]
+    Null {
+        /// Where.
+        place: Box<Place>,
+    },
+    /// NaN or an infinity.
+    #[error("{place}: {value} is not a finite number{hint}")]
+    NotFinite {
+        /// Where.
+        place: Box<Place>,
+        /// The value.
+        value: f64,
+        /// "" or what to do about it.
+        hint: &'static str,
+    },
+    /// A row whose list is longer or shorter than the rows before.
+    #[error("{place}: {found} values, but the rows before have {expected}")]
+    Width {
+        /// Where.
+        place: Box<Place>,
+        /// Width of this row.
+        found: usize,
+        /// Width of the rows before.
+        expected: usize,
+    },
+    /// A value that means nothing here (a label out of range, an unknown split name, a negative type, …).
+    #[error("{place}: {value} is not {wanted}")]
+    Value {
+        /// Where.
+        place: Box<Place>,
+        /// The value, as text.
+        value: String,
+        /// What would be right.
+        wanted: String,
+    },
+    /// Two nodes with one id.
+    #[error("{second}: node id {id} was already used in row {first}; every node needs an id of its own")]
+    DuplicateNode {
+        /// The id.
+        id: String,
+        /// The row, over all node files, that used the id first.
+        first: u64,
+        /// Where it came again.
+        second: Box<Place>,
+    },
+    /// An edge that ends at no node.
+    #[error("{place}: {id} is no node's id; add the node to the node files or drop the edge")]
+    UnknownNode {
+        /// Where.
+        place: Box<Place>,
+        /// The id that no node has.
+        id: String,
+    },
+    /// `duplicates = "fail"`, and there are some.
+    #[error("{place}: the edge {src} → {dst} stands already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
+    DuplicateEdge {
+        /// Where the edge came again.
+        place: Box<Place>,
+        /// Where it was first, as text.
+        first: String,
+        /// Source id.
+        src: String,
+        /// Destination id.
+        dst: String,
+    },
+    /// `self_loops = "fail"`, and there are some.
+    #[error("{place}: node {id} has an edge to itself; set graph.self_loops to \"keep\" or \"drop\"")]
+    SelfLoop {
+        /// Where.
+        place: Box<Place>,
+        /// The node's id.
+        id: String,
+    },
+    /// More than the format can hold.
+    #[error("{what}: {found} is more than gnnflow can hold ({limit})")]
+    TooLarge {
+        /// What there is too much of.
+        what: String,
+        /// How much.
+        found: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// A setting that cannot work.
+    #[error("{key}: {reason}")]
+    Setting {
+        /// The key, as in the pipeline file.
+        key: &'static str,
+        /// Why not.
+        reason: String,
+    },
+    /// A partitioner gave up.
+    #[error("partition method \"{method}\": {reason}")]
+    Partitioner {
+        /// Its name.
+        method: String,
+        /// Why.
+        reason: String,
+        /// Whose fault that is.
+        fault: Fault,
+    },
+    /// The folder is not a prepared dataset.
+    #[error("{}: not a prepared dataset: {reason}", path.display())]
+    NotADataset {
+        /// The folder.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+    /// The dataset was written by a version of gnnflow with another layout.
+    #[error("{}: prepared with schema version {found}, but this gnnflow reads {expected}; run `gnnflow prepare` again", path.display())]
+    SchemaVersion {
+        /// The folder.
+        path: PathBuf,
+        /// Version in the manifest.
+        found: u64,
+        /// Version of this build.
+        expected: u64,
+    },
+    /// A file of a prepared dataset that is not what the manifest says.
+    #[error("{}: damaged: {reason}; run `gnnflow prepare` again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The folder for the dataset holds something else, which is left alone.
+    #[error("{}: exists and is not a prepared dataset; it is left alone: name another folder or move it away", path.display())]
+    Occupied {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The operating system said no.
+    #[error("{}: cannot {action}: {source}{}", path.display(), remedy(source))]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Something that cannot happen.
+    #[error("bug in gnnflow: {0}; please report it")]
+    Bug(String),
+}
+
+impl Error {
+    /// Whose fault it is.
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Setting { .. } => Fault::Usage,
+            Self::Partitioner { fault, .. } => *fault,
+            Self::Io { .. } | Self::Occupied { .. } => Fault::Machine,
+            Self::Bug(_) => Fault::Bug,
+            _ => Fault::Input,
+        }
+    }
+
+    /// For `map_err`: an error of the operating system while it was asked to `action` `path`.
+    pub fn io(path: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io { path: path.as_ref().to_path_buf(), action, source }
+    }
+}
+
+/// What a user can do about an error of the operating system.
+fn remedy(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+            "; free some space or choose another disk"
+        }
+        std::io::ErrorKind::PermissionDenied => "; check the permissions",
+        _ => "",
+    }
+}
+
+/// "did you mean" and the list of what there is.
+fn hint(wanted: &str, available: &[String]) -> String {
+    let list = available.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let all = if list.is_empty() { "it has no columns".into() } else { format!("it has {list}") };
+    match closest(wanted, available.iter().map(String::as_str)) {
+        Some(name) => format!("did you mean \"{name}\"? {all}"),
+        None => all,
+    }
+}
+
+/// The name closest to `wanted`, if any is close enough to be a slip of the finger.
+///
+/// ```
+/// use gnnflow_data::error::closest;
+/// assert_eq!(closest("lable", ["node_id", "label"]), Some("label"));
+/// assert_eq!(closest("lable", ["node_id", "weight"]), None);
+/// ```
+pub fn closest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let limit = 1 + wanted.chars().count() / 4;
+    let distance = |name: &str| strsim::damerau_levenshtein(&wanted.to_lowercase(), &name.to_lowercase());
+    names.into_iter().map(|name| (distance(name), name)).filter(|&(d, _)| d <= limit).min().map(|(_, name)| name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_column_names_what_is_there_and_what_was_meant() {
+        let error = Error::MissingColumn {
+            path: "nodes.parquet".into(),
+            role: "label",
+            column: "lable".into(),
+            available: vec!["node_id".into(), "label".into()],
+        };
+        assert_eq!(
+            error.to_string(),
+            "nodes.parquet: no column \"lable\" (graph.columns.label); did you mean \"label\"? it has \"node_id\", \"label\""
+        );
+        assert_eq!(error.fault().exit_code(), 3);
+    }
+
+    #[test]
+    fn a_full_disk_is_the_machines_fault_and_says_what_to_do() {
+        let error = Error::io("out", "write")(std::io::Error::from(std::io::ErrorKind::StorageFull));
+        assert!(error.to_string().ends_with("free some space or choose another disk"), "{error}");
+        assert_eq!(error.fault(), Fault::Machine);
+    }
+}

@@ -1,0 +1,279 @@
+//! What a dump is, and how to treat it: plain settings, filled from `[graph]` of a pipeline file.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// A graph in Parquet files, and what to make of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GraphSource {
+    /// Files, or folders of `*.parquet` (taken in order of their names). At least one.
+    pub nodes: Vec<PathBuf>,
+    /// Files, or folders of `*.parquet`. None at all is a graph without edges.
+    pub edges: Vec<PathBuf>,
+    /// Which column is what.
+    pub columns: Columns,
+    /// Mirror every edge, after dropping duplicates when [`Duplicates::Drop`] is set.
+    pub undirected: bool,
+    /// What to do with edges that occur more than once.
+    pub duplicates: Duplicates,
+    /// What to do with edges from a node to itself.
+    pub self_loops: SelfLoops,
+    /// How to scale features.
+    pub normalize_features: Normalize,
+    /// Shares of train, validation and test among the labelled nodes, when there is no split column. They add up to
+    /// at most 1; the rest is in no split.
+    pub split_fractions: Option<[f64; 3]>,
+    /// Number of classes; `None` = as many as the labels need. Labels must be below it.
+    pub num_classes: Option<u32>,
+    /// Seed of the random split.
+    pub seed: u64,
+    /// How features are stored.
+    pub feature_dtype: FeatureDtype,
+}
+
+impl GraphSource {
+    /// A source with every setting at its default.
+    ///
+    /// ```
+    /// use gnnflow_data::source::GraphSource;
+    /// let source = GraphSource::new("cora/nodes.parquet", "cora/edges.parquet");
+    /// assert_eq!(source.columns.src, "src");
+    /// ```
+    pub fn new(nodes: impl Into<PathBuf>, edges: impl Into<PathBuf>) -> Self {
+        Self {
+            nodes: vec![nodes.into()],
+            edges: vec![edges.into()],
+            columns: Columns::default(),
+            undirected: false,
+            duplicates: Duplicates::default(),
+            self_loops: SelfLoops::default(),
+            normalize_features: Normalize::default(),
+            split_fractions: None,
+            num_classes: None,
+            seed: 0,
+            feature_dtype: FeatureDtype::default(),
+        }
+    }
+
+    /// The node files, folders replaced by the Parquet files in them.
+    ///
+    /// # Errors
+    /// A path that is not there, or no file at all.
+    pub fn node_files(&self) -> Result<Vec<PathBuf>> {
+        if self.nodes.is_empty() {
+            return Err(Error::NoFiles { path: PathBuf::new(), role: "graph.nodes" });
+        }
+        expand(&self.nodes, "graph.nodes")
+    }
+
+    /// The edge files, folders replaced by the Parquet files in them.
+    ///
+    /// # Errors
+    /// A path that is not there, or a folder without Parquet files.
+    pub fn edge_files(&self) -> Result<Vec<PathBuf>> {
+        expand(&self.edges, "graph.edges")
+    }
+
+    /// Checks what can be checked without reading data.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] with the key.
+    pub fn check(&self) -> Result<()> {
+        if let Some(fractions) = self.split_fractions {
+            let reason = if self.columns.split.is_some() {
+                "cannot be combined with columns.split: choose one".to_string()
+            } else if fractions.iter().any(|f| !(0.0..=1.0).contains(f)) {
+                format!("{fractions:?} has a share outside 0..1")
+            } else if fractions.iter().sum::<f64>() > 1.0 + 1e-9 {
+                format!("{fractions:?} adds up to more than 1")
+            } else {
+                return Ok(());
+            };
+            return Err(Error::Setting { key: "graph.split_fractions", reason });
+        }
+        Ok(())
+    }
+}
+
+/// Names of the columns in the dump.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Columns {
+    /// Nodes: the id. Any integer type (`u64` up to `i64::MAX`) or strings.
+    pub id: String,
+    /// Nodes: the features, concatenated in this order. Each is a number, a boolean, or a list of numbers
+    /// (`List`, `LargeList`, `FixedSizeList`) of the same length in every row. Empty = the graph has no features.
+    pub features: Vec<String>,
+    /// Nodes: the label. Its type decides the task's kind, see [`LabelKind`](crate::dataset::LabelKind).
+    pub label: Option<String>,
+    /// Nodes: the split. Strings `train`, `val`/`valid`/`validation`, `test`, `none`/`""`, or integers 0 none, 1 train,
+    /// 2 validation, 3 test; null is none.
+    pub split: Option<String>,
+    /// Edges: the source's id.
+    pub src: String,
+    /// Edges: the destination's id.
+    pub dst: String,
+    /// Edges: weight, a finite number.
+    pub weight: Option<String>,
+    /// Edges: type, an integer in 0..65535 or a string.
+    pub edge_type: Option<String>,
+    /// Nodes: type, an integer in 0..65535 or a string.
+    pub node_type: Option<String>,
+    /// Edges: time, an integer, date or timestamp; kept as the 64-bit integer that it is stored as.
+    pub time: Option<String>,
+    /// Edges: features, like those of nodes.
+    pub edge_features: Vec<String>,
+}
+
+impl Default for Columns {
+    /// `node_id`, `src`, `dst`, and nothing else.
+    fn default() -> Self {
+        Self {
+            id: "node_id".into(),
+            features: Vec::new(),
+            label: None,
+            split: None,
+            src: "src".into(),
+            dst: "dst".into(),
+            weight: None,
+            edge_type: None,
+            node_type: None,
+            time: None,
+            edge_features: Vec::new(),
+        }
+    }
+}
+
+/// What to do with edges that occur more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Duplicates {
+    /// Keep the first in dump order. In an undirected graph an edge and its mirror image are the same edge: the first
+    /// row of the pair lends its weight, type, time and features to both directions.
+    #[default]
+    Drop,
+    /// Keep them all.
+    Keep,
+    /// Stop with the first one's place.
+    Fail,
+}
+
+/// What to do with edges from a node to itself. They are never mirrored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SelfLoops {
+    /// Keep those in the dump.
+    #[default]
+    Keep,
+    /// Drop them.
+    Drop,
+    /// Give one to every node that has none: weight 1, time 0, edge features 0, and an edge type of its own, the last.
+    Add,
+    /// Stop with the first one's place.
+    Fail,
+}
+
+/// How to scale node features.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Normalize {
+    /// As they are.
+    #[default]
+    None,
+    /// Each row divided by the sum of its absolute values, or by 1 when that is smaller.
+    Row,
+    /// Each column with mean 0 and standard deviation 1 over all nodes; constant columns become 0.
+    Standard,
+}
+
+/// How features are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FeatureDtype {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of a 32-bit float.
+    Bf16,
+}
+
+impl FeatureDtype {
+    /// Bytes of one value.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Replaces folders by the `*.parquet` files in them, in order of their names.
+fn expand(paths: &[PathBuf], role: &'static str) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for path in paths {
+        let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::Missing { path: path.clone(), role },
+            _ => Error::io(path, "read")(source),
+        })?;
+        if !meta.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let found = in_folder(path)?;
+        if found.is_empty() {
+            return Err(Error::NoFiles { path: path.clone(), role });
+        }
+        files.extend(found);
+    }
+    Ok(files)
+}
+
+fn in_folder(path: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(Error::io(path, "list"))? {
+        let file = entry.map_err(Error::io(path, "list"))?.path();
+        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if !hidden && file.extension().is_some_and(|ext| ext == "parquet") {
+            found.push(file);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_become_their_parquet_files_in_order() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.parquet", "a.parquet", "_SUCCESS", ".hidden.parquet", "c.csv"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let source = GraphSource::new(dir.path(), dir.path().join("b.parquet"));
+        let names = |files: Vec<PathBuf>| {
+            files.iter().map(|f| f.file_name().unwrap().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(source.node_files().unwrap()), ["a.parquet", "b.parquet"]);
+        assert_eq!(names(source.edge_files().unwrap()), ["b.parquet"]);
+    }
+
+    #[test]
+    fn what_is_not_there_is_named() {
+        let error = GraphSource::new("/no/such/nodes.parquet", "/no/e").node_files().unwrap_err();
+        assert_eq!(error.to_string(), "/no/such/nodes.parquet: there is no such file or folder (graph.nodes)");
+    }
+
+    #[test]
+    fn fractions_are_checked() {
+        for (fractions, word) in [([0.6, 0.6, 0.0], "more than 1"), ([-0.1, 0.5, 0.5], "outside")] {
+            let source = GraphSource { split_fractions: Some(fractions), ..GraphSource::new("n", "e") };
+            assert!(source.check().unwrap_err().to_string().contains(word));
+        }
+    }
+}
