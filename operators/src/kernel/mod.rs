@@ -1,0 +1,19 @@
+//! Loops over slices: what the operators run, testable without a dataflow.
+//!
+//! Every kernel is a pure function of its arguments, and each has a naive program beside it in its tests.
+
+pub mod compact;
+pub mod gather;
+pub mod sample;
+
+/// Asks the processor to bring the cache line of `item` near; it never faults and changes nothing.
+#[inline(always)]
+pub(crate) fn prefetch<T>(item: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint that may be given for any address whatever; nothing is read.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(item.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = item;
+}

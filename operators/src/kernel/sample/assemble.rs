@@ -1,0 +1,142 @@
+//! The asker's half of a hop: samples that came from several owners become one block.
+
+use thiserror::Error;
+
+use super::hop::{begun, edge_count, finish};
+use crate::block::Block;
+use crate::kernel::compact::Compactor;
+
+/// Builds the hop's block from samples drawn elsewhere: the same block, and the same growth of `list`, as
+/// [`sample_hop`](super::sample_hop) draws under the same key.
+///
+/// `samples_of` is called once for each node of `list` as it stands, in order, and returns what was sampled of
+/// it; [`Replies::next`] serves it from the owners' answers. `compactor` follows `list`.
+///
+/// # Panics
+/// When `compactor` follows another list.
+pub fn assemble<'a>(
+    list: &mut Vec<u32>,
+    mut samples_of: impl FnMut(u32) -> &'a [u32],
+    compactor: &mut Compactor,
+) -> Block {
+    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let mut indices = Vec::new();
+    for &node in list.iter() {
+        indices.extend_from_slice(samples_of(node));
+        indptr.push(edge_count(indices.len()));
+    }
+    compactor.compact(&mut indices, list);
+    finish(num_dst, list.len(), indptr, indices)
+}
+
+/// The owners' answers to one hop, handed out node by node.
+///
+/// An owner is asked for its nodes of the list in list order, and may answer in several pieces, in that order.
+///
+/// ```
+/// use gnnflow_operators::kernel::compact::Compactor;
+/// use gnnflow_operators::kernel::sample::{Replies, assemble};
+///
+/// let owner = |node: u32| usize::from(node >= 10); // two owners
+/// let mut list = vec![3, 12, 4];
+/// let mut compactor = Compactor::new(20);
+/// compactor.start(&list);
+/// let mut replies = Replies::new(2, 20);
+/// replies.push(0, &[2, 1], &[12, 5, 3])?; // of 3: 12 and 5; of 4: 3
+/// replies.push(1, &[1], &[5])?; // of 12: 5
+/// let block = assemble(&mut list, |node| replies.next(owner(node)), &mut compactor);
+/// assert_eq!(list, [3, 12, 4, 5]);
+/// assert_eq!(block.indices(), [1, 3, 3, 0]);
+/// # Ok::<(), gnnflow_operators::kernel::sample::BadReply>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Replies<'a> {
+    nodes: u64,
+    /// Per owner: the pieces of its answer.
+    pieces: Vec<Vec<Piece<'a>>>,
+    /// Per owner: which piece is being handed out.
+    current: Vec<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Piece<'a> {
+    counts: &'a [u32],
+    neighbors: &'a [u32],
+}
+
+/// What is wrong with an owner's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadReply {
+    /// The counts do not add up to the neighbours that came.
+    #[error("partition {owner} counts {counted} sampled neighbours but sends {sent}")]
+    Count {
+        /// The partition that answered.
+        owner: usize,
+        /// The sum of the counts.
+        counted: u64,
+        /// The neighbours that came.
+        sent: u64,
+    },
+    /// A neighbour is no node of the graph.
+    #[error("partition {owner} sends node {node}, but the graph has {nodes} nodes")]
+    Node {
+        /// The partition that answered.
+        owner: usize,
+        /// The largest id that it sent.
+        node: u32,
+        /// The number of nodes of the graph.
+        nodes: u64,
+    },
+}
+
+impl<'a> Replies<'a> {
+    /// No answers yet, from `owners` partitions of a graph of `nodes` nodes.
+    pub fn new(owners: usize, nodes: u64) -> Self {
+        Self { nodes, pieces: vec![Vec::new(); owners], current: vec![0; owners] }
+    }
+
+    /// Adds the next piece of `owner`'s answer: `counts` of the nodes it was asked for, and their `neighbors`.
+    ///
+    /// # Errors
+    /// When counts and neighbours do not agree or a neighbour is no node of the graph: the piece came from elsewhere
+    /// and is not trusted.
+    ///
+    /// # Panics
+    /// When there is no such owner.
+    pub fn push(&mut self, owner: usize, counts: &'a [u32], neighbors: &'a [u32]) -> Result<(), BadReply> {
+        let counted = counts.iter().map(|&count| u64::from(count)).sum();
+        let sent = neighbors.len() as u64;
+        if counted != sent {
+            return Err(BadReply::Count { owner, counted, sent });
+        }
+        match neighbors.iter().copied().max() {
+            Some(node) if u64::from(node) >= self.nodes => {
+                return Err(BadReply::Node { owner, node, nodes: self.nodes });
+            }
+            _ => self.pieces[owner].push(Piece { counts, neighbors }),
+        }
+        Ok(())
+    }
+
+    /// For how many nodes samples of `owner` are left.
+    pub fn remaining(&self, owner: usize) -> usize {
+        self.pieces[owner][self.current[owner]..].iter().map(|piece| piece.counts.len()).sum()
+    }
+
+    /// The samples of the next node that `owner` was asked for.
+    ///
+    /// # Panics
+    /// When there are no more: compare [`Replies::remaining`] with what was asked before.
+    #[inline]
+    pub fn next(&mut self, owner: usize) -> &'a [u32] {
+        loop {
+            let piece = &mut self.pieces[owner][self.current[owner]];
+            if let Some((&count, counts)) = piece.counts.split_first() {
+                let (samples, neighbors) = piece.neighbors.split_at(count as usize);
+                *piece = Piece { counts, neighbors };
+                return samples;
+            }
+            self.current[owner] += 1;
+        }
+    }
+}

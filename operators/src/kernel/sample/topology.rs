@@ -1,0 +1,210 @@
+//! Where in-neighbours come from: one CSC, or those of several partitions.
+
+use std::borrow::Cow;
+
+use crate::kernel::prefetch;
+
+/// In-neighbours by global node id.
+pub trait Neighbors: Sync {
+    /// The sources of the edges that end in `node`, as global ids, in stored order.
+    ///
+    /// # Panics
+    /// When `node` is not held here.
+    fn neighbors(&self, node: u32) -> &[u32];
+
+    /// Where [`Neighbors::neighbors`] of `node` begins in the edge columns of the partition that owns it.
+    ///
+    /// # Panics
+    /// When `node` is not held here.
+    fn edge_offset(&self, node: u32) -> u64;
+
+    /// Brings near what [`Neighbors::neighbors`] of `node` reads first. Any `node` may be given.
+    #[inline(always)]
+    fn prefetch(&self, node: u32) {
+        let _ = node;
+    }
+}
+
+/// The in-edges of consecutive nodes: those of node `first + i` are `indices[indptr[i]..indptr[i + 1]]`.
+///
+/// ```
+/// use gnnflow_operators::kernel::sample::{Csc, Neighbors};
+///
+/// let csc = Csc::new(&[0, 2, 3], &[7, 1, 0]);
+/// assert_eq!(csc.neighbors(0), [7, 1]);
+/// assert_eq!(csc.edge_offset(1), 2);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Csc<'a> {
+    first: u32,
+    indptr: &'a [i64],
+    indices: &'a [u32],
+}
+
+impl<'a> Csc<'a> {
+    /// The in-edges of nodes `0..indptr.len() - 1`.
+    ///
+    /// `indptr` must start at 0, never decrease and end at `indices.len()`. Only the length and the two ends are
+    /// looked at here (the arrays are large, and checked when the dataset is opened); a wrong entry between panics
+    /// where it is used.
+    ///
+    /// # Panics
+    /// When `indptr` is empty or its ends are wrong.
+    pub fn new(indptr: &'a [i64], indices: &'a [u32]) -> Self {
+        Self::starting_at(0, indptr, indices)
+    }
+
+    /// As [`Csc::new`], for nodes `first..first + indptr.len() - 1`: a partition's own.
+    ///
+    /// # Panics
+    /// As [`Csc::new`].
+    pub fn starting_at(first: u32, indptr: &'a [i64], indices: &'a [u32]) -> Self {
+        assert!(indptr.first() == Some(&0), "indptr starts at 0");
+        assert!(indptr.last() == Some(&(indices.len() as i64)), "indptr ends at the number of edges");
+        Self { first, indptr, indices }
+    }
+
+    /// Number of nodes whose in-edges are here.
+    pub fn nodes(&self) -> usize {
+        self.indptr.len() - 1
+    }
+
+    /// Whether the in-edges of `node` are here.
+    pub fn holds(&self, node: u32) -> bool {
+        node >= self.first && ((node - self.first) as usize) < self.nodes()
+    }
+}
+
+impl Neighbors for Csc<'_> {
+    #[inline(always)]
+    fn neighbors(&self, node: u32) -> &[u32] {
+        let at = node.wrapping_sub(self.first) as usize;
+        &self.indices[self.indptr[at] as usize..self.indptr[at + 1] as usize]
+    }
+
+    #[inline(always)]
+    fn edge_offset(&self, node: u32) -> u64 {
+        self.indptr[node.wrapping_sub(self.first) as usize] as u64
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, node: u32) {
+        prefetch(self.indptr.as_ptr().wrapping_add(node.wrapping_sub(self.first) as usize));
+    }
+}
+
+/// The partitions that are held here, of a graph that is cut by `offsets`.
+///
+/// ```
+/// use gnnflow_operators::kernel::sample::{Neighbors, Partitions};
+///
+/// // Partition 0 owns nodes 0 and 1, partition 1 owns node 2; both are here.
+/// let parts = Partitions::new(&[0, 2, 3], [Some((&[0, 1, 1][..], &[2][..])), Some((&[0, 2][..], &[0, 1][..]))]);
+/// assert_eq!(parts.neighbors(0), [2]);
+/// assert_eq!(parts.neighbors(2), [0, 1]);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Partitions<'a> {
+    /// `starts[p]..starts[p + 1]` are the nodes of partition `p`.
+    starts: Cow<'a, [u64]>,
+    /// One per partition; one that is not held has no nodes.
+    parts: Vec<Csc<'a>>,
+    /// `guesses[node >> shift]` is the owner of the first node with those leading bits, or a partition before it.
+    guesses: Vec<u32>,
+    shift: u32,
+}
+
+impl<'a> Partitions<'a> {
+    /// The partitions given as `(indptr, indices)`, `None` for one that is not held here.
+    ///
+    /// # Panics
+    /// Unless there is one entry per partition of `offsets`, and each is as [`Csc::new`] wants it and as long as its
+    /// range.
+    pub fn new(offsets: &'a [u64], parts: impl IntoIterator<Item = Option<(&'a [i64], &'a [u32])>>) -> Self {
+        let parts: Vec<_> = parts
+            .into_iter()
+            .zip(offsets.windows(2))
+            .map(|(part, range)| match part {
+                Some((indptr, indices)) => {
+                    assert_eq!(indptr.len() as u64, range[1] - range[0] + 1, "indptr is as long as the partition");
+                    Csc::starting_at(range[0] as u32, indptr, indices)
+                }
+                None => Csc::starting_at(range[0] as u32, &[0], &[]),
+            })
+            .collect();
+        assert_eq!(parts.len() + 1, offsets.len(), "one entry per partition");
+        // About four guesses a partition: most nodes are then found at once, the rest one step further on.
+        let nodes = offsets[parts.len()];
+        let shift = (u64::BITS - nodes.leading_zeros()).saturating_sub((4 * parts.len()).ilog2() + 1);
+        let guesses = (0..=nodes >> shift)
+            .map(|bucket| (offsets.partition_point(|&start| start <= bucket << shift) as u32).saturating_sub(1))
+            .map(|owner| owner.min(parts.len() as u32 - 1))
+            .collect();
+        Self { starts: Cow::Borrowed(offsets), parts, guesses, shift }
+    }
+
+    /// The partition that owns `node`.
+    ///
+    /// # Panics
+    /// When `node` is past the last node.
+    #[inline(always)]
+    pub fn owner(&self, node: u32) -> usize {
+        let mut owner = self.guesses[(node >> self.shift) as usize] as usize;
+        while u64::from(node) >= self.starts[owner + 1] {
+            owner += 1;
+        }
+        owner
+    }
+
+    /// Whether the in-edges of `node` are here.
+    pub fn holds(&self, node: u32) -> bool {
+        self.parts[self.owner(node)].holds(node)
+    }
+}
+
+impl Neighbors for Partitions<'_> {
+    #[inline(always)]
+    fn neighbors(&self, node: u32) -> &[u32] {
+        self.parts[self.owner(node)].neighbors(node)
+    }
+
+    #[inline(always)]
+    fn edge_offset(&self, node: u32) -> u64 {
+        self.parts[self.owner(node)].edge_offset(node)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, node: u32) {
+        self.parts[self.owner(node)].prefetch(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn partitions_find_the_owner_as_a_search_of_every_range_does() {
+        for offsets in
+            [vec![0, 1], vec![0, 0, 5], vec![0, 5, 5, 5, 9, 9], vec![0, 2, 4, 6, 8], vec![0, 1000, 1001, 1003]]
+        {
+            let parts = Partitions::new(&offsets, offsets.windows(2).map(|_| None));
+            for node in 0..offsets[offsets.len() - 1] {
+                let expected = offsets.windows(2).position(|range| (range[0]..range[1]).contains(&node)).unwrap();
+                assert_eq!(parts.owner(node as u32), expected, "{offsets:?} at {node}");
+                assert!(!parts.holds(node as u32));
+            }
+        }
+    }
+
+    #[test]
+    fn a_graph_without_nodes_has_partitions() {
+        Partitions::new(&[0, 0, 0], [None, None]);
+    }
+
+    #[test]
+    #[should_panic(expected = "ends at the number of edges")]
+    fn an_indptr_of_other_edges_is_refused() {
+        Csc::new(&[0, 1], &[]);
+    }
+}
