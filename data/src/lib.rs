@@ -2,6 +2,7 @@
 
 pub mod dataset;
 pub mod error;
+pub mod generate;
 pub mod partition_book;
 pub mod partitioner;
 pub mod progress;
