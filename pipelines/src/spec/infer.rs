@@ -1,0 +1,18 @@
+//! `[infer]`: what is written for every node when training is done.
+
+use super::section::section;
+
+section! {
+    /// What is computed for every node, exactly (all neighbours), with the best model, and written as Parquet into the run folder.
+    pub struct Infer {
+        /// `predictions.parquet`: node id, prediction, label, split.
+        pub predictions: bool = true,
+        /// `embeddings.parquet`: node id, and the last hidden layer's output.
+        pub embeddings: bool = false,
+        /// Add every class's score to `predictions.parquet`.
+        pub scores: bool = false,
+        /// Nodes that are computed at once.
+        #[schemars(range(min = 1, max = 16777216), extend("x-results" = false))]
+        pub batch: usize = 4096,
+    }
+}

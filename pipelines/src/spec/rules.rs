@@ -1,0 +1,189 @@
+//! Rules that tie several keys together, and words that this version knows but cannot do yet.
+
+use super::problem::{Problem, did_you_mean};
+use super::train::{OptimizerKind, Schedule};
+use super::tree::Node;
+use super::{Parts, Registered, Spec, model, partition, train};
+
+/// Collects problems, each at the place where its key was written.
+struct Report<'a> {
+    root: &'a Node,
+    problems: Vec<Problem>,
+}
+
+impl Report<'_> {
+    fn add(&mut self, key: &str, message: impl Into<String>) {
+        self.problems.push(Problem::new(self.root.place(key), key, message));
+    }
+
+    fn given(&self, key: &str) -> bool {
+        self.root.entry(key).is_some()
+    }
+
+    /// Refuses the keys among `keys` that were given.
+    fn only(&mut self, keys: &[&str], message: &str) {
+        for key in keys {
+            if self.given(key) {
+                self.add(key, message);
+            }
+        }
+    }
+}
+
+/// Everything about `spec`, read from `root`, that cannot be.
+pub(crate) fn broken(spec: &Spec, root: &Node, registered: &Registered) -> Vec<Problem> {
+    let mut report = Report { root, problems: Vec::new() };
+    name(spec, &mut report);
+    graph(spec, &mut report);
+    partition(spec, registered, &mut report);
+    stages(spec, &mut report);
+    model(spec, registered, &mut report);
+    train(spec, registered, &mut report);
+    report.problems
+}
+
+fn name(spec: &Spec, report: &mut Report<'_>) {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(plain) {
+        let message =
+            format!("expected letters, digits, \"-\", \"_\" and \".\" (it names folders), found {:?}", spec.name);
+        report.add("name", message);
+    }
+}
+
+fn graph(spec: &Spec, report: &mut Report<'_>) {
+    const SOURCES: &str = "give either `nodes` and `edges`, or `generate`, or `dataset`";
+    let graph = &spec.graph;
+    match (graph.nodes.is_some() || graph.edges.is_some(), &graph.generate, graph.dataset.is_some()) {
+        (false, None, false) => report.add("graph", format!("no graph: {SOURCES}")),
+        (true, None, false) if graph.edges.is_none() => report.add("graph.nodes", "`edges` is missing beside it"),
+        (true, None, false) if graph.nodes.is_none() => report.add("graph.edges", "`nodes` is missing beside it"),
+        (true, Some(_), _) => report.add("graph.generate", format!("another source beside it: {SOURCES}")),
+        (true, _, true) | (_, Some(_), true) => {
+            report.add("graph.dataset", format!("another source beside it: {SOURCES}"))
+        }
+        _ => {}
+    }
+    if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
+        let settled = "has no effect on a `dataset` that is prepared already";
+        let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
+        let keys: Vec<String> =
+            keys.iter().chain(&["split_fractions", "num_classes"]).map(|key| format!("graph.{key}")).collect();
+        report.only(&keys.iter().map(String::as_str).collect::<Vec<_>>(), settled);
+        report.only(&["partition.method", "partition.parts", "partition.seed", "partition.out"], settled);
+    }
+    if let Some(fractions) = &graph.split_fractions {
+        let sum: f64 = fractions.iter().sum();
+        if sum > 1.0 + 1e-9 {
+            report.add("graph.split_fractions", format!("the shares sum to {sum}, more than 1"));
+        } else if fractions.first() == Some(&0.0) {
+            report.add("graph.split_fractions", "no train nodes: the first share is 0");
+        }
+        report.only(&["graph.columns.split"], "a split column and `split_fractions` exclude each other");
+    }
+    if graph.generate.is_some() {
+        report.only(&["graph.columns"], "has no effect on a generated graph");
+    }
+    if let Some(generate) = &graph.generate {
+        match (generate.nodes, generate.scale) {
+            (None, None) => report.add("graph.generate", "give `nodes` or `scale`"),
+            (Some(_), Some(_)) => report.add("graph.generate.scale", "`nodes` and `scale` exclude each other"),
+            _ => {}
+        }
+        if generate.edges.is_some() {
+            report.only(&["graph.generate.edge_factor"], "`edges` and `edge_factor` exclude each other");
+        }
+    }
+}
+
+fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
+    known(
+        "partition.method",
+        &spec.partition.method,
+        partition::METHODS,
+        partition::METHODS_TO_COME,
+        &registered.partitioners,
+        report,
+    );
+    if spec.partition.parts == Parts::Auto {
+        report.add("partition.parts", "\"auto\" is not in this version yet; give a number");
+    }
+}
+
+fn stages(spec: &Spec, report: &mut Report<'_>) {
+    match (&spec.model, &spec.train, &spec.infer) {
+        (None, Some(_), _) => report.add("train", "there is no [model] to train"),
+        (Some(_), None, _) => report.add("model", "there is no [train] for it"),
+        (None, None, Some(_)) => report.add("infer", "there is no [model] and no [train] for it"),
+        _ => {}
+    }
+}
+
+fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
+    let Some(model) = &spec.model else { return };
+    known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
+    let builtin = model::KINDS.contains(&model.kind.as_str());
+    if builtin && model.kind != "gat" {
+        let keys = ["model.heads", "model.output_heads", "model.attention_dropout"];
+        report.only(&keys, &format!("only a \"gat\" model has it, not a {:?} one", model.kind));
+    }
+    if builtin && model.kind != "sage" {
+        report.only(&["model.aggregator"], &format!("only a \"sage\" model has it, not a {:?} one", model.kind));
+    }
+    if model.kind == "gat" && model.layers > 1 && !model.hidden.is_multiple_of(model.heads()) {
+        let key = if report.given("model.heads") { "model.heads" } else { "model.hidden" };
+        report.add(key, format!("{} heads do not divide hidden = {}", model.heads(), model.hidden));
+    }
+}
+
+fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
+    let (Some(train), Some(model)) = (&spec.train, &spec.model) else { return };
+    known("train.sampler", &train.sampler, train::SAMPLERS, &[], &registered.samplers, report);
+    if train.schedule != Schedule::MiniBatch {
+        let message = format!("\"{}\" is not in this version yet; use \"{}\"", train.schedule, Schedule::MiniBatch);
+        report.add("train.schedule", message);
+    }
+    if let Some(fanouts) = &train.fanouts {
+        if fanouts.len() != model.layers {
+            report.add("train.fanouts", format!("{} fanouts for {} layers: one a layer", fanouts.len(), model.layers));
+        }
+        if fanouts.contains(&0) {
+            report.add("train.fanouts", "a fanout of 0 reads no neighbours: use a \"mlp\" model, or fewer layers");
+        }
+        if train.replace && fanouts.contains(&-1) {
+            report.add("train.replace", "all neighbours (a fanout of -1) cannot be drawn with replacement");
+        }
+    }
+    if train.evaluate_every == 0 {
+        report.only(&["train.early_stop"], "nothing to stop by: `evaluate_every` is 0");
+    }
+    if let Some(epochs) = train.early_stop.filter(|&epochs| epochs < train.evaluate_every) {
+        let message = format!("{epochs} epochs are fewer than `evaluate_every` = {}", train.evaluate_every);
+        report.add("train.early_stop", message);
+    }
+    let optimizer = &train.optimizer;
+    if optimizer.kind == OptimizerKind::Sgd {
+        let message = "only \"adam\" and \"adamw\" have it, not \"sgd\"";
+        report.only(&["train.optimizer.betas", "train.optimizer.eps"], message);
+    } else {
+        let message = format!("only \"sgd\" has it, not {:?}", optimizer.kind.word());
+        report.only(&["train.optimizer.momentum"], &message);
+    }
+    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
+        report.add("train.optimizer.betas", format!("must be at least 0 and less than 1, but one is {beta}"));
+    }
+}
+
+/// Refuses a name that is neither built in nor registered.
+fn known(key: &str, name: &str, built_in: &[&str], to_come: &[&str], registered: &[String], report: &mut Report<'_>) {
+    let all = || built_in.iter().copied().chain(registered.iter().map(String::as_str));
+    let listed = || all().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    if all().any(|known| known == name) {
+        return;
+    }
+    if to_come.contains(&name) {
+        return report.add(key, format!("\"{name}\" is not in this version yet; there is {}", listed()));
+    }
+    let meant = did_you_mean(name, all()).map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
+    report.add(key, format!("expected one of {}, or a registered name, found \"{name}\"{meant}", listed()));
+}

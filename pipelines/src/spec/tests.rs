@@ -1,0 +1,265 @@
+use super::*;
+
+const WHOLE: &str = r#"name = "bar"
+[graph]
+nodes = "data/nodes.parquet"
+edges = ["a.parquet", "/b.parquet"]
+undirected = true
+duplicates = "drop"
+columns = { id = "node_id", features = "features", label = "label", split = "split", src = "src", dst = "dst" }
+normalize_features = "row"
+[partition]
+method = "random"
+parts = 2
+[model]
+kind = "gcn"
+layers = 2
+hidden = 64
+dropout = 0.5
+[train]
+task = "node-classification"
+schedule = "mini-batch"
+epochs = 100
+batch = 1000
+fanouts = [-1, -1]
+optimizer = { kind = "adam", lr = 0.01, weight_decay = 5e-4 }
+evaluate_every = 1
+seed = 1
+[infer]
+predictions = true
+"#;
+
+fn parse(text: &str, sets: &[&str]) -> Result<Spec, Error> {
+    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+    Spec::parse(text, Path::new("/work/p.toml"), &sets, &Registered::default())
+}
+
+fn lines(text: &str, sets: &[&str]) -> Vec<String> {
+    let error = parse(text, sets).expect_err("is wrong");
+    assert_eq!(error.exit_code(), 2);
+    error.to_string().lines().map(String::from).collect()
+}
+
+/// `WHOLE` with one line replaced.
+fn with(line: &str, instead: &str) -> String {
+    assert!(WHOLE.contains(line), "{line}");
+    WHOLE.replace(line, instead)
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let spec = parse(WHOLE, &[]).unwrap();
+    assert_eq!(spec.name, "bar");
+    assert_eq!(spec.graph.nodes, Some(OneOrMany::one("/work/data/nodes.parquet".into())));
+    assert_eq!(spec.graph.edges, Some(OneOrMany(vec!["/work/a.parquet".into(), "/b.parquet".into()])));
+    assert_eq!(spec.graph.duplicates, Duplicates::Drop);
+    assert_eq!(spec.parts(), 2);
+    assert_eq!(spec.model.as_ref().unwrap().heads(), 1);
+    let train = spec.train.as_ref().unwrap();
+    assert_eq!((train.fanouts(2), train.optimizer.lr), (vec![-1, -1], 0.01));
+    assert!(spec.infer.as_ref().unwrap().predictions);
+    assert!(spec.dataset_folder().starts_with("/work/.gnnflow"));
+}
+
+#[test]
+fn sections_that_are_absent_are_stages_that_do_not_run() {
+    let spec = parse("[graph]\nnodes = 'n'\nedges = 'e'", &[]).unwrap();
+    assert_eq!((spec.name.as_str(), spec.model, spec.train, spec.infer), ("p", None, None, None));
+}
+
+#[test]
+fn messages_name_line_key_and_what_is_wrong() {
+    for (line, instead, expected) in [
+        ("hidden = 64", "hiden = 64", "/work/p.toml:15: model.hiden: unknown key; did you mean \"hidden\"?"),
+        (
+            "layers = 2",
+            "layers = \"two\"",
+            "/work/p.toml:14: model.layers: expected an integer, found the string \"two\"",
+        ),
+        ("layers = 2", "layers = 0", "/work/p.toml:14: model.layers: must be at least 1, but is 0"),
+        ("dropout = 0.5", "dropout = 1", "/work/p.toml:16: model.dropout: must be less than 1.0, but is 1"),
+        ("[infer]", "[inferr]", "/work/p.toml:26: inferr: unknown key; did you mean \"infer\"?"),
+        (
+            "undirected = true",
+            "undirected = 1",
+            "/work/p.toml:5: graph.undirected: expected true or false, found the integer 1",
+        ),
+        (
+            "duplicates = \"drop\"",
+            "duplicates = \"dorp\"",
+            "/work/p.toml:6: graph.duplicates: expected one of \"keep\", \"drop\", \"fail\", found \"dorp\"; did you mean \"drop\"?",
+        ),
+        ("parts = 2", "parts = \"many\"", "/work/p.toml:11: partition.parts: expected \"auto\", found \"many\""),
+        (
+            "parts = 2",
+            "parts = \"auto\"",
+            "/work/p.toml:11: partition.parts: \"auto\" is not in this version yet; give a number",
+        ),
+        (
+            "parts = 2",
+            "memory = \"2 gigs\"",
+            "/work/p.toml:11: partition.memory: expected a size such as \"2GiB\" or \"500MB\", found \"2 gigs\"",
+        ),
+        ("fanouts = [-1, -1]", "fanouts = [10]", "/work/p.toml:22: train.fanouts: 1 fanouts for 2 layers: one a layer"),
+        (
+            "fanouts = [-1, -1]",
+            "fanouts = [10, \"x\"]",
+            "/work/p.toml:22: train.fanouts[1]: expected an integer, found the string \"x\"",
+        ),
+        (
+            "kind = \"gcn\"",
+            "kind = \"gcm\"",
+            "/work/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
+        ),
+        (
+            "hidden = 64",
+            "hidden = 64\nheads = 8",
+            "/work/p.toml:16: model.heads: only a \"gat\" model has it, not a \"gcn\" one",
+        ),
+        (
+            "kind = \"gcn\"",
+            "kind = \"gat\"\nheads = 7",
+            "/work/p.toml:14: model.heads: 7 heads do not divide hidden = 64",
+        ),
+        (
+            "evaluate_every = 1",
+            "evaluate_every = 0\nearly_stop = 5",
+            "/work/p.toml:25: train.early_stop: nothing to stop by: `evaluate_every` is 0",
+        ),
+        (
+            "\"mini-batch\"",
+            "\"full-graph\"",
+            "/work/p.toml:19: train.schedule: \"full-graph\" is not in this version yet; use \"mini-batch\"",
+        ),
+        (
+            "method = \"random\"",
+            "method = \"spring\"",
+            "/work/p.toml:10: partition.method: \"spring\" is not in this version yet; there is \"random\", \"range\"",
+        ),
+        ("lr = 0.01", "lr = nan", "/work/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
+        ("seed = 1", "seed = -1", "/work/p.toml:25: train.seed: must be at least 0, but is -1"),
+        ("lr = 0.01", "momentum = 0.9", "/work/p.toml:23: train.optimizer.momentum: only \"sgd\" has it, not \"adam\""),
+        ("nodes = \"data/nodes.parquet\"", "", "/work/p.toml:4: graph.edges: `nodes` is missing beside it"),
+        (
+            "[graph]",
+            "[graph]\ndataset = \"d\"",
+            "/work/p.toml:3: graph.dataset: another source beside it: give either `nodes` and `edges`, or `generate`, or `dataset`",
+        ),
+    ] {
+        let found = lines(&with(line, instead), &[]);
+        assert_eq!(found, [expected], "{line} → {instead}");
+    }
+}
+
+#[test]
+fn all_problems_come_at_once_in_the_order_of_the_file() {
+    let text = with("hidden = 64", "hiden = 64").replace("epochs = 100", "epochs = 0").replace("parts = 2", "part = 2");
+    let found = lines(&text, &["model.layers=none"]);
+    let keys: Vec<&str> =
+        found.iter().map(|line| line.trim_start_matches("--set ").split(": ").nth(1).unwrap()).collect();
+    assert_eq!(found.len(), 4, "{found:#?}");
+    assert_eq!(keys[..3], ["partition.part", "model.hiden", "train.epochs"]);
+    assert_eq!(found[3], "--set model.layers: expected an integer, found the string \"none\"");
+}
+
+#[test]
+fn what_is_no_toml_says_so_with_its_line() {
+    let found = lines("name = \"a\"\n[graph\nnodes = 3", &[]);
+    assert!(found[0].starts_with("/work/p.toml:2: "), "{found:?}");
+    let found = lines("a = 1\na = 2", &[]);
+    assert!(found[0].starts_with("/work/p.toml:2: ") && found[0].contains("duplicate"), "{found:?}");
+}
+
+#[test]
+fn sets_come_before_checks_and_name_themselves() {
+    let spec = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
+    assert_eq!((spec.name.as_str(), spec.model.unwrap().kind.as_str()), ("2024", "sage"));
+    let train = spec.train.unwrap();
+    assert_eq!((train.epochs, train.fanouts), (3, Some(vec![10, 5])));
+    assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
+    assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
+    assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is no table"]);
+    assert_eq!(lines(WHOLE, &["train.fanouts=[1]"]), ["--set train.fanouts: 1 fanouts for 2 layers: one a layer"]);
+    // Blame falls on what was written, even if the other key is what the user will change.
+    assert_eq!(
+        lines(WHOLE, &["model.layers=3"]),
+        ["/work/p.toml:22: train.fanouts: 2 fanouts for 3 layers: one a layer"]
+    );
+}
+
+#[test]
+fn every_key_of_the_reference_can_be_set() {
+    for key in reference::sections().into_iter().flat_map(|section| section.keys) {
+        let value = key.example.as_ref().or(key.default.as_ref()).unwrap();
+        let set = format!("{}={value}", key.path);
+        let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]";
+        if let Err(Error::Spec(problems)) = parse(text, &[&set]) {
+            for problem in problems.list() {
+                let words = problem.message();
+                assert!(
+                    !words.contains("unknown") && !words.contains("expected") && !words.contains("must be"),
+                    "{set}: {words}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_resolved_pipeline_is_the_same_pipeline() {
+    let generated = "[graph]\ngenerate = { nodes = 100, edges = 500 }\n[model]\nkind = 'gat'\nhidden = 64\n[train]\noptimizer = { kind = 'sgd' }";
+    for text in [
+        WHOLE,
+        generated,
+        "[graph]\ndataset = 'd'",
+        "[graph]\nnodes = 'n'\nedges = 'e'\nsplit_fractions = [0.5, 0.25, 0.25]",
+    ] {
+        let spec = parse(text, &["cluster.start_timeout=90s"]).unwrap();
+        let resolved = spec.resolved_toml();
+        let again = Spec::parse(&resolved, Path::new("/elsewhere/q.toml"), &[], &Registered::default());
+        let again = again.unwrap_or_else(|error| panic!("{error}\n{resolved}"));
+        assert_eq!(again.resolved_toml(), resolved);
+        assert_eq!(again.fingerprint(), spec.fingerprint());
+        assert_eq!(Spec { source: Source::default(), ..again }, Spec { source: Source::default(), ..spec });
+    }
+}
+
+#[test]
+fn fingerprints_follow_results_and_nothing_else() {
+    let spec = parse(WHOLE, &[]).unwrap();
+    for set in [
+        "train.threads=7",
+        "train.hash_blocks=true",
+        "name=other",
+        "cluster.restarts=3",
+        "graph.nodes=x.parquet",
+        "partition.out=x",
+    ] {
+        assert_eq!(parse(WHOLE, &[set]).unwrap().fingerprint(), spec.fingerprint(), "{set}");
+    }
+    for set in
+        ["train.seed=2", "partition.parts=3", "model.dropout=0", "graph.undirected=false", "train.optimizer.lr=0.1"]
+    {
+        let other = parse(WHOLE, &[set]).unwrap();
+        assert_ne!(other.fingerprint(), spec.fingerprint(), "{set}");
+        assert_ne!(other.model_fingerprint(), spec.model_fingerprint(), "{set}");
+    }
+    let longer = parse(WHOLE, &["train.epochs=300"]).unwrap();
+    assert_ne!(longer.fingerprint(), spec.fingerprint());
+    assert_eq!(longer.model_fingerprint(), spec.model_fingerprint());
+}
+
+#[test]
+fn more_processes_than_partitions_are_refused_where_the_file_says_parts() {
+    let spec = parse(WHOLE, &[]).unwrap();
+    assert!(spec.check_processes(2, 2).is_ok());
+    let error = spec.check_processes(3, 2).unwrap_err().to_string();
+    assert!(error.starts_with("/work/p.toml:11: partition.parts: more processes (3) than partitions (2)"), "{error}");
+}
+
+#[test]
+fn registered_names_are_welcome() {
+    let registered = Registered { layers: vec!["mine".into()], ..Registered::default() };
+    let text = with("kind = \"gcn\"", "kind = \"mine\"");
+    assert!(Spec::parse(&text, Path::new("p.toml"), &[], &registered).is_ok());
+}

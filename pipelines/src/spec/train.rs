@@ -1,0 +1,177 @@
+//! `[train]`: the task, the schedule and the optimiser.
+
+use super::section::{section, words};
+
+/// Samplers of this version.
+pub(super) const SAMPLERS: &[&str] = &["uniform"];
+
+section! {
+    /// How the model is trained.
+    pub struct Train {
+        /// What is learnt. Whether nodes have one class or several labels is seen from the data.
+        pub task: Task = Task::NodeClassification,
+        /// How the work is laid out.
+        pub schedule: Schedule = Schedule::MiniBatch,
+        /// Passes over the train nodes.
+        #[schemars(range(min = 1, max = 1000000))]
+        pub epochs: usize = 10,
+        /// Seeds per partition and step; a step takes one batch of every partition.
+        #[schemars(range(min = 1, max = 16777216))]
+        pub batch: usize = 1000,
+        /// Neighbours per node and hop: first of the seeds, then of their neighbours (PyG's order; DGL's is the reverse). -1 is all of them. As many as `model.layers`. Unset: 15, then 10, then 5 for every further hop.
+        #[schemars(length(min = 1), inner(range(min = -1, max = 1000000)), extend("examples" = [[15, 10]]))]
+        pub fanouts: Option<Vec<i64>> = None,
+        /// Draw neighbours with replacement.
+        pub replace: bool = false,
+        /// The sampler: `uniform`, or the name of a registered one.
+        #[schemars(extend("x-known" = SAMPLERS))]
+        pub sampler: String = "uniform".into(),
+        /// The optimiser.
+        pub optimizer: Optimizer = Optimizer::default(),
+        /// Evaluate on the validation and test nodes every so many epochs. 0: only at the end.
+        #[schemars(range(max = 1000000))]
+        pub evaluate_every: usize = 1,
+        /// Stop after this many epochs without a better validation metric. Unset: never.
+        #[schemars(range(min = 1, max = 1000000), extend("examples" = [50]))]
+        pub early_stop: Option<usize> = None,
+        /// The validation metric by which the best epoch is chosen. Unset: `accuracy`, or `micro-f1` where nodes have several labels.
+        #[schemars(extend("examples" = ["accuracy"]))]
+        pub metric: Option<Metric> = None,
+        /// Seed of the initial parameters, the batches, the sampled neighbours and dropout.
+        #[schemars(range(max = i64::MAX))]
+        pub seed: u64 = 1,
+        /// Compute threads of each process. Unset: the machine's cores, shared out among its processes.
+        #[schemars(range(min = 1, max = 4096), extend("x-results" = false), extend("examples" = [2]))]
+        pub threads: Option<usize> = None,
+        /// Where the arithmetic is done.
+        pub device: Device = Device::Cpu,
+        /// Batches of a partition that may be under way at once: sampled or fetched while an earlier one is computed.
+        #[schemars(range(min = 1, max = 64), extend("x-results" = false))]
+        pub window: usize = 2,
+        /// Write a checkpoint every so many epochs, and always after the last. 0: only after the last.
+        #[schemars(range(max = 1000000), extend("x-results" = false))]
+        pub checkpoint_every: usize = 10,
+        /// Keep a running hash over all sampled blocks, for `blocks_sha256` in the summary.
+        #[schemars(extend("x-results" = false))]
+        pub hash_blocks: bool = false,
+    }
+}
+
+impl Train {
+    /// The neighbours per node of each of `layers` hops, the seeds' own first; -1 is all of them.
+    pub fn fanouts(&self, layers: usize) -> Vec<i64> {
+        let default = || (0..layers).map(|hop| [15, 10].get(hop).copied().unwrap_or(5)).collect();
+        self.fanouts.clone().unwrap_or_else(default)
+    }
+
+    /// Compute threads of one of `processes` processes on this machine.
+    pub fn threads(&self, processes: usize) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(|| (cores() / processes.max(1)).max(1))
+    }
+}
+
+section! {
+    /// The optimiser.
+    pub struct Optimizer {
+        /// Which one.
+        pub kind: OptimizerKind = OptimizerKind::Adam,
+        /// Learning rate.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub lr: f64 = 0.01,
+        /// L2 penalty added to the gradients (`sgd`, `adam`), or decay of the weights themselves (`adamw`).
+        #[schemars(range(min = 0.0))]
+        pub weight_decay: f64 = 0.0,
+        /// Momentum (`sgd`). Unset: 0.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.9]))]
+        pub momentum: Option<f64> = None,
+        /// Decay of the running mean and of the running square (`adam`, `adamw`). Unset: 0.9 and 0.999.
+        #[schemars(length(equal = 2), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.9, 0.999]]))]
+        pub betas: Option<Vec<f64>> = None,
+        /// Added to the root of the running square (`adam`, `adamw`). Unset: 1e-8.
+        #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [1e-8]))]
+        pub eps: Option<f64> = None,
+    }
+}
+
+impl Optimizer {
+    /// Momentum of `sgd`.
+    pub fn momentum(&self) -> f64 {
+        self.momentum.unwrap_or(0.0)
+    }
+
+    /// Decay rates of `adam` and `adamw`.
+    pub fn betas(&self) -> [f64; 2] {
+        match self.betas.as_deref() {
+            Some(&[first, second]) => [first, second],
+            _ => [0.9, 0.999],
+        }
+    }
+
+    /// The small number that keeps `adam` and `adamw` from dividing by 0.
+    pub fn eps(&self) -> f64 {
+        self.eps.unwrap_or(1e-8)
+    }
+}
+
+words! {
+    /// What is learnt.
+    pub enum Task {
+        /// Classes or labels of nodes.
+        NodeClassification = "node-classification",
+    }
+}
+
+words! {
+    /// How the work of training is laid out.
+    pub enum Schedule {
+        /// Sampled batches of every partition, gradients summed over all of them.
+        MiniBatch = "mini-batch",
+        /// Every partition trains on its own, weights are averaged.
+        PartitionParallel = "partition-parallel",
+        /// The whole graph in every step.
+        FullGraph = "full-graph",
+        /// The whole graph in every step, cut by dimension.
+        TensorParallel = "tensor-parallel",
+        /// Whichever the plan finds best.
+        Auto = "auto",
+    }
+}
+
+words! {
+    /// An optimiser.
+    pub enum OptimizerKind {
+        /// Stochastic gradient descent.
+        Sgd = "sgd",
+        /// Adam.
+        Adam = "adam",
+        /// Adam with decoupled weight decay.
+        Adamw = "adamw",
+    }
+}
+
+words! {
+    /// A validation metric. Higher is better, but for `loss`.
+    pub enum Metric {
+        /// Share of nodes whose class is right; of labels, where nodes have several.
+        Accuracy = "accuracy",
+        /// The loss (lower is better).
+        Loss = "loss",
+        /// F1 over all labels together.
+        MicroF1 = "micro-f1",
+        /// Mean of the classes' F1.
+        MacroF1 = "macro-f1",
+        /// Area under the receiver operating characteristic, mean over labels.
+        RocAuc = "roc-auc",
+    }
+}
+
+words! {
+    /// Where the arithmetic is done.
+    pub enum Device {
+        /// The processor.
+        Cpu = "cpu",
+        /// The first CUDA device; needs a build with `--features cuda`.
+        Cuda = "cuda",
+    }
+}
