@@ -2,5 +2,8 @@
 
 mod error;
 pub mod spec;
+pub mod summary;
 
 pub use error::{Error, Fault};
+pub use spec::Spec;
+pub use summary::Summary;

@@ -47,7 +47,8 @@ impl FromStr for Bytes {
 impl fmt::Display for Bytes {
     /// The largest unit that divides it: nothing is lost.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let &(unit, scale) = UNITS.iter().find(|(_, scale)| self.0 != 0 && self.0 % scale == 0).unwrap_or(&("B", 1));
+        let &(unit, scale) =
+            UNITS.iter().find(|(_, scale)| self.0 != 0 && self.0.is_multiple_of(*scale)).unwrap_or(&("B", 1));
         write!(f, "{}{unit}", self.0 / scale)
     }
 }
@@ -97,7 +98,8 @@ impl FromStr for Span {
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis() as u64;
-        let &(unit, scale) = SPANS.iter().find(|(_, scale)| millis != 0 && millis % scale == 0).unwrap_or(&("ms", 1));
+        let &(unit, scale) =
+            SPANS.iter().find(|(_, scale)| millis != 0 && millis.is_multiple_of(*scale)).unwrap_or(&("ms", 1));
         write!(f, "{}{unit}", millis / scale)
     }
 }

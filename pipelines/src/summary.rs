@@ -1,0 +1,209 @@
+//! `summary.json`: what a run did, in numbers that scripts read.
+
+use crate::Error;
+use serde::{Deserialize, Serialize};
+use std::{collections::BTreeMap, path::Path};
+
+/// Version of the layout of `summary.json`; rises when a field changes its meaning or goes away.
+pub const SCHEMA: u32 = 1;
+
+/// What a run did. Fields that a stage did not run for are absent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// `name` of the pipeline.
+    pub name: String,
+    /// `train.seed`.
+    pub seed: u64,
+    /// Number of partitions.
+    pub partitions: usize,
+    /// Number of processes.
+    pub processes: usize,
+    /// Compute threads of each process.
+    pub threads: usize,
+    /// Epochs that were trained, those before a resume included.
+    pub epochs: usize,
+    /// The epoch (from 1) whose model was kept: the best by the validation metric.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub best_epoch: Option<usize>,
+    /// The kept model on the train nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<Scores>,
+    /// The kept model on the validation nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val: Option<Scores>,
+    /// The kept model on the test nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<Scores>,
+    /// Where the time went.
+    pub seconds: Seconds,
+    /// Bytes that crossed between processes, all of them together.
+    pub bytes_sent: u64,
+    /// Messages that crossed between processes.
+    pub messages_sent: u64,
+    /// Rounds of messages between partitions in a training step.
+    pub rounds_per_step: f64,
+    /// Peak resident memory of each process.
+    pub peak_rss_bytes: Vec<u64>,
+    /// SHA-256 of the kept model's parameters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model_sha256: Option<String>,
+    /// SHA-256 of the predictions in the order of global ids.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub predictions_sha256: Option<String>,
+    /// SHA-256 of all sampled blocks in key order, with `train.hash_blocks`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks_sha256: Option<String>,
+    /// Where the arithmetic was done.
+    pub device: String,
+    /// Versions of what made the result: `gnnflow`, `commit`, `rustc` and so on.
+    pub versions: BTreeMap<String, String>,
+}
+
+/// A model's metrics over the nodes of one split.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Every other metric by its name: `accuracy`, and what the task has (`micro_f1`, `macro_f1`, `roc_auc`).
+    #[serde(flatten)]
+    pub metrics: BTreeMap<String, f64>,
+}
+
+impl Scores {
+    /// The share of right answers, if the task has one.
+    pub fn accuracy(&self) -> Option<f64> {
+        self.metrics.get("accuracy").copied()
+    }
+}
+
+/// Wall-clock seconds. Stages within an epoch overlap, so that their sum may exceed the epochs'.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// Reading the dump, partitioning, writing the dataset; near 0 when it was there.
+    pub prepare: f64,
+    /// All epochs, with evaluation and checkpoints.
+    pub train: f64,
+    /// Writing predictions and embeddings.
+    pub infer: f64,
+    /// Training part of each epoch.
+    pub per_epoch: Vec<f64>,
+    /// Sampling, all epochs; the slowest process, as for the stages that follow.
+    pub sample: f64,
+    /// Fetching features.
+    pub fetch: f64,
+    /// Forward passes.
+    pub forward: f64,
+    /// Backward passes.
+    pub backward: f64,
+    /// Summing gradients over partitions.
+    pub reduce: f64,
+    /// The optimiser's steps.
+    pub step: f64,
+}
+
+impl Summary {
+    /// Name of the file in a run folder.
+    pub const FILE: &'static str = "summary.json";
+
+    /// Reads a run folder's summary.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there is none, [`Error::Input`] when it is no summary of this schema.
+    pub fn read(run_dir: &Path) -> Result<Self, Error> {
+        let path = run_dir.join(Self::FILE);
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let summary: Self = serde_json::from_str(&text)
+            .map_err(|error| Error::Input(format!("{}: not a summary of a run: {error}", path.display())))?;
+        if summary.schema != SCHEMA {
+            let (path, found) = (path.display(), summary.schema);
+            return Err(Error::Input(format!("{path}: schema {found}, but this version reads {SCHEMA}")));
+        }
+        Ok(summary)
+    }
+
+    /// The JSON text that goes into the file and, with `--json`, to stdout.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("a summary has no maps with other keys than strings") + "\n"
+    }
+}
+
+/// One line of `metrics.jsonl`: an epoch.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EpochRecord {
+    /// From 1.
+    pub epoch: usize,
+    /// Mean training loss over the epoch's seeds, as the steps saw them (with dropout).
+    pub loss: f64,
+    /// The learning rate.
+    pub lr: f64,
+    /// Steps in the epoch.
+    pub steps: usize,
+    /// Seconds of training.
+    pub seconds: f64,
+    /// Seconds of evaluation, if there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evaluate_seconds: Option<f64>,
+    /// On the train nodes, if evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub train: Option<Scores>,
+    /// On the validation nodes, if evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val: Option<Scores>,
+    /// On the test nodes, if evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test: Option<Scores>,
+    /// Whether this epoch's model is the best so far.
+    #[serde(default)]
+    pub best: bool,
+}
+
+impl EpochRecord {
+    /// Name of the file in a run folder.
+    pub const FILE: &'static str = "metrics.jsonl";
+
+    /// Reads all epochs of a run folder, the last one for each number when a resume repeated some.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when there is no such file, [`Error::Input`] when a whole line is no epoch. A last line that was cut
+    /// off, as by a crash, is left out.
+    pub fn read_all(run_dir: &Path) -> Result<Vec<Self>, Error> {
+        let path = run_dir.join(Self::FILE);
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        let mut epochs = BTreeMap::new();
+        for (i, line) in text.split_inclusive('\n').enumerate() {
+            match serde_json::from_str::<Self>(line) {
+                Ok(record) => drop(epochs.insert(record.epoch, record)),
+                Err(_) if !line.ends_with('\n') => {}
+                Err(error) => return Err(Error::Input(format!("{}:{}: not an epoch: {error}", path.display(), i + 1))),
+            }
+        }
+        Ok(epochs.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_lie_flat_beside_the_loss() {
+        let scores = Scores { nodes: 3, loss: 0.5, metrics: [("accuracy".into(), 0.75)].into() };
+        let json = serde_json::to_value(&scores).unwrap();
+        assert_eq!(json, serde_json::json!({ "nodes": 3, "loss": 0.5, "accuracy": 0.75 }));
+        assert_eq!(serde_json::from_value::<Scores>(json).unwrap(), scores);
+    }
+
+    #[test]
+    fn a_cut_off_line_is_no_epoch_and_a_repeated_epoch_counts_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let line = |epoch, loss| serde_json::to_string(&EpochRecord { epoch, loss, ..EpochRecord::default() }).unwrap();
+        let text = format!("{}\n{}\n{}\n{}", line(1, 1.0), line(2, 0.9), line(2, 0.8), &line(3, 0.7)[..12]);
+        std::fs::write(folder.path().join(EpochRecord::FILE), text).unwrap();
+        let losses: Vec<f64> = EpochRecord::read_all(folder.path()).unwrap().iter().map(|epoch| epoch.loss).collect();
+        assert_eq!(losses, [1.0, 0.8]);
+    }
+}
