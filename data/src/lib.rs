@@ -3,6 +3,7 @@
 pub mod dataset;
 pub mod error;
 pub mod generate;
+pub mod inspect;
 pub mod partition_book;
 pub mod partitioner;
 pub mod progress;

@@ -1,0 +1,84 @@
+//! A prepared dataset: its manifest, its partition report, and degrees from the mapped topology.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::degrees::{Bin, bins};
+use crate::dataset::{Dataset, Manifest, PartitionInfo};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// What a prepared dataset holds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Prepared {
+    /// The folder.
+    pub path: PathBuf,
+    /// Size of all partitions' files.
+    pub bytes: u64,
+    /// Degrees as they will be trained on: mirrored, and without what was dropped.
+    pub in_degrees: InDegrees,
+    /// `partition.json`, the report on the partition's quality, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quality: Option<serde_json::Value>,
+    /// Counts, offsets, partitions, settings, fingerprint.
+    pub manifest: Manifest,
+}
+
+/// Numbers of in-edges over all nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct InDegrees {
+    /// Nodes without in-edges.
+    pub zero: u64,
+    /// Mean over all nodes.
+    pub mean: f64,
+    /// Largest.
+    pub max: u64,
+    /// How many nodes have a degree in 1, 2–3, 4–7, …
+    pub histogram: Vec<Bin>,
+}
+
+/// Opens the dataset and reads its topology, partition by partition.
+pub(super) fn inspect(path: &Path, progress: &dyn Progress) -> Result<Prepared> {
+    let dataset = Dataset::open(path)?;
+    let manifest = dataset.manifest();
+    progress.stage("read topology", Some(manifest.nodes), "nodes");
+    let (mut zero, mut max, mut by_power) = (0, 0, [0u64; 64]);
+    for part in 0..manifest.parts() {
+        let topology = dataset.topology(part)?;
+        for ends in topology.indptr().windows(2) {
+            let degree = (ends[1] - ends[0]) as u64;
+            max = max.max(degree);
+            match degree.checked_ilog2() {
+                Some(power) => by_power[power as usize] += 1,
+                None => zero += 1,
+            }
+        }
+        progress.advance(topology.num_nodes() as u64);
+    }
+    progress.done();
+    let mean = manifest.edges as f64 / manifest.nodes.max(1) as f64;
+    Ok(Prepared {
+        path: path.to_owned(),
+        bytes: manifest.partitions.iter().map(part_bytes).sum(),
+        in_degrees: InDegrees { zero, mean, max, histogram: bins(&by_power) },
+        quality: read_quality(&path.join("partition.json"))?,
+        manifest: manifest.clone(),
+    })
+}
+
+/// Size of a partition's files.
+pub(super) fn part_bytes(part: &PartitionInfo) -> u64 {
+    part.topology.bytes + part.node_columns.bytes + part.features.map_or(0, |file| file.bytes)
+}
+
+fn read_quality(path: &Path) -> Result<Option<serde_json::Value>> {
+    match std::fs::read(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        read => {
+            let text = read.map_err(Error::io(path, "read"))?;
+            let damaged = |e: serde_json::Error| Error::Damaged { path: path.to_owned(), reason: e.to_string() };
+            serde_json::from_slice(&text).map(Some).map_err(damaged)
+        }
+    }
+}

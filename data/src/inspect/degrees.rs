@@ -1,0 +1,203 @@
+//! Degrees of a dump, by one pass over its edges.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type};
+use serde::Serialize;
+
+use super::Table;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// Degrees as the rows stand: nothing is mirrored or dropped. A node's degree is the number of row ends that name it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Degrees {
+    /// Nodes that some edge names.
+    pub nodes_with_edges: u64,
+    /// Nodes of the node table that no edge names, when there is such a table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<u64>,
+    /// Rows whose two ends are the same node.
+    pub self_loops: u64,
+    /// Mean degree of the nodes that have any.
+    pub mean: f64,
+    /// Largest degree.
+    pub max: u64,
+    /// Largest number of rows with one source.
+    pub max_out: u64,
+    /// Largest number of rows with one destination.
+    pub max_in: u64,
+    /// How many nodes have a degree in 1, 2–3, 4–7, …
+    pub histogram: Vec<Bin>,
+}
+
+/// A bin of a histogram of degrees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Bin {
+    /// Smallest degree in it.
+    pub from: u64,
+    /// Largest degree in it.
+    pub to: u64,
+    /// Number of nodes.
+    pub nodes: u64,
+}
+
+/// More distinct ids than this are not counted one by one when they are text or far apart.
+const MAX_HASHED: usize = 1 << 26;
+
+/// Rows with a node as source and as destination.
+#[derive(Clone, Copy, Default)]
+struct Ends {
+    out: u32,
+    into: u32,
+}
+
+enum Counts {
+    /// Ids are `base..base + len`.
+    Dense { base: i64, ends: Vec<Ends> },
+    /// By hash of the id: two ids that share one count as one, which is less than likely below 2^30 nodes.
+    Hashed { by_hash: HashMap<u64, Ends>, hasher: RandomState },
+}
+
+/// Counts degrees, or notes why not.
+pub(super) fn count(
+    edges: &Table,
+    nodes: Option<u64>,
+    progress: &dyn Progress,
+    notes: &mut Vec<String>,
+) -> Result<Option<Degrees>> {
+    let Some(mut counts) = Counts::for_table(edges, notes) else { return Ok(None) };
+    let (mut self_loops, mut nulls, mut full) = (0, 0u64, false);
+    edges.scan(&["src", "dst"], progress, |batch| {
+        let columns = ["src", "dst"].map(|name| batch.column_by_name(name).cloned());
+        let [Some(src), Some(dst)] = columns else { return Err(Error::Bug("a projected column is missing".into())) };
+        nulls += (0..src.len()).filter(|&i| src.is_null(i) || dst.is_null(i)).count() as u64;
+        if !full {
+            self_loops += counts.add(&src, &dst)?;
+            full = counts.is_full();
+        }
+        Ok(())
+    })?;
+    if nulls > 0 {
+        notes.push(format!("{}: {nulls} rows without source or destination", edges.name));
+    }
+    if full {
+        notes.push(format!("{}: more than {MAX_HASHED} distinct ids: degrees are not counted", edges.name));
+        return Ok(None);
+    }
+    Ok(Some(counts.summary(nodes, self_loops)))
+}
+
+impl Counts {
+    fn for_table(edges: &Table, notes: &mut Vec<String>) -> Option<Self> {
+        let columns = [edges.column("src")?, edges.column("dst")?];
+        let kinds = columns.map(|column| (column.arrow_type.is_integer(), is_text(&column.arrow_type)));
+        if kinds != [(true, false); 2] && kinds != [(false, true); 2] {
+            let types = columns.map(|column| column.data_type.as_str()).join(" and ");
+            notes.push(format!("{}: ids are {types}: degrees are not counted", edges.name));
+            return None;
+        }
+        let ranges = columns[0].integer_range().zip(columns[1].integer_range());
+        let span = ranges.and_then(|(a, b)| {
+            let base = a.0.min(b.0);
+            Some((base, a.1.max(b.1).checked_sub(base)?.checked_add(1)?))
+        });
+        match span {
+            Some((base, len)) if len as u64 <= (4 * edges.rows).max(1 << 20) && len <= 1 << 32 => {
+                Some(Self::Dense { base, ends: vec![Ends::default(); len as usize] })
+            }
+            _ => Some(Self::Hashed { by_hash: HashMap::new(), hasher: RandomState::new() }),
+        }
+    }
+
+    /// Counts one batch and returns its self-loops. Rows with a null are left out.
+    fn add(&mut self, src: &ArrayRef, dst: &ArrayRef) -> Result<u64> {
+        let convert = |column: &ArrayRef, to| cast(column, to).map_err(|e| Error::Bug(format!("cast of ids: {e}")));
+        let integers = src.data_type().is_integer();
+        let mut self_loops = 0;
+        match self {
+            Self::Dense { base, ends } => {
+                let (src, dst) = (convert(src, &DataType::Int64)?, convert(dst, &DataType::Int64)?);
+                let pairs = src.as_primitive::<Int64Type>().iter().zip(dst.as_primitive::<Int64Type>());
+                for (src, dst) in pairs.filter_map(|(src, dst)| src.zip(dst)) {
+                    self_loops += u64::from(src == dst);
+                    // Statistics that lie would put an id outside: such rows are left out.
+                    let place = |id: i64| usize::try_from(id.wrapping_sub(*base)).ok();
+                    if let Some(node) = place(src).and_then(|i| ends.get_mut(i)) {
+                        node.out = node.out.saturating_add(1);
+                    }
+                    if let Some(node) = place(dst).and_then(|i| ends.get_mut(i)) {
+                        node.into = node.into.saturating_add(1);
+                    }
+                }
+            }
+            Self::Hashed { by_hash, hasher } => {
+                let hashes = |column: &ArrayRef| -> Result<Vec<Option<u64>>> {
+                    Ok(if integers {
+                        let column = convert(column, &DataType::Int64)?;
+                        column.as_primitive::<Int64Type>().iter().map(|id| id.map(|id| hasher.hash_one(id))).collect()
+                    } else {
+                        let column = convert(column, &DataType::LargeUtf8)?;
+                        column.as_string::<i64>().iter().map(|id| id.map(|id| hasher.hash_one(id))).collect()
+                    })
+                };
+                for (src, dst) in hashes(src)?.into_iter().zip(hashes(dst)?).filter_map(|(src, dst)| src.zip(dst)) {
+                    self_loops += u64::from(src == dst);
+                    let node = by_hash.entry(src).or_default();
+                    node.out = node.out.saturating_add(1);
+                    let node = by_hash.entry(dst).or_default();
+                    node.into = node.into.saturating_add(1);
+                }
+            }
+        }
+        Ok(self_loops)
+    }
+
+    fn is_full(&self) -> bool {
+        matches!(self, Self::Hashed { by_hash, .. } if by_hash.len() > MAX_HASHED)
+    }
+
+    fn summary(&self, nodes: Option<u64>, self_loops: u64) -> Degrees {
+        let mut histogram = [0u64; 34];
+        let (mut sum, mut max, mut max_out, mut max_in) = (0u64, 0, 0, 0);
+        let mut take = |node: &Ends| {
+            let degree = u64::from(node.out) + u64::from(node.into);
+            if degree > 0 {
+                histogram[degree.ilog2() as usize] += 1;
+                sum += degree;
+                max = max.max(degree);
+                max_out = max_out.max(u64::from(node.out));
+                max_in = max_in.max(u64::from(node.into));
+            }
+        };
+        match self {
+            Self::Dense { ends, .. } => ends.iter().for_each(&mut take),
+            Self::Hashed { by_hash, .. } => by_hash.values().for_each(&mut take),
+        }
+        let with = histogram.iter().sum::<u64>();
+        Degrees {
+            nodes_with_edges: with,
+            isolated: nodes.and_then(|nodes| nodes.checked_sub(with)),
+            self_loops,
+            mean: sum as f64 / with.max(1) as f64,
+            max,
+            max_out,
+            max_in,
+            histogram: bins(&histogram),
+        }
+    }
+}
+
+/// Bins by powers of two, up to the last that is not empty.
+pub(super) fn bins(by_power: &[u64]) -> Vec<Bin> {
+    let used = by_power.iter().rposition(|&nodes| nodes > 0).map_or(0, |last| last + 1);
+    let bin = |(power, &nodes): (usize, &u64)| Bin { from: 1 << power, to: (2 << power) - 1, nodes };
+    by_power[..used].iter().enumerate().map(bin).collect()
+}
+
+fn is_text(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}

@@ -1,0 +1,149 @@
+//! Labels and splits of a dump, by one pass over their columns.
+
+use std::collections::BTreeMap;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use serde::Serialize;
+
+use super::Table;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// What the column `label` holds. A negative or missing label is none.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "task", rename_all = "kebab-case")]
+pub enum Labels {
+    /// One class per node.
+    Classes {
+        /// Nodes of each class.
+        counts: BTreeMap<i64, u64>,
+        /// Nodes without a label.
+        unlabelled: u64,
+    },
+    /// Any number of classes per node.
+    MultiLabel {
+        /// Nodes of each class.
+        counts: BTreeMap<i64, u64>,
+        /// Nodes without a label.
+        unlabelled: u64,
+    },
+    /// A number per node.
+    Values {
+        /// Smallest.
+        min: f64,
+        /// Largest.
+        max: f64,
+        /// Mean.
+        mean: f64,
+        /// Nodes without a label.
+        unlabelled: u64,
+    },
+}
+
+/// Nodes of each split, by the name in the column `split`; a missing one counts as `none`.
+pub type Splits = BTreeMap<String, u64>;
+
+/// More classes than this are not listed.
+const MAX_DISTINCT: usize = 1 << 16;
+/// More split names than this are not listed.
+const MAX_SPLITS: usize = 64;
+
+fn convert(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
+    cast(column, to).map_err(|e| Error::Bug(format!("cast to {to}: {e}")))
+}
+
+/// Counts the column `label`, or notes why not.
+pub(super) fn count_labels(table: &Table, progress: &dyn Progress, notes: &mut Vec<String>) -> Result<Option<Labels>> {
+    let Some(column) = table.column("label") else { return Ok(None) };
+    let labels = match &column.arrow_type {
+        t if t.is_integer() || *t == DataType::Boolean => count_classes(table, progress)?,
+        t if t.is_floating() => Some(count_values(table, progress)?),
+        DataType::List(i) | DataType::LargeList(i) | DataType::FixedSizeList(i, _) if i.data_type().is_integer() => {
+            count_multi(table, progress)?
+        }
+        _ => {
+            notes.push(format!("{}: labels are {}: not counted", table.name, column.data_type));
+            return Ok(None);
+        }
+    };
+    if labels.is_none() {
+        notes.push(format!("{}: more than {MAX_DISTINCT} distinct labels: not counted", table.name));
+    }
+    Ok(labels)
+}
+
+fn count_classes(table: &Table, progress: &dyn Progress) -> Result<Option<Labels>> {
+    let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
+    table.scan(&["label"], progress, |batch| {
+        let column = convert(batch.column(0), &DataType::Int64)?;
+        for label in column.as_primitive::<Int64Type>() {
+            match label {
+                Some(class) if class >= 0 && counts.len() <= MAX_DISTINCT => *counts.entry(class).or_insert(0) += 1,
+                Some(class) if class >= 0 => {}
+                _ => unlabelled += 1,
+            }
+        }
+        Ok(())
+    })?;
+    Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::Classes { counts, unlabelled }))
+}
+
+/// Lists of class numbers. (A list of zeros and ones per class cannot be told apart from one, and reads as classes.)
+fn count_multi(table: &Table, progress: &dyn Progress) -> Result<Option<Labels>> {
+    let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
+    let item = arrow::datatypes::Field::new_list_field(DataType::Int64, true);
+    let lists = DataType::LargeList(item.into());
+    table.scan(&["label"], progress, |batch| {
+        let column = convert(batch.column(0), &lists)?;
+        for list in column.as_list::<i64>().iter() {
+            let list = list.filter(|list| !list.is_empty());
+            unlabelled += u64::from(list.is_none());
+            for class in list.iter().flat_map(|list| list.as_primitive::<Int64Type>().iter().flatten()) {
+                if counts.len() <= MAX_DISTINCT {
+                    *counts.entry(class).or_insert(0) += 1;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::MultiLabel { counts, unlabelled }))
+}
+
+fn count_values(table: &Table, progress: &dyn Progress) -> Result<Labels> {
+    let (mut min, mut max, mut sum, mut n, mut unlabelled) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64, 0);
+    table.scan(&["label"], progress, |batch| {
+        let column = convert(batch.column(0), &DataType::Float64)?;
+        for value in column.as_primitive::<Float64Type>() {
+            match value.filter(|value| value.is_finite()) {
+                Some(value) => (min, max, sum, n) = (min.min(value), max.max(value), sum + value, n + 1),
+                None => unlabelled += 1,
+            }
+        }
+        Ok(())
+    })?;
+    Ok(Labels::Values { min, max, mean: sum / n.max(1) as f64, unlabelled })
+}
+
+/// Counts the column `split`, or notes why not.
+pub(super) fn count_splits(table: &Table, progress: &dyn Progress, notes: &mut Vec<String>) -> Result<Option<Splits>> {
+    let mut counts = Splits::new();
+    table.scan(&["split"], progress, |batch| {
+        let column = convert(batch.column(0), &DataType::LargeUtf8)?;
+        for name in column.as_string::<i64>() {
+            let name = name.filter(|name| !name.is_empty()).unwrap_or("none");
+            if let Some(count) = counts.get_mut(name) {
+                *count += 1;
+            } else if counts.len() <= MAX_SPLITS {
+                counts.insert(name.to_owned(), 1);
+            }
+        }
+        Ok(())
+    })?;
+    if counts.len() > MAX_SPLITS {
+        notes.push(format!("{}: more than {MAX_SPLITS} different splits: not counted", table.name));
+        return Ok(None);
+    }
+    Ok(Some(counts))
+}

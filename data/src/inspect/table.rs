@@ -1,0 +1,253 @@
+//! Tables of Parquet files: what the footers say, and a streaming reader of some columns.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{DataType, Schema};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use parquet::file::statistics::Statistics;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::error::{Error, Result};
+use crate::generate::RECIPE_KEY;
+use crate::progress::Progress;
+
+/// A table in one or more Parquet files.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// Name of the file or folder.
+    pub name: String,
+    /// Number of files.
+    pub files: usize,
+    /// Rows in all files.
+    pub rows: u64,
+    /// Row groups in all files.
+    pub row_groups: u64,
+    /// Rows of the largest row group.
+    pub largest_row_group: u64,
+    /// Size of all files.
+    pub bytes: u64,
+    /// The columns of the first file.
+    pub columns: Vec<Column>,
+    /// The program that wrote the first file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
+    /// Generator and settings, when `gnnflow generate` made it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<Value>,
+    #[serde(skip)]
+    paths: Vec<PathBuf>,
+}
+
+/// A column, over all files of its table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type.
+    #[serde(rename = "type")]
+    pub data_type: String,
+    /// Values in every row, for lists of fixed size.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub width: Option<usize>,
+    /// Nulls, where every row group's statistics tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nulls: Option<u64>,
+    /// Smallest value, where every row group's statistics tell: integers, floats and text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min: Option<Value>,
+    /// Largest value, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max: Option<Value>,
+    /// Size in the files, compressed.
+    pub bytes: u64,
+    #[serde(skip)]
+    pub(super) arrow_type: DataType,
+}
+
+impl Table {
+    /// Reads the footers of `files`, which must not be empty.
+    pub(super) fn read(name: String, files: Vec<PathBuf>, notes: &mut Vec<String>) -> Result<Self> {
+        let mut table: Option<(Self, Arc<Schema>)> = None;
+        for path in &files {
+            let (footer, bytes) = open(path).and_then(|(file, footer)| Ok((footer, size(&file, path)?)))?;
+            let schema = footer.schema().clone();
+            let metadata = footer.metadata();
+            let (table, first) = table.get_or_insert_with(|| (Self::empty(&name, &files, &footer), schema.clone()));
+            if !same_columns(first, &schema) {
+                notes.push(format!("{}: its columns differ from those of {}", path.display(), files[0].display()));
+            }
+            table.rows += metadata.file_metadata().num_rows() as u64;
+            table.row_groups += metadata.num_row_groups() as u64;
+            table.bytes += bytes;
+            for group in metadata.row_groups() {
+                table.largest_row_group = table.largest_row_group.max(group.num_rows() as u64);
+                for column in &mut table.columns {
+                    let leaves = group.columns().iter();
+                    let mut leaves = leaves.filter(|leaf| leaf.column_path().parts().first() == Some(&column.name));
+                    let first = leaves.next();
+                    column.bytes +=
+                        first.into_iter().chain(leaves).map(|leaf| leaf.compressed_size() as u64).sum::<u64>();
+                    column.merge(first.and_then(|leaf| leaf.statistics()));
+                }
+            }
+        }
+        let (mut table, _) = table.ok_or_else(|| Error::Bug(format!("{name}: a table without files")))?;
+        if table.row_groups == 0 {
+            table.columns.iter_mut().for_each(|column| column.nulls = Some(0));
+        }
+        Ok(table)
+    }
+
+    fn empty(name: &str, files: &[PathBuf], footer: &ArrowReaderMetadata) -> Self {
+        let meta = footer.metadata().file_metadata();
+        let recipe = meta.key_value_metadata().and_then(|pairs| pairs.iter().find(|kv| kv.key == RECIPE_KEY));
+        let recipe = recipe.and_then(|kv| kv.value.as_deref()).and_then(|text| serde_json::from_str(text).ok());
+        Self {
+            name: name.to_owned(),
+            files: files.len(),
+            rows: 0,
+            row_groups: 0,
+            largest_row_group: 0,
+            bytes: 0,
+            columns: footer.schema().fields().iter().map(|f| Column::empty(f.name(), f.data_type())).collect(),
+            created_by: meta.created_by().map(str::to_owned),
+            recipe,
+            paths: files.to_vec(),
+        }
+    }
+
+    /// The column of that name.
+    pub fn column(&self, name: &str) -> Option<&Column> {
+        self.columns.iter().find(|column| column.name == name)
+    }
+
+    /// Streams some columns of all files through `visit`, in the order in which the files hold them.
+    pub(super) fn scan(
+        &self,
+        columns: &[&str],
+        progress: &dyn Progress,
+        mut visit: impl FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        progress.stage(&format!("read {} of {}", columns.join(", "), self.name), Some(self.rows), "rows");
+        for path in &self.paths {
+            let damaged = |reason: String| Error::NotParquet { path: path.clone(), reason };
+            let (file, footer) = open(path)?;
+            if let Some(&missing) = columns.iter().find(|&&c| footer.schema().field_with_name(c).is_err()) {
+                let available = footer.schema().fields().iter().map(|f| f.name().clone()).collect();
+                let column = missing.to_owned();
+                return Err(Error::MissingColumn { path: path.clone(), role: "inspect", column, available });
+            }
+            let mask = ProjectionMask::columns(footer.parquet_schema(), columns.iter().copied());
+            let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer)
+                .with_projection(mask)
+                .with_batch_size(1 << 14)
+                .build()
+                .map_err(|e| damaged(e.to_string()))?;
+            for batch in reader {
+                let batch = batch.map_err(|e| damaged(e.to_string()))?;
+                visit(&batch)?;
+                progress.advance(batch.num_rows() as u64);
+            }
+        }
+        progress.done();
+        Ok(())
+    }
+}
+
+impl Column {
+    fn empty(name: &str, data_type: &DataType) -> Self {
+        let width = match data_type {
+            DataType::FixedSizeList(_, width) => usize::try_from(*width).ok(),
+            _ => None,
+        };
+        let (nulls, min, max) = (Some(0), Some(Value::Null), Some(Value::Null));
+        let (name, data_type, arrow_type) = (name.to_owned(), describe(data_type), data_type.clone());
+        Self { name, data_type, width, nulls, min, max, bytes: 0, arrow_type }
+    }
+
+    /// Takes in the statistics of one row group; what is unknown there is unknown for good.
+    fn merge(&mut self, statistics: Option<&Statistics>) {
+        let nested = self.arrow_type.is_nested();
+        let statistics = statistics.filter(|_| !nested);
+        let nulls = statistics.and_then(Statistics::null_count_opt);
+        self.nulls = self.nulls.zip(nulls).map(|(sum, nulls)| sum + nulls);
+        let (low, high) = statistics.map_or((None, None), |s| bounds(s, &self.arrow_type));
+        let extend = |known: Option<Value>, new: Option<Value>, smaller: bool| match (known?, new?) {
+            (Value::Null, new) => Some(new),
+            (known, new) => Some(if is_below(&new, &known) == smaller { new } else { known }),
+        };
+        self.min = extend(self.min.take(), low, true);
+        self.max = extend(self.max.take(), high, false);
+    }
+
+    /// Smallest and largest value of an integer column.
+    pub(super) fn integer_range(&self) -> Option<(i64, i64)> {
+        Some((self.min.as_ref()?.as_i64()?, self.max.as_ref()?.as_i64()?))
+    }
+}
+
+fn is_below(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => a < b,
+        _ => match (a.as_i64(), b.as_i64()) {
+            (Some(a), Some(b)) => a < b,
+            _ => a.as_f64() < b.as_f64(),
+        },
+    }
+}
+
+/// Bounds as JSON values. Unsigned columns keep their bits in signed statistics.
+fn bounds(statistics: &Statistics, data_type: &DataType) -> (Option<Value>, Option<Value>) {
+    let integers = |low: Option<i64>, high: Option<i64>| (low.map(Value::from), high.map(Value::from));
+    let text = |bytes: Option<&[u8]>| bytes.and_then(|b| std::str::from_utf8(b).ok()).map(Value::from);
+    match (statistics, data_type) {
+        (Statistics::Int32(s), DataType::UInt32) => {
+            let unsigned = |x: Option<&i32>| x.map(|&x| i64::from(x as u32));
+            integers(unsigned(s.min_opt()), unsigned(s.max_opt()))
+        }
+        (Statistics::Int64(s), DataType::UInt64) => {
+            let unsigned = |x: Option<&i64>| x.map(|&x| Value::from(x as u64));
+            (unsigned(s.min_opt()), unsigned(s.max_opt()))
+        }
+        (Statistics::Int32(s), t) if t.is_integer() => {
+            integers(s.min_opt().map(|&x| x.into()), s.max_opt().map(|&x| x.into()))
+        }
+        (Statistics::Int64(s), t) if t.is_integer() => integers(s.min_opt().copied(), s.max_opt().copied()),
+        (Statistics::Float(s), _) => (s.min_opt().map(|&x| x.into()), s.max_opt().map(|&x| x.into())),
+        (Statistics::Double(s), _) => (s.min_opt().map(|&x| x.into()), s.max_opt().map(|&x| x.into())),
+        (s @ Statistics::ByteArray(_), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View) => {
+            (text(s.min_bytes_opt()), text(s.max_bytes_opt()))
+        }
+        _ => (None, None),
+    }
+}
+
+fn describe(data_type: &DataType) -> String {
+    match data_type {
+        DataType::FixedSizeList(item, width) => format!("FixedSizeList<{}>[{width}]", describe(item.data_type())),
+        DataType::List(item) => format!("List<{}>", describe(item.data_type())),
+        DataType::LargeList(item) => format!("LargeList<{}>", describe(item.data_type())),
+        other => other.to_string(),
+    }
+}
+
+fn same_columns(a: &Schema, b: &Schema) -> bool {
+    let plain = |s: &Schema| s.fields().iter().map(|f| (f.name().clone(), describe(f.data_type()))).collect::<Vec<_>>();
+    plain(a) == plain(b)
+}
+
+fn size(file: &File, path: &Path) -> Result<u64> {
+    Ok(file.metadata().map_err(Error::io(path, "read"))?.len())
+}
+
+fn open(path: &Path) -> Result<(File, ArrowReaderMetadata)> {
+    let file = File::open(path).map_err(Error::io(path, "open"))?;
+    let footer = ArrowReaderMetadata::load(&file, Default::default());
+    let footer = footer.map_err(|e| Error::NotParquet { path: path.to_owned(), reason: e.to_string() })?;
+    Ok((file, footer))
+}

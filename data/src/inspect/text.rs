@@ -1,0 +1,276 @@
+//! Inspections as text for people.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+
+use serde_json::Value;
+
+use super::dataset::part_bytes;
+use super::{Bin, Column, Degrees, Dump, InDegrees, Inspection, Labels, Prepared, Table};
+
+impl Display for Inspection {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dump(dump) => dump.fmt(f),
+            Self::Dataset(dataset) => dataset.fmt(f),
+        }
+    }
+}
+
+/// An integer with its thousands apart.
+fn count(n: impl TryInto<u64>) -> String {
+    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A size in the largest binary unit that leaves at least 1.
+fn size(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = (bytes.max(1).ilog2() / 10).min(4);
+    match power {
+        0 => format!("{bytes} B"),
+        _ => format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, units[power as usize]),
+    }
+}
+
+fn plural(n: u64, one: &str) -> String {
+    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
+}
+
+fn short(value: &Value) -> String {
+    let text = match value {
+        Value::String(text) => format!("\"{text}\""),
+        other => other.to_string(),
+    };
+    if text.chars().count() <= 24 { text } else { text.chars().take(23).chain(['…']).collect() }
+}
+
+fn line(f: &mut Formatter<'_>, name: &str, rest: impl Display) -> fmt::Result {
+    writeln!(f, "{name:<10} {rest}")
+}
+
+/// Rows of cells under one another, columns as wide as their widest cell; the first is left-aligned.
+fn grid(f: &mut Formatter<'_>, rows: &[Vec<String>]) -> fmt::Result {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|row| row.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        write!(f, " ")?;
+        for (c, cell) in row.iter().enumerate() {
+            match c {
+                0 => write!(f, " {cell:<width$}", width = widths[c])?,
+                _ => write!(f, "  {cell:>width$}", width = widths[c])?,
+            }
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+impl Display for Dump {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        line(f, "dump", self.path.display())?;
+        for table in &self.tables {
+            table.fmt(f)?;
+        }
+        if let Some(labels) = &self.labels {
+            labels.fmt(f)?;
+        }
+        if let Some(splits) = &self.splits {
+            let parts: Vec<_> = splits.iter().map(|(name, nodes)| format!("{name} {}", count(*nodes))).collect();
+            line(f, "splits", parts.join(", "))?;
+        }
+        if let Some(degrees) = &self.degrees {
+            degrees.fmt(f)?;
+        }
+        self.notes.iter().try_for_each(|note| line(f, "note", note))
+    }
+}
+
+impl Display for Table {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { name, files, rows, row_groups, largest_row_group, bytes, columns, created_by, recipe, .. } = self;
+        let groups = format!("{} (largest {})", plural(*row_groups, "row group"), plural(*largest_row_group, "row"));
+        let parts = [plural(*files as u64, "file"), plural(*rows, "row"), groups, size(*bytes)];
+        line(f, "table", format_args!("{name}: {}", parts.join(", ")))?;
+        if let Some(recipe) = recipe {
+            line(f, "  made by", format_args!("gnnflow generate {}", short_recipe(recipe)))?;
+        } else if let Some(program) = created_by {
+            line(f, "  made by", program)?;
+        }
+        grid(f, &columns.iter().map(column_cells).collect::<Vec<_>>())
+    }
+}
+
+fn short_recipe(recipe: &Value) -> String {
+    let settings = recipe["settings"].as_object().into_iter().flatten();
+    let settings: Vec<_> = settings.filter(|(_, v)| !v.is_null()).map(|(k, v)| format!("{k} {v}")).collect();
+    format!("{}: {}", recipe["generator"].as_str().unwrap_or("?"), settings.join(", "))
+}
+
+fn column_cells(column: &Column) -> Vec<String> {
+    let nulls = column.nulls.map_or_else(String::new, |nulls| plural(nulls, "null"));
+    let range = match (&column.min, &column.max) {
+        (Some(min), Some(max)) if !min.is_null() => format!("{} … {}", short(min), short(max)),
+        _ => String::new(),
+    };
+    vec![column.name.clone(), column.data_type.clone(), nulls, range, size(column.bytes)]
+}
+
+impl Display for Labels {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Classes { counts, unlabelled } => {
+                line(f, "labels", format_args!("one of {}; {} without", classes(counts), count(*unlabelled)))
+            }
+            Self::MultiLabel { counts, unlabelled } => {
+                line(f, "labels", format_args!("any of {}; {} without", classes(counts), count(*unlabelled)))
+            }
+            Self::Values { min, max, mean, unlabelled } => {
+                line(f, "labels", format_args!("values {min} … {max}, mean {mean:.4}; {} without", count(*unlabelled)))
+            }
+        }
+    }
+}
+
+fn classes(counts: &BTreeMap<i64, u64>) -> String {
+    list_classes(counts.iter().map(|(class, nodes)| (class.to_string(), *nodes)))
+}
+
+/// The number of classes and the nodes of the first twelve.
+fn list_classes(counts: impl ExactSizeIterator<Item = (String, u64)>) -> String {
+    let total = plural(counts.len() as u64, "class").replace("classs", "classes");
+    let dots = if counts.len() > 12 { ", …" } else { "" };
+    let first: Vec<_> = counts.take(12).map(|(class, nodes)| format!("{class}: {}", count(nodes))).collect();
+    format!("{total} ({}{dots})", first.join(", "))
+}
+
+impl Display for Degrees {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { nodes_with_edges, isolated, self_loops, mean, max, max_out, max_in, histogram } = self;
+        let isolated = isolated.map_or_else(String::new, |n| format!(", {} isolated", count(n)));
+        let nodes = format!("{} with edges{isolated}, {}", count(*nodes_with_edges), plural(*self_loops, "self-loop"));
+        let most = format!("largest {} (out {}, in {})", count(*max), count(*max_out), count(*max_in));
+        line(f, "degrees", format_args!("as the rows stand: {nodes}; mean {mean:.2}, {most}"))?;
+        bars(f, histogram)
+    }
+}
+
+impl Display for InDegrees {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { zero, mean, max, histogram } = self;
+        line(
+            f,
+            "in-degrees",
+            format_args!("mean {mean:.2}, largest {}; {} without", count(*max), plural(*zero, "node")),
+        )?;
+        bars(f, histogram)
+    }
+}
+
+fn bars(f: &mut Formatter<'_>, histogram: &[Bin]) -> fmt::Result {
+    let most = histogram.iter().map(|bin| bin.nodes).max().unwrap_or(0).max(1);
+    let rows: Vec<_> = histogram
+        .iter()
+        .map(|bin| {
+            let range =
+                if bin.from == bin.to { count(bin.from) } else { format!("{}–{}", count(bin.from), count(bin.to)) };
+            let length = (bin.nodes * 40).div_ceil(most) as usize;
+            (range, count(bin.nodes), "▪".repeat(length))
+        })
+        .collect();
+    let width = |cell: &dyn Fn(&(String, String, String)) -> usize| rows.iter().map(cell).max().unwrap_or(0);
+    let (first, second) = (width(&|row| row.0.chars().count()), width(&|row| row.1.chars().count()));
+    rows.iter().try_for_each(|(range, nodes, bar)| {
+        let text = format!("  {range:>first$}  {nodes:>second$}  {bar}");
+        writeln!(f, "{}", text.trim_end())
+    })
+}
+
+impl Display for Prepared {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let m = &self.manifest;
+        line(f, "dataset", format_args!("{} ({})", self.path.display(), size(self.bytes)))?;
+        line(
+            f,
+            "made from",
+            format_args!("{}, fingerprint {:.16}", plural(m.inputs.len() as u64, "file"), m.fingerprint),
+        )?;
+        let ids =
+            serde_json::to_value(m.ids).ok().and_then(|kind| kind.as_str().map(str::to_owned)).unwrap_or_default();
+        line(f, "nodes", format_args!("{} with {ids} ids", count(m.nodes)))?;
+        let mirrored = if m.undirected { "mirrored" } else { "not mirrored" };
+        let dropped = format!("{} dropped as duplicates", count(m.duplicates_dropped));
+        let loops = plural(m.self_loops, "self-loop");
+        let edges = count(m.edges);
+        line(f, "edges", format_args!("{edges} from {}, {mirrored}; {dropped}; {loops}", plural(m.edge_rows, "row")))?;
+        let extra = &m.edge_columns;
+        let types = extra.edge_type.as_ref().map(|t| plural(u64::from(t.count), "type"));
+        let features = (extra.features > 0).then(|| plural(extra.features as u64, "feature"));
+        let carried =
+            [extra.weight.then(|| "a weight".to_owned()), types, extra.time.then(|| "a time".to_owned()), features];
+        let carried: Vec<_> = carried.into_iter().flatten().collect();
+        if !carried.is_empty() {
+            line(f, "", format_args!("each with {}", carried.join(", ")))?;
+        }
+        let dtype = format!("{:?}", m.features.dtype).to_lowercase();
+        let normalize = format!("{:?}", m.features.normalize).to_lowercase();
+        match m.features.dim {
+            0 => line(f, "features", "none")?,
+            dim => line(f, "features", format_args!("{} × {dtype}, normalisation: {normalize}", count(dim as u64)))?,
+        }
+        if let Some(labels) = &m.labels {
+            let kind = format!("{:?}", labels.kind).to_lowercase();
+            let name = |class: usize| labels.names.get(class).cloned().unwrap_or_else(|| class.to_string());
+            let counts: Vec<_> = labels.counts.iter().enumerate().map(|(class, &nodes)| (name(class), nodes)).collect();
+            let all = if counts.is_empty() { String::new() } else { format!(": {}", list_classes(counts.into_iter())) };
+            line(f, "labels", format_args!("{kind}, {} labelled{all}", plural(labels.labelled, "node")))?;
+        }
+        let s = &m.splits;
+        let splits = [("train", s.train), ("val", s.val), ("test", s.test), ("none", s.none)];
+        line(f, "splits", splits.map(|(name, nodes)| format!("{name} {}", count(nodes))).join(", "))?;
+        line(f, "partition", format_args!("{}, {}", m.method, plural(m.parts() as u64, "part")))?;
+        if let Some(quality) = &self.quality {
+            let keys = ["edge_cut", "replication_factor"];
+            let known = keys.iter().filter_map(|key| Some(format!("{key} {:.4}", quality[*key].as_f64()?)));
+            let balance = quality["balance"].as_object().into_iter().flatten();
+            let balance = balance.filter_map(|(key, value)| Some(format!("balance of {key} {:.3}", value.as_f64()?)));
+            line(f, "", known.chain(balance).collect::<Vec<_>>().join(", "))?;
+        }
+        let header = ["part", "nodes", "edges", "train", "size"].map(str::to_owned).to_vec();
+        let part = |(i, p): (usize, &crate::dataset::PartitionInfo)| {
+            vec![i.to_string(), count(p.nodes), count(p.edges), count(p.train), size(part_bytes(p))]
+        };
+        let shown = m.partitions.iter().enumerate().take(64).map(part);
+        grid(f, &std::iter::once(header).chain(shown).collect::<Vec<_>>())?;
+        if m.parts() > 64 {
+            writeln!(f, "  … and {} more", m.parts() - 64)?;
+        }
+        self.in_degrees.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_easy_to_read() {
+        let counts = [0u64, 12, 123, 1234, 1234567].map(count);
+        assert_eq!(counts, ["0", "12", "123", "1,234", "1,234,567"]);
+        let sizes = [0, 1023, 1024, 1536, 5 << 30].map(size);
+        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!(list_classes([("a".to_owned(), 1)].into_iter()), "1 class (a: 1)");
+        assert_eq!(
+            list_classes([("a".to_owned(), 1), ("b".to_owned(), 2000)].into_iter()),
+            "2 classes (a: 1, b: 2,000)"
+        );
+    }
+}
