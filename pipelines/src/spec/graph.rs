@@ -1,8 +1,12 @@
 //! `[graph]`: where the graph comes from and how it is read.
 
+use super::generate::Generate;
 use super::section::{section, words};
 use super::values::OneOrMany;
-use std::path::PathBuf;
+use super::{Error, Spec};
+use gnnflow_data::source;
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
+use std::path::{Path, PathBuf};
 
 section! {
     /// Where the graph comes from: Parquet files (`nodes` and `edges`), a generator (`generate`), or a dataset that was
@@ -21,7 +25,7 @@ section! {
         pub dataset: Option<PathBuf> = None,
         /// The columns' names in the Parquet files.
         pub columns: Columns = Columns::default(),
-        /// Add the reverse of every edge; after duplicates are dropped, when `duplicates = "drop"`.
+        /// Add the reverse of every edge; after duplicates are dropped, when `duplicates = "drop"`. For `generate`, the default is true.
         pub undirected: bool = false,
         /// What to do with an edge that occurs more than once.
         pub duplicates: Duplicates = Duplicates::Drop,
@@ -46,7 +50,8 @@ section! {
 
 section! {
     /// The columns' names in the Parquet files. A column that is named here must exist; `features`, `label` and `split`
-    /// are also looked for under their default names and used when present.
+    /// are also looked for under
+    /// these names when they are not named, and used when present; an empty name leaves them out.
     pub struct Columns {
         /// Node files: the node's id, an integer or a string.
         pub id: String = "node_id".into(),
@@ -78,48 +83,6 @@ section! {
         /// Edge files: feature columns of edges.
         #[schemars(extend("examples" = ["edge_features"]))]
         pub edge_features: Option<OneOrMany<String>> = None,
-    }
-}
-
-section! {
-    /// A synthetic graph; the same numbers always give the same graph.
-    pub struct Generate {
-        /// Which generator.
-        pub kind: GenerateKind = GenerateKind::Planted,
-        /// Number of nodes. `rmat` rounds up to a power of two; give either this or `scale`.
-        #[schemars(range(min = 1, max = 4294967294u64), extend("examples" = [10000]))]
-        pub nodes: Option<u64> = None,
-        /// Number of edges. Unset: `edge_factor` times the nodes.
-        #[schemars(range(max = i64::MAX), extend("examples" = [100000]))]
-        pub edges: Option<u64> = None,
-        /// Two to this power is the number of nodes.
-        #[schemars(range(min = 1, max = 31), extend("examples" = [14]))]
-        pub scale: Option<u32> = None,
-        /// Edges per node, when `edges` is unset.
-        #[schemars(range(min = 1, max = 4294967295u64))]
-        pub edge_factor: u64 = 16,
-        /// Width of the features.
-        #[schemars(range(min = 1, max = 65536))]
-        pub features: usize = 32,
-        /// Number of classes.
-        #[schemars(range(min = 2, max = 65536))]
-        pub classes: usize = 8,
-        /// Seed of the graph.
-        #[schemars(range(max = i64::MAX))]
-        pub seed: u64 = 1,
-        /// The folder for its Parquet files. Unset: `.gnnflow/KIND-HASH` beside the pipeline file, the hash being that of these numbers.
-        #[schemars(extend("x-results" = false, "examples" = ["generated/planted"]))]
-        pub out: Option<PathBuf> = None,
-    }
-}
-
-words! {
-    /// A generator of synthetic graphs.
-    pub enum GenerateKind {
-        /// A degree-corrected block model: classes with features, labels and splits, on which a GNN beats an MLP.
-        Planted = "planted",
-        /// R-MAT, the recursive power-law model of Graph500.
-        Rmat = "rmat",
     }
 }
 
@@ -170,5 +133,136 @@ words! {
         F16 = "f16",
         /// 16-bit brain floating point.
         Bf16 = "bf16",
+    }
+}
+
+impl Graph {
+    /// What the prepared dataset is made from; `None` when it is given as such (`dataset`). Reads the schema of the first
+    /// node file, to see which of the columns that were not named are there.
+    ///
+    /// # Errors
+    /// [`Error::Data`] when the first node file is missing or no Parquet file.
+    pub fn source(&self) -> Result<Option<source::GraphSource>, Error> {
+        let (nodes, edges) = match (&self.generate, &self.nodes, &self.edges) {
+            (Some(generate), ..) => {
+                let (nodes, edges) = generate.tables();
+                (vec![nodes], vec![edges])
+            }
+            (None, Some(nodes), Some(edges)) => (nodes.0.clone(), edges.0.clone()),
+            _ => return Ok(None),
+        };
+        let mut source = source::GraphSource {
+            nodes,
+            edges,
+            columns: source::Columns::default(),
+            undirected: self.undirected,
+            duplicates: self.duplicates.into(),
+            self_loops: self.self_loops.into(),
+            normalize_features: self.normalize_features.into(),
+            split_fractions: self.split_fractions.as_deref().and_then(|shares| shares.try_into().ok()),
+            num_classes: self.num_classes,
+            seed: self.seed,
+            feature_dtype: self.feature_dtype.into(),
+        };
+        let present = column_names(&source.node_files()?[0])?;
+        source.columns = self.columns.resolve(&present, self.split_fractions.is_some());
+        Ok(Some(source))
+    }
+}
+
+impl Columns {
+    /// These columns with those filled in that were not named but are `present`.
+    fn resolve(&self, present: &[String], own_split: bool) -> source::Columns {
+        let named = |name: &String| Some(name.clone()).filter(|name| !name.is_empty());
+        let or_default = |column: &Option<String>, default: &str| match column {
+            Some(name) => named(name),
+            None => present.iter().find(|name| *name == default).cloned(),
+        };
+        let many =
+            |columns: &Option<OneOrMany<String>>| columns.iter().flat_map(|names| &names.0).filter_map(named).collect();
+        source::Columns {
+            id: self.id.clone(),
+            features: match &self.features {
+                None => or_default(&None, "features").into_iter().collect(),
+                given => many(given),
+            },
+            label: or_default(&self.label, "label"),
+            split: if own_split { None } else { or_default(&self.split, "split") },
+            src: self.src.clone(),
+            dst: self.dst.clone(),
+            weight: self.weight.as_ref().and_then(named),
+            edge_type: self.edge_type.as_ref().and_then(named),
+            node_type: self.node_type.as_ref().and_then(named),
+            time: self.time.as_ref().and_then(named),
+            edge_features: many(&self.edge_features),
+        }
+    }
+}
+
+/// The names of a Parquet file's columns.
+fn column_names(path: &Path) -> Result<Vec<String>, Error> {
+    let file = std::fs::File::open(path).map_err(gnnflow_data::Error::io(path, "open"))?;
+    let footer = ArrowReaderMetadata::load(&file, Default::default())
+        .map_err(|error| gnnflow_data::Error::NotParquet { path: path.into(), reason: error.to_string() })?;
+    Ok(footer.schema().fields().iter().map(|field| field.name().clone()).collect())
+}
+
+/// The same words in the language of `gnnflow-data`.
+macro_rules! same_in_data {
+    ($($name:ident { $($variant:ident),* })*) => {$(
+        impl From<$name> for source::$name {
+            fn from(value: $name) -> Self {
+                match value { $($name::$variant => Self::$variant,)* }
+            }
+        }
+    )*};
+}
+
+same_in_data! {
+    Duplicates { Keep, Drop, Fail }
+    SelfLoops { Keep, Drop, Add, Fail }
+    Normalize { None, Row, Standard }
+    FeatureDtype { F32, F16, Bf16 }
+}
+
+impl Spec {
+    /// What the prepared dataset is made from; `None` when it is given as such. See [`Graph::source`].
+    ///
+    /// # Errors
+    /// As [`Graph::source`].
+    pub fn graph_source(&self) -> Result<Option<source::GraphSource>, Error> {
+        self.graph.source()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn columns_that_are_not_named_are_used_when_present() {
+        let found = Columns::default().resolve(&present(&["node_id", "features", "split"]), false);
+        assert_eq!((found.features, found.label, found.split), (vec!["features".into()], None, Some("split".into())));
+        let found = Columns::default().resolve(&present(&["node_id", "features", "split"]), true);
+        assert_eq!(found.split, None);
+    }
+
+    #[test]
+    fn named_columns_are_asked_for_and_empty_names_leave_out() {
+        let columns = Columns {
+            features: Some(OneOrMany(vec!["x".into(), "y".into()])),
+            label: Some("lable".into()),
+            split: Some(String::new()),
+            ..Columns::default()
+        };
+        let found = columns.resolve(&present(&["node_id", "features", "split"]), false);
+        assert_eq!(
+            (found.features, found.label, found.split),
+            (vec!["x".into(), "y".into()], Some("lable".into()), None)
+        );
     }
 }

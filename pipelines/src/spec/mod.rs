@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod generate;
 mod graph;
 mod infer;
 mod model;
@@ -18,7 +19,8 @@ mod tree;
 mod values;
 
 pub use cluster::Cluster;
-pub use graph::{Columns, Duplicates, FeatureDtype, Generate, GenerateKind, Graph, Normalize, SelfLoops};
+pub use generate::{Generate, GenerateKind, Generator};
+pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub use model::{Activation, Aggregator, Model};
 pub use partition::{Partition, Topology};
@@ -126,6 +128,9 @@ impl Spec {
         };
         if root.entry("name").is_none() {
             spec.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        if spec.graph.generate.is_some() && root.entry("graph.undirected").is_none() {
+            spec.graph.undirected = true;
         }
         let problems = rules::broken(&spec, &root, registered);
         if !problems.is_empty() {
@@ -296,11 +301,8 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
         remove(&["graph"], &reading);
         remove(&["partition"], &["method", "parts", "seed", "out"]);
     }
-    if let Some(generate) = &spec.graph.generate {
+    if spec.graph.generate.is_some() {
         remove(&["graph"], &["columns"]);
-        if generate.edges.is_some() {
-            remove(&["graph", "generate"], &["edge_factor"]);
-        }
     }
 }
 

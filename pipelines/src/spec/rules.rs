@@ -1,5 +1,6 @@
 //! Rules that tie several keys together, and words that this version knows but cannot do yet.
 
+use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};
 use super::train::{OptimizerKind, Schedule};
 use super::tree::Node;
@@ -85,13 +86,22 @@ fn graph(spec: &Spec, report: &mut Report<'_>) {
         report.only(&["graph.columns"], "has no effect on a generated graph");
     }
     if let Some(generate) = &graph.generate {
-        match (generate.nodes, generate.scale) {
-            (None, None) => report.add("graph.generate", "give `nodes` or `scale`"),
-            (Some(_), Some(_)) => report.add("graph.generate.scale", "`nodes` and `scale` exclude each other"),
-            _ => {}
+        if generate.scale.is_some() {
+            report.only(&["graph.generate.nodes"], "`nodes` and `scale` exclude each other");
         }
         if generate.edges.is_some() {
             report.only(&["graph.generate.edge_factor"], "`edges` and `edge_factor` exclude each other");
+        }
+        let (foreign, other): (&[&str], _) = match generate.kind {
+            GenerateKind::Planted => (&["a", "b", "c"], GenerateKind::Rmat),
+            GenerateKind::Rmat => (&["homophily", "degree_exponent", "signal"], GenerateKind::Planted),
+        };
+        for key in foreign {
+            report.only(&[&format!("graph.generate.{key}")], &format!("only \"{other}\" has it"));
+        }
+        if let Err(gnnflow_data::Error::Setting { key, reason }) = generate.generator().check() {
+            // The generator's own words for what no single key's bounds can say.
+            report.add(&format!("graph.generate.{key}"), reason);
         }
     }
 }
