@@ -1,1 +1,3 @@
 //! gnnflow, the library entry.
+
+pub mod cluster;

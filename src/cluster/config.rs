@@ -1,0 +1,157 @@
+//! What a process must know before it meets the others.
+
+use std::io::Read;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use super::hosts::check_address;
+use super::{ClusterError, Secret};
+
+/// What must be equal in all processes of a run. Compared as text, shown in errors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fingerprints {
+    /// The program: its version and the hash of the executable, see [`Fingerprints::of_build`].
+    pub build: String,
+    /// The resolved pipeline.
+    pub pipeline: String,
+    /// The prepared dataset; empty when it does not exist yet (then see [`Membership::agree`](super::Membership::agree)).
+    pub dataset: String,
+}
+
+impl Fingerprints {
+    /// The fingerprint of the running program: version and the first bytes of the executable's SHA-256.
+    ///
+    /// # Errors
+    /// [`ClusterError::System`] when the executable cannot be read.
+    pub fn of_build() -> Result<String, ClusterError> {
+        let failed = |e| ClusterError::system("read the running executable for its fingerprint", &e);
+        let mut file = std::fs::File::open("/proc/self/exe").map_err(failed)?;
+        let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 18]);
+        loop {
+            match file.read(&mut buffer).map_err(failed)? {
+                0 => break,
+                read => hash.update(&buffer[..read]),
+            }
+        }
+        let hex: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        Ok(format!("{} {hex}", env!("CARGO_PKG_VERSION")))
+    }
+}
+
+/// Everything that [`Membership::join`](super::Membership::join) needs. Start from [`ClusterConfig::new`].
+#[derive(Debug)]
+pub struct ClusterConfig {
+    /// Number of this process.
+    pub rank: usize,
+    /// `host:port` of every rank, in rank order.
+    pub addresses: Vec<String>,
+    /// A socket that already listens at this rank's address; otherwise `join` opens it.
+    pub listener: Option<TcpListener>,
+    /// The shared secret; may be absent only when all addresses are loopback addresses.
+    pub secret: Option<Secret>,
+    /// What must be equal everywhere.
+    pub fingerprints: Fingerprints,
+    /// Names this run and attempt, so that a process left over from an earlier attempt is not taken for a member.
+    /// Empty when nobody numbers attempts.
+    pub run: String,
+    /// All ranks must have met within this time.
+    pub start_timeout: Duration,
+    /// A peer that is silent for this long is lost.
+    pub heartbeat_timeout: Duration,
+    /// A peer whose worker does not turn its loop for this long, and is not marked busy, is lost.
+    pub stall_timeout: Duration,
+}
+
+impl ClusterConfig {
+    /// Rank and addresses, with the default time limits: 120 s to start, 10 s of silence, 120 s of standing still.
+    pub fn new(rank: usize, addresses: Vec<String>) -> Self {
+        ClusterConfig {
+            rank,
+            addresses,
+            listener: None,
+            secret: None,
+            fingerprints: Fingerprints::default(),
+            run: String::new(),
+            start_timeout: Duration::from_secs(120),
+            heartbeat_timeout: Duration::from_secs(10),
+            stall_timeout: Duration::from_secs(120),
+        }
+    }
+
+    /// Number of processes.
+    pub fn size(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// What can be checked before any socket is opened.
+    pub(super) fn check(&self) -> Result<(), ClusterError> {
+        let usage = |problem: String| Err(ClusterError::Usage(problem));
+        if self.rank >= self.size() {
+            return usage(format!("rank {} does not exist among {} processes", self.rank, self.size()));
+        }
+        for (rank, address) in self.addresses.iter().enumerate() {
+            if let Err(problem) = check_address(address) {
+                return usage(format!("address of rank {rank}: {problem}"));
+            }
+        }
+        for (name, value) in [
+            ("start_timeout", self.start_timeout),
+            ("heartbeat_timeout", self.heartbeat_timeout),
+            ("stall_timeout", self.stall_timeout),
+        ] {
+            if value.is_zero() {
+                return usage(format!("{name} must be longer than nothing"));
+            }
+        }
+        if self.secret.is_none()
+            && let Some(remote) = self.addresses.iter().find(|address| !is_loopback(address))
+        {
+            return usage(format!(
+                "{remote} is not a loopback address, so the processes need a shared secret: set GNNFLOW_SECRET, or \
+                 secret_file in [cluster], to the same text on every host"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Whether an address surely stays on this machine. Names other than localhost that do not resolve are taken for remote.
+pub(super) fn is_loopback(address: &str) -> bool {
+    match address.to_socket_addrs() {
+        Ok(found) => {
+            let mut found = found.peekable();
+            found.peek().is_some() && found.all(|address| address.ip().is_loopback())
+        }
+        Err(_) => address.starts_with("localhost:"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_needed_beyond_loopback() {
+        let local = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "localhost:7001".into(), "[::1]:7002".into()]);
+        assert_eq!(local.check(), Ok(()));
+        let mut remote = ClusterConfig::new(0, vec!["127.0.0.1:7000".into(), "192.0.2.1:7000".into()]);
+        let error = remote.check().unwrap_err();
+        assert!(
+            error.to_string().contains("192.0.2.1:7000") && error.to_string().contains("GNNFLOW_SECRET"),
+            "{error}"
+        );
+        remote.secret = Some(Secret::random().unwrap());
+        assert_eq!(remote.check(), Ok(()));
+        remote.rank = 2;
+        assert_eq!(remote.check().unwrap_err().exit_code(), 2);
+    }
+
+    #[test]
+    fn the_build_has_a_fingerprint() {
+        let build = Fingerprints::of_build().unwrap();
+        assert_eq!(build, Fingerprints::of_build().unwrap());
+        assert!(build.starts_with(env!("CARGO_PKG_VERSION")));
+    }
+}

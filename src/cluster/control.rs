@@ -1,0 +1,377 @@
+//! The control mesh: heartbeats between all pairs of processes, and the first cause told to everybody.
+//!
+//! One thread reads each peer's frames; one thread, the monitor, sends this process's heartbeats, watches the peers'
+//! clocks, and carries whatever cause is posted on the board to all others. A connection that closes without a goodbye is
+//! a lost peer; a goodbye makes finishing at different times no failure.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::board::Board;
+use super::error::Cause;
+use super::liveness::Phase;
+use super::signals::{self, Signals};
+use super::wire::{read_frame, write_frame};
+use super::{ClusterError, Liveness};
+
+/// How long a cause waits for somebody to return it to the caller before the monitor ends the process itself.
+const UNHEARD: Duration = Duration::from_secs(2);
+/// How long a process that has finished waits for the goodbyes of the others.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What crosses a control connection.
+#[derive(Debug, Serialize, Deserialize)]
+enum Frame {
+    Heartbeat { ticks: u64, phase: Phase, label: String },
+    Failing(Cause),
+    Agree { what: String, value: String },
+    Goodbye,
+}
+
+/// What is known of one peer.
+#[derive(Debug)]
+struct Peer {
+    writer: Option<TcpStream>,
+    attached: bool,
+    goodbye: bool,
+    /// When its last frame came, and when its worker last moved.
+    heard: Instant,
+    moved: Instant,
+    ticks: u64,
+    phase: Phase,
+    label: String,
+    agreed: HashMap<String, String>,
+}
+
+/// This process's end of the control connections.
+#[derive(Debug)]
+pub(super) struct Control {
+    pub(super) me: usize,
+    pub(super) addresses: Vec<String>,
+    pub(super) board: Arc<Board>,
+    pub(super) liveness: Liveness,
+    heartbeat_timeout: Duration,
+    stall_timeout: Duration,
+    peers: Mutex<Vec<Peer>>,
+    changed: Condvar,
+    /// The worker has finished everywhere: nothing that happens now is a failure.
+    closing: AtomicBool,
+    /// The cause has been sent to everybody.
+    told: AtomicBool,
+}
+
+impl Control {
+    /// The mesh without connections yet, and its monitor.
+    pub(super) fn start(
+        me: usize,
+        addresses: Vec<String>,
+        heartbeat_timeout: Duration,
+        stall_timeout: Duration,
+    ) -> Result<Arc<Self>, ClusterError> {
+        let now = Instant::now();
+        let peer = |_| Peer {
+            writer: None,
+            attached: false,
+            goodbye: false,
+            heard: now,
+            moved: now,
+            ticks: 0,
+            phase: Phase::Idle,
+            label: String::new(),
+            agreed: HashMap::new(),
+        };
+        let control = Arc::new(Control {
+            me,
+            peers: Mutex::new((0..addresses.len()).map(peer).collect()),
+            addresses,
+            board: Arc::default(),
+            liveness: Liveness::default(),
+            heartbeat_timeout,
+            stall_timeout,
+            changed: Condvar::new(),
+            closing: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        });
+        let watched = control.clone();
+        let signals = Signals::catch();
+        std::thread::Builder::new()
+            .name("cluster:monitor".into())
+            .spawn(move || watched.monitor(&signals))
+            .map_err(|e| ClusterError::system("start a thread", &e))?;
+        Ok(control)
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Vec<Peer>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this peer's control connection stands, or has stood.
+    pub(super) fn is_attached(&self, rank: usize) -> bool {
+        self.peers()[rank].attached
+    }
+
+    /// Takes a connection that has passed the handshake. False when the rank has one already.
+    pub(super) fn attach(self: &Arc<Self>, rank: usize, stream: TcpStream) -> io::Result<bool> {
+        stream.set_read_timeout(None)?;
+        // A heartbeat is a few dozen bytes: a peer whose buffers are full has long been silent.
+        stream.set_write_timeout(Some(self.interval()))?;
+        let mut peers = self.peers();
+        let peer = &mut peers[rank];
+        if peer.attached {
+            return Ok(false);
+        }
+        let mut reader = stream.try_clone()?;
+        let control = self.clone();
+        std::thread::Builder::new()
+            .name(format!("cluster:peer-{rank}"))
+            .spawn(move || control.read(rank, &mut reader))?;
+        let now = Instant::now();
+        (peer.writer, peer.attached, peer.heard, peer.moved) = (Some(stream), true, now, now);
+        self.changed.notify_all();
+        Ok(true)
+    }
+
+    /// Time between two heartbeats: a second, less when the time-out is short.
+    fn interval(&self) -> Duration {
+        (self.heartbeat_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
+    }
+
+    fn lost(&self, rank: usize, why: String) {
+        self.board.post(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
+        self.changed.notify_all();
+    }
+
+    /// Reads one peer's frames until its connection ends.
+    fn read(&self, rank: usize, stream: &mut TcpStream) {
+        loop {
+            let frame = read_frame::<Frame>(stream);
+            let mut peers = self.peers();
+            let peer = &mut peers[rank];
+            peer.heard = Instant::now();
+            match frame {
+                Ok(Frame::Heartbeat { ticks, phase, label }) => {
+                    if ticks != peer.ticks || phase != Phase::Running {
+                        peer.moved = peer.heard;
+                    }
+                    (peer.ticks, peer.phase, peer.label) = (ticks, phase, label);
+                }
+                Ok(Frame::Agree { what, value }) => {
+                    peer.agreed.insert(what, value);
+                    self.changed.notify_all();
+                }
+                Ok(Frame::Goodbye) => {
+                    peer.goodbye = true;
+                    self.changed.notify_all();
+                }
+                Ok(Frame::Failing(cause)) if cause.culprit < self.addresses.len() => {
+                    drop(peers);
+                    self.board.post(ClusterError::from_cause(cause, self.me));
+                    self.changed.notify_all();
+                }
+                Ok(Frame::Failing(_)) => {
+                    drop(peers);
+                    self.lost(rank, "it reported a rank that does not exist".into());
+                }
+                Err(error) => {
+                    let expected = peer.goodbye || self.closing.load(Ordering::Relaxed);
+                    peer.goodbye = true;
+                    drop(peers);
+                    self.changed.notify_all();
+                    if !expected {
+                        self.lost(rank, why_closed(&error));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends one frame to every peer; a peer that cannot take it is left to its reader and its clock.
+    fn broadcast(&self, frame: &Frame) {
+        for peer in self.peers().iter_mut() {
+            if let Some(writer) = &mut peer.writer
+                && write_frame(writer, frame).is_err()
+            {
+                peer.writer = None;
+            }
+        }
+    }
+
+    fn monitor(&self, signals: &Signals) {
+        let step = (self.interval() / 2).min(Duration::from_millis(100));
+        let (mut turned, mut beaten) = (Instant::now(), None::<Instant>);
+        loop {
+            if let Some(cause) = self.board.wait(step) {
+                return self.spread(&cause);
+            }
+            if self.closing.load(Ordering::Relaxed) {
+                return;
+            }
+            // Whoever was stopped himself has no right to call the others silent: their frames may wait in the socket.
+            if turned.elapsed() > step + self.heartbeat_timeout / 2 {
+                let now = Instant::now();
+                self.peers().iter_mut().for_each(|peer| (peer.heard, peer.moved) = (now, now));
+            }
+            turned = Instant::now();
+            if let Some(signal) = signals.caught() {
+                self.board.post(ClusterError::Interrupted(signals::name(signal)));
+            } else if let Some(suspicion) = self.board.stale_suspicion(self.heartbeat_timeout + Duration::from_secs(1))
+            {
+                self.name_suspect(suspicion);
+            } else if let Some((rank, why)) = self.first_overdue() {
+                self.lost(rank, why);
+            }
+            if beaten.is_none_or(|at| at.elapsed() >= self.interval()) {
+                beaten = Some(Instant::now());
+                let (ticks, phase, label) = (self.liveness.ticks(), self.liveness.phase(), self.liveness.label());
+                self.broadcast(&Frame::Heartbeat { ticks, phase, label });
+            }
+        }
+    }
+
+    /// A peer that is silent, or whose worker stands still, for too long.
+    fn first_overdue(&self) -> Option<(usize, String)> {
+        self.peers().iter().enumerate().filter(|(_, peer)| peer.attached && !peer.goodbye).find_map(|(rank, peer)| {
+            let (silent, still) = (peer.heard.elapsed(), peer.moved.elapsed());
+            if silent > self.heartbeat_timeout {
+                let limit = seconds(self.heartbeat_timeout);
+                Some((rank, format!("silent for {} (heartbeat_timeout {limit}): stopped, or cut off", seconds(silent))))
+            } else if peer.phase == Phase::Running && still > self.stall_timeout {
+                let last = if peer.label.is_empty() { String::new() } else { format!(", after \"{}\"", peer.label) };
+                let limit = seconds(self.stall_timeout);
+                Some((rank, format!("its worker stands still for {} (stall_timeout {limit}){last}", seconds(still))))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Timely lost a connection and no heartbeat said why.
+    fn name_suspect(&self, (rank, message): (Option<usize>, String)) {
+        let other = (self.addresses.len() == 2).then_some(1 - self.me.min(1));
+        match rank.or(other).filter(|rank| *rank < self.addresses.len()) {
+            Some(rank) => self.lost(rank, format!("its data connection failed: {message}")),
+            None => {
+                let failure = super::Failure::new(5, format!("lost a data connection: {message}"));
+                self.board.post(ClusterError::Own(failure));
+            }
+        }
+    }
+
+    /// Tells everybody; then, if nobody returns the cause to the caller, ends the process.
+    fn spread(&self, cause: &ClusterError) {
+        if self.closing.load(Ordering::Relaxed) {
+            return;
+        }
+        self.broadcast(&Frame::Failing(cause.to_cause(self.me, &self.addresses[self.me])));
+        self.told.store(true, Ordering::Relaxed);
+        self.changed.notify_all();
+        let since = Instant::now();
+        while since.elapsed() < UNHEARD {
+            if self.board.is_taken() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        eprintln!("error: {cause}");
+        std::process::exit(i32::from(cause.exit_code()));
+    }
+
+    /// Waits until every peer has sent `value` for `what`, and all are equal.
+    pub(super) fn agree(&self, what: &str, value: &str, limit: Duration) -> Result<(), ClusterError> {
+        let deadline = Instant::now() + limit;
+        self.broadcast(&Frame::Agree { what: what.to_string(), value: value.to_string() });
+        let mut peers = self.peers();
+        loop {
+            if let Some(cause) = self.board.take() {
+                return Err(cause);
+            }
+            let others = || peers.iter().enumerate().filter(|(rank, _)| *rank != self.me);
+            let found = others().find_map(|(rank, peer)| Some((rank, peer.agreed.get(what).filter(|v| *v != value)?)));
+            let problem = if let Some((rank, theirs)) = found {
+                let (ours, theirs) = (value.to_string(), theirs.clone());
+                ClusterError::Mismatch { what: what.into(), rank, address: self.addresses[rank].clone(), ours, theirs }
+            } else if let Some((rank, _)) = others().find(|(_, peer)| !peer.agreed.contains_key(what)) {
+                let now = Instant::now();
+                if now < deadline {
+                    let step = (deadline - now).min(Duration::from_millis(100));
+                    peers = self.changed.wait_timeout(peers, step).unwrap_or_else(PoisonError::into_inner).0;
+                    continue;
+                }
+                let why = format!("did not reach \"{what}\" within {}", seconds(limit));
+                ClusterError::Lost { rank, address: self.addresses[rank].clone(), why }
+            } else {
+                // Forget the values, so that the same word can be agreed upon again.
+                let me = self.me;
+                peers.iter_mut().enumerate().filter(|(rank, _)| *rank != me).for_each(|(_, peer)| {
+                    peer.agreed.remove(what);
+                });
+                return Ok(());
+            };
+            drop(peers);
+            return Err(self.fail(problem));
+        }
+    }
+
+    /// Posts a cause of this process, waits until it is told, and returns the first cause.
+    pub(super) fn fail(&self, cause: ClusterError) -> ClusterError {
+        self.board.post(cause.clone());
+        self.changed.notify_all();
+        let first = self.board.take().unwrap_or(cause);
+        self.wait_until_told();
+        first
+    }
+
+    /// Waits, not for long, until the cause on the board has been sent.
+    pub(super) fn wait_until_told(&self) {
+        let since = Instant::now();
+        while !self.told.load(Ordering::Relaxed) && since.elapsed() < Duration::from_secs(1) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends a run that went well: goodbye to everybody, and a short wait for theirs.
+    pub(super) fn farewell(&self) {
+        self.broadcast(&Frame::Goodbye);
+        self.closing.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + GOODBYE;
+        let mut peers = self.peers();
+        while peers.iter().any(|peer| peer.attached && !peer.goodbye) {
+            let Some(rest) = deadline.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero()) else {
+                break;
+            };
+            peers = self.changed.wait_timeout(peers, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        for peer in peers.iter_mut() {
+            if let Some(writer) = peer.writer.take() {
+                // Wakes our reader as well, which holds the other handle; a connection that is gone already is no matter.
+                let _ = writer.shutdown(Shutdown::Both);
+            }
+        }
+    }
+}
+
+fn why_closed(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+            "its connection closed without a goodbye: killed, or crashed".to_string()
+        }
+        ErrorKind::InvalidData => format!("its control connection speaks garbage: {error}"),
+        _ => format!("its control connection failed: {error}"),
+    }
+}
+
+/// A time for people: `350 ms`, `2.1 s`, `120 s`.
+pub(super) fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        short if short < 1.0 => format!("{} ms", time.as_millis()),
+        whole if whole.fract() < 0.05 || whole >= 60.0 => format!("{whole:.0} s"),
+        other => format!("{other:.1} s"),
+    }
+}

@@ -1,0 +1,252 @@
+//! What can go wrong between processes, and whose fault it is.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Longest message that crosses the control connections; longer ones are cut.
+const MESSAGE_BYTES: usize = 4096;
+
+/// Why a run of several processes could not start or had to end.
+///
+/// Values are cheap to copy and hold text instead of sources, because the same first cause is kept by several threads and
+/// travels to every other process.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ClusterError {
+    /// The hosts file cannot be read or has a line that makes no sense (line 0: the file as a whole).
+    #[error("{}{}: {problem}", path.display(), if *line > 0 { format!(":{line}") } else { String::new() })]
+    Hosts {
+        /// The hosts file.
+        path: PathBuf,
+        /// Line, counted from 1.
+        line: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Rank, size, secret or addresses were given wrongly.
+    #[error("{0}")]
+    Usage(String),
+    /// This process cannot listen at its own address.
+    #[error("rank {rank} cannot listen at {address}: {problem}; {advice}")]
+    Listen {
+        /// This process.
+        rank: usize,
+        /// The address from the hosts file.
+        address: String,
+        /// The system's words, with errno.
+        problem: String,
+        /// What the user can do.
+        advice: String,
+    },
+    /// The operating system refused something that has nothing to do with a peer.
+    #[error("cannot {what}: {problem}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's words, with errno.
+        problem: String,
+    },
+    /// A peer is gone: it died, fell silent, stands still, or never came.
+    #[error("lost rank {rank} ({address}): {why}")]
+    Lost {
+        /// The culprit.
+        rank: usize,
+        /// Its address.
+        address: String,
+        /// What was seen.
+        why: String,
+    },
+    /// The others have given this process up, for example after it had been stopped for long.
+    #[error("the other processes went on without this one (rank {rank}): {why}")]
+    GivenUp {
+        /// This process.
+        rank: usize,
+        /// What the others saw.
+        why: String,
+    },
+    /// A peer proved the secret but is not part of the same run: another version, pipeline, dataset, rank or size.
+    #[error("rank {rank} ({address}) has another {what}: {theirs} there, {ours} here")]
+    Mismatch {
+        /// What differs, in words.
+        what: String,
+        /// The peer.
+        rank: usize,
+        /// Its address.
+        address: String,
+        /// The value of this process.
+        ours: String,
+        /// The value of the peer.
+        theirs: String,
+    },
+    /// A peer at a configured address does not know the shared secret of this process.
+    #[error("rank {rank} ({address}) has another shared secret than this process")]
+    WrongSecret {
+        /// The peer.
+        rank: usize,
+        /// Its address.
+        address: String,
+    },
+    /// Another process already takes part under this rank.
+    #[error(
+        "rank {rank} is taken: another process joined {address} under this rank; give every process its own --rank"
+    )]
+    RankTaken {
+        /// The rank that both claim.
+        rank: usize,
+        /// Who said so.
+        address: String,
+    },
+    /// A peer ended for a reason of its own, which it told.
+    #[error("rank {rank} ({address}) failed: {message}")]
+    Peer {
+        /// The culprit.
+        rank: usize,
+        /// Its address.
+        address: String,
+        /// The exit code of the culprit.
+        code: u8,
+        /// Its own words.
+        message: String,
+    },
+    /// This process failed for a reason of its own.
+    #[error("{}", .0.message)]
+    Own(Failure),
+    /// A panic: our bug.
+    #[error("internal error: {message} (thread {thread}, {location}); this is a bug in gnnflow, please report it")]
+    Bug {
+        /// The panic's message.
+        message: String,
+        /// Name of the thread.
+        thread: String,
+        /// File, line and column.
+        location: String,
+    },
+    /// A signal asked this process to end.
+    #[error("interrupted by {0}")]
+    Interrupted(&'static str),
+}
+
+impl ClusterError {
+    /// The process's exit code: 2 usage, 4 this machine, 5 the cluster, 70 our bug, 130 interrupted, or the code of the
+    /// worker's own failure.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            ClusterError::Hosts { .. } | ClusterError::Usage(_) => 2,
+            ClusterError::Listen { .. } | ClusterError::System { .. } => 4,
+            ClusterError::Lost { .. }
+            | ClusterError::GivenUp { .. }
+            | ClusterError::Mismatch { .. }
+            | ClusterError::WrongSecret { .. }
+            | ClusterError::RankTaken { .. }
+            | ClusterError::Peer { .. } => 5,
+            ClusterError::Own(failure) => failure.code,
+            ClusterError::Bug { .. } => 70,
+            ClusterError::Interrupted(_) => 130,
+        }
+    }
+
+    pub(super) fn system(what: impl Into<String>, problem: &std::io::Error) -> Self {
+        ClusterError::System { what: what.into(), problem: problem.to_string() }
+    }
+
+    /// What the other processes are told.
+    pub(super) fn to_cause(&self, me: usize, my_address: &str) -> Cause {
+        match self {
+            ClusterError::Lost { rank, address, why } => {
+                Cause { culprit: *rank, address: address.clone(), lost: true, code: 5, message: cut(why) }
+            }
+            ClusterError::Peer { rank, address, code, message } => {
+                Cause { culprit: *rank, address: address.clone(), lost: false, code: *code, message: cut(message) }
+            }
+            own => Cause {
+                culprit: me,
+                address: my_address.to_string(),
+                lost: false,
+                code: own.exit_code(),
+                message: cut(&own.to_string()),
+            },
+        }
+    }
+
+    /// What a cause told by another process means here.
+    pub(super) fn from_cause(cause: Cause, me: usize) -> Self {
+        let Cause { culprit, address, lost, code, message } = cause;
+        match lost {
+            _ if culprit == me => ClusterError::GivenUp { rank: me, why: message },
+            true => ClusterError::Lost { rank: culprit, address, why: message },
+            false => ClusterError::Peer { rank: culprit, address, code, message },
+        }
+    }
+}
+
+/// A worker's own failure: one line for the user and the exit code of the process.
+///
+/// Error types of the program convert into it; it is what the other processes are told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Exit code: 2 usage, 3 input data, 4 this machine, 5 the cluster, 70 our bug.
+    pub code: u8,
+    /// One line for the user.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure with its exit code and its line.
+    pub fn new(code: u8, message: impl Into<String>) -> Self {
+        Failure { code, message: message.into() }
+    }
+}
+
+impl From<ClusterError> for Failure {
+    fn from(error: ClusterError) -> Self {
+        Failure { code: error.exit_code(), message: error.to_string() }
+    }
+}
+
+impl From<gnnflow_data::Error> for Failure {
+    fn from(error: gnnflow_data::Error) -> Self {
+        Failure { code: error.fault().exit_code(), message: error.to_string() }
+    }
+}
+
+/// The first cause as it crosses the control connections.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Cause {
+    pub(super) culprit: usize,
+    pub(super) address: String,
+    /// Seen from outside (lost) or told by the culprit itself.
+    pub(super) lost: bool,
+    pub(super) code: u8,
+    pub(super) message: String,
+}
+
+fn cut(message: &str) -> String {
+    match message.char_indices().map(|(at, _)| at).find(|at| *at >= MESSAGE_BYTES) {
+        Some(at) => format!("{}…", &message[..at]),
+        None => message.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_reads_the_same_everywhere_but_at_the_culprit() {
+        let lost = ClusterError::Lost { rank: 2, address: "b:1".into(), why: "silent".into() };
+        let told = lost.to_cause(0, "a:1");
+        assert_eq!(ClusterError::from_cause(told.clone(), 1), lost);
+        assert_eq!(ClusterError::from_cause(told, 2), ClusterError::GivenUp { rank: 2, why: "silent".into() });
+
+        let own = ClusterError::Own(Failure::new(3, "label out of range"));
+        let told = ClusterError::from_cause(own.to_cause(1, "b:1"), 0);
+        assert_eq!(told.to_string(), "rank 1 (b:1) failed: label out of range");
+        assert_eq!((own.exit_code(), told.exit_code()), (3, 5));
+    }
+
+    #[test]
+    fn long_messages_are_cut_at_a_character() {
+        let own = ClusterError::Own(Failure::new(3, "ü".repeat(5000)));
+        assert!(own.to_cause(0, "a:1").message.len() < MESSAGE_BYTES + 8);
+    }
+}

@@ -1,0 +1,201 @@
+//! One timely worker in each process, and a first cause instead of timely's cascades.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use timely::WorkerConfig;
+use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
+use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
+use timely::communication::initialize::WorkerGuards;
+use timely::communication::{Config, Hooks};
+use timely::worker::Worker;
+
+use super::signals::{self, Signals};
+use super::{ClusterError, Failure, Membership, hook};
+
+/// How often the waiting thread looks for a cause.
+const LOOK: Duration = Duration::from_millis(10);
+/// A process of several that has failed and still lives this long after [`execute`] returned is ended.
+const FUSE: Duration = Duration::from_secs(10);
+
+/// Runs `f` on this process's timely worker, together with all other members, and returns its result.
+///
+/// `f` returns once its part is done; `execute` returns once all dataflows are complete in all processes. In `f`, call
+/// [`Liveness::tick`](super::Liveness::tick) at every turn of the loop, and always `step_or_park` with a time-out.
+///
+/// After an error in a run of several processes, threads of timely may hang for ever: the caller prints
+/// `error: {the error}` and exits with [`ClusterError::exit_code`]. A caller that does not is ended after ten seconds.
+///
+/// # Errors
+/// The first cause, the same in all processes: [`ClusterError::Own`] where `f` failed and [`ClusterError::Peer`]
+/// elsewhere, [`ClusterError::Bug`] for a panic, [`ClusterError::Lost`] for a peer that died, fell silent or stands
+/// still, [`ClusterError::Interrupted`] for SIGINT and SIGTERM.
+pub fn execute<T, E, F>(mut membership: Membership, f: F) -> Result<T, ClusterError>
+where
+    T: Send + 'static,
+    E: Into<Failure>,
+    F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
+{
+    let board = membership.board.clone();
+    hook::watch(&board);
+    // With several processes the monitor watches the signals.
+    let signals = membership.control.is_none().then(Signals::catch);
+    let guards = start(&mut membership, f)?;
+
+    let (sender, results) = channel();
+    let joiner = std::thread::Builder::new().name("cluster:join".into()).spawn(move || {
+        // The guard of the network threads panics when dropped if one of them has panicked; the hook knows of it.
+        let joined = catch_unwind(AssertUnwindSafe(|| guards.join()));
+        let _ = sender.send(joined.ok().and_then(|mut results| results.pop()));
+    });
+    joiner.map_err(|e| fail(&membership, ClusterError::system("start a thread", &e)))?;
+
+    loop {
+        match results.recv_timeout(LOOK) {
+            Ok(Some(Ok(Some(value)))) => {
+                if let Some(control) = membership.control.take() {
+                    control.farewell();
+                }
+                return Ok(value);
+            }
+            Ok(other) => return Err(ended_without_result(&membership, other.and_then(Result::err))),
+            Err(RecvTimeoutError::Disconnected) => return Err(ended_without_result(&membership, None)),
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
+            board.post(ClusterError::Interrupted(signals::name(signal)));
+        }
+        // A single process ends its worker in good order unless the worker does not listen.
+        let leaves_worker = membership.control.is_some() || signals.as_ref().is_some_and(|s| s.caught().is_some());
+        if leaves_worker && let Some(cause) = board.cause() {
+            return Err(fail(&membership, cause));
+        }
+    }
+}
+
+/// Starts timely on the membership's sockets.
+fn start<T, E, F>(membership: &mut Membership, f: F) -> Result<WorkerGuards<Option<T>>, ClusterError>
+where
+    T: Send + 'static,
+    E: Into<Failure>,
+    F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
+{
+    let alone = membership.control.is_none();
+    let failed = |problem: String| ClusterError::System { what: "start the dataflow".into(), problem };
+    let (builders, others) = if alone {
+        Config::Thread.try_build().map_err(failed)?
+    } else {
+        let hooks = Hooks::default();
+        let local = ProcessBuilder::new_typed_vector(1, hooks.refill.clone(), None);
+        let sockets = std::mem::take(&mut membership.sockets);
+        let (builders, guard) = initialize_networking_from_sockets(local, sockets, membership.rank(), 1, hooks)
+            .map_err(|e| fail(membership, ClusterError::system("start the network threads", &e)))?;
+        (builders.into_iter().map(AllocatorBuilder::Tcp).collect(), Box::new(guard) as Box<dyn std::any::Any + Send>)
+    };
+    let (board, liveness) = (membership.board.clone(), membership.liveness());
+    let work = move |worker: &mut Worker| {
+        liveness.begin();
+        let result = f(worker);
+        liveness.finish();
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                board.post(ClusterError::Own(error.into()));
+                abandon(worker, alone)
+            }
+        }
+    };
+    timely::execute::execute_from(builders, others, WorkerConfig::default(), work)
+        .map_err(|problem| fail(membership, failed(problem)))
+}
+
+/// Keeps a failed worker from ending its dataflows as if they were complete.
+fn abandon<T>(worker: &mut Worker, alone: bool) -> Option<T> {
+    if alone {
+        for dataflow in worker.installed_dataflows() {
+            worker.drop_dataflow(dataflow);
+        }
+        return None;
+    }
+    // Returning would tell the peers that this worker's part is whole. The waiting thread ends the process.
+    loop {
+        std::thread::park();
+    }
+}
+
+/// The workers are gone and there is no result: the cause is on the board, or arrives there.
+fn ended_without_result(membership: &Membership, panic: Option<String>) -> ClusterError {
+    if let Some(control) = &membership.control {
+        // The monitor names a suspect by itself once its patience ends.
+        while membership.board.is_troubled() {
+            if let Some(cause) = membership.board.wait(Duration::from_millis(100)) {
+                let first = control.fail(cause);
+                return lit(first);
+            }
+        }
+    }
+    let unknown = ClusterError::Bug {
+        message: panic.unwrap_or_else(|| "the worker ended without a result".into()),
+        thread: "timely:work-0".into(),
+        location: "unknown place".into(),
+    };
+    fail(membership, unknown)
+}
+
+/// Posts the cause, sees it told, and returns the first one.
+fn fail(membership: &Membership, cause: ClusterError) -> ClusterError {
+    match &membership.control {
+        Some(control) => lit(control.fail(cause)),
+        None => {
+            membership.board.post(cause.clone());
+            membership.board.take().unwrap_or(cause)
+        }
+    }
+}
+
+/// Lights the fuse: nothing that hangs in the caller's way out may keep a failed process alive.
+fn lit(cause: ClusterError) -> ClusterError {
+    let code = i32::from(cause.exit_code());
+    std::thread::spawn(move || {
+        std::thread::sleep(FUSE);
+        std::process::exit(code);
+    });
+    cause
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use timely::dataflow::operators::{Inspect, ToStream};
+
+    #[test]
+    fn one_process_runs_and_returns() {
+        let sum = execute(Membership::single(), |worker| {
+            let seen = std::rc::Rc::new(std::cell::Cell::new(0));
+            let inner = seen.clone();
+            worker.dataflow::<u64, _, _>(|scope| {
+                (0..10u64).to_stream(scope).container::<Vec<_>>().inspect(move |x| inner.set(inner.get() + x));
+            });
+            while worker.step() {}
+            Ok::<_, Failure>(seen.get())
+        });
+        assert_eq!(sum, Ok(45));
+    }
+
+    #[test]
+    fn one_process_returns_its_error_even_with_an_open_dataflow() {
+        let result = execute(Membership::single(), |worker| {
+            let mut input =
+                timely::dataflow::InputHandle::<u64, timely::container::CapacityContainerBuilder<Vec<u64>>>::new();
+            worker.dataflow(|scope| {
+                use timely::dataflow::operators::Input;
+                scope.input_from(&mut input).inspect(|_| ());
+            });
+            // The input stays open for ever.
+            std::mem::forget(input);
+            Err::<(), _>(Failure::new(3, "label out of range"))
+        });
+        assert_eq!(result, Err(ClusterError::Own(Failure::new(3, "label out of range"))));
+    }
+}

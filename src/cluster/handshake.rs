@@ -1,0 +1,442 @@
+//! The handshake on one connection: both sides prove the shared secret, then compare who they are.
+//!
+//! ```text
+//! dialler → listener   magic, version, rank, nonce      opening: this much stays the same in all versions
+//! listener → dialler   magic, version, rank, nonce
+//! dialler → listener   HMAC(secret, "dialler" | both openings)
+//! listener → dialler   1, HMAC(secret, "listener" | both openings)       or 0: I do not know your secret
+//! dialler → listener   claim, HMAC(session, "dialler" | claim)           session = HMAC(secret, "session" | both openings)
+//! listener → dialler   claim, HMAC(session, "listener" | claim)
+//! dialler → listener   1                                                 now it counts, on both sides
+//! ```
+//!
+//! Versions are compared after the proof, so that a stranger cannot end a run by naming another version. The listener
+//! shows its proof only to who has shown one. Everything has a length limit and one deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+
+use super::wire::{Timed, read_bytes};
+use super::{ClusterError, Fingerprints, Secret};
+
+const MAGIC: &[u8; 8] = b"gnnflow\0";
+/// Changes when the claims or the control frames change.
+pub(super) const VERSION: u32 = 1;
+const OPENING: usize = 8 + 4 + 4 + 32;
+
+type Tag = [u8; 32];
+
+/// One side of a handshake.
+#[derive(Debug, Clone)]
+pub(super) struct Party {
+    pub(super) version: u32,
+    pub(super) secret: Option<Secret>,
+    /// Of a listener, the kind does not matter.
+    pub(super) claim: Claim,
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Kind {
+    /// Heartbeats and causes.
+    Control,
+    /// Timely's.
+    Data,
+}
+
+/// Who a process says it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Claim {
+    pub(super) rank: usize,
+    pub(super) size: usize,
+    pub(super) kind: Kind,
+    pub(super) run: String,
+    pub(super) build: String,
+    pub(super) pipeline: String,
+    pub(super) dataset: String,
+    /// Listener only: the dialler's rank has joined already.
+    pub(super) taken: bool,
+}
+
+impl Claim {
+    pub(super) fn new(rank: usize, size: usize, kind: Kind, run: &str, fingerprints: &Fingerprints) -> Self {
+        let Fingerprints { build, pipeline, dataset } = fingerprints.clone();
+        Claim { rank, size, kind, run: run.to_string(), build, pipeline, dataset, taken: false }
+    }
+
+    /// The first thing that differs and makes a common run impossible: what, ours, theirs.
+    fn difference(&self, theirs: &Claim) -> Option<(&'static str, String, String)> {
+        let text = |what, a: &String, b: &String| (a != b).then(|| (what, quote(a), quote(b)));
+        (self.size != theirs.size)
+            .then(|| ("number of processes", self.size.to_string(), theirs.size.to_string()))
+            .or_else(|| text("build of gnnflow", &self.build, &theirs.build))
+            .or_else(|| text("pipeline", &self.pipeline, &theirs.pipeline))
+            .or_else(|| text("prepared dataset", &self.dataset, &theirs.dataset))
+    }
+}
+
+fn quote(fingerprint: &str) -> String {
+    if fingerprint.is_empty() { "none".to_string() } else { fingerprint.chars().take(80).collect() }
+}
+
+/// Why a handshake did not end in a connection.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// No member, or not yet: log it, try again.
+    Stranger(String),
+    /// A proven member that cannot take part.
+    Fatal(ClusterError),
+}
+
+impl From<io::Error> for Refusal {
+    fn from(error: io::Error) -> Self {
+        Refusal::Stranger(match error.kind() {
+            ErrorKind::TimedOut => "connected but said nothing (or not enough) in time".to_string(),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                "the connection was closed during the handshake".to_string()
+            }
+            _ => error.to_string(),
+        })
+    }
+}
+
+/// Both openings, and the keys that follow from them.
+struct Session<'a> {
+    secret: &'a [u8],
+    openings: Vec<u8>,
+    key: Tag,
+}
+
+impl<'a> Session<'a> {
+    fn new(secret: Option<&'a Secret>, dialler: &[u8; OPENING], listener: &[u8; OPENING]) -> Self {
+        // Without a secret (loopback only) the proof is one in form.
+        let secret = secret.map_or(&b"loopback"[..], Secret::as_bytes);
+        let openings = [&dialler[..], &listener[..]].concat();
+        let key = mac(secret, "session", &openings);
+        Session { secret, openings, key }
+    }
+
+    fn proof(&self, role: &str) -> Tag {
+        mac(self.secret, role, &self.openings)
+    }
+
+    fn send_claim(&self, wire: &mut Timed<'_>, role: &str, claim: &Claim) -> io::Result<()> {
+        let body = serde_json::to_vec(claim)?;
+        let frame = [&(body.len() as u32).to_le_bytes()[..], &body, &mac(&self.key, role, &body)].concat();
+        wire.write_all(&frame)
+    }
+
+    fn receive_claim(&self, wire: &mut Timed<'_>, role: &str) -> Result<Claim, Refusal> {
+        let body = read_bytes(wire)?;
+        if !equal(&read_tag(wire)?, &mac(&self.key, role, &body)) {
+            return Err(Refusal::Stranger("sent a claim that was changed on the way".into()));
+        }
+        serde_json::from_slice(&body).map_err(|e| Refusal::Stranger(format!("sent a claim that cannot be read: {e}")))
+    }
+}
+
+fn mac(key: &[u8], purpose: &str, data: &[u8]) -> Tag {
+    // HMAC takes keys of every length.
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC accepts every key length");
+    mac.update(b"gnnflow handshake ");
+    mac.update(&(purpose.len() as u64).to_le_bytes());
+    mac.update(purpose.as_bytes());
+    mac.update(data);
+    mac.finalize().into_bytes().into()
+}
+
+fn equal(a: &Tag, b: &Tag) -> bool {
+    a.ct_eq(b).into()
+}
+
+fn read_tag(wire: &mut Timed<'_>) -> io::Result<Tag> {
+    let mut tag = [0; 32];
+    wire.read_exact(&mut tag)?;
+    Ok(tag)
+}
+
+fn own_opening(own: &Party) -> Result<[u8; OPENING], Refusal> {
+    let mut opening = [0; OPENING];
+    opening[..8].copy_from_slice(MAGIC);
+    opening[8..12].copy_from_slice(&own.version.to_le_bytes());
+    opening[12..16].copy_from_slice(&(own.claim.rank as u32).to_le_bytes());
+    getrandom::fill(&mut opening[16..])
+        .map_err(|e| Refusal::Stranger(format!("no random bytes from the system: {e}")))?;
+    Ok(opening)
+}
+
+fn read_opening(wire: &mut Timed<'_>) -> Result<[u8; OPENING], Refusal> {
+    let mut opening = [0; OPENING];
+    // The magic alone first: what is not gnnflow is known by its first bytes.
+    wire.read_exact(&mut opening[..8])?;
+    if &opening[..8] != MAGIC {
+        let said: String = opening[..8].iter().flat_map(|byte| byte.escape_ascii()).map(char::from).collect();
+        return Err(Refusal::Stranger(format!("does not speak gnnflow's protocol (it said `{said}`…)")));
+    }
+    wire.read_exact(&mut opening[8..])?;
+    Ok(opening)
+}
+
+fn version_of(opening: &[u8; OPENING]) -> u32 {
+    u32::from_le_bytes([opening[8], opening[9], opening[10], opening[11]])
+}
+
+fn rank_of(opening: &[u8; OPENING]) -> usize {
+    u32::from_le_bytes([opening[12], opening[13], opening[14], opening[15]]) as usize
+}
+
+fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, String)) -> Refusal {
+    Refusal::Fatal(ClusterError::Mismatch {
+        what: what.to_string(),
+        rank: peer,
+        address: address.to_string(),
+        ours,
+        theirs,
+    })
+}
+
+/// Dials: proves to be `own`, expects rank `peer` at `address`.
+pub(super) fn dial(
+    stream: &TcpStream,
+    own: &Party,
+    peer: usize,
+    address: &str,
+    limit: Duration,
+) -> Result<(), Refusal> {
+    let wire = &mut Timed::new(stream, limit);
+    let mine = own_opening(own)?;
+    wire.write_all(&mine)?;
+    let theirs = read_opening(wire)?;
+    let session = Session::new(own.secret.as_ref(), &mine, &theirs);
+    let wrong_secret = || Refusal::Fatal(ClusterError::WrongSecret { rank: peer, address: address.to_string() });
+
+    wire.write_all(&session.proof("dialler"))?;
+    let mut known = [0];
+    wire.read_exact(&mut known)?;
+    if known != [1] || !equal(&read_tag(wire)?, &session.proof("listener")) {
+        return Err(wrong_secret());
+    }
+    if version_of(&theirs) != own.version {
+        return Err(mismatch(peer, address, versions(own, &theirs)));
+    }
+
+    let own = &own.claim;
+    session.send_claim(wire, "dialler", own)?;
+    let claim = session.receive_claim(wire, "listener")?;
+    if claim.run != own.run {
+        return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+    }
+    if claim.rank != peer {
+        let ranks = ("rank", format!("{peer} (hosts file)"), claim.rank.to_string());
+        return Err(mismatch(peer, address, ranks));
+    }
+    if let Some(difference) = own.difference(&claim) {
+        return Err(mismatch(peer, address, difference));
+    }
+    if claim.taken {
+        return Err(Refusal::Fatal(ClusterError::RankTaken { rank: own.rank, address: address.to_string() }));
+    }
+    wire.write_all(&[1])?;
+    Ok(())
+}
+
+fn versions(own: &Party, theirs: &[u8; OPENING]) -> (&'static str, String, String) {
+    ("protocol version", own.version.to_string(), version_of(theirs).to_string())
+}
+
+/// Listens. `taken` says whether a rank has joined already. Returns rank and kind of the dialler, for whom the connection
+/// counts as well.
+pub(super) fn answer(
+    stream: &TcpStream,
+    own: &Party,
+    addresses: &[String],
+    taken: impl Fn(usize, Kind) -> bool,
+    limit: Duration,
+) -> Result<(usize, Kind), Refusal> {
+    let wire = &mut Timed::new(stream, limit);
+    let theirs = read_opening(wire)?;
+    let mine = own_opening(own)?;
+    wire.write_all(&mine)?;
+    let session = Session::new(own.secret.as_ref(), &theirs, &mine);
+    let address_of = |rank: usize| match (addresses.get(rank), stream.peer_addr()) {
+        (Some(address), _) => address.clone(),
+        (None, Ok(from)) => from.to_string(),
+        (None, Err(_)) => "unknown address".to_string(),
+    };
+
+    if !equal(&read_tag(wire)?, &session.proof("dialler")) {
+        // As long as the answer to a right secret, so that the other side reads it whole.
+        wire.write_all(&[0; 33])?;
+        return Err(Refusal::Stranger(format!("says it is rank {}, but showed a wrong secret", rank_of(&theirs))));
+    }
+    wire.write_all(&[&[1][..], &session.proof("listener")].concat())?;
+    if version_of(&theirs) != own.version {
+        let peer = rank_of(&theirs);
+        return Err(mismatch(peer, &address_of(peer), versions(own, &theirs)));
+    }
+
+    let own = &own.claim;
+    let claim = session.receive_claim(wire, "dialler")?;
+    let mut reply = Claim { kind: claim.kind, ..own.clone() };
+    reply.taken = taken(claim.rank, claim.kind);
+    session.send_claim(wire, "listener", &reply)?;
+    if claim.run != own.run {
+        return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
+    }
+    if let Some(difference) = own.difference(&claim) {
+        return Err(mismatch(claim.rank, &address_of(claim.rank), difference));
+    }
+    if claim.rank <= own.rank || claim.rank >= own.size {
+        return Err(Refusal::Stranger(format!("says it is rank {}, which does not dial this one", claim.rank)));
+    }
+    if reply.taken {
+        return Err(Refusal::Stranger(format!("says it is rank {}, which has joined already", claim.rank)));
+    }
+    // The dialler has proven itself: give it the time again for its last word, lest a busy machine leave the two of us
+    // with different ideas of whether the connection stands.
+    let mut last = [0];
+    Timed::new(stream, limit).read_exact(&mut last)?;
+    Ok((claim.rank, claim.kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    const LIMIT: Duration = Duration::from_secs(5);
+
+    fn party(rank: usize, secret: &str) -> Party {
+        let fingerprints = Fingerprints { build: "b".into(), pipeline: "p".into(), dataset: String::new() };
+        Party {
+            version: VERSION,
+            secret: Some(Secret::from_text(secret, "test").unwrap()),
+            claim: Claim::new(rank, 3, Kind::Data, "run/0", &fingerprints),
+        }
+    }
+
+    /// Rank 0 listens, the other side does `dialler`; both outcomes.
+    fn meet<R: Send>(
+        listener_party: Party,
+        taken: bool,
+        dialler: impl FnOnce(&mut TcpStream) -> R + Send,
+    ) -> (Result<(usize, Kind), Refusal>, R) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let addresses: Vec<String> = (0..3).map(|rank| format!("host{rank}:1")).collect();
+        std::thread::scope(|scope| {
+            let dialled = scope.spawn(move || dialler(&mut TcpStream::connect(address).unwrap()));
+            let (stream, _) = listener.accept().unwrap();
+            let answered = answer(&stream, &listener_party, &addresses, |_, _| taken, Duration::from_millis(800));
+            drop(stream);
+            (answered, dialled.join().unwrap())
+        })
+    }
+
+    fn both(listener: Party, dialler: Party, taken: bool) -> (Result<(usize, Kind), Refusal>, Result<(), Refusal>) {
+        meet(listener, taken, move |stream| dial(stream, &dialler, 0, "host0:1", LIMIT))
+    }
+
+    #[test]
+    fn equals_meet() {
+        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
+        assert_eq!(answered.unwrap(), (2, Kind::Data));
+        dialled.unwrap();
+    }
+
+    #[test]
+    fn a_wrong_secret_is_fatal_to_the_dialler_only() {
+        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes no"), false);
+        assert!(
+            matches!(answered, Err(Refusal::Stranger(why)) if why.contains("rank 1") && why.contains("wrong secret"))
+        );
+        let expected = ClusterError::WrongSecret { rank: 0, address: "host0:1".into() };
+        assert!(matches!(dialled, Err(Refusal::Fatal(error)) if error == expected));
+    }
+
+    #[test]
+    fn differences_are_named_on_both_sides() {
+        let change: [(&str, fn(&mut Party)); 5] = [
+            ("protocol version", |party| party.version = 9),
+            ("build", |party| party.claim.build = "c".into()),
+            ("pipeline", |party| party.claim.pipeline = "q".into()),
+            ("dataset", |party| party.claim.dataset = "d".into()),
+            ("number of processes", |party| party.claim.size = 4),
+        ];
+        for (word, change) in change {
+            let mut other = party(1, "sixteen bytes ok");
+            change(&mut other);
+            let (answered, dialled) = both(party(0, "sixteen bytes ok"), other, false);
+            let (Err(Refusal::Fatal(here)), Err(Refusal::Fatal(there))) = (answered, dialled) else { panic!("{word}") };
+            assert!(here.to_string().starts_with("rank 1 (host1:1)") && here.to_string().contains(word), "{here}");
+            assert!(there.to_string().starts_with("rank 0 (host0:1)") && there.to_string().contains(word), "{there}");
+            assert_eq!((here.exit_code(), there.exit_code()), (5, 5));
+        }
+    }
+
+    #[test]
+    fn other_attempts_may_come_again_and_taken_ranks_may_not() {
+        let mut late = party(1, "sixteen bytes ok");
+        late.claim.run = "run/1".into();
+        let (answered, dialled) = both(party(0, "sixteen bytes ok"), late, false);
+        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("attempt")));
+        assert!(matches!(dialled, Err(Refusal::Stranger(why)) if why.contains("attempt")));
+        let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(1, "sixteen bytes ok"), true);
+        assert!(matches!(answered, Err(Refusal::Stranger(_))));
+        assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::RankTaken { rank: 1, .. }))));
+        let (answered, _) = both(party(1, "sixteen bytes ok"), party(1, "sixteen bytes ok"), false);
+        assert!(matches!(answered, Err(Refusal::Stranger(_))), "only higher ranks dial");
+    }
+
+    #[test]
+    fn strangers_are_refused_and_learn_nothing() {
+        let says: [(&str, Vec<u8>); 5] = [
+            ("GET / HT", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec()),
+            ("closed", b"".to_vec()),
+            ("closed", b"gnnflow".to_vec()),
+            ("wrong secret", [&MAGIC[..], &[1, 0, 0, 0], &[7; 1000]].concat()),
+            ("protocol", vec![0xff; 1 << 20]),
+        ];
+        for (word, bytes) in says {
+            let (answered, heard) = meet(party(0, "sixteen bytes ok"), false, move |stream| {
+                let _ = stream.write_all(&bytes);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut heard = Vec::new();
+                let _ = stream.read_to_end(&mut heard);
+                heard
+            });
+            assert!(matches!(&answered, Err(Refusal::Stranger(why)) if why.contains(word)), "{word}: {answered:?}");
+            assert!(heard.len() <= OPENING + 33, "no proof without a proof");
+        }
+        let (answered, ()) = meet(party(0, "sixteen bytes ok"), false, |stream| {
+            let _ = stream.read(&mut [0]);
+        });
+        assert!(matches!(answered, Err(Refusal::Stranger(why)) if why.contains("said nothing")));
+    }
+
+    #[test]
+    fn a_proof_cannot_be_thrown_back() {
+        // A listener that reflects the dialler's own opening and proof has proven nothing.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mirror = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut opening = [0; OPENING];
+            stream.read_exact(&mut opening).unwrap();
+            stream.write_all(&opening).unwrap();
+            let mut proof = [0; 32];
+            stream.read_exact(&mut proof).unwrap();
+            stream.write_all(&[&[1][..], &proof].concat()).unwrap();
+        });
+        let stream = TcpStream::connect(address).unwrap();
+        let dialled = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", LIMIT);
+        assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
+        mirror.join().unwrap();
+    }
+}

@@ -1,0 +1,209 @@
+//! Who takes part: the hosts file, and the rank and size of this process.
+//!
+//! A hosts file has one `host:port` a line; the line's number among the entries is the rank. `#` starts a comment. Every
+//! process reads the same file. The rank comes from `--rank` or from the variable that the launcher at hand sets.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::ClusterError;
+
+/// Variables that launchers set, in the order in which they are believed: rank, size.
+const LAUNCHERS: [(&str, &str); 5] = [
+    ("GNNFLOW_RANK", "GNNFLOW_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("RANK", "WORLD_SIZE"),
+];
+
+/// The place of this process among the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seat {
+    /// Number of this process, from 0.
+    pub rank: usize,
+    /// Number of processes.
+    pub size: usize,
+}
+
+/// Reads a hosts file into the addresses of all ranks, in rank order.
+///
+/// # Errors
+/// [`ClusterError::Hosts`] with the line, for a file that cannot be read, an entry without port, a port outside 1..=65535,
+/// an address that comes twice, or no entry at all.
+pub fn read_hosts(path: &Path) -> Result<Vec<String>, ClusterError> {
+    let text = std::fs::read_to_string(path).map_err(|e| ClusterError::Hosts {
+        path: path.to_path_buf(),
+        line: 0,
+        problem: format!("cannot read the hosts file: {e}"),
+    })?;
+    parse_hosts(&text).map_err(|(line, problem)| ClusterError::Hosts { path: path.to_path_buf(), line, problem })
+}
+
+/// The text of a hosts file, or the line and the problem.
+fn parse_hosts(text: &str) -> Result<Vec<String>, (usize, String)> {
+    let mut addresses = Vec::new();
+    let mut first_seen: HashMap<String, usize> = HashMap::new();
+    for (line, entry) in text.lines().enumerate().map(|(at, line)| (at + 1, line)) {
+        let entry = entry.split('#').next().unwrap_or_default().trim();
+        if entry.is_empty() {
+            continue;
+        }
+        check_address(entry).map_err(|problem| (line, problem))?;
+        if let Some(before) = first_seen.insert(entry.to_string(), line) {
+            return Err((line, format!("`{entry}` is already in line {before}; every rank needs its own address")));
+        }
+        addresses.push(entry.to_string());
+    }
+    if addresses.is_empty() {
+        return Err((0, "no host:port in the hosts file".to_string()));
+    }
+    Ok(addresses)
+}
+
+/// `host:port` or `[v6]:port` with a usable port.
+pub(super) fn check_address(entry: &str) -> Result<(), String> {
+    let Some((host, port)) = entry.rsplit_once(':') else {
+        return Err(format!("`{entry}` has no port; write host:port"));
+    };
+    if host.is_empty() || host.contains(char::is_whitespace) {
+        return Err(format!("`{entry}` has no usable host; write host:port"));
+    }
+    if host.contains(':') && !(host.starts_with('[') && host.ends_with(']')) {
+        return Err(format!("`{entry}`: write an IPv6 address in brackets, [address]:port"));
+    }
+    match port.parse::<u16>() {
+        Ok(1..) => Ok(()),
+        _ => Err(format!("`{entry}`: `{port}` is not a port (1 to 65535)")),
+    }
+}
+
+/// Finds rank and size of this process.
+///
+/// `rank` is the command line's `--rank`; `hosts` the number of entries in the hosts file, if there is one; `environment`
+/// looks a variable up (`|name| std::env::var(name).ok()`). `None` when this is not one of several processes with a hosts file.
+///
+/// # Errors
+/// [`ClusterError::Usage`] for a number that is none, a rank beyond the size, sizes that contradict each other, or a
+/// hosts file without any rank.
+///
+/// ```
+/// use gnnflow::cluster::{Seat, seat};
+///
+/// let slurm = |name: &str| match name { "SLURM_PROCID" => Some("1".into()), "SLURM_NTASKS" => Some("4".into()), _ => None };
+/// assert_eq!(seat(None, Some(4), slurm).unwrap(), Some(Seat { rank: 1, size: 4 }));
+/// assert!(seat(Some(4), Some(4), |_| None).is_err());
+/// assert_eq!(seat(None, None, |_| None).unwrap(), None);
+/// ```
+pub fn seat(
+    rank: Option<usize>,
+    hosts: Option<usize>,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Seat>, ClusterError> {
+    let number = |name: &str| -> Result<Option<usize>, ClusterError> {
+        environment(name)
+            .map(|text| {
+                text.trim()
+                    .parse()
+                    .map_err(|_| ClusterError::Usage(format!("environment variable {name} = `{text}` is not a number")))
+            })
+            .transpose()
+    };
+    // A rank of the command line says nothing about the size; a launcher's rank goes with the same launcher's size.
+    let mut told = (rank, "--rank", None, "");
+    if rank.is_none() {
+        for (rank_name, size_name) in LAUNCHERS {
+            if let Some(rank) = number(rank_name)? {
+                told = (Some(rank), rank_name, number(size_name)?, size_name);
+                break;
+            }
+        }
+    }
+    match (told, hosts) {
+        ((None, ..), None) => Ok(None),
+        ((None, ..), Some(hosts)) => Err(ClusterError::Usage(format!(
+            "the hosts file has {hosts} entries, but nothing says which of them is this process; give --rank, or start \
+             through a launcher that sets one of {}",
+            LAUNCHERS.map(|(rank, _)| rank).join(", ")
+        ))),
+        ((Some(_), _, Some(size), size_name), Some(hosts)) if size != hosts => Err(ClusterError::Usage(format!(
+            "the hosts file has {hosts} entries, but {size_name} = {size}; start as many processes as there are entries"
+        ))),
+        ((Some(_), "--rank", ..), None) => {
+            Err(ClusterError::Usage("--rank needs --hosts FILE with the addresses of all ranks".into()))
+        }
+        // Rank 0 of a batch system's own script is an ordinary single process, which may start others itself.
+        ((Some(0), ..), None) => Ok(None),
+        ((Some(rank), rank_name, ..), None) => Err(ClusterError::Usage(format!(
+            "{rank_name} = {rank} says that this is one of several processes; they need --hosts FILE with all addresses"
+        ))),
+        ((Some(rank), rank_name, ..), Some(size)) if rank >= size => Err(ClusterError::Usage(format!(
+            "rank {rank} (from {rank_name}) does not exist among {size} processes; ranks count from 0"
+        ))),
+        ((Some(rank), ..), Some(size)) => Ok(Some(Seat { rank, size })),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_line_numbers_without_comments() {
+        let hosts = parse_hosts("# cluster\n a:7000\n\nb.example:7001 # the big one\n[::1]:7002\n").unwrap();
+        assert_eq!(hosts, ["a:7000", "b.example:7001", "[::1]:7002"]);
+    }
+
+    #[test]
+    fn bad_lines_are_named() {
+        for (text, line, word) in [
+            ("a:1\nb\n", 2, "no port"),
+            ("a:0\n", 1, "not a port"),
+            ("a:70000\n", 1, "not a port"),
+            (":80\n", 1, "host"),
+            ("::1:80\n", 1, "brackets"),
+            ("a:1\n#\na:1\n", 3, "line 1"),
+            ("# nothing\n", 0, "no host:port"),
+        ] {
+            let (at, problem) = parse_hosts(text).unwrap_err();
+            assert_eq!(at, line, "{text:?}");
+            assert!(problem.contains(word), "{problem}");
+        }
+        let error = read_hosts(Path::new("/nonexistent/hosts.txt")).unwrap_err();
+        assert!(error.to_string().starts_with("/nonexistent/hosts.txt: cannot read"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+
+    fn environment(pairs: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
+        move |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+    }
+
+    #[test]
+    fn launchers_are_understood() {
+        for pairs in [
+            &[("GNNFLOW_RANK", "1"), ("GNNFLOW_SIZE", "3")][..],
+            &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "3")],
+            &[("PMI_RANK", "1"), ("PMI_SIZE", "3")],
+            &[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")],
+            &[("RANK", "1"), ("WORLD_SIZE", "3")],
+        ] {
+            let look = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
+            assert_eq!(seat(None, Some(3), look).unwrap(), Some(Seat { rank: 1, size: 3 }));
+            assert!(seat(None, Some(2), look).unwrap_err().to_string().contains("2 entries"));
+        }
+    }
+
+    #[test]
+    fn the_command_line_wins_and_nonsense_is_refused() {
+        let slurm = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
+        assert_eq!(seat(Some(2), Some(3), slurm).unwrap(), Some(Seat { rank: 2, size: 3 }));
+        assert!(seat(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));
+        assert!(seat(Some(0), None, |_| None).unwrap_err().to_string().contains("--hosts"));
+        let batch = environment(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "3")]);
+        assert_eq!(seat(None, None, batch).unwrap(), None);
+        let one_of_many = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
+        assert!(seat(None, None, one_of_many).unwrap_err().to_string().contains("--hosts"));
+        let junk = environment(&[("RANK", "one")]);
+        assert!(seat(None, Some(2), junk).unwrap_err().to_string().contains("RANK"));
+    }
+}

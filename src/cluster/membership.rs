@@ -1,0 +1,459 @@
+//! Meeting the others: one listener, one dialler for each lower rank, start-up messages, one deadline.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+
+use super::board::Board;
+use super::config::is_loopback;
+use super::control::{Control, seconds};
+use super::handshake::{Claim, Kind, Party, Refusal, VERSION, answer, dial};
+use super::{ClusterConfig, ClusterError, Liveness, hook};
+
+/// One handshake must be done within this time.
+const HANDSHAKE: Duration = Duration::from_secs(4);
+/// Handshakes that go on at once; further connections wait in the system's queue.
+const GUESTS: usize = 128;
+/// Refused connections that are logged one by one; further ones are only counted.
+const LOGGED: usize = 10;
+
+/// A process's place in a run: rank, connections to all others, and the heartbeats on them.
+///
+/// Dropping it without [`execute`](super::execute) says goodbye to the others.
+#[derive(Debug)]
+pub struct Membership {
+    rank: usize,
+    addresses: Vec<String>,
+    pub(super) sockets: Vec<Option<TcpStream>>,
+    pub(super) control: Option<Arc<Control>>,
+    pub(super) board: Arc<Board>,
+    liveness: Liveness,
+    patience: Duration,
+}
+
+impl Membership {
+    /// A run of one process: no sockets, no threads.
+    pub fn single() -> Self {
+        Membership {
+            rank: 0,
+            addresses: vec!["this process".into()],
+            sockets: vec![None],
+            control: None,
+            board: Arc::default(),
+            liveness: Liveness::default(),
+            patience: Duration::ZERO,
+        }
+    }
+
+    /// Meets all other ranks; returns once every pair has proven the secret and its equality in both directions.
+    ///
+    /// Strangers are refused and logged. While ranks are missing, a line every few seconds says which. From the first
+    /// connection on, a peer that dies is noticed.
+    ///
+    /// # Errors
+    /// [`ClusterError::Usage`], [`ClusterError::Listen`], [`ClusterError::Mismatch`], [`ClusterError::WrongSecret`],
+    /// [`ClusterError::RankTaken`]; [`ClusterError::Lost`] for a rank that did not come within `start_timeout` or died;
+    /// [`ClusterError::Peer`] for what another rank failed of.
+    pub fn join(mut config: ClusterConfig) -> Result<Self, ClusterError> {
+        config.check()?;
+        if config.size() == 1 {
+            return Ok(Membership::single());
+        }
+        let listener = match config.listener.take() {
+            Some(listener) => listener,
+            None => listen(config.rank, &config.addresses)?,
+        };
+        let control =
+            Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
+        hook::watch(&control.board);
+        let deadline = Instant::now() + config.start_timeout;
+        let meeting = Arc::new(Meeting {
+            party: Party {
+                version: VERSION,
+                secret: config.secret.clone(),
+                claim: Claim::new(config.rank, config.size(), Kind::Control, &config.run, &config.fingerprints),
+            },
+            control: control.clone(),
+            user_timeout: config.heartbeat_timeout,
+            data: Mutex::new((0..config.size()).map(|_| None).collect()),
+            notes: Mutex::new(vec![String::new(); config.size()]),
+            over: AtomicBool::new(false),
+            guests: AtomicUsize::new(0),
+            refused: AtomicUsize::new(0),
+        });
+        let met = meeting.run(listener, deadline, config.start_timeout);
+        meeting.over.store(true, Ordering::Relaxed);
+        met?;
+        let sockets = std::mem::take(&mut *meeting.data());
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
+        control.agree("the start", "", left)?;
+        tracing::info!("all {} processes have met", config.size());
+        Ok(Membership {
+            rank: config.rank,
+            addresses: config.addresses,
+            sockets,
+            board: control.board.clone(),
+            liveness: control.liveness.clone(),
+            control: Some(control),
+            patience: config.start_timeout,
+        })
+    }
+
+    /// Number of this process.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Number of processes.
+    pub fn size(&self) -> usize {
+        self.addresses.len()
+    }
+
+    /// `host:port` of every rank.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// The worker's sign of life; clone it into the worker's function.
+    pub fn liveness(&self) -> Liveness {
+        self.liveness.clone()
+    }
+
+    /// The first cause, if the run has failed already; for long work before [`execute`](super::execute).
+    ///
+    /// # Errors
+    /// The first cause.
+    pub fn check(&self) -> Result<(), ClusterError> {
+        self.board.take().map_or(Ok(()), Err)
+    }
+
+    /// A barrier before the dataflow: waits until all ranks have come here with the same `what`, and compares `value`.
+    ///
+    /// Use it after work that ranks do apart, such as preparing the dataset, with its fingerprint as `value`. `limit`
+    /// bounds the wait for the slowest rank; `None` means the start time-out. Peers that die meanwhile end the wait.
+    ///
+    /// # Errors
+    /// [`ClusterError::Mismatch`] with the rank whose value differs; [`ClusterError::Lost`] for a rank that does not come;
+    /// or the first cause of a failed run.
+    pub fn agree(&self, what: &str, value: &str, limit: Option<Duration>) -> Result<(), ClusterError> {
+        match &self.control {
+            Some(control) => control.agree(what, value, limit.unwrap_or(self.patience)),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells all other ranks that this one cannot go on, for failures before [`execute`](super::execute). Returns the first
+    /// cause, which is another one when a peer failed earlier.
+    pub fn fail(self, failure: impl Into<super::Failure>) -> ClusterError {
+        let cause = ClusterError::Own(failure.into());
+        match &self.control {
+            Some(control) => control.fail(cause),
+            None => cause,
+        }
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if let Some(control) = &self.control
+            && !self.board.is_troubled()
+        {
+            control.farewell();
+        }
+    }
+}
+
+/// The time between the first socket and the last handshake.
+struct Meeting {
+    party: Party,
+    control: Arc<Control>,
+    user_timeout: Duration,
+    data: Mutex<Vec<Option<TcpStream>>>,
+    /// By rank: what was last seen of it, for the start-up messages.
+    notes: Mutex<Vec<String>>,
+    over: AtomicBool,
+    guests: AtomicUsize,
+    refused: AtomicUsize,
+}
+
+impl Meeting {
+    fn data(&self) -> MutexGuard<'_, Vec<Option<TcpStream>>> {
+        self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, rank: usize, text: String) {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
+    }
+
+    fn has(&self, rank: usize, kind: Kind) -> bool {
+        match kind {
+            Kind::Control => self.control.is_attached(rank),
+            Kind::Data => self.data()[rank].is_some(),
+        }
+    }
+
+    /// Ranks without both connections.
+    fn missing(&self) -> Vec<usize> {
+        let me = self.control.me;
+        (0..self.control.addresses.len())
+            .filter(|rank| *rank != me && !(self.has(*rank, Kind::Control) && self.has(*rank, Kind::Data)))
+            .collect()
+    }
+
+    fn describe(&self, rank: usize) -> String {
+        let note = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
+        let note = if note.is_empty() { "nothing heard of it yet".to_string() } else { note };
+        format!("rank {rank} ({}): {note}", self.control.addresses[rank])
+    }
+
+    /// Runs the listener and the diallers until nobody is missing.
+    fn run(self: &Arc<Self>, listener: TcpListener, deadline: Instant, limit: Duration) -> Result<(), ClusterError> {
+        let me = self.control.me;
+        let no_thread = |e| self.control.fail(ClusterError::system("start a thread", &e));
+        listener.set_nonblocking(true).map_err(|e| self.control.fail(ClusterError::system("use the listener", &e)))?;
+        let meeting = self.clone();
+        let spawn = std::thread::Builder::new().name("cluster:listen".into()).spawn(move || meeting.listen(&listener));
+        let listening = spawn.map_err(no_thread)?;
+        for rank in 0..me {
+            let meeting = self.clone();
+            let dialler = std::thread::Builder::new().name(format!("cluster:dial-{rank}"));
+            dialler.spawn(move || meeting.dial(rank)).map_err(no_thread)?;
+        }
+        let report = (limit / 4).clamp(Duration::from_millis(200), Duration::from_secs(5));
+        let mut next_report = Instant::now() + report;
+        loop {
+            let missing = self.missing();
+            if missing.is_empty() {
+                break;
+            }
+            if let Some(cause) = self.control.board.wait(Duration::from_millis(10)) {
+                return Err(self.control.fail(cause));
+            }
+            let now = Instant::now();
+            if now >= deadline {
+                let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
+                let rank = missing[0];
+                let first = self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone();
+                let mut why = format!("did not join within {}", seconds(limit));
+                if !first.is_empty() {
+                    why = format!("{why}: {first}");
+                }
+                if lines.len() > 1 {
+                    why = format!("{why}; also missing: {}", lines[1..].join("; "));
+                }
+                let address = self.control.addresses[rank].clone();
+                return Err(self.control.fail(ClusterError::Lost { rank, address, why }));
+            }
+            if now >= next_report {
+                next_report = now + report;
+                let lines: Vec<String> = missing.iter().map(|rank| self.describe(*rank)).collect();
+                tracing::warn!(
+                    "rank {me} waits for {} of {} processes (at most {} more): {}",
+                    lines.len(),
+                    self.control.addresses.len(),
+                    seconds(deadline.saturating_duration_since(now)),
+                    lines.join("; ")
+                );
+            }
+        }
+        self.over.store(true, Ordering::Relaxed);
+        // Frees the port; the thread looks at `over` every few milliseconds. Its panics are posted by the hook.
+        let _ = listening.join();
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed) || self.control.board.is_troubled()
+    }
+
+    /// Accepts until the meeting is over; every guest gets a thread, so that none can hold up another.
+    fn listen(self: &Arc<Self>, listener: &TcpListener) {
+        while !self.is_over() {
+            if self.guests.load(Ordering::Relaxed) >= GUESTS {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    self.guests.fetch_add(1, Ordering::Relaxed);
+                    let meeting = self.clone();
+                    let guest = std::thread::Builder::new().name("cluster:guest".into()).stack_size(256 << 10);
+                    let spawned = guest.spawn(move || {
+                        meeting.receive(&stream, from);
+                        meeting.guests.fetch_sub(1, Ordering::Relaxed);
+                    });
+                    if let Err(error) = spawned {
+                        self.guests.fetch_sub(1, Ordering::Relaxed);
+                        self.refuse(from, &format!("no thread for it: {error}"));
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(4)),
+                // The guest is gone already, or we are short of files for a moment: neither ends the meeting.
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        let refused = self.refused.load(Ordering::Relaxed);
+        if refused > LOGGED {
+            tracing::warn!("refused {refused} connections in all while the processes met");
+        }
+    }
+
+    fn refuse(&self, from: SocketAddr, why: &str) {
+        if self.refused.fetch_add(1, Ordering::Relaxed) < LOGGED {
+            tracing::warn!("refused a connection from {from}: {why}");
+        }
+    }
+
+    /// One guest's handshake.
+    fn receive(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
+        let addresses = &self.control.addresses;
+        let answered = stream.set_nonblocking(false).map_err(Refusal::from).and_then(|()| {
+            let taken = |rank: usize, kind| rank < addresses.len() && self.has(rank, kind);
+            answer(stream, &self.party, addresses, taken, HANDSHAKE)
+        });
+        match answered {
+            Ok((rank, kind)) => match stream.try_clone().and_then(|stream| self.keep(rank, kind, stream)) {
+                Ok(true) => {}
+                Ok(false) => self.refuse(from, &format!("says it is rank {rank}, which has joined already")),
+                Err(error) => self.note(rank, format!("its connection cannot be used: {error}")),
+            },
+            Err(Refusal::Stranger(why)) => self.refuse(from, &why),
+            Err(Refusal::Fatal(error)) => {
+                self.control.board.post(error);
+            }
+        }
+    }
+
+    /// Keeps a connection that both sides count on. False when there is one already.
+    fn keep(self: &Arc<Self>, rank: usize, kind: Kind, stream: TcpStream) -> std::io::Result<bool> {
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
+        // Without it a cut link goes unnoticed for a quarter of an hour as long as there are unacknowledged bytes.
+        socket.set_tcp_user_timeout(Some(self.user_timeout))?;
+        match kind {
+            Kind::Control => self.control.attach(rank, stream),
+            Kind::Data => {
+                stream.set_read_timeout(None)?;
+                stream.set_write_timeout(None)?;
+                let slot = &mut self.data()[rank];
+                Ok(slot.is_none() && slot.replace(stream).is_none())
+            }
+        }
+    }
+
+    /// Dials one lower rank until both connections stand.
+    fn dial(self: &Arc<Self>, rank: usize) {
+        for kind in [Kind::Control, Kind::Data] {
+            let mut pause = Duration::from_millis(10);
+            while !self.is_over() {
+                match self.dial_once(rank, kind) {
+                    Ok(stream) => {
+                        if let Err(error) = self.keep(rank, kind, stream) {
+                            self.control.board.post(ClusterError::system("configure a connection", &error));
+                        }
+                        break;
+                    }
+                    Err(Refusal::Fatal(error)) => {
+                        self.control.board.post(error);
+                        return;
+                    }
+                    Err(Refusal::Stranger(why)) => self.note(rank, why),
+                }
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(500));
+            }
+        }
+    }
+
+    fn dial_once(&self, rank: usize, kind: Kind) -> Result<TcpStream, Refusal> {
+        let address = &self.control.addresses[rank];
+        let resolved =
+            address.to_socket_addrs().map_err(|e| Refusal::Stranger(format!("cannot resolve its name: {e}")))?;
+        let mut problem = "its name has no address".to_string();
+        for target in resolved {
+            match TcpStream::connect_timeout(&target, HANDSHAKE / 2) {
+                // Dialling a free port of this machine can connect to itself.
+                Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "nobody listens there".into(),
+                Ok(stream) => {
+                    let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
+                    return dial(&stream, &own, rank, address, HANDSHAKE).map(|()| stream);
+                }
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                    problem = "nobody listens there yet".into()
+                }
+                Err(error) => problem = error.to_string(),
+            }
+        }
+        Err(Refusal::Stranger(problem))
+    }
+}
+
+/// Listens at the own address.
+fn listen(rank: usize, addresses: &[String]) -> Result<TcpListener, ClusterError> {
+    let address = &addresses[rank];
+    let failed = |problem: String, advice: &str| ClusterError::Listen {
+        rank,
+        address: address.clone(),
+        problem,
+        advice: advice.to_string(),
+    };
+    let mut own: Vec<SocketAddr> = address
+        .to_socket_addrs()
+        .map_err(|e| failed(e.to_string(), "write an address that this machine can resolve"))?
+        .collect();
+    // Many systems give a machine's own name a loopback address, where the other hosts could not reach it.
+    if is_loopback(address) && !addresses.iter().all(|address| is_loopback(address)) {
+        own.iter_mut().for_each(|address| match address {
+            SocketAddr::V4(v4) => v4.set_ip(std::net::Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(v6) => v6.set_ip(std::net::Ipv6Addr::UNSPECIFIED),
+        });
+    }
+    TcpListener::bind(&own[..]).map_err(|error| {
+        let advice = match error.kind() {
+            ErrorKind::AddrInUse => {
+                "another program, or a process left over from an earlier run, listens there: end it, or take another port in \
+                 the hosts file"
+            }
+            ErrorKind::AddrNotAvailable => "this machine does not have that address: is --rank right for this machine?",
+            ErrorKind::PermissionDenied => "ports below 1024 are reserved: take a higher one in the hosts file",
+            _ => "check the address of this rank in the hosts file",
+        };
+        failed(error.to_string(), advice)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_taken_port_says_who_what_and_what_to_do() {
+        let holder = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = holder.local_addr().unwrap().to_string();
+        let error = listen(1, &["127.0.0.1:1".into(), address.clone()]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("rank 1") && text.contains(&address) && text.contains("os error 98"), "{text}");
+        assert!(text.contains("another program"), "{text}");
+        assert_eq!(error.exit_code(), 4);
+    }
+
+    #[test]
+    fn an_address_of_another_machine_hints_at_the_rank() {
+        let error = listen(0, &["192.0.2.1:7000".into()]).unwrap_err();
+        assert!(error.to_string().contains("--rank"), "{error}");
+    }
+
+    #[test]
+    fn one_process_needs_nothing() {
+        let member = Membership::join(ClusterConfig::new(0, vec!["127.0.0.1:7000".into()])).unwrap();
+        assert_eq!((member.rank(), member.size()), (0, 1));
+        member.agree("dataset", "x", None).unwrap();
+        member.check().unwrap();
+    }
+}

@@ -1,0 +1,132 @@
+//! The shared secret by which processes know each other.
+
+use std::fmt;
+use std::path::Path;
+
+use super::ClusterError;
+
+/// Shortest secret that is accepted, in bytes.
+const SHORTEST: usize = 16;
+
+/// A shared secret. It never shows in debug output, errors or logs.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Secret {
+    /// A secret from text, for example an environment variable; white space around it does not count.
+    ///
+    /// # Errors
+    /// [`ClusterError::Usage`] when fewer than 16 bytes are left. `origin` names where the text came from.
+    pub fn from_text(text: &str, origin: &str) -> Result<Self, ClusterError> {
+        let secret = text.trim().as_bytes().to_vec();
+        if secret.len() < SHORTEST {
+            return Err(ClusterError::Usage(format!(
+                "the shared secret from {origin} has {} bytes; {SHORTEST} are the least (try: head -c 32 /dev/urandom | base64)",
+                secret.len()
+            )));
+        }
+        Ok(Secret(secret))
+    }
+
+    /// The secret in a file. A file that every user of the machine can read draws a warning.
+    ///
+    /// # Errors
+    /// [`ClusterError::Usage`] when the file cannot be read, is no text, or is too short.
+    pub fn from_file(path: &Path) -> Result<Self, ClusterError> {
+        let origin = format!("file {}", path.display());
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ClusterError::Usage(format!("cannot read the shared secret from {origin}: {e}")))?;
+        if world_readable(path) {
+            tracing::warn!("{origin} with the shared secret can be read by every user; chmod 600 it");
+        }
+        Secret::from_text(&text, &origin)
+    }
+
+    /// The secret of this process: the environment variable `GNNFLOW_SECRET`, else the file that the pipeline names, else
+    /// none.
+    ///
+    /// # Errors
+    /// As [`Secret::from_text`] and [`Secret::from_file`].
+    pub fn find(
+        environment: impl Fn(&str) -> Option<String>,
+        file: Option<&Path>,
+    ) -> Result<Option<Self>, ClusterError> {
+        match (environment("GNNFLOW_SECRET"), file) {
+            (Some(text), _) => Secret::from_text(&text, "GNNFLOW_SECRET").map(Some),
+            (None, Some(path)) => Secret::from_file(path).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// A fresh secret from the system's randomness.
+    ///
+    /// # Errors
+    /// [`ClusterError::System`] when the system gives no randomness.
+    pub fn random() -> Result<Self, ClusterError> {
+        random_hex(32).map(|text| Secret(text.into_bytes()))
+    }
+
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// For handing to a child process; only secrets made by [`Secret::random`] or from text are text.
+    pub(super) fn to_text(&self) -> String {
+        String::from_utf8_lossy(&self.0).into_owned()
+    }
+}
+
+/// `bytes` random bytes, in hexadecimal digits.
+pub(super) fn random_hex(bytes: usize) -> Result<String, ClusterError> {
+    let mut buffer = vec![0; bytes];
+    getrandom::fill(&mut buffer).map_err(|e| ClusterError::System {
+        what: "get random bytes from the system".into(),
+        problem: e.to_string(),
+    })?;
+    Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+fn world_readable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path).is_ok_and(|data| data.permissions().mode() & 0o004 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_trimmed_and_measured() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        std::fs::write(&path, "0123456789abcdef0\n").unwrap();
+        assert_eq!(Secret::from_file(&path).unwrap(), Secret::from_text("0123456789abcdef0", "here").unwrap());
+        std::fs::write(&path, "short\n").unwrap();
+        let error = Secret::from_file(&path).unwrap_err();
+        assert!(error.to_string().contains("5 bytes") && error.to_string().contains("secret"), "{error}");
+        assert_eq!(error.exit_code(), 2);
+        assert!(Secret::from_file(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn the_environment_wins_over_the_file() {
+        let variable = |_: &str| Some("from-the-environment".to_string());
+        let found = Secret::find(variable, Some(Path::new("/nonexistent"))).unwrap().unwrap();
+        assert_eq!(found.as_bytes(), b"from-the-environment");
+        assert_eq!(Secret::find(|_| None, None).unwrap(), None);
+    }
+
+    #[test]
+    fn secrets_differ_and_do_not_show() {
+        let (a, b) = (Secret::random().unwrap(), Secret::random().unwrap());
+        assert_ne!(a, b);
+        assert_eq!(a.as_bytes().len(), 64);
+        assert_eq!(format!("{a:?}"), "Secret(…)");
+    }
+}
