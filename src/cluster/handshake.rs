@@ -362,14 +362,15 @@ mod tests {
 
     #[test]
     fn differences_are_named_on_both_sides() {
-        let change: [(&str, fn(&mut Party)); 5] = [
+        type Change = fn(&mut Party);
+        let changes: [(&str, Change); 5] = [
             ("protocol version", |party| party.version = 9),
             ("build", |party| party.claim.build = "c".into()),
             ("pipeline", |party| party.claim.pipeline = "q".into()),
             ("dataset", |party| party.claim.dataset = "d".into()),
             ("number of processes", |party| party.claim.size = 4),
         ];
-        for (word, change) in change {
+        for (word, change) in changes {
             let mut other = party(1, "sixteen bytes ok");
             change(&mut other);
             let (answered, dialled) = both(party(0, "sixteen bytes ok"), other, false);
