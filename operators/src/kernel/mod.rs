@@ -3,8 +3,22 @@
 //! Every kernel is a pure function of its arguments, and each has a naive program beside it in its tests.
 
 pub mod compact;
+pub(crate) mod dispatch;
+pub mod edge_add;
+pub mod edge_softmax;
+pub mod element;
+pub mod elementwise;
 pub mod gather;
+pub mod heads;
+pub mod lanes;
+pub mod loss;
+mod rows;
 pub mod sample;
+pub mod segment;
+pub mod transpose;
+pub mod weighted;
+
+pub use rows::Offset;
 
 /// Asks the processor to bring the cache line of `item` near; it never faults and changes nothing.
 #[inline(always)]

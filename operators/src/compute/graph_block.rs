@@ -1,0 +1,144 @@
+//! A block with what computing on it needs, made when first asked for.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use candle_core::{Device, DeviceLocation, Tensor};
+
+use crate::block::Block;
+use crate::kernel::transpose::{Transpose, transpose};
+
+use super::error::Result;
+
+/// A [`Block`] shared by the operations on it, with its transpose, inverse degrees, self-loop variant and device copies.
+///
+/// ```
+/// use gnnflow_operators::{block::Block, compute::GraphBlock};
+///
+/// let block = GraphBlock::new(Block::new(2, 3, vec![0, 2, 3], vec![1, 2, 2]));
+/// assert_eq!(block.transpose().indices, [0, 0, 1]);
+/// assert_eq!(block.inverse_degrees(), [0.5, 1.0]);
+/// assert_eq!(block.with_self_loops().block().neighbors(0), [0, 1, 2]);
+/// ```
+#[derive(Debug)]
+pub struct GraphBlock {
+    block: Block,
+    transpose: OnceLock<Transpose>,
+    inverse_degrees: OnceLock<Vec<f64>>,
+    with_self_loops: OnceLock<Arc<GraphBlock>>,
+    devices: Mutex<BTreeMap<usize, Arc<DeviceBlock>>>,
+}
+
+/// A block's arrays as `u32` tensors (inverse degrees: `f32`) on a device.
+#[derive(Debug)]
+pub struct DeviceBlock {
+    /// `[num_dst + 1]`
+    pub indptr: Tensor,
+    /// `[num_edges]`: the source of each edge.
+    pub indices: Tensor,
+    /// `[num_edges]`: the destination of each edge.
+    pub destinations: Tensor,
+    /// `[num_src + 1]`: offsets of the transpose.
+    pub by_source_indptr: Tensor,
+    /// `[num_edges]`: the destination of each edge of the transpose.
+    pub by_source_indices: Tensor,
+    /// `[num_edges]`: where each edge of the transpose lies in the edges by destination.
+    pub by_source_edges: Tensor,
+    /// `[num_dst]`
+    pub inverse_degrees: Tensor,
+}
+
+impl GraphBlock {
+    /// Wraps a block.
+    pub fn new(block: Block) -> Arc<Self> {
+        Arc::new(Self {
+            block,
+            transpose: OnceLock::new(),
+            inverse_degrees: OnceLock::new(),
+            with_self_loops: OnceLock::new(),
+            devices: Mutex::default(),
+        })
+    }
+
+    /// The block itself.
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// Number of destinations.
+    pub fn num_dst(&self) -> usize {
+        self.block.num_dst()
+    }
+
+    /// Number of sources.
+    pub fn num_src(&self) -> usize {
+        self.block.num_src()
+    }
+
+    /// Number of edges.
+    pub fn num_edges(&self) -> usize {
+        self.block.num_edges()
+    }
+
+    /// Edges by source.
+    pub fn transpose(&self) -> &Transpose {
+        self.transpose.get_or_init(|| transpose(self.num_src(), self.block.indptr(), self.block.indices()))
+    }
+
+    /// One over the number of edges of each destination; 0 for none.
+    pub fn inverse_degrees(&self) -> &[f64] {
+        self.inverse_degrees.get_or_init(|| {
+            let inverse = |w: &[u32]| if w[0] == w[1] { 0.0 } else { 1.0 / f64::from(w[1] - w[0]) };
+            self.block.indptr().windows(2).map(inverse).collect()
+        })
+    }
+
+    /// The block in which every destination hears from itself exactly once: row `i` is the edge i→i and then the row's
+    /// other edges, without any i→i that it had.
+    pub fn with_self_loops(&self) -> &Arc<GraphBlock> {
+        self.with_self_loops.get_or_init(|| {
+            let mut indptr = Vec::with_capacity(self.num_dst() + 1);
+            let mut indices = Vec::with_capacity(self.num_edges() + self.num_dst());
+            indptr.push(0);
+            for i in 0..self.num_dst() {
+                indices.push(i as u32);
+                indices.extend(self.block.neighbors(i).iter().filter(|&&j| j as usize != i));
+                indptr.push(indices.len() as u32);
+            }
+            GraphBlock::new(Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices))
+        })
+    }
+
+    /// Copies on `device`, made once.
+    ///
+    /// # Errors
+    /// When the device has no memory left.
+    pub fn on(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
+        let key = match device.location() {
+            DeviceLocation::Cpu => 0,
+            DeviceLocation::Cuda { gpu_id } | DeviceLocation::Metal { gpu_id } => gpu_id + 1,
+        };
+        let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(copy) = devices.get(&key) {
+            return Ok(copy.clone());
+        }
+        let upload = |values: &[u32]| Tensor::from_slice(values, values.len(), device);
+        let mut destinations = Vec::with_capacity(self.num_edges());
+        for (i, w) in self.block.indptr().windows(2).enumerate() {
+            destinations.extend((w[0]..w[1]).map(|_| i as u32));
+        }
+        let inverse: Vec<f32> = self.inverse_degrees().iter().map(|&x| x as f32).collect();
+        let by_source = self.transpose();
+        let copy = Arc::new(DeviceBlock {
+            indptr: upload(self.block.indptr())?,
+            indices: upload(self.block.indices())?,
+            destinations: upload(&destinations)?,
+            by_source_indptr: upload(&by_source.indptr)?,
+            by_source_indices: upload(&by_source.indices)?,
+            by_source_edges: upload(&by_source.edges)?,
+            inverse_degrees: Tensor::from_slice(&inverse, inverse.len(), device)?,
+        });
+        devices.insert(key, copy.clone());
+        Ok(copy)
+    }
+}

@@ -1,0 +1,94 @@
+//! The graph attention network (Veličković and others 2018).
+
+use candle_core::{Tensor, Var};
+
+use super::{Layer, Pass};
+use crate::compute::error::{Error, Result};
+use crate::compute::initial::Initial;
+use crate::compute::model::LayerSpec;
+use crate::compute::ops::{
+    activate, add_bias, edge_add, edge_softmax, head_dot, head_mean, linear, prefix, weighted_sum,
+};
+use crate::compute::params::ParamBuilder;
+use crate::kernel::elementwise::{Activation, Dropout};
+
+/// For each head, the attention-weighted sum of `W·h_j` over the neighbours and the node itself; heads side by side, or their
+/// mean in the last layer; plus a bias.
+///
+/// Attention is `softmax_j(leaky_relu(s·W·h_j + t·W·h_i))` with slope 0.2.
+#[derive(Debug)]
+pub struct Gat {
+    in_dim: usize,
+    out_dim: usize,
+    heads: usize,
+    concat: bool,
+    attention_dropout: f64,
+    weight: Var,
+    source: Var,
+    destination: Var,
+    bias: Var,
+}
+
+const SLOPE: f64 = 0.2;
+
+impl Gat {
+    /// The layer that `spec` describes: parameters `weight`, `source` and `destination` (the vectors s and t), `bias`.
+    ///
+    /// # Errors
+    /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, heads, concat, attention_dropout, .. } = *spec;
+        if heads == 0 || concat && out_dim % heads != 0 {
+            return Err(Error::spec("heads", format!("{out_dim} columns cannot be split among {heads} heads")));
+        }
+        let width = if concat { out_dim / heads } else { out_dim };
+        let xavier = Initial::XavierUniform { gain: 1.0 };
+        Ok(Self {
+            in_dim,
+            out_dim,
+            heads,
+            concat,
+            attention_dropout,
+            weight: params.add("weight", &[heads * width, in_dim], xavier)?,
+            source: params.add("source", &[heads, width], xavier)?,
+            destination: params.add("destination", &[heads, width], xavier)?,
+            bias: params.add("bias", &[out_dim], Initial::Zeros)?,
+        })
+    }
+}
+
+impl Layer for Gat {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        Ok(linear(h_src, &self.weight, None)?)
+    }
+
+    fn apply_edge(&self, pass: &Pass<'_>, sent: &Tensor) -> Result<Option<Tensor>> {
+        let block = pass.block.with_self_loops();
+        let left = head_dot(sent, &self.source)?;
+        let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
+        let logits = activate(&edge_add(block, &left, &right)?, Activation::LeakyRelu(SLOPE), None)?;
+        let attention = edge_softmax(block, &logits)?;
+        let dropout = pass.dropout.filter(|_| self.attention_dropout > 0.0);
+        let dropout = dropout.map(|key| Dropout::new(self.attention_dropout, key));
+        Ok(Some(activate(&attention, Activation::Identity, dropout)?))
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
+        let attention =
+            edges.ok_or_else(|| Error::Input("attention is a sum weighted by the edges' values".to_owned()))?;
+        Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        let joined = if self.concat { aggregated.clone() } else { head_mean(aggregated, self.heads)? };
+        Ok(add_bias(&joined, &self.bias)?)
+    }
+}

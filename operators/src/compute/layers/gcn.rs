@@ -1,0 +1,105 @@
+//! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighbourhoods.
+
+use candle_core::{Device, Tensor, Var};
+
+use super::{Layer, Pass};
+use crate::compute::error::{Error, Result};
+use crate::compute::graph_block::GraphBlock;
+use crate::compute::initial::Initial;
+use crate::compute::model::LayerSpec;
+use crate::compute::ops::{add_bias, linear, weighted_sum};
+use crate::compute::params::ParamBuilder;
+
+/// `W·Σ_j w_ij·h_j + b` over the neighbours and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
+///
+/// `d` are the true in-degrees, self-loops not counted. Where only `k_i` of the `d_i` neighbours were sampled, each stands for
+/// `d_i / k_i` of them. Where the rows get narrower, they are summed after `W`.
+#[derive(Debug)]
+pub struct Gcn {
+    in_dim: usize,
+    out_dim: usize,
+    weight: Var,
+    bias: Var,
+}
+
+impl Gcn {
+    /// The layer that `spec` describes: parameters `weight`, `bias`.
+    ///
+    /// # Errors
+    /// When the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, .. } = *spec;
+        let weight = params.add("weight", &[out_dim, in_dim], Initial::XavierUniform { gain: 1.0 })?;
+        Ok(Self { in_dim, out_dim, weight, bias: params.add("bias", &[out_dim], Initial::Zeros)? })
+    }
+
+    fn transforms_first(&self) -> bool {
+        self.in_dim > self.out_dim
+    }
+}
+
+/// The weight of every edge of `block.with_self_loops()`; `degrees` has the in-degree of every source.
+///
+/// ```
+/// use gnnflow_operators::{block::Block, compute::{GraphBlock, layers::gcn_weights}};
+///
+/// // Node 0 has three neighbours, of which one was sampled.
+/// let block = GraphBlock::new(Block::new(1, 2, vec![0, 1], vec![1]));
+/// assert_eq!(gcn_weights(&block, &[3, 0]), [0.25, 1.5]);
+/// ```
+///
+/// # Panics
+/// When there are fewer degrees than sources.
+pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
+    let norms: Vec<f64> = degrees[..block.num_src()].iter().map(|&d| 1.0 / (f64::from(d) + 1.0).sqrt()).collect();
+    let looped = block.with_self_loops().block();
+    let mut weights = Vec::with_capacity(looped.num_edges());
+    for i in 0..looped.num_dst() {
+        let neighbors = looped.neighbors(i);
+        // The first is the node itself.
+        weights.push((norms[i] * norms[i]) as f32);
+        let each = norms[i] * f64::from(degrees[i]) / (neighbors.len() - 1).max(1) as f64;
+        weights.extend(neighbors[1..].iter().map(|&j| (each * norms[j as usize]) as f32));
+    }
+    weights
+}
+
+impl Layer for Gcn {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn needs_degrees(&self) -> bool {
+        true
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        if self.transforms_first() { Ok(linear(h_src, &self.weight, None)?) } else { Ok(h_src.clone()) }
+    }
+
+    fn apply_edge(&self, pass: &Pass<'_>, sent: &Tensor) -> Result<Option<Tensor>> {
+        let weights = gcn_weights(pass.block, pass.source_degrees()?);
+        let edges = weights.len();
+        let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(sent.device())?;
+        // Gradient checks run in f64.
+        let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
+        Ok(Some(weights.to_dtype(dtype)?))
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
+        let weights = edges.ok_or_else(|| Error::Input("a GCN's sum is weighted by the edges' values".to_owned()))?;
+        Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        if self.transforms_first() {
+            Ok(add_bias(aggregated, &self.bias)?)
+        } else {
+            Ok(linear(aggregated, &self.weight, Some(&self.bias))?)
+        }
+    }
+}

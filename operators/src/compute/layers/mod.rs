@@ -1,0 +1,151 @@
+//! Layers, each written once as the pieces that every schedule calls.
+//!
+//! A layer turns the rows of a block's sources into rows of its destinations. Its pieces are: what a node [sends](Layer::send),
+//! a value on every edge ([`Layer::apply_edge`]), the sum of what arrives ([`Layer::aggregate`]), and what the node makes of it
+//! ([`Layer::apply_node`]). [`Layer::forward`] runs them one after another; other schedules run them apart.
+
+mod gat;
+mod gcn;
+mod mlp;
+mod sage;
+
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use gnnflow_data::rng::Key;
+
+use super::error::{Error, Result};
+use super::graph_block::GraphBlock;
+use super::ops::prefix;
+
+pub use gat::Gat;
+pub use gcn::{Gcn, gcn_weights};
+pub use mlp::Mlp;
+pub use sage::{Aggregator, Sage};
+
+/// One run of a layer over a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Pass<'a> {
+    /// The edges.
+    pub block: &'a Arc<GraphBlock>,
+    /// The true in-degree of every source, self-loops not counted; for layers that [need](Layer::needs_degrees) them.
+    pub degrees: Option<&'a [u32]>,
+    /// The key of this layer's dropout masks when training; `None` at inference.
+    pub dropout: Option<Key>,
+}
+
+impl<'a> Pass<'a> {
+    /// A run at inference, without degrees.
+    pub fn new(block: &'a Arc<GraphBlock>) -> Self {
+        Self { block, degrees: None, dropout: None }
+    }
+
+    /// The degrees of the block's sources.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when there are none, or fewer than sources.
+    pub fn source_degrees(&self) -> Result<&'a [u32]> {
+        let sources = self.block.num_src();
+        let known = self.degrees.and_then(|degrees| degrees.get(..sources));
+        known.ok_or_else(|| Error::Input(format!("the layer needs the degrees of the block's {sources} sources")))
+    }
+}
+
+/// A layer of a graph neural network.
+///
+/// A block's destinations are its first sources, so `h_dst` is always the first rows of `h_src`. A user's own layer implements
+/// this trait and is [registered](super::Registry::register) by name:
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use gnnflow_operators::block::Block;
+/// use gnnflow_operators::compute::initial::Initial;
+/// use gnnflow_operators::compute::{GraphBlock, Layer, LayerSpec, Model, ModelSpec, ParamBuilder, Pass, Registry, Result, ops};
+///
+/// /// The graph isomorphism layer: a linear map of (1 + ε)·h_dst + Σ h_src, ε being learnt.
+/// struct Gin { dims: (usize, usize), weight: Var, bias: Var, epsilon: Var }
+///
+/// impl Gin {
+///     fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+///         Ok(Gin {
+///             dims: (spec.in_dim, spec.out_dim),
+///             weight: params.add("weight", &[spec.out_dim, spec.in_dim], Initial::XavierUniform { gain: 1.0 })?,
+///             bias: params.add("bias", &[spec.out_dim], Initial::Zeros)?,
+///             epsilon: params.add("epsilon", &[1], Initial::Zeros)?,
+///         })
+///     }
+/// }
+///
+/// impl Layer for Gin {
+///     fn in_dim(&self) -> usize { self.dims.0 }
+///     fn out_dim(&self) -> usize { self.dims.1 }
+///     fn aggregate(&self, pass: &Pass, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
+///         Ok(ops::segment_sum(pass.block, sent)?)
+///     }
+///     fn apply_node(&self, _: &Pass, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+///         let own = h_dst.broadcast_mul(&(self.epsilon.as_tensor() + 1.0)?)?;
+///         Ok(ops::linear(&(own + aggregated)?, &self.weight, Some(&self.bias))?)
+///     }
+/// }
+///
+/// let mut registry = Registry::default();
+/// registry.register("gin", |spec, params| Ok(Box::new(Gin::new(spec, params)?)));
+/// let model = Model::build(&ModelSpec::new("gin", 1, 3, 8, 2), &registry, &Device::Cpu, 7)?;
+/// let block = GraphBlock::new(Block::new(2, 3, vec![0, 2, 3], vec![1, 2, 2]));
+/// let x = Tensor::ones((3, 3), candle_core::DType::F32, &Device::Cpu)?;
+/// assert_eq!(model.forward(&[block], &x, None, None)?.dims(), [2, 2]);
+/// # Ok::<(), gnnflow_operators::compute::Error>(())
+/// ```
+pub trait Layer: Send + Sync {
+    /// Columns of what comes in.
+    fn in_dim(&self) -> usize;
+
+    /// Columns of what comes out.
+    fn out_dim(&self) -> usize;
+
+    /// Whether [`Pass::degrees`] must be there.
+    fn needs_degrees(&self) -> bool {
+        false
+    }
+
+    /// What every source sends along its edges: `[num_src, in_dim]` → `[num_src, _]`. By default, what it holds.
+    ///
+    /// # Errors
+    /// When shapes disagree or the device fails; so with every piece.
+    fn send(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        let _ = pass;
+        Ok(h_src.clone())
+    }
+
+    /// A value for every edge, `[E, _]`, from what its ends send (`sent`'s first rows are the destinations'). By default, none.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn apply_edge(&self, pass: &Pass<'_>, sent: &Tensor) -> Result<Option<Tensor>> {
+        let _ = (pass, sent);
+        Ok(None)
+    }
+
+    /// What arrives at every destination: `[num_src, _]` and the edges' values → `[num_dst, _]`.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor>;
+
+    /// What a destination makes of what it held and what arrived: → `[num_dst, out_dim]`, before any activation.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn apply_node(&self, pass: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor>;
+
+    /// All pieces in turn: `[num_src, in_dim]` → `[num_dst, out_dim]`.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        let sent = self.send(pass, h_src)?;
+        let edges = self.apply_edge(pass, &sent)?;
+        let aggregated = self.aggregate(pass, &sent, edges.as_ref())?;
+        self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
+    }
+}

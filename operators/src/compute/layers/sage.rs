@@ -1,0 +1,116 @@
+//! GraphSAGE (Hamilton, Ying, Leskovec 2017) with the mean, GCN and max-pooling aggregators.
+
+use candle_core::{Tensor, Var};
+
+use super::{Layer, Pass};
+use crate::compute::error::{Error, Result};
+use crate::compute::initial::Initial;
+use crate::compute::model::LayerSpec;
+use crate::compute::ops::{activate, add_bias, linear, segment_max, segment_mean};
+use crate::compute::params::ParamBuilder;
+use crate::kernel::elementwise::Activation;
+
+/// How [`Sage`] aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Aggregator {
+    /// The mean of the neighbours, beside the node's own row.
+    Mean,
+    /// The mean of the neighbours and the node itself.
+    Gcn,
+    /// The largest of each column of `relu(P·h + p)` among the neighbours, beside the node's own row.
+    Pool,
+}
+
+impl Aggregator {
+    /// The aggregator called `mean`, `gcn` or `pool`.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] for any other name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "mean" => Ok(Self::Mean),
+            "gcn" => Ok(Self::Gcn),
+            "pool" => Ok(Self::Pool),
+            _ => Err(Error::spec("aggregator", format!("{name:?} is none of \"mean\", \"gcn\", \"pool\""))),
+        }
+    }
+}
+
+/// `W_self·h_i + W_neighbor·aggregate(h_j) + b`; the GCN aggregator has no `W_self`.
+///
+/// Where the rows get narrower, means are taken after `W_neighbor`: they are linear, and narrow rows are cheaper to move.
+#[derive(Debug)]
+pub struct Sage {
+    in_dim: usize,
+    out_dim: usize,
+    aggregator: Aggregator,
+    neighbor: Var,
+    own: Option<Var>,
+    pool: Option<(Var, Var)>,
+    bias: Var,
+}
+
+impl Sage {
+    /// The layer that `spec` describes: parameters `neighbor.weight`, `self.weight`, `pool.weight`, `pool.bias`, `bias`.
+    ///
+    /// # Errors
+    /// When the aggregator is unknown or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, .. } = *spec;
+        let aggregator = Aggregator::named(&spec.aggregator)?;
+        let xavier = Initial::XavierUniform { gain: std::f64::consts::SQRT_2 };
+        let pool = match aggregator {
+            Aggregator::Pool => Some((
+                params.add("pool.weight", &[in_dim, in_dim], xavier)?,
+                params.add("pool.bias", &[in_dim], Initial::Zeros)?,
+            )),
+            _ => None,
+        };
+        let own = match aggregator {
+            Aggregator::Gcn => None,
+            _ => Some(params.add("self.weight", &[out_dim, in_dim], xavier)?),
+        };
+        let neighbor = params.add("neighbor.weight", &[out_dim, in_dim], xavier)?;
+        let bias = params.add("bias", &[out_dim], Initial::Zeros)?;
+        Ok(Self { in_dim, out_dim, aggregator, neighbor, own, pool, bias })
+    }
+
+    fn transforms_first(&self) -> bool {
+        self.aggregator != Aggregator::Pool && self.in_dim > self.out_dim
+    }
+}
+
+impl Layer for Sage {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        match &self.pool {
+            Some((weight, bias)) => Ok(activate(&linear(h_src, weight, Some(bias))?, Activation::Relu, None)?),
+            None if self.transforms_first() => Ok(linear(h_src, &self.neighbor, None)?),
+            None => Ok(h_src.clone()),
+        }
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
+        Ok(match self.aggregator {
+            Aggregator::Mean => segment_mean(pass.block, sent)?,
+            Aggregator::Gcn => segment_mean(pass.block.with_self_loops(), sent)?,
+            Aggregator::Pool => segment_max(pass.block, sent)?,
+        })
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        Ok(match (&self.own, self.transforms_first()) {
+            (Some(own), true) => add_bias(&linear(h_dst, own, Some(aggregated))?, &self.bias)?,
+            (None, true) => add_bias(aggregated, &self.bias)?,
+            (Some(own), false) => linear(aggregated, &self.neighbor, Some(&linear(h_dst, own, Some(&self.bias))?))?,
+            (None, false) => linear(aggregated, &self.neighbor, Some(&self.bias))?,
+        })
+    }
+}

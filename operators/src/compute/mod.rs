@@ -1,0 +1,34 @@
+//! Tensors: candle operations on our kernels, layers, models, losses, optimisers, metrics, devices.
+//!
+//! Call [`init`] first thing in `main`: candle's own elementwise operations run on a pool of spinning threads, which stalls
+//! beside other busy threads; ours run on rayon's, on as many threads as the pool that they are called in has. Every result is
+//! the same, bit for bit, for any number of threads.
+
+pub mod device;
+pub mod error;
+pub mod graph_block;
+pub mod initial;
+pub mod layers;
+pub mod loss;
+pub mod metrics;
+pub mod model;
+pub mod ops;
+pub mod optimizer;
+pub mod params;
+
+pub use device::device;
+pub use error::{Error, Result};
+pub use graph_block::GraphBlock;
+pub use layers::{Layer, Pass};
+pub use model::{LayerSpec, Model, ModelSpec, Registry};
+pub use params::{ParamBuilder, Params};
+
+/// Prepares this process for computing; call it first thing in `main`, while there is one thread.
+///
+/// Sets `CANDLE_NUM_THREADS` to 1 unless it is set already.
+pub fn init() {
+    if std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+        // SAFETY: the caller promises that no other thread runs yet, so none reads the environment meanwhile.
+        unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
+    }
+}

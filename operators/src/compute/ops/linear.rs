@@ -1,0 +1,253 @@
+//! Matrix products: `x·Wᵀ` onto a bias or another result, and the products of its backward.
+//!
+//! The work is cut into panels whose size depends on nothing but this file: panels of rows, or of the summed dimension when
+//! that is the long one, whose products are added up in order. rayon shares the panels out and each goes through single-threaded
+//! `gemm`, so that the bits do not depend on the number of threads.
+
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+use rayon::prelude::*;
+
+use super::{column_sum, elements, expect, gradient_of, store, widen, with_real};
+
+/// Rows of one task when results have many rows, and summed rows of one task when they are few.
+const PANEL: usize = 512;
+/// Products of panels of the summed dimension that are held at once.
+const WAVE: usize = 16;
+
+/// `(x [N, K], W [O, K], base [O] or [N, O])` → `base + x·Wᵀ`.
+#[derive(Clone, Debug)]
+pub struct Linear;
+
+/// `(a, b)` → `a·b`, or `aᵀ·b`.
+#[derive(Clone, Debug)]
+pub struct MatMul {
+    /// Whether `a` is `[K, M]` and meant transposed.
+    pub transpose_a: bool,
+    /// Whether `b` is `[N, K]` and meant transposed.
+    pub transpose_b: bool,
+}
+
+/// `x·Wᵀ` for `x` of `[N, K]` and `W` of `[O, K]`, added to `base`: a bias, `[O]`, or rows, `[N, O]`.
+///
+/// `x` may be in half precision; the result is not. Gradients are computed for what needs them.
+///
+/// # Errors
+/// When shapes disagree.
+pub fn linear(x: &Tensor, weight: &Tensor, base: Option<&Tensor>) -> Result<Tensor> {
+    let (x, weight) = (widen(x)?.contiguous()?, weight.contiguous()?);
+    match base {
+        Some(base) => x.apply_op3(&weight, &base.contiguous()?, Linear),
+        None => x.apply_op2(&weight, MatMul { transpose_a: false, transpose_b: true }),
+    }
+}
+
+/// `a·b`, `[M, K]` and `[K, N]`.
+///
+/// # Errors
+/// When shapes disagree.
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    a.contiguous()?.apply_op2(&b.contiguous()?, MatMul { transpose_a: false, transpose_b: false })
+}
+
+fn product(a: &Tensor, b: &Tensor, transpose_a: bool, transpose_b: bool) -> Result<Tensor> {
+    a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &MatMul { transpose_a, transpose_b })
+}
+
+impl CustomOp3 for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        lx: &Layout,
+        w: &CpuStorage,
+        lw: &Layout,
+        base: &CpuStorage,
+        lb: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let ((rows, k), (columns, wk)) = (lx.shape().dims2()?, lw.shape().dims2()?);
+        expect(self.name(), "columns", k, wk)?;
+        let whole = lb.shape().rank() == 2;
+        expect(
+            self.name(),
+            "numbers to add to",
+            lb.shape().elem_count(),
+            if whole { rows * columns } else { columns },
+        )?;
+        let out = with_real!(x, self.name(), T => {
+            let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
+            let base = elements::<T>(base, lb, self.name())?;
+            let out = if whole { base.to_vec() } else { base.repeat(rows) };
+            store(rows_product(x, w, Dims { rows, columns, k, transpose_b: true }, Some(out)))
+        });
+        Ok((out, (rows, columns).into()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        base: &Tensor,
+        _: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let dx = gradient_of(x, || product(g, w, false, false))?;
+        let dw = gradient_of(w, || product(g, x, true, false))?;
+        let db = gradient_of(base, || if base.rank() == 2 { Ok(g.clone()) } else { column_sum(g) })?;
+        Ok((dx, dw, db))
+    }
+}
+
+impl CustomOp2 for MatMul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn cpu_fwd(&self, a: &CpuStorage, la: &Layout, b: &CpuStorage, lb: &Layout) -> Result<(CpuStorage, Shape)> {
+        let swap = |transpose: bool, (first, second): (usize, usize)| {
+            if transpose { (second, first) } else { (first, second) }
+        };
+        let (rows, k) = swap(self.transpose_a, la.shape().dims2()?);
+        let (bk, columns) = swap(self.transpose_b, lb.shape().dims2()?);
+        expect(self.name(), "summed columns", bk, k)?;
+        let out = with_real!(a, self.name(), T => {
+            let (a, b) = (elements::<T>(a, la, self.name())?, elements::<T>(b, lb, self.name())?);
+            let dims = Dims { rows, columns, k, transpose_b: self.transpose_b };
+            store(if self.transpose_a { summed_product(a, b, dims) } else { rows_product(a, b, dims, None) })
+        });
+        Ok((out, (rows, columns).into()))
+    }
+
+    fn bwd(&self, a: &Tensor, b: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        // With A and B the factors as multiplied: dA = g·Bᵀ and dB = Aᵀ·g, transposed back where they were.
+        let da = gradient_of(a, || match self.transpose_a {
+            false => product(g, b, false, !self.transpose_b),
+            true => product(b, g, self.transpose_b, true),
+        })?;
+        let db = gradient_of(b, || match self.transpose_b {
+            false => product(a, g, !self.transpose_a, false),
+            true => product(g, a, true, self.transpose_a),
+        })?;
+        Ok((da, db))
+    }
+}
+
+/// `rows × k` times `k × columns`.
+#[derive(Clone, Copy)]
+struct Dims {
+    rows: usize,
+    columns: usize,
+    k: usize,
+    transpose_b: bool,
+}
+
+/// `a·b`, added to `onto` if given, by panels of rows; `a` is `[rows, k]`.
+fn rows_product<T: WithDType>(a: &[T], b: &[T], dims: Dims, onto: Option<Vec<T>>) -> Vec<T> {
+    let Dims { rows, columns, k, .. } = dims;
+    let add = onto.is_some();
+    let mut out = onto.unwrap_or_else(|| room_of(rows * columns));
+    if out.is_empty() || k == 0 {
+        return out;
+    }
+    out.par_chunks_mut(PANEL * columns).zip(a.par_chunks(PANEL * k)).for_each(|(out, a)| {
+        let rows = out.len() / columns;
+        // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`.
+        unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr(), add) }
+    });
+    out
+}
+
+/// `aᵀ·b` by panels of the summed dimension; `a` is `[k, rows]`.
+fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
+    let Dims { rows, columns, k, transpose_b } = dims;
+    let mut out: Vec<T> = room_of(rows * columns);
+    if out.is_empty() {
+        return out;
+    }
+    let panel = |p: usize| {
+        let k0 = p * PANEL;
+        let mut part: Vec<T> = room_of(rows * columns);
+        let b = &b[if transpose_b { k0 } else { k0 * columns }..];
+        // SAFETY: `a[k0..]` and `b` hold at least the panel's rows by the strides (`b`'s are those of the whole), and
+        // `part` is `rows × columns`.
+        unsafe {
+            let dims = Dims { k: PANEL.min(k - k0), ..dims };
+            gemm_strided(
+                dims,
+                a[k0 * rows..].as_ptr(),
+                [1, rows],
+                b.as_ptr(),
+                b_strides(dims, k),
+                part.as_mut_ptr(),
+                false,
+            );
+        }
+        part
+    };
+    let panels = k.div_ceil(PANEL);
+    for wave in (0..panels).step_by(WAVE) {
+        let parts: Vec<Vec<T>> = (wave..(wave + WAVE).min(panels)).into_par_iter().map(panel).collect();
+        for part in parts {
+            out.iter_mut().zip(part).for_each(|(o, p)| *o += p);
+        }
+    }
+    out
+}
+
+fn room_of<T: WithDType>(len: usize) -> Vec<T> {
+    vec![T::zero(); len]
+}
+
+/// Row and column strides of `b`, whose summed dimension is `k` in all.
+fn b_strides(dims: Dims, k: usize) -> [usize; 2] {
+    if dims.transpose_b { [1, k] } else { [dims.columns, 1] }
+}
+
+/// # Safety
+/// As [`gemm_strided`], with `b` whole.
+unsafe fn gemm<T: WithDType>(dims: Dims, a: *const T, a_strides: [usize; 2], b: *const T, out: *mut T, add: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { gemm_strided(dims, a, a_strides, b, b_strides(dims, dims.k), out, add) }
+}
+
+/// `out = a·b`, or `out += a·b`, on this thread; strides are of rows and columns.
+///
+/// # Safety
+/// The pointers are good for matrices of those dimensions and strides, and `out` (row-major) overlaps neither.
+unsafe fn gemm_strided<T: WithDType>(
+    dims: Dims,
+    a: *const T,
+    [a_row, a_column]: [usize; 2],
+    b: *const T,
+    [b_row, b_column]: [usize; 2],
+    out: *mut T,
+    add: bool,
+) {
+    let Dims { rows, columns, k, .. } = dims;
+    // SAFETY: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            k,
+            out,
+            1,
+            columns as isize,
+            add,
+            a,
+            a_column as isize,
+            a_row as isize,
+            b,
+            b_column as isize,
+            b_row as isize,
+            T::one(),
+            T::one(),
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

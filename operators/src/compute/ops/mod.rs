@@ -1,0 +1,97 @@
+//! Candle operations on our kernels, each with its exact backward.
+//!
+//! Every operation is a small struct and a function that applies it. Backward passes are operations too, so that a device which
+//! has a kernel for each struct has all of them; they compute nothing for arguments that need no gradient. Inputs must be on
+//! one device; they are made contiguous where they are not.
+
+mod activate;
+mod edges;
+mod heads;
+mod linear;
+mod max;
+mod segment;
+mod softmax_loss;
+mod weighted;
+
+pub use activate::{Activate, ActivateBackward, AddBias, ColumnSum, activate, add_bias, column_sum, widen};
+pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
+pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
+pub use linear::{Linear, MatMul, linear, matmul};
+pub use max::{Argmax, Pick, PickBackward, segment_max};
+pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
+pub use softmax_loss::{
+    BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
+    log_softmax,
+};
+pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
+
+use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
+
+/// The elements of a contiguous tensor.
+fn elements<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<T>()?[start..end]),
+        None => bail!("{op}: the input is not contiguous"),
+    }
+}
+
+/// `make` if `argument` needs a gradient.
+fn gradient_of(argument: &Tensor, make: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
+    if argument.track_op() && !argument.dtype().is_int() { make().map(Some) } else { Ok(None) }
+}
+
+/// Fails unless `found` is `wanted`.
+fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
+    if found != wanted {
+        bail!("{op}: {found} {what} where {wanted} belong");
+    }
+    Ok(())
+}
+
+/// Runs `$body` with `$T` the element type of a float storage that holds results (`f32` or `f64`).
+macro_rules! with_real {
+    ($storage:expr, $op:expr, $T:ident => $body:expr) => {
+        match $storage {
+            candle_core::CpuStorage::F32(_) => {
+                type $T = f32;
+                $body
+            }
+            candle_core::CpuStorage::F64(_) => {
+                type $T = f64;
+                $body
+            }
+            other => {
+                candle_core::bail!("{}: no kernel for {:?}", $op, candle_core::backend::BackendStorage::dtype(other))
+            }
+        }
+    };
+}
+
+/// As `with_real`, half-precision types too.
+macro_rules! with_element {
+    ($storage:expr, $op:expr, $T:ident => $body:expr) => {
+        match $storage {
+            candle_core::CpuStorage::BF16(_) => {
+                type $T = half::bf16;
+                $body
+            }
+            candle_core::CpuStorage::F16(_) => {
+                type $T = half::f16;
+                $body
+            }
+            other => $crate::compute::ops::with_real!(other, $op, $T => $body),
+        }
+    };
+}
+
+pub(super) use {with_element, with_real};
+
+/// A vector of `len` zeros for a kernel to fill.
+fn room<A: Default + Clone>(len: usize) -> Vec<A> {
+    vec![A::default(); len]
+}
+
+/// `values` as the storage that candle holds them in.
+fn store<A: WithDType>(values: Vec<A>) -> CpuStorage {
+    A::to_cpu_storage_owned(values)
+}

@@ -1,0 +1,185 @@
+//! A model's parameters: named, in order, and as one flat vector.
+
+use candle_core::backprop::GradStore;
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage, Tensor, Var};
+
+use super::error::{Error, Result};
+use super::initial::Initial;
+
+/// Named variables in the order in which they were made. The flat vector is all of them, one after another.
+#[derive(Clone, Debug)]
+pub struct Params {
+    device: Device,
+    vars: Vec<(String, Var)>,
+}
+
+impl Params {
+    /// Names and variables, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
+        self.vars.iter().map(|(name, var)| (name.as_str(), var))
+    }
+
+    /// The variable called `name`.
+    pub fn get(&self, name: &str) -> Option<&Var> {
+        self.vars.iter().find(|(n, _)| n == name).map(|(_, var)| var)
+    }
+
+    /// Length of the flat vector: how many numbers there are.
+    pub fn flat_len(&self) -> usize {
+        self.vars.iter().map(|(_, var)| var.elem_count()).sum()
+    }
+
+    /// Copies all parameters into `flat`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    ///
+    /// # Panics
+    /// Unless `flat` is [`Params::flat_len`] long.
+    pub fn copy_to(&self, flat: &mut [f32]) -> Result<()> {
+        assert_eq!(flat.len(), self.flat_len(), "room for every parameter");
+        self.each(|var, at| read(var, |values| flat[at..at + values.len()].copy_from_slice(values)))
+    }
+
+    /// Sets all parameters from `flat`.
+    ///
+    /// # Errors
+    /// When the device fails.
+    ///
+    /// # Panics
+    /// Unless `flat` is [`Params::flat_len`] long.
+    pub fn set_from(&mut self, flat: &[f32]) -> Result<()> {
+        assert_eq!(flat.len(), self.flat_len(), "a number for every parameter");
+        let device = &self.device;
+        self.each(|var, at| {
+            let values = &flat[at..at + var.elem_count()];
+            if device.is_cpu() {
+                var.inplace_op1(&Overwrite(values))?;
+            } else {
+                var.set(&Tensor::from_slice(values, var.shape(), device)?)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Adds every parameter's gradient to its place in `flat`; a parameter without gradient adds nothing.
+    ///
+    /// # Errors
+    /// When the device fails.
+    ///
+    /// # Panics
+    /// Unless `flat` is [`Params::flat_len`] long.
+    pub fn gradients(&self, gradients: &GradStore, flat: &mut [f32]) -> Result<()> {
+        assert_eq!(flat.len(), self.flat_len(), "room for every parameter");
+        self.each(|var, at| match gradients.get(var) {
+            Some(gradient) => read(gradient, |values| {
+                flat[at..at + values.len()].iter_mut().zip(values).for_each(|(f, &g)| *f += g);
+            }),
+            None => Ok(()),
+        })
+    }
+
+    /// Names, shapes and values, for a file.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn export(&self) -> Result<Vec<(String, Vec<usize>, Vec<f32>)>> {
+        let each = |(name, var): &(String, Var)| {
+            let mut values = Vec::new();
+            read(var, |v| values = v.to_vec())?;
+            Ok((name.clone(), var.dims().to_vec(), values))
+        };
+        self.vars.iter().map(each).collect()
+    }
+
+    /// Sets the parameter called `name`.
+    ///
+    /// # Errors
+    /// [`Error::State`] when there is none, or its shape is another.
+    pub fn import(&mut self, name: &str, shape: &[usize], values: &[f32]) -> Result<()> {
+        let refuse = |why: String| Error::State { name: name.to_owned(), why };
+        let var = self.get(name).ok_or_else(|| refuse("the model has no such parameter".to_owned()))?;
+        if var.dims() != shape || values.len() != var.elem_count() {
+            return Err(refuse(format!("has shape {shape:?}; the model wants {:?}", var.dims())));
+        }
+        var.set(&Tensor::from_slice(values, var.shape(), &self.device)?)?;
+        Ok(())
+    }
+
+    /// Calls `f` with each variable and its place in the flat vector.
+    fn each(&self, mut f: impl FnMut(&Var, usize) -> Result<()>) -> Result<()> {
+        let mut at = 0;
+        for (_, var) in &self.vars {
+            f(var, at)?;
+            at += var.elem_count();
+        }
+        Ok(())
+    }
+}
+
+/// Calls `f` with the elements of `t`, copied only if they are on another device or not contiguous.
+fn read(t: &Tensor, f: impl FnOnce(&[f32])) -> Result<()> {
+    let t = t.to_device(&Device::Cpu)?.contiguous()?;
+    let (storage, layout) = t.storage_and_layout();
+    if let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets()) {
+        f(&storage.as_slice::<f32>()?[start..end]);
+    }
+    Ok(())
+}
+
+/// Writes over a variable in place.
+struct Overwrite<'a>(&'a [f32]);
+
+impl InplaceOp1 for Overwrite<'_> {
+    fn name(&self) -> &'static str {
+        "overwrite"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        match (storage, layout.contiguous_offsets()) {
+            (CpuStorage::F32(v), Some((start, end))) => v[start..end].copy_from_slice(self.0),
+            _ => candle_core::bail!("parameters are contiguous f32"),
+        }
+        Ok(())
+    }
+}
+
+/// Makes a model's parameters, each under the prefix of the layer that asks.
+#[derive(Debug)]
+pub struct ParamBuilder {
+    seed: u64,
+    prefix: String,
+    params: Params,
+}
+
+impl ParamBuilder {
+    /// A builder without parameters yet; they will be on `device` and drawn under `seed`.
+    pub fn new(seed: u64, device: &Device) -> Self {
+        Self { seed, prefix: String::new(), params: Params { device: device.clone(), vars: Vec::new() } }
+    }
+
+    /// Puts `prefix` before the names of the parameters that follow.
+    pub fn set_prefix(&mut self, prefix: impl Into<String>) {
+        self.prefix = prefix.into();
+    }
+
+    /// A parameter of `shape` that starts as `initial` says. Keep the [`Var`]; it stays the model's.
+    ///
+    /// # Errors
+    /// When the name is taken, or the device has no memory left.
+    pub fn add(&mut self, name: &str, shape: &[usize], initial: Initial) -> Result<Var> {
+        let name = format!("{}{name}", self.prefix);
+        if self.params.get(&name).is_some() {
+            return Err(Error::State { name, why: "there are two parameters of this name".to_owned() });
+        }
+        let values = initial.values(self.seed, &name, shape);
+        let var = Var::from_tensor(&Tensor::from_vec(values, shape, &self.params.device)?)?;
+        self.params.vars.push((name, var.clone()));
+        Ok(var)
+    }
+
+    /// All parameters.
+    pub fn finish(self) -> Params {
+        self.params
+    }
+}

@@ -1,0 +1,136 @@
+//! Weighted sums of source rows, with a weight per edge or per edge and head, and their gradients.
+//!
+//! Rows have `heads · width` columns, `width` for each head; weights are `[E, heads]` in the edges' order. One head is a
+//! plain weighted sum.
+
+use rayon::prelude::*;
+
+use super::dispatch::multiversion;
+use super::element::{Element, Real};
+use super::rows::{ByEdge, Offset, ROWS, Rows, SMALL, Scale, prefetch, split_by_row};
+use super::transpose::Transpose;
+
+/// `out[r, h, :] = Σ weights[e, h] · x[s, h, :]` over the edges `e` of row `r`, `s` being the edge's source.
+///
+/// ```
+/// use gnnflow_operators::kernel::weighted;
+///
+/// let mut out = [0f32; 2];
+/// weighted::sum(&[0u32, 2, 3], &[1, 2, 2], &[0.5, 2., 1.], 1, &[1., 10., 100.], 1, &mut out);
+/// assert_eq!(out, [205., 100.]);
+/// ```
+///
+/// # Panics
+/// When lengths disagree or an index is past the last row of `x`.
+pub fn sum<P: Offset, T: Element>(
+    indptr: &[P],
+    indices: &[u32],
+    weights: &[T::Acc],
+    heads: usize,
+    x: &[T],
+    width: usize,
+    out: &mut [T::Acc],
+) {
+    assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
+    let weight = ByEdge { weights, heads, edges: None };
+    Rows { indptr, indices, x, heads, width, weight, scale: Scale::One }.run(out);
+}
+
+/// Gradient of [`sum`] with respect to `x`: each source sums its rows' gradients by the weights of its edges.
+///
+/// # Panics
+/// As [`sum`].
+pub fn backward_rows<A: Real>(
+    by_source: &Transpose,
+    weights: &[A],
+    heads: usize,
+    gradient: &[A],
+    width: usize,
+    out: &mut [A],
+) {
+    let Transpose { indptr, indices, edges } = by_source;
+    assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
+    let weight = ByEdge { weights, heads, edges: Some(edges) };
+    Rows { indptr, indices, x: gradient, heads, width, weight, scale: Scale::One }.run(out);
+}
+
+/// Gradient of [`sum`] with respect to the weights: `out[e, h] = gradient[r, h, :] · x[s, h, :]`.
+///
+/// # Panics
+/// As [`sum`].
+pub fn backward_weights<P: Offset, T: Element>(
+    indptr: &[P],
+    indices: &[u32],
+    gradient: &[T::Acc],
+    heads: usize,
+    x: &[T],
+    width: usize,
+    out: &mut [T::Acc],
+) {
+    let (rows, columns) = (indptr.len() - 1, heads * width);
+    assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
+    assert_eq!(out.len(), indices.len() * heads, "a weight for every edge and head");
+    if heads == 0 {
+        return;
+    }
+    let task = |(first, out): (usize, &mut [T::Acc])| {
+        let base = indptr[first].at();
+        let last = indptr[(first + ROWS).min(rows)].at();
+        for row in first..(first + ROWS).min(rows) {
+            let g = &gradient[row * columns..][..columns];
+            for e in indptr[row].at()..indptr[row + 1].at() {
+                if e + 4 < last {
+                    prefetch(x.as_ptr().wrapping_add(indices[e + 4] as usize * columns), size_of::<T>() * columns);
+                }
+                let source = &x[indices[e] as usize * columns..][..columns];
+                dot_by_head(g, source, width, &mut out[(e - base) * heads..][..heads]);
+            }
+        }
+    };
+    if indices.len() * columns < SMALL {
+        split_by_row(indptr, heads, out).into_iter().for_each(task);
+    } else {
+        split_by_row(indptr, heads, out).into_par_iter().for_each(task);
+    }
+}
+
+/// Products are summed in this many interleaved sums, the same on every instruction set.
+const PARTIAL: usize = 16;
+
+/// Adds up `partial` as a tree.
+#[inline(always)]
+pub(super) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
+    let mut half = PARTIAL / 2;
+    while half > 0 {
+        for k in 0..half {
+            partial[k] = partial[k] + partial[k + half];
+        }
+        half /= 2;
+    }
+    partial[0]
+}
+
+/// `Σ a·b` in a fixed order that vectorises.
+#[inline(always)]
+pub(super) fn dot<A: Real, T: Element<Acc = A>>(a: &[A], b: &[T]) -> A {
+    let mut partial = [A::ZERO; PARTIAL];
+    let (a, b) = (a.chunks_exact(PARTIAL), b.chunks_exact(PARTIAL));
+    for (k, (&a, &b)) in a.remainder().iter().zip(b.remainder()).enumerate() {
+        partial[k] += a * b.widen();
+    }
+    for (a, b) in a.zip(b) {
+        for k in 0..PARTIAL {
+            partial[k] += a[k] * b[k].widen();
+        }
+    }
+    tree(partial)
+}
+
+multiversion! {
+    /// `out[h] = a[h, :] · b[h, :]`
+    pub(super) fn dot_by_head [A: Real, T: Element<Acc = A>] (a: &[A], b: &[T], width: usize, out: &mut [A]) {
+        for (h, out) in out.iter_mut().enumerate() {
+            *out = dot(&a[h * width..][..width], &b[h * width..][..width]);
+        }
+    }
+}
