@@ -79,15 +79,15 @@ impl Params {
         })
     }
 
-    /// Names, shapes and values, for a file.
+    /// Names, shapes and values, in order, for a file.
     ///
     /// # Errors
     /// When the device fails.
-    pub fn export(&self) -> Result<Vec<(String, Vec<usize>, Vec<f32>)>> {
+    pub fn export(&self) -> Result<Vec<Param>> {
         let each = |(name, var): &(String, Var)| {
             let mut values = Vec::new();
             read(var, |v| values = v.to_vec())?;
-            Ok((name.clone(), var.dims().to_vec(), values))
+            Ok(Param { name: name.clone(), shape: var.dims().to_vec(), values })
         };
         self.vars.iter().map(each).collect()
     }
@@ -115,6 +115,17 @@ impl Params {
         }
         Ok(())
     }
+}
+
+/// A parameter as it goes into a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Its name.
+    pub name: String,
+    /// Its shape, rows first.
+    pub shape: Vec<usize>,
+    /// Its numbers, row-major.
+    pub values: Vec<f32>,
 }
 
 /// Calls `f` with the elements of `t`, copied only if they are on another device or not contiguous.

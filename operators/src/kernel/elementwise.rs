@@ -196,18 +196,15 @@ pub fn activate_backward<A: Real>(
 ) {
     assert!(x.len() == out.len() && x.len() == gradient.len(), "as many numbers out as in");
     with_curve!(activation, A, |curve| {
-        let task = |(piece, ((x, g), out)): (usize, ((&[A], &[A]), &mut [A]))| match dropout {
+        let task = |piece: usize, x: &[A], g: &[A], out: &mut [A]| match dropout {
             None => slope_piece(curve, x, g, out),
             Some(dropout) => slope_dropout_piece(curve, dropout, (piece * PIECE) as u64, x, g, out),
         };
         if x.len() <= PIECE {
-            task((0, ((x, gradient), out)));
+            task(0, x, gradient, out);
         } else {
-            x.par_chunks(PIECE)
-                .zip(gradient.par_chunks(PIECE))
-                .zip(out.par_chunks_mut(PIECE))
-                .enumerate()
-                .for_each(task);
+            let pieces = x.par_chunks(PIECE).zip(gradient.par_chunks(PIECE)).zip(out.par_chunks_mut(PIECE));
+            pieces.enumerate().for_each(|(piece, ((x, g), out))| task(piece, x, g, out));
         }
     });
 }

@@ -34,9 +34,9 @@ pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &m
     assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient for each row and head");
     out.par_chunks_mut(ROWS * columns).zip(gradient.par_chunks(ROWS * heads)).for_each(|(out, g)| {
         for (out, g) in out.chunks_exact_mut(columns).zip(g.chunks_exact(heads)) {
-            for h in 0..heads {
+            for (h, &g) in g.iter().enumerate() {
                 let head = h * width..(h + 1) * width;
-                out[head.clone()].iter_mut().zip(&a[head]).for_each(|(o, &a)| *o = g[h] * a);
+                out[head.clone()].iter_mut().zip(&a[head]).for_each(|(o, &a)| *o = g * a);
             }
         }
     });
@@ -63,10 +63,10 @@ multiversion! {
     fn add_scaled [A: Real] (x: &[A], gradient: &[A], heads: usize, sums: &mut [A]) {
         let (columns, width) = (sums.len(), sums.len() / heads);
         for (x, g) in x.chunks_exact(columns).zip(gradient.chunks_exact(heads)) {
-            for h in 0..heads {
+            for (h, &g) in g.iter().enumerate() {
                 let head = h * width..(h + 1) * width;
                 for (sum, &x) in sums[head.clone()].iter_mut().zip(&x[head]) {
-                    *sum += g[h] * x;
+                    *sum += g * x;
                 }
             }
         }
@@ -115,6 +115,6 @@ pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &
 
 /// Columns of a row and of a head.
 fn shape<A>(vectors: &[A], heads: usize) -> (usize, usize) {
-    assert!(heads > 0 && !vectors.is_empty() && vectors.len() % heads == 0, "a vector for each head");
+    assert!(heads > 0 && !vectors.is_empty() && vectors.len().is_multiple_of(heads), "a vector for each head");
     (vectors.len(), vectors.len() / heads)
 }

@@ -8,7 +8,9 @@ use super::element::{Element, Real, load_plain};
 /// `N` numbers side by side.
 ///
 /// # Safety
-/// Every method may only run on a machine that has the instruction set of the implementing type.
+/// Every method may only run on a machine that has the instruction set of the implementing type, and on pointers that are good
+/// for the numbers that it reads or writes.
+#[allow(clippy::missing_safety_doc)] // said above, once for all
 pub trait Lanes: Copy {
     /// One lane.
     type Scalar: Real;

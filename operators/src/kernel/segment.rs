@@ -78,9 +78,9 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
         for (k, out) in out.chunks_exact_mut(width).enumerate() {
             let row = chunk * ROWS + k;
             out.fill(NO_EDGE);
-            for e in indptr[row].at()..indptr[row + 1].at() {
-                let source = indices[e] as usize;
-                keep_larger(&x[source * width..][..width], e as u32, e == indptr[row].at(), &mut best, out);
+            let edges = indptr[row].at()..indptr[row + 1].at();
+            for (e, &source) in edges.clone().zip(&indices[edges.clone()]) {
+                keep_larger(&x[source as usize * width..][..width], e as u32, e == edges.start, &mut best, out);
             }
         }
     };

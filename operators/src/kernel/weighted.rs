@@ -103,7 +103,7 @@ pub(super) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
     let mut half = PARTIAL / 2;
     while half > 0 {
         for k in 0..half {
-            partial[k] = partial[k] + partial[k + half];
+            partial[k] += partial[k + half];
         }
         half /= 2;
     }

@@ -45,7 +45,7 @@ pub fn weighted_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
 
 /// Heads and columns of a head.
 fn split(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
-    if heads == 0 || columns % heads != 0 {
+    if heads == 0 || !columns.is_multiple_of(heads) {
         bail!("{op}: {columns} columns are not {heads} heads");
     }
     Ok(columns / heads)

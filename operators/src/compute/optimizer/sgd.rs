@@ -40,7 +40,7 @@ multiversion! {
         for ((p, &g), v) in params.iter_mut().zip(gradient).zip(velocity) {
             let g = g + penalty * *p;
             *v = momentum * *v + g;
-            *p = *p - rate * if nesterov { g + momentum * *v } else { *v };
+            *p -= rate * if nesterov { g + momentum * *v } else { *v };
         }
     }
 }
@@ -48,7 +48,7 @@ multiversion! {
 multiversion! {
     fn update_plain(rate: f32, penalty: f32, params: &mut [f32], gradient: &[f32]) {
         for (p, &g) in params.iter_mut().zip(gradient) {
-            *p = *p - rate * (g + penalty * *p);
+            *p -= rate * (g + penalty * *p);
         }
     }
 }
