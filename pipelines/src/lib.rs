@@ -1,9 +1,11 @@
 //! `pipeline.toml`, checked, planned and run.
 
 mod error;
+pub mod plan;
 pub mod spec;
 pub mod summary;
 
 pub use error::{Error, Fault};
+pub use plan::Plan;
 pub use spec::Spec;
 pub use summary::Summary;

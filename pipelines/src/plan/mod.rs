@@ -1,0 +1,275 @@
+//! What a run will do and need, before it does anything: stages, who works on what, memory, disk, messages.
+//!
+//! Everything is arithmetic over the pipeline file and the graph's sizes. The formulas are upper bounds where a bound can be
+//! had (fanouts bound a batch), and say "about" where only an average can (all neighbours of a skewed graph).
+
+mod model;
+mod sizes;
+mod text;
+
+pub use model::{Layer, layers};
+pub use sizes::{PartSize, Sizes};
+
+use crate::Error;
+use crate::spec::{OptimizerKind, Spec, Topology};
+use serde::Serialize;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// What a run will do and need. `Display` prints it as text, serde as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// The pipeline's name.
+    pub name: String,
+    /// The stages that will run, in order.
+    pub stages: Vec<String>,
+    /// The graph.
+    pub graph: Sizes,
+    /// Partition method.
+    pub method: String,
+    /// Where the structure is kept.
+    pub topology: String,
+    /// The folder of the prepared dataset.
+    pub dataset: PathBuf,
+    /// Bytes of the prepared dataset.
+    pub disk_bytes: u64,
+    /// What preparing keeps in memory: `partition.memory` and 16 bytes a node for the arrays over all nodes.
+    pub prepare_bytes: u64,
+    /// Each process.
+    pub processes: Vec<Process>,
+    /// The layers of the model.
+    pub layers: Vec<Layer>,
+    /// Parameters of all layers; `None` while the number of classes is unknown, or for a registered layer.
+    pub parameters: Option<u64>,
+    /// Training.
+    pub training: Option<Training>,
+}
+
+/// One process of the run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Process {
+    /// Its number.
+    pub rank: usize,
+    /// The partitions that it hosts.
+    pub parts: Range<usize>,
+    /// Nodes of those.
+    pub nodes: u64,
+    /// Edges of those.
+    pub edges: u64,
+    /// Compute threads.
+    pub threads: usize,
+    /// What it needs while training.
+    pub memory: Memory,
+}
+
+/// What a process needs while training, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// Structure, mapped: of its partitions, or of all when replicated. The system may drop and re-read it.
+    pub topology: u64,
+    /// Features of its partitions, mapped.
+    pub features: u64,
+    /// Blocks and fetched features of the batches under way: partitions × `train.window` × one batch, and one batch is
+    /// nodes × (width × 4 + 8) + edges × 8.
+    pub batches: u64,
+    /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
+    /// nodes × width × 4.
+    pub activations: u64,
+    /// Parameters, their gradients of each partition, and the optimiser's state.
+    pub parameters: u64,
+    /// The program, its threads' stacks, buffers of sockets.
+    pub program: u64,
+}
+
+impl Memory {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.heap() + self.topology + self.features
+    }
+
+    /// What is not backed by files.
+    pub fn heap(&self) -> u64 {
+        self.batches + self.activations + self.parameters + self.program
+    }
+}
+
+/// The work of an epoch.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Training {
+    /// Epochs, unless stopped early.
+    pub epochs: usize,
+    /// Steps in an epoch: the largest partition's train nodes over `train.batch`.
+    pub steps_per_epoch: u64,
+    /// Whether the number of train nodes is known; if not, all nodes are assumed, and steps are at most these.
+    pub exact: bool,
+    /// Seeds in a step, all partitions together; at most.
+    pub seeds: u64,
+    /// Nodes of the largest batch: first its seeds, then the list after each hop.
+    pub batch_nodes: Vec<u64>,
+    /// Edges of the largest batch in each hop.
+    pub batch_edges: Vec<u64>,
+    /// Rounds of messages in a step: 2 (L − 1) to sample and 2 to fetch with several processes, none with one. A replicated
+    /// topology leaves the 2.
+    pub rounds_per_step: u64,
+    /// Bytes between processes in a step: requests, replies, features, gradients; at most.
+    pub bytes_per_step: u64,
+    /// Messages between processes in a step; about.
+    pub messages_per_step: u64,
+}
+
+/// Messages are at most this large.
+const MESSAGE_BYTES: u64 = 256 << 10;
+const PROGRAM_BYTES: u64 = 64 << 20;
+
+impl Plan {
+    /// Plans `spec` on `processes` processes, `local` of which share this machine.
+    ///
+    /// # Errors
+    /// More processes than partitions; input that is missing or unreadable.
+    pub fn new(spec: &Spec, processes: usize, local: usize) -> Result<Self, Error> {
+        let graph = Sizes::of(spec)?;
+        spec.check_processes(processes, graph.parts.len())?;
+        let classes = graph.classes.unwrap_or(0) as usize;
+        let layers = spec.model.as_ref().map_or_else(Vec::new, |model| model::layers(model, graph.features, classes));
+        let known = graph.classes.is_some();
+        let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
+        let parameters = parameters.filter(|_| spec.model.is_some());
+        let training = Training::new(spec, &graph, processes, parameters.unwrap_or(0));
+        let first = |rank: usize| (rank * graph.parts.len()).div_ceil(processes);
+        let process = |rank| {
+            Process::new(spec, &graph, rank, first(rank)..first(rank + 1), &layers, parameters, &training, local)
+        };
+        let processes = (0..processes).map(process).collect();
+        let columns = graph.nodes * 16;
+        let bytes = |part: &PartSize| part.topology_bytes + part.feature_bytes;
+        Ok(Self {
+            name: spec.name.clone(),
+            stages: stages(spec, &graph),
+            method: spec.partition.method.clone(),
+            topology: spec.partition.topology.to_string(),
+            dataset: spec.dataset_folder().to_owned(),
+            disk_bytes: graph.parts.iter().map(bytes).sum::<u64>() + columns,
+            prepare_bytes: if graph.prepared { 0 } else { spec.partition.memory.0 + 16 * graph.nodes },
+            graph,
+            processes,
+            layers,
+            parameters,
+            training,
+        })
+    }
+}
+
+fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
+    let mut stages = Vec::new();
+    match &spec.graph.generate {
+        Some(generate) if !graph.prepared && !generate.generator().is_written(generate.folder()) => {
+            stages.push(format!("generate ({})", generate.kind));
+        }
+        _ => {}
+    }
+    stages.push(if graph.prepared { "open the prepared dataset".into() } else { "prepare".into() });
+    stages.extend(spec.train.as_ref().map(|train| format!("train ({})", train.schedule)));
+    if let Some(infer) = &spec.infer {
+        let named = [(infer.predictions, "predictions"), (infer.embeddings, "embeddings")];
+        let outputs: Vec<&str> = named.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name).collect();
+        stages.push(format!("infer ({})", outputs.join(", ")));
+    }
+    stages
+}
+
+impl Training {
+    fn new(spec: &Spec, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
+        let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
+        let batch = train.batch as u64;
+        let most = graph.parts.iter().map(|part| part.train).max().unwrap_or(0);
+        let seeds = graph.parts.iter().map(|part| part.train.min(batch)).sum();
+        let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
+        let (mut batch_nodes, mut batch_edges) = (vec![most.min(batch)], Vec::new());
+        let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
+        for &fanout in &fanouts {
+            let nodes = batch_nodes.last().copied().unwrap_or(0);
+            let degree = if fanout < 0 { mean_degree } else { fanout as f64 };
+            let edges = ((nodes as f64 * degree).ceil() as u64).min(graph.edges);
+            batch_edges.push(edges);
+            batch_nodes.push((nodes + edges).min(graph.nodes));
+        }
+        let hops = fanouts.len() as u64;
+        let partitioned = spec.partition.topology == Topology::Partitioned;
+        let rounds_per_step = match (processes, hops) {
+            (1, _) | (_, 0) => 0,
+            _ if partitioned => 2 * (hops - 1) + 2,
+            _ => 2,
+        };
+        let w = processes as u64;
+        // With w processes, (w - 1) / w of what a batch touches lives elsewhere.
+        let remote = |bytes: u64| bytes * (w - 1) / w * graph.parts.len() as u64;
+        let all_nodes = batch_nodes.last().copied().unwrap_or(0);
+        let ask = if partitioned { batch_nodes.iter().take(hops as usize).skip(1).sum::<u64>() * 8 } else { 0 };
+        let answer = if partitioned { batch_edges.iter().skip(1).sum::<u64>() * 4 } else { 0 };
+        let fetch = if hops == 0 { 0 } else { all_nodes * (8 + (graph.features * graph.feature_bytes) as u64) };
+        let gradients = graph.parts.len() as u64 * parameters * 4 * (w - 1);
+        let bytes_per_step = remote(ask + answer + fetch) + gradients;
+        let pairs = w * (w - 1);
+        Some(Self {
+            epochs: train.epochs,
+            steps_per_epoch: most.div_ceil(batch),
+            exact: graph.train.is_some(),
+            seeds,
+            batch_nodes,
+            batch_edges,
+            rounds_per_step,
+            bytes_per_step,
+            messages_per_step: if w == 1 { 0 } else { pairs * (rounds_per_step + 1) + bytes_per_step / MESSAGE_BYTES },
+        })
+    }
+}
+
+impl Process {
+    #[expect(clippy::too_many_arguments, reason = "what a process needs depends on all of the plan so far")]
+    fn new(
+        spec: &Spec,
+        graph: &Sizes,
+        rank: usize,
+        parts: Range<usize>,
+        layers: &[Layer],
+        parameters: Option<u64>,
+        training: &Option<Training>,
+        local: usize,
+    ) -> Self {
+        let own = &graph.parts[parts.clone()];
+        let sum = |of: fn(&PartSize) -> u64, parts: &[PartSize]| parts.iter().map(of).sum::<u64>();
+        let replicated = spec.partition.topology == Topology::Replicated;
+        let mut memory = Memory {
+            topology: sum(|part| part.topology_bytes, if replicated { &graph.parts } else { own }),
+            features: sum(|part| part.feature_bytes, own),
+            program: PROGRAM_BYTES,
+            ..Memory::default()
+        };
+        if let (Some(training), Some(train)) = (training, &spec.train) {
+            let nodes = &training.batch_nodes;
+            let all = nodes.last().copied().unwrap_or(0);
+            let one = all * (graph.features as u64 * 4 + 8) + training.batch_edges.iter().sum::<u64>() * 8;
+            memory.batches = own.len() as u64 * train.window as u64 * one;
+            // Layer l reads the list after hop L - l and writes the one before.
+            let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
+            let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);
+            memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4);
+            let state = match train.optimizer.kind {
+                OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
+                OptimizerKind::Adam | OptimizerKind::Adamw => 2,
+            };
+            memory.parameters = parameters.unwrap_or(0) * 4 * (1 + state + graph.parts.len() as u64);
+        }
+        Self {
+            rank,
+            nodes: sum(|part| part.nodes, own),
+            edges: sum(|part| part.edges, own),
+            threads: spec.train.as_ref().map_or(1, |train| train.threads(local)),
+            parts,
+            memory,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,82 @@
+use super::*;
+use crate::spec::Registered;
+use std::path::Path;
+
+fn plan(text: &str, processes: usize) -> Result<Plan, Error> {
+    let spec = Spec::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default())?;
+    Plan::new(&spec, processes, processes)
+}
+
+const PLANTED: &str = "[graph]\ngenerate = { nodes = 2000000, edges = 30000000, features = 100, classes = 10 }\n\
+    [partition]\nparts = 4\n[model]\nlayers = 3\nhidden = 256\n[train]\nfanouts = [15, 10, 5]\nthreads = 1";
+
+#[test]
+fn sizes_come_from_the_generator_before_anything_is_written() {
+    let plan = plan(PLANTED, 2).unwrap();
+    assert_eq!((plan.graph.nodes, plan.graph.edges, plan.graph.features), (2_000_000, 60_000_000, 100));
+    assert_eq!(plan.stages, ["generate (planted)", "prepare", "train (mini-batch)"]);
+    assert_eq!(plan.processes.iter().map(|process| process.parts.clone()).collect::<Vec<_>>(), [0..2, 2..4]);
+    assert_eq!(plan.processes.iter().map(|process| process.nodes).sum::<u64>(), 2_000_000);
+    let training = plan.training.as_ref().unwrap();
+    assert_eq!(training.batch_nodes, [1000, 16_000, 176_000, 1_056_000]);
+    assert_eq!(training.batch_edges, [15_000, 160_000, 880_000]);
+    assert_eq!(training.steps_per_epoch, 50);
+    // 2(L - 1) rounds of sampling and 2 of fetching.
+    assert_eq!(training.rounds_per_step, 6);
+    assert_eq!(plan.parameters, Some(2 * 100 * 256 + 256 + 2 * 256 * 256 + 256 + 2 * 256 * 10 + 10));
+}
+
+#[test]
+fn one_process_sends_nothing_and_replicas_only_fetch() {
+    let alone = plan(PLANTED, 1).unwrap().training.unwrap();
+    assert_eq!((alone.rounds_per_step, alone.messages_per_step, alone.bytes_per_step), (0, 0, 0));
+    let text = PLANTED.replace("parts = 4", "parts = 4\ntopology = \"replicated\"");
+    let replicated = plan(&text, 2).unwrap();
+    assert_eq!(replicated.training.as_ref().unwrap().rounds_per_step, 2);
+    let whole: u64 = replicated.graph.parts.iter().map(|part| part.topology_bytes).sum();
+    assert!(replicated.processes.iter().all(|process| process.memory.topology == whole));
+}
+
+#[test]
+fn more_processes_than_partitions_are_refused() {
+    let error = plan(PLANTED, 5).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("more processes (5) than partitions (4)"), "{error}");
+}
+
+#[test]
+fn missing_input_is_an_input_error() {
+    let error = plan("[graph]\nnodes = 'nope.parquet'\nedges = 'e.parquet'", 1).unwrap_err();
+    assert_eq!(error.exit_code(), 3);
+    assert!(error.to_string().contains("/nowhere/nope.parquet"), "{error}");
+}
+
+#[test]
+fn text_and_json_say_the_same() {
+    let plan = plan(PLANTED, 2).unwrap();
+    let text = plan.to_string();
+    for line in
+        ["graph       2,000,000 nodes, at most 60,000,000 edges, 100 features, 10 classes", "step        6 rounds"]
+    {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    let json = serde_json::to_value(&plan).unwrap();
+    assert_eq!(json["graph"]["nodes"], 2_000_000);
+    assert_eq!(json["processes"][1]["parts"]["start"], 2);
+}
+
+#[test]
+fn footers_tell_sizes_of_a_real_graph() {
+    let data =
+        std::env::var("GNNFLOW_TEST_DATA").unwrap_or(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data").into());
+    if !Path::new(&data).join("cora").exists() {
+        return println!("skipped: no graphs in {data}");
+    }
+    let text = format!(
+        "[graph]\nnodes = '{data}/cora/nodes.parquet'\nedges = '{data}/cora/edges.parquet'\nundirected = true\n[partition]\nparts = 2\n\
+         [model]\nkind = 'gcn'\n[train]"
+    );
+    let plan = plan(&text, 1).unwrap();
+    assert_eq!((plan.graph.nodes, plan.graph.features, plan.graph.prepared), (2708, 1433, false));
+    assert!(plan.graph.edges >= 10_556, "{}", plan.graph.edges);
+}

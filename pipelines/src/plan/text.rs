@@ -1,0 +1,102 @@
+//! The plan as text, for people.
+
+use super::Plan;
+use std::fmt;
+
+/// `1234567` as `1,234,567`.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
+}
+
+/// A size for people, three digits of it.
+fn bytes(bytes: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let (mut size, mut unit) = (bytes as f64, 0);
+    while size >= 1024.0 && unit + 1 < units.len() {
+        (size, unit) = (size / 1024.0, unit + 1);
+    }
+    let digits = if unit == 0 || size >= 100.0 { 0 } else { 1 };
+    format!("{size:.digits$} {}", units[unit])
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let graph = &self.graph;
+        let (at_most, not_yet) = if graph.prepared { ("", "") } else { ("at most ", ", not written yet") };
+        writeln!(f, "plan        {}", self.name)?;
+        writeln!(f, "stages      {}", self.stages.join(" → "))?;
+        let classes =
+            graph.classes.map_or("classes unknown yet".into(), |classes| format!("{} classes", count(classes)));
+        let (nodes, edges) = (count(graph.nodes), count(graph.edges));
+        writeln!(f, "graph       {nodes} nodes, {at_most}{edges} edges, {} features, {classes}", graph.features)?;
+        let (folder, disk) = (self.dataset.display(), bytes(self.disk_bytes));
+        writeln!(f, "dataset     {folder}, {at_most}{disk}{not_yet}")?;
+        let method = if graph.prepared { String::new() } else { format!(" by \"{}\"", self.method) };
+        writeln!(f, "partitions  {}{method}, topology {}", graph.parts.len(), self.topology)?;
+        if self.prepare_bytes > 0 {
+            writeln!(f, "prepare     at most {} of memory", bytes(self.prepare_bytes))?;
+        }
+        if !self.layers.is_empty() {
+            let widths: Vec<String> = self.layers.iter().map(|layer| layer.output.to_string()).collect();
+            let parameters =
+                self.parameters.map_or("parameters unknown yet".into(), |n| format!("{} parameters", count(n)));
+            let output = if graph.classes.is_some() {
+                widths.join(" → ")
+            } else {
+                [&widths[..widths.len() - 1], &["?".into()]].concat().join(" → ")
+            };
+            writeln!(f, "model       {} → {output}, {parameters}", graph.features)?;
+        }
+        if let Some(training) = &self.training {
+            let about = if training.exact { "" } else { "at most " };
+            let (steps, seeds) = (count(training.steps_per_epoch), count(training.seeds));
+            writeln!(f, "training    {} epochs of {about}{steps} steps of {about}{seeds} seeds", training.epochs)?;
+            let list = |numbers: &[u64]| numbers.iter().map(|&n| count(n)).collect::<Vec<_>>().join(", ");
+            let (nodes, edges) = (list(&training.batch_nodes), list(&training.batch_edges));
+            writeln!(f, "batch       about {nodes} nodes (seeds, then after each hop); {edges} edges by hop")?;
+            let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
+            let moved = bytes(training.bytes_per_step);
+            writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
+        }
+        for process in &self.processes {
+            let memory = &process.memory;
+            let parts = if process.parts.len() == 1 {
+                format!("partition {}", process.parts.start)
+            } else {
+                format!("partitions {} to {}", process.parts.start, process.parts.end - 1)
+            };
+            let (nodes, edges, threads) = (count(process.nodes), count(process.edges), process.threads);
+            writeln!(
+                f,
+                "process {:<3} {parts}: {nodes} nodes, {at_most}{edges} edges; {threads} threads",
+                process.rank
+            )?;
+            if self.training.is_some() {
+                let (topology, features) = (bytes(memory.topology), bytes(memory.features));
+                writeln!(f, "  mapped    {topology} structure, {features} features")?;
+                let (batches, activations) = (bytes(memory.batches), bytes(memory.activations));
+                let (parameters, program) = (bytes(memory.parameters), bytes(memory.program));
+                writeln!(
+                    f,
+                    "  memory    {batches} batches, {activations} activations, {parameters} parameters, {program} program"
+                )?;
+                writeln!(f, "  together  about {}", bytes(memory.total()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_for_people() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(count), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0, 1023, 1536, 300 << 20, 5 << 40].map(bytes), ["0 B", "1023 B", "1.5 KiB", "300 MiB", "5.0 TiB"]);
+    }
+}
