@@ -2,4 +2,14 @@
 
 pub mod block;
 pub mod compute;
+pub mod fetch;
 pub mod kernel;
+pub mod local_graph;
+pub mod meter;
+pub mod placement;
+pub mod sample;
+pub mod sync;
+#[cfg(test)]
+pub(crate) mod testing;
+pub mod tick;
+pub mod wire;

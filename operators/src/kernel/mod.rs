@@ -31,3 +31,9 @@ pub(crate) fn prefetch<T>(item: *const T) {
     #[cfg(not(target_arch = "x86_64"))]
     let _ = item;
 }
+
+/// Asks the processor to bring a row near.
+#[inline(always)]
+pub(crate) fn prefetch_row(row: &[u8]) {
+    row.chunks(64).for_each(|line| prefetch(line.as_ptr()));
+}

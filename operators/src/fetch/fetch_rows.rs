@@ -1,0 +1,349 @@
+//! Fetches one row per node of each batch from the row's owner.
+//!
+//! *In*: batches with their node list. *Out*: the same batches with `features` (and `degrees`, where wanted). *Kept per
+//! time*: the batches whose rows are under way. *Capabilities*: held with them.
+//!
+//! Questions are lists of ids of at most one message's worth of rows; owners gather rows straight into the wire
+//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::dataflow::StreamVec;
+
+use super::matrix::{Matrix, Number};
+use crate::kernel::prefetch_row;
+use crate::local_graph::LocalGraph;
+use crate::meter::{Meter, Stage};
+use crate::sample::mini_batch::MiniBatch;
+use crate::sync::round_trip::{Errand, RoundTrip};
+use crate::wire::{Header, MESSAGE_BYTES, RowSource, Rows, WireBlock};
+
+/// Where rows come from.
+#[derive(Clone)]
+pub struct FetchFrom {
+    /// This worker's partitions and the partition book.
+    pub graph: Arc<LocalGraph>,
+    /// The rows that this worker holds, by time: one matrix for all times, or a layer's outputs in inference.
+    pub rows: Rc<dyn Fn(u64) -> RowsAt>,
+    /// Whether to bring each node's in-degree along.
+    pub degrees: bool,
+    /// What is counted.
+    pub meter: Rc<Meter>,
+}
+
+/// The rows of one time.
+#[derive(Clone)]
+pub struct RowsAt {
+    /// The rows that this worker holds.
+    pub source: Arc<dyn RowSource>,
+    /// Their number type.
+    pub number: Number,
+    /// Numbers in a row.
+    pub dim: usize,
+}
+
+/// Fetching of rows by owner.
+pub trait FetchRows<'scope> {
+    /// Fetches a row for each node of each batch.
+    fn fetch_rows(self, from: FetchFrom) -> Self;
+}
+
+impl<'scope> FetchRows<'scope> for StreamVec<'scope, u64, MiniBatch> {
+    fn fetch_rows(self, from: FetchFrom) -> Self {
+        let me = self.scope().index();
+        self.round_trip("fetch_rows", || FetchErrand { me, from: from.clone() })
+    }
+}
+
+struct FetchErrand {
+    me: usize,
+    from: FetchFrom,
+}
+
+impl FetchErrand {
+    fn rows_per_message(&self, tick: u64) -> usize {
+        let rows = (self.from.rows)(tick);
+        (MESSAGE_BYTES / (rows.number.bytes() * rows.dim + 4)).max(1)
+    }
+
+    /// Makes room for the rows of `batch`, once.
+    fn prepare(&self, tick: u64, batch: &mut MiniBatch) {
+        if batch.features.dim == 0 {
+            let rows = (self.from.rows)(tick);
+            batch.features = Matrix::zeros(rows.number, batch.nodes.len(), rows.dim);
+            if self.from.degrees {
+                batch.degrees = vec![0; batch.nodes.len()];
+            }
+        }
+    }
+}
+
+impl Errand<MiniBatch> for FetchErrand {
+    fn partition(&self, batch: &MiniBatch) -> u32 {
+        batch.key.partition
+    }
+
+    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+        let (graph, me) = (&self.from.graph, self.me);
+        batch.features = Matrix::default();
+        if graph.is_whole() {
+            return Vec::new();
+        }
+        let per_message = self.rows_per_message(tick);
+        let questions = self.from.meter.time(Stage::Fetch, || {
+            batch.places.iter_mut().for_each(Vec::clear);
+            batch.places.resize(graph.placement().workers(), Vec::new());
+            for (place, &node) in batch.nodes.iter().enumerate() {
+                batch.places[graph.worker_of(node)].push(place as u32);
+            }
+            let mut questions = Vec::new();
+            for (worker, places) in batch.places.iter().enumerate().filter(|&(worker, _)| worker != me) {
+                for (seq, places) in places.chunks(per_message).enumerate() {
+                    let header = Header {
+                        to: worker as u32,
+                        from: me as u32,
+                        partition: batch.key.partition,
+                        tag: 0,
+                        key: tick,
+                        seq: seq as u32,
+                        aux: places.len() as u32,
+                    };
+                    let nodes = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+                    questions.push(WireBlock::new(header, Vec::new(), nodes, Rows::None));
+                }
+            }
+            questions
+        });
+        questions.iter().for_each(|question| self.from.meter.sent(me, question));
+        batch.rounds += if questions.is_empty() { 0 } else { 2 };
+        questions
+    }
+
+    fn answer(&mut self, tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let (asked, nodes) = (question.header(), question.ids());
+        let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
+        let answer = self.from.meter.time(Stage::Fetch, || {
+            for &node in nodes {
+                assert!(graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+            }
+            let degrees = if self.from.degrees { nodes.iter().map(|&n| graph.degree(n)).collect() } else { Vec::new() };
+            let header = Header { to: asked.from, from: self.me as u32, ..asked };
+            WireBlock::new(header, Vec::new(), degrees, Rows::Gather(rows.source, nodes.to_vec()))
+        });
+        self.from.meter.sent(self.me, &answer);
+        reply(answer);
+    }
+
+    fn here(&mut self, tick: u64, batch: &mut MiniBatch) {
+        self.from.meter.time(Stage::Fetch, || {
+            self.prepare(tick, batch);
+            let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
+            let row_bytes = rows.number.bytes() * rows.dim;
+            assert_eq!(rows.source.row_bytes(), row_bytes, "the row source has other rows");
+            let MiniBatch { features, degrees, nodes, places, .. } = batch;
+            let (bytes, wanted) = (features.bytes_mut(), self.from.degrees);
+            let mut place_row = |place: usize, ahead: Option<usize>| {
+                if let Some(ahead) = ahead {
+                    prefetch_row(rows.source.row(nodes[ahead]));
+                }
+                let target = &mut bytes[place * row_bytes..(place + 1) * row_bytes];
+                target.copy_from_slice(rows.source.row(nodes[place]));
+                if wanted {
+                    degrees[place] = graph.degree(nodes[place]);
+                }
+            };
+            if graph.is_whole() {
+                (0..nodes.len()).for_each(|place| place_row(place, Some(place + AHEAD).filter(|&p| p < nodes.len())));
+            } else {
+                let mine = &places[self.me];
+                for (i, &place) in mine.iter().enumerate() {
+                    place_row(place as usize, mine.get(i + AHEAD).map(|&p| p as usize));
+                }
+            }
+        });
+    }
+
+    fn receive(&mut self, tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+        let header = answer.header();
+        let first = header.seq as usize * self.rows_per_message(tick);
+        self.from.meter.time(Stage::Fetch, || {
+            self.prepare(tick, batch);
+            let MiniBatch { features, degrees, places, .. } = batch;
+            let places = &places[header.from as usize][first..first + header.aux as usize];
+            let row_bytes = features.row_bytes();
+            assert_eq!(answer.row_bytes(), places.len() * row_bytes, "worker {} sent other rows", header.from);
+            let bytes = features.bytes_mut();
+            let mut places_left = places.iter();
+            answer.for_each_row_bytes(|rows| {
+                for row in rows.chunks_exact(row_bytes) {
+                    let place = *places_left.next().expect("as many places as rows") as usize;
+                    bytes[place * row_bytes..(place + 1) * row_bytes].copy_from_slice(row);
+                }
+            });
+            if self.from.degrees {
+                places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
+            }
+        });
+    }
+
+    fn is_last(&self, _answer: &WireBlock) -> bool {
+        true // every question has one answer
+    }
+
+    fn complete(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
+}
+
+/// How many rows ahead a gather asks the memory for.
+const AHEAD: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use gnnflow_data::rng::Permutation;
+    use timely::dataflow::operators::core::Inspect;
+    use timely::dataflow::operators::vec::ToStream;
+
+    use super::super::matrix::Values;
+    use super::*;
+    use crate::kernel::sample::Fanout;
+    use crate::sample::mini_batch::BatchKey;
+    use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+    use crate::testing::{Adjacency, TellingRows, book, local, random_graph};
+
+    /// What a batch looks like when it has been sampled and fetched.
+    #[derive(Clone, Debug, PartialEq)]
+    struct Seen {
+        nodes: Vec<u32>,
+        blocks: Vec<(Vec<u32>, Vec<u32>)>,
+        features: Vec<f32>,
+        degrees: Vec<u32>,
+    }
+
+    fn seen(batch: &MiniBatch) -> Seen {
+        let Values::F32(features) = &batch.features.values else { panic!("features are f32 here") };
+        Seen {
+            nodes: batch.nodes.clone(),
+            blocks: batch.blocks.iter().map(|b| (b.indptr().to_vec(), b.indices().to_vec())).collect(),
+            features: features.clone(),
+            degrees: batch.degrees.clone(),
+        }
+    }
+
+    /// Distinct seeds of a batch, all of its partition; none for an empty partition.
+    fn seeds(range: std::ops::Range<u32>, step: u32) -> Vec<u32> {
+        let key = gnnflow_data::rng::Key::new(u64::from(step), gnnflow_data::rng::Purpose::Shuffle);
+        let order = Permutation::new(key, u64::from(range.end - range.start));
+        (0..order.len().min(9)).map(|i| range.start + order.at(i) as u32).collect()
+    }
+
+    const STEPS: u32 = 3;
+    const DIM: usize = 5;
+
+    /// All batches of a run on `workers` workers, by step and partition.
+    fn run(
+        graph: &Adjacency,
+        parts: usize,
+        fanouts: &[Fanout],
+        workers: usize,
+        replicated: bool,
+    ) -> Vec<(BatchKey, Seen)> {
+        let (graph, fanouts) = (graph.clone(), fanouts.to_vec());
+        let (send, receive) = mpsc::channel();
+        let send = std::sync::Mutex::new(send);
+        let nodes = graph.len() as u32;
+        timely::execute(timely::Config::process(workers), move |worker| {
+            let (index, send) = (worker.index(), send.lock().unwrap().clone());
+            let local = Arc::new(local(&graph, &book(nodes, parts), workers, index, replicated));
+            let meter = Rc::new(Meter::default());
+            let rows = RowsAt { source: Arc::new(TellingRows::new(nodes, DIM)), number: Number::F32, dim: DIM };
+            let counted = meter.clone();
+            worker.dataflow::<u64, _, _>(|scope| {
+                let batches: Vec<MiniBatch> = (local.placement().parts_of(index))
+                    .flat_map(|part| {
+                        let range = local.range(part);
+                        (0..STEPS).map(move |step| {
+                            let key = BatchKey { epoch: 4, step, partition: part as u32 * 10 + step };
+                            MiniBatch::new(key, seeds(range.clone(), step))
+                        })
+                    })
+                    .collect();
+                let mut stream = batches.to_stream(scope);
+                let pool = CompactorPool::default();
+                for (hop, fanout) in fanouts.iter().enumerate() {
+                    stream = stream.sample_hop(Hop {
+                        graph: local.clone(),
+                        seed: 7,
+                        hop: hop as u32,
+                        choice: Choice::Fanout(*fanout),
+                        last: hop + 1 == fanouts.len(),
+                        pool: pool.clone(),
+                        meter: meter.clone(),
+                    });
+                }
+                stream
+                    .fetch_rows(FetchFrom {
+                        graph: local.clone(),
+                        rows: Rc::new(move |_| rows.clone()),
+                        degrees: true,
+                        meter: meter.clone(),
+                    })
+                    .inspect(move |batch| send.send((batch.key, seen(batch))).unwrap());
+            });
+            while worker.step_or_park(None) {}
+            assert!(workers > 1 || counted.messages() == 0, "one worker has nobody to ask");
+        })
+        .unwrap();
+        let mut all: Vec<_> = receive.into_iter().collect();
+        all.sort_by_key(|(key, _)| *key);
+        all
+    }
+
+    #[test]
+    fn batches_have_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
+        let graph = random_graph(200, 12);
+        for fanouts in [
+            vec![Fanout::All],
+            vec![Fanout::Uniform { k: 3 }, Fanout::Uniform { k: 2 }, Fanout::All],
+            vec![Fanout::UniformWithReplacement { k: 4 }, Fanout::Uniform { k: 1 }],
+        ] {
+            let one = run(&graph, 4, &fanouts, 1, false);
+            assert_eq!(one.len(), 4 * STEPS as usize);
+            for (workers, replicated) in [(2, false), (4, false), (2, true), (3, true)] {
+                assert_eq!(run(&graph, 4, &fanouts, workers, replicated), one, "{fanouts:?} on {workers}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_degrees_and_full_neighbourhoods_are_those_of_the_graph() {
+        let graph = random_graph(120, 9);
+        for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false) {
+            for (i, &node) in batch.nodes.iter().enumerate() {
+                let expected: Vec<f32> = (0..DIM).map(|column| node as f32 + column as f32 / 1000.0).collect();
+                assert_eq!(batch.features[i * DIM..(i + 1) * DIM], expected);
+                let loops = graph[node as usize].iter().filter(|&&n| n == node).count();
+                assert_eq!(batch.degrees[i] as usize, graph[node as usize].len() - loops);
+            }
+            for (indptr, indices) in &batch.blocks {
+                for dst in 0..indptr.len() - 1 {
+                    let sources = &indices[indptr[dst] as usize..indptr[dst + 1] as usize];
+                    let sources: Vec<u32> = sources.iter().map(|&i| batch.nodes[i as usize]).collect();
+                    assert_eq!(sources, graph[batch.nodes[dst] as usize]);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn answers_larger_than_a_message_arrive_whole() {
+        let nodes = 100_000;
+        let mut graph: Adjacency = vec![vec![]; nodes as usize];
+        graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 400 KB of samples
+        graph[0] = vec![nodes - 1];
+        let fanouts = [Fanout::All, Fanout::All];
+        let one = run(&graph, 2, &fanouts, 1, false);
+        assert_eq!(run(&graph, 2, &fanouts, 2, false), one);
+    }
+}

@@ -1,0 +1,90 @@
+//! A row matrix in the number type of the feature files.
+
+use half::{bf16, f16};
+
+/// The number type of a [`Matrix`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Number {
+    /// 32-bit floats.
+    #[default]
+    F32,
+    /// 16-bit IEEE floats.
+    F16,
+    /// 16-bit brain floats.
+    Bf16,
+}
+
+impl Number {
+    /// Bytes of one number.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Number::F32 => 4,
+            Number::F16 | Number::Bf16 => 2,
+        }
+    }
+}
+
+/// Rows of `dim` numbers, one after the other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    /// The numbers, row by row.
+    pub values: Values,
+    /// Numbers in a row.
+    pub dim: usize,
+}
+
+/// The numbers of a [`Matrix`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Values {
+    /// 32-bit floats.
+    F32(Vec<f32>),
+    /// 16-bit IEEE floats.
+    F16(Vec<f16>),
+    /// 16-bit brain floats.
+    Bf16(Vec<bf16>),
+}
+
+impl Default for Matrix {
+    fn default() -> Self {
+        Self { values: Values::F32(Vec::new()), dim: 0 }
+    }
+}
+
+impl Matrix {
+    /// A matrix of zeros.
+    pub fn zeros(number: Number, rows: usize, dim: usize) -> Self {
+        let values = match number {
+            Number::F32 => Values::F32(vec![0.0; rows * dim]),
+            Number::F16 => Values::F16(vec![f16::ZERO; rows * dim]),
+            Number::Bf16 => Values::Bf16(vec![bf16::ZERO; rows * dim]),
+        };
+        Self { values, dim }
+    }
+
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.dim
+            * match self.values {
+                Values::F32(_) => Number::F32.bytes(),
+                Values::F16(_) | Values::Bf16(_) => Number::Bf16.bytes(),
+            }
+    }
+
+    /// The matrix as bytes, in native order.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.values {
+            Values::F32(values) => bytemuck::cast_slice(values),
+            Values::F16(values) => bytemuck::cast_slice(values),
+            Values::Bf16(values) => bytemuck::cast_slice(values),
+        }
+    }
+
+    /// The matrix as bytes to write to.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        match &mut self.values {
+            Values::F32(values) => bytemuck::cast_slice_mut(values),
+            Values::F16(values) => bytemuck::cast_slice_mut(values),
+            Values::Bf16(values) => bytemuck::cast_slice_mut(values),
+        }
+    }
+}

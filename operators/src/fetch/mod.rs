@@ -1,0 +1,4 @@
+//! Getting rows (features, a layer's outputs) from the workers that own them.
+
+pub mod fetch_rows;
+pub mod matrix;

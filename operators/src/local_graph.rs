@@ -1,0 +1,194 @@
+//! The part of the graph that one worker holds.
+
+use std::sync::Arc;
+
+use gnnflow_data::PartitionBook;
+
+use crate::kernel::sample::Partitions;
+use crate::placement::Placement;
+
+/// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbours (global ids,
+/// ascending) of its `i`-th node.
+pub trait InEdges: Send + Sync {
+    /// One entry per core node and one more, never decreasing from 0.
+    fn indptr(&self) -> &[i64];
+    /// Global ids.
+    fn indices(&self) -> &[u32];
+}
+
+/// A CSC in memory, for tests and for graphs that come from elsewhere than a prepared dataset.
+#[derive(Clone, Debug, Default)]
+pub struct OwnedInEdges {
+    /// See [`InEdges::indptr`].
+    pub indptr: Vec<i64>,
+    /// See [`InEdges::indices`].
+    pub indices: Vec<u32>,
+}
+
+impl InEdges for OwnedInEdges {
+    fn indptr(&self) -> &[i64] {
+        &self.indptr
+    }
+    fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+}
+
+/// The partitions that a worker holds, and the book that says who holds the rest.
+pub struct LocalGraph {
+    placement: Placement,
+    worker: usize,
+    /// `offsets[p]..offsets[p + 1]` are the global ids of partition `p`.
+    offsets: Vec<u64>,
+    /// By partition; `None` where its topology is held elsewhere only.
+    parts: Vec<Option<Arc<dyn InEdges>>>,
+    /// In-degree without self loops by core node, for the partitions held, where asked for.
+    degrees: Vec<Option<Vec<u32>>>,
+}
+
+impl LocalGraph {
+    /// The view of `worker`: `load` is called for each partition whose topology it holds, which is those that it
+    /// hosts, or all of them when the topology is `replicated` (FastSample, section III).
+    ///
+    /// # Errors
+    /// What `load` fails with.
+    ///
+    /// # Panics
+    /// When the book has more than 2³² − 1 nodes or other partitions than the placement.
+    pub fn load<E>(
+        book: &PartitionBook,
+        placement: Placement,
+        worker: usize,
+        replicated: bool,
+        mut load: impl FnMut(usize) -> Result<Arc<dyn InEdges>, E>,
+    ) -> Result<Self, E> {
+        assert_eq!(book.parts(), placement.parts(), "book and placement have other partitions");
+        assert!(u32::try_from(book.nodes()).is_ok(), "a graph has at most 2^32 - 1 nodes");
+        let mut parts = vec![None; book.parts()];
+        let held = if replicated { 0..book.parts() } else { placement.parts_of(worker) };
+        for part in held {
+            let in_edges = load(part)?;
+            let nodes = book.range(part).end - book.range(part).start;
+            assert_eq!(in_edges.indptr().len() as u64, nodes + 1, "topology of partition {part} has other nodes");
+            parts[part] = Some(in_edges);
+        }
+        let degrees = vec![None; book.parts()];
+        Ok(Self { placement, worker, offsets: book.offsets().to_vec(), parts, degrees })
+    }
+
+    /// Counts in-degrees of the nodes held, for models that ask for them: four bytes a node.
+    pub fn with_degrees(mut self) -> Self {
+        for part in self.placement.parts_of(self.worker) {
+            let in_edges = self.parts[part].as_ref().expect("a worker holds what it hosts");
+            let (indptr, indices, first) = (in_edges.indptr(), in_edges.indices(), self.offsets[part] as u32);
+            let degree = |i: usize| {
+                let neighbors = &indices[indptr[i] as usize..indptr[i + 1] as usize];
+                let node = first + i as u32;
+                let loops = neighbors.partition_point(|&n| n <= node) - neighbors.partition_point(|&n| n < node);
+                (neighbors.len() - loops) as u32
+            };
+            self.degrees[part] = Some((0..indptr.len() - 1).map(degree).collect());
+        }
+        self
+    }
+
+    /// Where partitions are.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// Number of nodes of the whole graph.
+    pub fn num_nodes(&self) -> u64 {
+        self.offsets[self.offsets.len() - 1]
+    }
+
+    /// Whether this worker hosts every partition.
+    pub fn is_whole(&self) -> bool {
+        self.placement.workers() == 1
+    }
+
+    /// Whether this worker has the in-edges of every node.
+    pub fn has_whole_topology(&self) -> bool {
+        self.parts.iter().all(Option::is_some)
+    }
+
+    /// Whether this worker has the in-edges of partition `part`.
+    pub fn has_topology(&self, part: usize) -> bool {
+        self.parts[part].is_some()
+    }
+
+    /// The global ids of partition `part`.
+    pub fn range(&self, part: usize) -> std::ops::Range<u32> {
+        self.offsets[part] as u32..self.offsets[part + 1] as u32
+    }
+
+    /// The in-edges held here, as the sampling kernel reads them.
+    pub fn view(&self) -> Partitions<'_> {
+        Partitions::new(&self.offsets, self.parts.iter().map(|part| part.as_ref().map(|p| (p.indptr(), p.indices()))))
+    }
+
+    /// The partition that owns `node`.
+    #[inline]
+    pub fn partition_of(&self, node: u32) -> usize {
+        match self.offsets.len() {
+            2 => 0,
+            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
+        }
+    }
+
+    /// The worker that hosts `node`.
+    #[inline]
+    pub fn worker_of(&self, node: u32) -> usize {
+        self.placement.worker_of(self.partition_of(node))
+    }
+
+    /// Whether this worker hosts `node`; false for what is no node.
+    #[inline]
+    pub fn hosts(&self, node: u32) -> bool {
+        u64::from(node) < self.num_nodes() && (self.is_whole() || self.worker_of(node) == self.worker)
+    }
+
+    /// In-degree of `node` without self loops.
+    ///
+    /// # Panics
+    /// When this worker does not host `node`, or [`LocalGraph::with_degrees`] was not asked for.
+    #[inline]
+    pub fn degree(&self, node: u32) -> u32 {
+        let part = self.partition_of(node);
+        let degrees = self.degrees[part].as_ref().expect("degrees were asked for, of a node that is here");
+        degrees[(u64::from(node) - self.offsets[part]) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn degrees_leave_self_loops_out() {
+        // Node 0 ← 1, 2; node 1 ← 1, 1, 2; node 2 ← nothing.
+        let in_edges = OwnedInEdges { indptr: vec![0, 2, 5, 5], indices: vec![1, 2, 1, 1, 2] };
+        let book = PartitionBook::new(vec![0, 3]).unwrap();
+        let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as Arc<dyn InEdges>);
+        let graph = LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap().with_degrees();
+        assert_eq!([0, 1, 2].map(|node| graph.degree(node)), [2, 1, 0]);
+        assert!(graph.hosts(2) && !graph.hosts(3));
+    }
+
+    #[test]
+    fn a_worker_holds_what_it_hosts() {
+        let book = PartitionBook::new(vec![0, 2, 2, 5]).unwrap();
+        for replicated in [false, true] {
+            let load = |part: usize| {
+                let nodes = (book.range(part).end - book.range(part).start) as usize;
+                Ok::<_, ()>(Arc::new(OwnedInEdges { indptr: vec![0; nodes + 1], indices: vec![] }) as Arc<dyn InEdges>)
+            };
+            let graph = LocalGraph::load(&book, Placement::new(3, 2), 1, replicated, load).unwrap();
+            assert_eq!(
+                (0..6).map(|node| graph.hosts(node)).collect::<Vec<_>>(),
+                [false, false, true, true, true, false]
+            );
+            assert_eq!([0, 1, 2].map(|part| graph.has_topology(part)), [replicated, replicated, true]);
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! What a worker does and sends, counted where it happens.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use crate::wire::WireBlock;
+
+/// The worker's own stages (the companion thread measures its own).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Sampling, for its own batches and for its peers'.
+    Sample,
+    /// Gathering and placing rows, for its own batches and for its peers'.
+    Fetch,
+    /// Summing across partitions.
+    Reduce,
+}
+
+/// Counters of one worker.
+#[derive(Debug, Default)]
+pub struct Meter {
+    messages: Cell<u64>,
+    bytes: Cell<u64>,
+    stages: [Cell<Duration>; 3],
+}
+
+impl Meter {
+    /// Counts `block` unless it stays at `worker`: blocks for the worker itself cost nothing.
+    pub fn sent(&self, worker: usize, block: &WireBlock) {
+        if block.header().to as usize != worker {
+            self.messages.set(self.messages.get() + 1);
+            self.bytes.set(self.bytes.get() + block.wire_bytes() as u64);
+        }
+    }
+
+    /// Messages sent so far.
+    pub fn messages(&self) -> u64 {
+        self.messages.get()
+    }
+
+    /// Bytes sent so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// Does `work` and counts its time for `stage`.
+    pub fn time<R>(&self, stage: Stage, work: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = work();
+        let total = &self.stages[stage as usize];
+        total.set(total.get() + start.elapsed());
+        result
+    }
+
+    /// Time spent in `stage` so far.
+    pub fn spent(&self, stage: Stage) -> Duration {
+        self.stages[stage as usize].get()
+    }
+}

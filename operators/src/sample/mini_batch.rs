@@ -1,0 +1,62 @@
+//! A mini-batch on its way: seeds, then blocks, then features.
+
+use crate::block::Block;
+use crate::fetch::matrix::Matrix;
+use crate::kernel::compact::Compactor;
+
+/// Names a batch, and with it everything that is drawn for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BatchKey {
+    /// The epoch, from 0.
+    pub epoch: u32,
+    /// The step within the epoch, from 0.
+    pub step: u32,
+    /// The partition whose seeds these are.
+    pub partition: u32,
+}
+
+/// What a batch has gathered so far.
+///
+/// `nodes` starts with the seeds; every hop appends the nodes that it found first. The sources of every block are a
+/// prefix of `nodes`, so that one feature matrix serves all blocks.
+#[derive(Default)]
+pub struct MiniBatch {
+    /// Its name.
+    pub key: BatchKey,
+    /// Global ids: seeds first, then by hop and first appearance.
+    pub nodes: Vec<u32>,
+    /// How many of `nodes` are seeds.
+    pub num_seeds: usize,
+    /// One block per hop so far, the seeds' own first.
+    pub blocks: Vec<Block>,
+    /// One feature row per node, once fetched.
+    pub features: Matrix,
+    /// In-degree without self loops per node, once fetched, where the model asks for it.
+    pub degrees: Vec<u32>,
+    /// Messages' round trips so far, each way counted.
+    pub rounds: u32,
+    /// Places in `nodes` by the worker that owns them, while rows are fetched.
+    pub(crate) places: Vec<Vec<u32>>,
+    /// Samples of the hop under way, by the worker that drew them.
+    pub(crate) samples: Vec<Samples>,
+    /// Where compaction remembers nodes between hops.
+    pub(crate) compactor: Option<Compactor>,
+}
+
+/// Samples of some nodes: `counts[i]` neighbours of the `i`-th, one after the other.
+#[derive(Clone, Default)]
+pub(crate) struct Samples {
+    /// The nodes, while they are still to be sampled here.
+    pub(crate) asked: Vec<u32>,
+    /// Counts that came of an answer whose last message is still missing.
+    pub(crate) pending_counts: usize,
+    pub(crate) counts: Vec<u32>,
+    pub(crate) neighbors: Vec<u32>,
+}
+
+impl MiniBatch {
+    /// A batch that has only its seeds: distinct global ids.
+    pub fn new(key: BatchKey, seeds: Vec<u32>) -> Self {
+        Self { key, num_seeds: seeds.len(), nodes: seeds, ..Self::default() }
+    }
+}

@@ -1,0 +1,84 @@
+//! Small graphs and naive programs for the tests of several operators.
+
+use std::sync::Arc;
+
+use gnnflow_data::PartitionBook;
+use gnnflow_data::rng::{Key, Purpose};
+
+use crate::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+use crate::placement::Placement;
+use crate::wire::RowSource;
+
+/// In-neighbours of every node, ascending.
+pub(crate) type Adjacency = Vec<Vec<u32>>;
+
+/// `nodes` nodes with between no and `most` in-edges each; self loops and multi-edges occur, and one hub hears from
+/// everyone.
+pub(crate) fn random_graph(nodes: u32, most: u64) -> Adjacency {
+    let key = Key::new(u64::from(nodes), Purpose::GenerateEdges);
+    let mut graph: Adjacency = (0..nodes)
+        .map(|v| {
+            let key = key.fold(u64::from(v));
+            let mut neighbors: Vec<u32> =
+                (1..=key.below(0, most + 1)).map(|i| key.below(i, u64::from(nodes)) as u32).collect();
+            neighbors.sort_unstable();
+            neighbors
+        })
+        .collect();
+    if let Some(hub) = graph.last_mut() {
+        *hub = (0..nodes).collect();
+    }
+    graph
+}
+
+/// `parts` ranges of about equal length, the second one empty where there are several.
+pub(crate) fn book(nodes: u32, parts: usize) -> PartitionBook {
+    let mut offsets: Vec<u64> = (0..=parts as u64).map(|p| p * u64::from(nodes) / parts as u64).collect();
+    if parts > 2 {
+        offsets[2] = offsets[1];
+    }
+    PartitionBook::new(offsets).unwrap()
+}
+
+/// The part of `graph` that `worker` holds.
+pub(crate) fn local(
+    graph: &Adjacency,
+    book: &PartitionBook,
+    workers: usize,
+    worker: usize,
+    replicated: bool,
+) -> LocalGraph {
+    let placement = Placement::new(book.parts(), workers);
+    LocalGraph::load(book, placement, worker, replicated, |part| {
+        let mut in_edges = OwnedInEdges { indptr: vec![0], indices: vec![] };
+        for node in book.range(part) {
+            in_edges.indices.extend_from_slice(&graph[node as usize]);
+            in_edges.indptr.push(in_edges.indices.len() as i64);
+        }
+        Ok::<_, std::convert::Infallible>(Arc::new(in_edges) as Arc<dyn InEdges>)
+    })
+    .unwrap()
+    .with_degrees()
+}
+
+/// Rows of `dim` numbers that say whose they are: `node + column / 1000`.
+pub(crate) struct TellingRows {
+    rows: Vec<f32>,
+    dim: usize,
+}
+
+impl TellingRows {
+    pub(crate) fn new(nodes: u32, dim: usize) -> Self {
+        let row = |node: u32| (0..dim).map(move |column| node as f32 + column as f32 / 1000.0);
+        Self { rows: (0..nodes).flat_map(row).collect(), dim }
+    }
+}
+
+impl RowSource for TellingRows {
+    fn row_bytes(&self) -> usize {
+        4 * self.dim
+    }
+    fn row(&self, node: u32) -> &[u8] {
+        bytemuck::cast_slice(&self.rows[node as usize * self.dim..(node as usize + 1) * self.dim])
+    }
+}

@@ -1,0 +1,31 @@
+//! Routing of whole blocks.
+
+use timely::communication::Push;
+use timely::dataflow::channels::Message;
+use timely::dataflow::channels::pact::DistributorPact;
+use timely::dataflow::channels::pushers::exchange::Distributor;
+
+use super::WireBlock;
+
+/// Moves each block, whole, to the worker that its header names.
+#[derive(Default)]
+pub struct WholeBlock;
+
+impl Distributor<WireBlock> for WholeBlock {
+    fn partition<T: Clone, P: Push<Message<T, WireBlock>>>(
+        &mut self,
+        block: &mut WireBlock,
+        time: &T,
+        pushers: &mut [P],
+    ) {
+        let to = block.header().to as usize;
+        Message::push_at(block, time.clone(), &mut pushers[to]);
+    }
+
+    fn flush<T: Clone, P: Push<Message<T, WireBlock>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
+}
+
+/// The contract of an input that receives blocks by destination.
+pub fn to_destination() -> DistributorPact<fn(usize) -> WholeBlock> {
+    DistributorPact(|_peers| WholeBlock)
+}
