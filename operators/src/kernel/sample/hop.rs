@@ -13,9 +13,9 @@ use crate::block::Block;
 use crate::kernel::compact::Compactor;
 
 /// Picks that one chunk aims at.
-const CHUNK_PICKS: usize = 256;
+const CHUNK_PICKS: usize = 512;
 /// Nodes that one chunk may have.
-const CHUNK_NODES: usize = 64;
+const CHUNK_NODES: usize = 128;
 
 /// Samples in-neighbours of `nodes`: the owner's half of a hop.
 ///
@@ -201,10 +201,11 @@ fn run(
     end_of_node: impl FnMut(usize),
 ) {
     match fanout {
-        Fanout::Uniform { k } if k <= 4 => run_picks(topology, Subset::<4>(k as usize), key, out, work, end_of_node),
-        Fanout::Uniform { k } if k <= 8 => run_picks(topology, Subset::<8>(k as usize), key, out, work, end_of_node),
-        Fanout::Uniform { k } if k <= 16 => run_picks(topology, Subset::<16>(k as usize), key, out, work, end_of_node),
-        Fanout::Uniform { k } if k <= 32 => run_picks(topology, Subset::<32>(k as usize), key, out, work, end_of_node),
+        // Fanouts in the field are multiples of five.
+        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, end_of_node),
+        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, end_of_node),
+        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, end_of_node),
+        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, end_of_node),
         Fanout::Uniform { k } => {
             run_picks(topology, AnySubset { k: k as usize, taken: Taken::default() }, key, out, work, end_of_node);
         }
@@ -250,7 +251,8 @@ impl<const LANES: usize> Pick for Subset<LANES> {
         if row.len() <= self.0 {
             choose_all(row, chosen);
         } else {
-            let picks = pick::subset::<LANES>(key, row.len(), self.0);
+            let degree = u32::try_from(row.len()).expect("a node has at most 2^32 - 1 in-edges");
+            let picks = pick::subset::<LANES>(key, degree, self.0);
             chosen.extend(picks[..self.0].iter().map(|&edge| ask(&row[edge as usize])));
         }
     }

@@ -131,21 +131,28 @@ impl Taken {
 
 /// Floyd's algorithm for at most `LANES` picks: the first `k` lanes of the answer, same picks as [`Taken::subset`].
 ///
-/// Draws are made all at once, then looked through for repetitions, which are rare when the degree is large.
-/// Lanes past `k` hold `u32::MAX`, which is no edge: a node has at most 2³² − 1 in-edges.
+/// All draws are made before any is compared, so that their arithmetic overlaps; the lanes are few and fixed, so
+/// that the compiler unrolls the comparisons and keeps them in registers.
 #[inline(always)]
-pub(super) fn subset<const LANES: usize>(key: Key, degree: usize, k: usize) -> [u32; LANES] {
-    let mut picks = [u32::MAX; LANES];
-    let first = degree - k;
-    for (j, pick) in picks.iter_mut().enumerate().take(k) {
-        *pick = key.below(j as u64, (first + j) as u64 + 1) as u32;
+pub(super) fn subset<const LANES: usize>(key: Key, degree: u32, k: usize) -> [u32; LANES] {
+    let first = degree - k as u32;
+    let mut drawn = [0; LANES];
+    for (j, pick) in drawn.iter_mut().enumerate().take(k) {
+        *pick = below(key.draw(j as u64), first + j as u32 + 1);
     }
-    for j in 1..k {
-        let earlier =
-            picks.iter().take(LANES).enumerate().fold(false, |hit, (i, &p)| hit | ((i < j) & (p == picks[j])));
-        if earlier {
-            picks[j] = (first + j) as u32;
+    let mut picks = [0; LANES];
+    for j in 0..LANES {
+        if j < k {
+            let taken = picks[..j].iter().fold(false, |taken, &pick| taken | (pick == drawn[j]));
+            picks[j] = if taken { first + j as u32 } else { drawn[j] };
         }
     }
     picks
+}
+
+/// `Key::below` for a draw made already and a bound below 2³², without 128-bit products.
+#[inline(always)]
+fn below(draw: u64, n: u32) -> u32 {
+    let (high, low, n) = (draw >> 32, draw & 0xffff_ffff, u64::from(n));
+    ((high * n + ((low * n) >> 32)) >> 32) as u32
 }

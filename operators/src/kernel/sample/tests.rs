@@ -67,16 +67,17 @@ fn cuts(key: Key, nodes: u64, parts: u64) -> Vec<u64> {
     offsets
 }
 
-const FANOUTS: [Fanout; 13] = [
+const FANOUTS: [Fanout; 14] = [
     Fanout::All,
     Fanout::Uniform { k: 0 },
     Fanout::Uniform { k: 1 },
     Fanout::Uniform { k: 4 },
     Fanout::Uniform { k: 5 },
     Fanout::Uniform { k: 8 },
+    Fanout::Uniform { k: 10 },
     Fanout::Uniform { k: 15 },
-    Fanout::Uniform { k: 32 },
-    Fanout::Uniform { k: 33 },
+    Fanout::Uniform { k: 25 },
+    Fanout::Uniform { k: 26 },
     Fanout::Uniform { k: 200 },
     Fanout::UniformWithReplacement { k: 0 },
     Fanout::UniformWithReplacement { k: 7 },
@@ -316,7 +317,7 @@ fn every_subset_is_as_likely_as_any_other() {
 fn every_pair_is_as_likely_as_any_other_at_each_width_of_the_loop() {
     // The picks of one sample are not independent, but being distinct they spread less than independent ones would:
     // the limit is generous.
-    for (degree, k) in [(20, 4), (20, 8), (30, 15), (50, 32), (60, 40)] {
+    for (degree, k) in [(20, 4), (20, 10), (30, 15), (50, 25), (60, 40)] {
         let (mut pairs, mut singles) = (HashMap::<(u32, u32), u64>::new(), vec![0u64; degree as usize]);
         for sample in trials(degree, Fanout::Uniform { k }, 19_200) {
             assert_eq!(sample.iter().collect::<HashSet<_>>().len(), k as usize, "{sample:?} repeats itself");
