@@ -28,3 +28,15 @@ fn it_has_the_two_commands_that_ci_runs() {
         assert_eq!(commands.iter().filter(|command| command.starts_with(start)).count(), 1, "{start}");
     }
 }
+
+#[test]
+fn the_pipelines_behind_the_table_of_accuracies_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/accuracy");
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 9);
+    for file in files {
+        for sets in [&[][..], &["train.seed=2".to_owned()]] {
+            Spec::load(&file, sets, &Registered::default()).unwrap();
+        }
+    }
+}

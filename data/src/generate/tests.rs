@@ -210,3 +210,16 @@ fn settings_out_of_range_are_refused_by_name() {
         assert!(message.contains(key), "{message}");
     }
 }
+
+#[test]
+fn a_failed_write_leaves_nothing_and_is_the_machines_fault() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "in the way").unwrap();
+    let error = Planted { nodes: 100, edges: 200, ..Planted::default() }.write(&file, &Silent).unwrap_err();
+    assert_eq!(error.fault(), crate::Fault::Machine);
+    assert!(error.to_string().contains("file"), "{error}");
+    let error = Planted { nodes: 100, edges: 20, ..Planted::default() }.write(&folder.path().join("out"), &Silent);
+    assert_eq!(error.unwrap_err().fault(), crate::Fault::Usage);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}

@@ -1,0 +1,178 @@
+//! Runs every pipeline in `docs/accuracy/` over several seeds, each graph also with a multi-layer perceptron in place of
+//! the graph network, and writes the table `docs/accuracy.md`.
+//!
+//! ```sh
+//! cargo build --release && cargo run --release --example accuracy -- --seeds 10
+//! ```
+//!
+//! `--only WORD` runs the pipelines whose name contains the word and prints the table in place of writing it. Runs that
+//! are there already (in `target/accuracy`) are not repeated; delete the folder to start over.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use gnnflow_pipelines::summary::Summary;
+
+/// A pipeline, whether the perceptron is run beside it, and the least accuracy that it must reach.
+struct Case {
+    pipeline: &'static str,
+    baseline: bool,
+    bar: Option<f64>,
+    published: &'static str,
+}
+
+const fn case(pipeline: &'static str, baseline: bool, bar: Option<f64>, published: &'static str) -> Case {
+    Case { pipeline, baseline, bar, published }
+}
+
+const CASES: [Case; 9] = [
+    case("cora-gcn", true, Some(0.805), "81.5 (Kipf and Welling 2017)"),
+    case("cora-gat", false, Some(0.815), "83.0 (Veličković et al. 2018)"),
+    case("pubmed-gcn", true, Some(0.780), "79.0 (Kipf and Welling 2017)"),
+    case("pubmed-sage", false, Some(0.765), ""),
+    case("twitch-de", true, None, ""),
+    case("facebook-large", true, None, ""),
+    case("fb100-cornell5", true, None, ""),
+    case("tolokers", true, None, ""),
+    case("debian-bookworm", true, None, ""),
+];
+
+/// Test accuracy of several seeds.
+struct Scores {
+    model: String,
+    accuracies: Vec<f64>,
+    seconds: f64,
+}
+
+impl Scores {
+    fn mean(&self) -> f64 {
+        self.accuracies.iter().sum::<f64>() / self.accuracies.len() as f64
+    }
+
+    /// Mean and standard deviation in per cent.
+    fn text(&self) -> String {
+        let (n, mean) = (self.accuracies.len() as f64, self.mean());
+        let variance = self.accuracies.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);
+        format!("{:.1} ± {:.1}", 100.0 * mean, 100.0 * variance.sqrt())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |flag: &str| arguments.iter().position(|a| a == flag).and_then(|i| arguments.get(i + 1)).cloned();
+    let seeds: u64 = value("--seeds").map_or(Ok(10), |text| text.parse())?;
+    let only = value("--only");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+
+    let mut table = String::new();
+    let mut short = Vec::new();
+    for case in CASES.iter().filter(|case| only.as_ref().is_none_or(|word| case.pipeline.contains(word.as_str()))) {
+        let scores = run_seeds(root, case.pipeline, None, seeds)?;
+        let baseline = case.baseline.then(|| run_seeds(root, case.pipeline, Some("mlp"), seeds)).transpose()?;
+        let (mlp, gain) = baseline.as_ref().map_or((String::new(), String::new()), |mlp| {
+            (mlp.text(), format!("{:+.1}", 100.0 * (scores.mean() - mlp.mean())))
+        });
+        let bar = case.bar.map_or(String::new(), |bar| format!("{:.1}", 100.0 * bar));
+        if case.bar.is_some_and(|bar| scores.mean() < bar) {
+            short.push(case.pipeline);
+        }
+        let Case { pipeline, published, .. } = case;
+        let (model, text, seconds) = (&scores.model, scores.text(), scores.seconds);
+        let row = format!(
+            "| [{pipeline}](accuracy/{pipeline}.toml) | {model} | {text} | {mlp} | {gain} | {bar} | {published} | {seconds:.1} |"
+        );
+        println!("{row}");
+        writeln!(table, "{row}")?;
+    }
+    let text = page(&table, seeds)?;
+    match only {
+        Some(_) => print!("{text}"),
+        None => std::fs::write(root.join("docs/accuracy.md"), text)?,
+    }
+    if !short.is_empty() {
+        return Err(format!("below their bar: {}", short.join(", ")).into());
+    }
+    Ok(())
+}
+
+/// Runs one pipeline with the seeds 1, 2, …
+fn run_seeds(root: &Path, pipeline: &str, model: Option<&str>, seeds: u64) -> Result<Scores, Box<dyn Error>> {
+    let mut scores = Scores { model: model.unwrap_or_default().to_owned(), accuracies: Vec::new(), seconds: 0.0 };
+    for seed in 1..=seeds {
+        let summary = run(root, pipeline, model, seed)?;
+        let accuracy = summary.test.as_ref().and_then(|test| test.accuracy());
+        scores.accuracies.push(accuracy.ok_or_else(|| format!("{pipeline}: no test accuracy in its summary"))?);
+        scores.seconds += summary.seconds.train / seeds as f64;
+    }
+    if model.is_none() {
+        let text = std::fs::read_to_string(root.join("docs/accuracy").join(format!("{pipeline}.toml")))?;
+        let kind = text.lines().find_map(|line| line.strip_prefix("kind = "));
+        scores.model = kind.unwrap_or_default().trim_matches('"').to_owned();
+    }
+    Ok(scores)
+}
+
+/// One run, unless its summary is there already.
+fn run(root: &Path, pipeline: &str, model: Option<&str>, seed: u64) -> Result<Summary, Box<dyn Error>> {
+    let work = root.join("target/accuracy");
+    let folder = work.join("runs").join(format!("{pipeline}-{}-{seed}", model.unwrap_or("gnn")));
+    if let Ok(summary) = Summary::read(&folder) {
+        return Ok(summary);
+    }
+    eprintln!("{pipeline} {} seed {seed}", model.unwrap_or_default());
+    let file = root.join("docs/accuracy").join(format!("{pipeline}.toml"));
+    let mut command = Command::new(program()?);
+    command.arg("run").arg(file).arg("--quiet").arg("--run-dir").arg(&folder);
+    let mut set = |key: &str, value: String| _ = command.arg("--set").arg(format!("{key}={value}"));
+    set("train.seed", seed.to_string());
+    set("partition.out", work.join("prepared").join(pipeline).display().to_string());
+    if let Some(kind) = model {
+        set("model.kind", kind.to_owned());
+    }
+    let status = command.status()?;
+    if !status.success() {
+        return Err(format!("{pipeline}, seed {seed}: gnnflow ended with {status}").into());
+    }
+    Ok(Summary::read(&folder)?)
+}
+
+/// The program that was built beside this example.
+fn program() -> Result<PathBuf, Box<dyn Error>> {
+    let folder = std::env::current_exe()?;
+    let folder = folder.ancestors().nth(2).ok_or("this example is in no folder")?;
+    let program = folder.join("gnnflow");
+    if !program.exists() {
+        return Err(format!("{} is not there: cargo build --release", program.display()).into());
+    }
+    Ok(program)
+}
+
+/// The whole page.
+fn page(table: &str, seeds: u64) -> Result<String, Box<dyn Error>> {
+    let commit = first_line("git", &["rev-parse", "--short", "HEAD"]);
+    let date = first_line("date", &["-u", "+%F"]);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cpu = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(" : unknown processor");
+    let cpu = cpu.trim_start_matches(['\t', ' ', ':']);
+    let cores = std::thread::available_parallelism()?;
+    Ok(format!(
+        "# Accuracy on real graphs\n\n\
+         Test accuracy in per cent at the best validation epoch: mean and standard deviation over {seeds} seeds of training \
+         (the data's split is the same in all). The perceptron is the same pipeline with `model.kind = \"mlp\"`: it sees \
+         features, no edges. Seconds are those of training and evaluating one seed.\n\n\
+         | pipeline | model | test accuracy | perceptron | gain | bar | published | seconds |\n\
+         |---|---|---|---|---|---|---|---|\n\
+         {table}\n\
+         Made on {date} by `cargo run --release --example accuracy -- --seeds {seeds}`, commit {commit}, {cores} cores of {cpu}.\n\
+         The graphs' sources, licences and published counts are described beside them (`shared/data/*/SOURCE.md`).\n"
+    ))
+}
+
+/// The first line that a command prints, or "unknown".
+fn first_line(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success());
+    let text = output.and_then(|output| String::from_utf8(output.stdout).ok());
+    text.as_deref().and_then(|text| text.lines().next()).unwrap_or("unknown").to_owned()
+}
