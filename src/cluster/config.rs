@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::hosts::check_address;
 use super::{ClusterError, Secret};
 
-/// What must be equal in all processes of a run. Compared as text, shown in errors.
+/// What must be equal in all processes of a run: short texts, such as hashes. Compared as text, shown in errors.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fingerprints {
     /// The program: its version and the hash of the executable, see [`Fingerprints::of_build`].
@@ -35,9 +35,17 @@ impl Fingerprints {
                 read => hash.update(&buffer[..read]),
             }
         }
-        let hex: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        Ok(format!("{} {hex}", env!("CARGO_PKG_VERSION")))
+        Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), shortened(hash)))
     }
+}
+
+/// The first bytes of the SHA-256 of `bytes`, in hexadecimal digits.
+pub(super) fn short_hash(bytes: &[u8]) -> String {
+    shortened(Sha256::new_with_prefix(bytes))
+}
+
+fn shortened(hash: Sha256) -> String {
+    hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Everything that [`Membership::join`](super::Membership::join) needs. Start from [`ClusterConfig::new`].

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::board::Board;
+use super::config::short_hash;
 use super::error::Cause;
 use super::liveness::Phase;
 use super::signals::{self, Signals};
@@ -22,13 +23,15 @@ use super::{ClusterError, Liveness};
 
 /// How long a cause waits for somebody to return it to the caller before the monitor ends the process itself.
 const UNHEARD: Duration = Duration::from_secs(2);
+/// Longest value that is compared as it is, in bytes.
+const LONG_VALUE: usize = 1024;
 /// How long a process that has finished waits for the goodbyes of the others.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// What crosses a control connection.
 #[derive(Debug, Serialize, Deserialize)]
 enum Frame {
-    Heartbeat { ticks: u64, phase: Phase, label: String },
+    Heartbeat { ticks: u64, steps: u64, phase: Phase, label: String },
     Failing(Cause),
     Agree { what: String, value: String },
     Goodbye,
@@ -43,10 +46,27 @@ struct Peer {
     /// When its last frame came, and when its worker last moved.
     heard: Instant,
     moved: Instant,
+    /// When it last completed a step, or had a reason not to.
+    advanced: Instant,
     ticks: u64,
+    steps: u64,
     phase: Phase,
     label: String,
     agreed: HashMap<String, String>,
+}
+
+impl Peer {
+    fn beat(&mut self, ticks: u64, steps: u64, phase: Phase, label: String) {
+        self.heard = Instant::now();
+        if ticks != self.ticks || phase != Phase::Running {
+            self.moved = self.heard;
+        }
+        // Who has never completed a step is still preparing, or does not count steps at all.
+        if steps != self.steps || steps == 0 || matches!(phase, Phase::Idle | Phase::Busy) {
+            self.advanced = self.heard;
+        }
+        (self.ticks, self.steps, self.phase, self.label) = (ticks, steps, phase, label);
+    }
 }
 
 /// This process's end of the control connections.
@@ -81,7 +101,9 @@ impl Control {
             goodbye: false,
             heard: now,
             moved: now,
+            advanced: now,
             ticks: 0,
+            steps: 0,
             phase: Phase::Idle,
             label: String::new(),
             agreed: HashMap::new(),
@@ -132,7 +154,8 @@ impl Control {
             .name(format!("cluster:peer-{rank}"))
             .spawn(move || control.read(rank, &mut reader))?;
         let now = Instant::now();
-        (peer.writer, peer.attached, peer.heard, peer.moved) = (Some(stream), true, now, now);
+        (peer.writer, peer.attached) = (Some(stream), true);
+        (peer.heard, peer.moved, peer.advanced) = (now, now, now);
         self.changed.notify_all();
         Ok(true)
     }
@@ -155,12 +178,7 @@ impl Control {
             let peer = &mut peers[rank];
             peer.heard = Instant::now();
             match frame {
-                Ok(Frame::Heartbeat { ticks, phase, label }) => {
-                    if ticks != peer.ticks || phase != Phase::Running {
-                        peer.moved = peer.heard;
-                    }
-                    (peer.ticks, peer.phase, peer.label) = (ticks, phase, label);
-                }
+                Ok(Frame::Heartbeat { ticks, steps, phase, label }) => peer.beat(ticks, steps, phase, label),
                 Ok(Frame::Agree { what, value }) => {
                     peer.agreed.insert(what, value);
                     self.changed.notify_all();
@@ -216,7 +234,8 @@ impl Control {
             // Whoever was stopped himself has no right to call the others silent: their frames may wait in the socket.
             if turned.elapsed() > step + self.heartbeat_timeout / 2 {
                 let now = Instant::now();
-                self.peers().iter_mut().for_each(|peer| (peer.heard, peer.moved) = (now, now));
+                let forgive = |peer: &mut Peer| (peer.heard, peer.moved, peer.advanced) = (now, now, now);
+                self.peers().iter_mut().for_each(forgive);
             }
             turned = Instant::now();
             if let Some(signal) = signals.caught() {
@@ -226,11 +245,16 @@ impl Control {
                 self.name_suspect(suspicion);
             } else if let Some((rank, why)) = self.first_overdue() {
                 self.lost(rank, why);
+            } else if self.nobody_advances() {
+                self.board.post(ClusterError::Stalled { after: seconds(self.stall_timeout) });
             }
             if beaten.is_none_or(|at| at.elapsed() >= self.interval()) {
                 beaten = Some(Instant::now());
-                let (ticks, phase, label) = (self.liveness.ticks(), self.liveness.phase(), self.liveness.label());
-                self.broadcast(&Frame::Heartbeat { ticks, phase, label });
+                let (ticks, steps) = (self.liveness.ticks(), self.liveness.steps());
+                let (phase, label) = (self.liveness.phase(), self.liveness.label());
+                self.broadcast(&Frame::Heartbeat { ticks, steps, phase, label: label.clone() });
+                // This process's own entry is kept the same way as the others'.
+                self.peers()[self.me].beat(ticks, steps, phase, label);
             }
         }
     }
@@ -250,6 +274,13 @@ impl Control {
                 None
             }
         })
+    }
+
+    /// Whether all workers, this one included, turn without completing anything: they wait for each other for ever.
+    fn nobody_advances(&self) -> bool {
+        // A worker that does not even turn is the culprit by itself, found by `first_overdue` at its time.
+        let turns = |peer: &Peer| peer.phase == Phase::Done || peer.moved.elapsed() < self.stall_timeout / 2;
+        self.peers().iter().all(|peer| peer.advanced.elapsed() > self.stall_timeout && turns(peer))
     }
 
     /// Timely lost a connection and no heartbeat said why.
@@ -285,6 +316,9 @@ impl Control {
 
     /// Waits until every peer has sent `value` for `what`, and all are equal.
     pub(super) fn agree(&self, what: &str, value: &str, limit: Duration) -> Result<(), ClusterError> {
+        // A frame has a longest length: of a long value, the hash is compared.
+        let hashed = (value.len() > LONG_VALUE).then(|| short_hash(value.as_bytes()));
+        let value = hashed.as_deref().unwrap_or(value);
         let deadline = Instant::now() + limit;
         self.broadcast(&Frame::Agree { what: what.to_string(), value: value.to_string() });
         let mut peers = self.peers();

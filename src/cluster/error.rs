@@ -56,6 +56,14 @@ pub enum ClusterError {
         /// What was seen.
         why: String,
     },
+    /// All workers turn, but the run does not get ahead: they wait for each other for ever.
+    #[error(
+        "the run is stalled: all workers turn, but none has completed a step for {after}; this is a bug in gnnflow, please report it"
+    )]
+    Stalled {
+        /// The stall time-out, in words.
+        after: String,
+    },
     /// The others have given this process up, for example after it had been stopped for long.
     #[error("the other processes went on without this one (rank {rank}): {why}")]
     GivenUp {
@@ -134,6 +142,7 @@ impl ClusterError {
             ClusterError::Hosts { .. } | ClusterError::Usage(_) => 2,
             ClusterError::Listen { .. } | ClusterError::System { .. } => 4,
             ClusterError::Lost { .. }
+            | ClusterError::Stalled { .. }
             | ClusterError::GivenUp { .. }
             | ClusterError::Mismatch { .. }
             | ClusterError::WrongSecret { .. }
@@ -151,30 +160,25 @@ impl ClusterError {
 
     /// What the other processes are told.
     pub(super) fn to_cause(&self, me: usize, my_address: &str) -> Cause {
-        match self {
-            ClusterError::Lost { rank, address, why } => {
-                Cause { culprit: *rank, address: address.clone(), lost: true, code: 5, message: cut(why) }
-            }
+        let (kind, culprit, address, code, message) = match self {
+            ClusterError::Lost { rank, address, why } => (CauseKind::Lost, *rank, &address[..], 5, why.clone()),
+            ClusterError::Stalled { after } => (CauseKind::Stalled, me, my_address, 5, after.clone()),
             ClusterError::Peer { rank, address, code, message } => {
-                Cause { culprit: *rank, address: address.clone(), lost: false, code: *code, message: cut(message) }
+                (CauseKind::Failed, *rank, &address[..], *code, message.clone())
             }
-            own => Cause {
-                culprit: me,
-                address: my_address.to_string(),
-                lost: false,
-                code: own.exit_code(),
-                message: cut(&own.to_string()),
-            },
-        }
+            own => (CauseKind::Failed, me, my_address, own.exit_code(), own.to_string()),
+        };
+        Cause { kind, culprit, address: address.to_string(), code, message: cut(&message) }
     }
 
     /// What a cause told by another process means here.
     pub(super) fn from_cause(cause: Cause, me: usize) -> Self {
-        let Cause { culprit, address, lost, code, message } = cause;
-        match lost {
+        let Cause { kind, culprit, address, code, message } = cause;
+        match kind {
+            CauseKind::Stalled => ClusterError::Stalled { after: message },
             _ if culprit == me => ClusterError::GivenUp { rank: me, why: message },
-            true => ClusterError::Lost { rank: culprit, address, why: message },
-            false => ClusterError::Peer { rank: culprit, address, code, message },
+            CauseKind::Lost => ClusterError::Lost { rank: culprit, address, why: message },
+            CauseKind::Failed => ClusterError::Peer { rank: culprit, address, code, message },
         }
     }
 }
@@ -212,12 +216,22 @@ impl From<gnnflow_data::Error> for Failure {
 /// The first cause as it crosses the control connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cause {
+    pub(super) kind: CauseKind,
     pub(super) culprit: usize,
     pub(super) address: String,
-    /// Seen from outside (lost) or told by the culprit itself.
-    pub(super) lost: bool,
     pub(super) code: u8,
     pub(super) message: String,
+}
+
+/// How a cause became known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum CauseKind {
+    /// Others saw it.
+    Lost,
+    /// The culprit told it.
+    Failed,
+    /// Nobody is the culprit.
+    Stalled,
 }
 
 fn cut(message: &str) -> String {
@@ -237,6 +251,8 @@ mod tests {
         let told = lost.to_cause(0, "a:1");
         assert_eq!(ClusterError::from_cause(told.clone(), 1), lost);
         assert_eq!(ClusterError::from_cause(told, 2), ClusterError::GivenUp { rank: 2, why: "silent".into() });
+        let stalled = ClusterError::Stalled { after: "9 s".into() };
+        assert_eq!(ClusterError::from_cause(stalled.to_cause(0, "a:1"), 0), stalled);
 
         let own = ClusterError::Own(Failure::new(3, "label out of range"));
         let told = ClusterError::from_cause(own.to_cause(1, "b:1"), 0);

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use timely::WorkerConfig;
 use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
@@ -16,6 +16,8 @@ use super::{ClusterError, Failure, Membership, hook};
 
 /// How often the waiting thread looks for a cause.
 const LOOK: Duration = Duration::from_millis(10);
+/// Time that the worker of a single process has to end after a failure.
+const ORDERLY: Duration = Duration::from_millis(500);
 /// A process of several that has failed and still lives this long after [`execute`] returned is ended.
 const FUSE: Duration = Duration::from_secs(10);
 
@@ -51,6 +53,7 @@ where
     });
     joiner.map_err(|e| fail(&membership, ClusterError::system("start a thread", &e)))?;
 
+    let mut failed = None;
     loop {
         match results.recv_timeout(LOOK) {
             Ok(Some(Ok(Some(value)))) => {
@@ -66,10 +69,12 @@ where
         if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
             board.post(ClusterError::Interrupted(signals::name(signal)));
         }
-        // A single process ends its worker in good order unless the worker does not listen.
-        let leaves_worker = membership.control.is_some() || signals.as_ref().is_some_and(|s| s.caught().is_some());
-        if leaves_worker && let Some(cause) = board.cause() {
-            return Err(fail(&membership, cause));
+        if let Some(cause) = board.cause() {
+            // A single process's worker that failed by itself ends in good order; any other worker may hang for ever.
+            let since = *failed.get_or_insert_with(Instant::now);
+            if membership.control.is_some() || since.elapsed() > ORDERLY {
+                return Err(fail(&membership, cause));
+            }
         }
     }
 }

@@ -36,20 +36,26 @@ pub(super) fn watch(board: &Arc<Board>) {
 fn post(board: &Board, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
-    if is_consequence(message) {
+    if is_consequence(message, &thread) {
         board.suspect(rank_of_network_thread(&thread), message.to_string());
         return false;
     }
-    if board.is_troubled() && thread.starts_with("timely:") {
-        // Timely's threads stumble over each other once one of them is gone.
+    if board.is_troubled() && (thread.starts_with("timely:") || thread.starts_with("cluster:")) {
+        // Timely's threads, and who joins them, stumble over each other once one of them is gone.
         return false;
     }
     let location = info.location().map_or_else(|| "unknown place".to_string(), ToString::to_string);
     board.post(ClusterError::Bug { message: message.replace('\n', " "), thread, location })
 }
 
-fn is_consequence(message: &str) -> bool {
-    message.starts_with("timely communication error:") || message.contains("MergeQueue poisoned")
+/// Whether a panic comes of a lost connection: timely's words for it, any panic of its network threads, and the panic of
+/// the guard that joins them.
+fn is_consequence(message: &str, thread: &str) -> bool {
+    message.starts_with("timely communication error:")
+        || message.contains("MergeQueue")
+        || message.starts_with("Send thread panic")
+        || message.starts_with("Recv thread panic")
+        || rank_of_network_thread(thread).is_some()
 }
 
 /// Timely names its network threads after the process at the other end.
@@ -66,7 +72,9 @@ mod tests {
         assert_eq!(rank_of_network_thread("timely:recv-12"), Some(12));
         assert_eq!(rank_of_network_thread("timely:send-0"), Some(0));
         assert_eq!(rank_of_network_thread("timely:work-0"), None);
-        assert!(is_consequence("timely communication error: reading data: socket closed"));
-        assert!(!is_consequence("index out of bounds"));
+        assert!(is_consequence("timely communication error: reading data: socket closed", "timely:work-0"));
+        assert!(is_consequence("Send thread panic: Any { .. }", "cluster:join"));
+        assert!(is_consequence("Clean shutdown followed by data.", "timely:recv-1"));
+        assert!(!is_consequence("index out of bounds", "timely:work-0"));
     }
 }

@@ -6,7 +6,7 @@
 //! dies, the kernel ends the children.
 
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, IsTerminal, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -135,7 +135,11 @@ impl Launch {
                 .stdin(Stdio::null())
                 .process_group(0);
             if rank > 0 {
-                command.stdout(Stdio::null()).stderr(Stdio::piped());
+                command.stdout(Stdio::null());
+            }
+            // Rank 0 keeps a terminal, for its progress bars; otherwise its lines pass here, so that lines stay whole.
+            if rank > 0 || !std::io::stderr().is_terminal() {
+                command.stderr(Stdio::piped());
             }
             let (parent, socket) = (std::process::id(), listener.as_raw_fd());
             // SAFETY: between fork and exec only async-signal-safe calls are made: prctl, getppid, fcntl, _exit. The
@@ -170,7 +174,8 @@ fn belong_to(parent: u32, socket: RawFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Copies a child's stderr to this one's, line by line, with its rank in front. The receiver ends when the copying ends.
+/// Copies a child's stderr to this one's, line by line, with its rank in front unless it is 0. The receiver ends when the
+/// copying ends.
 fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> Receiver<()> {
     let (ended, waiting) = channel::<()>();
     // Without the thread the child would get a closed pipe; its words are lost, its exit code is not.
@@ -178,11 +183,12 @@ fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> Receiver<()> {
         let _ended = ended;
         let mut reader = BufReader::new(stderr);
         let mut line = Vec::new();
+        let front = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
         while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
             while matches!(line.last(), Some(b'\n' | b'\r')) {
                 line.pop();
             }
-            let text = [format!("[rank {rank}] ").as_bytes(), &line, b"\n"].concat();
+            let text = [front.as_bytes(), &line, b"\n"].concat();
             let _ = std::io::stderr().lock().write_all(&text);
             line.clear();
         }

@@ -5,17 +5,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
+/// Longest label, in characters.
+const LABEL: usize = 200;
+
 /// The worker's sign of life, read by the heartbeats. Clones speak for the same worker.
 ///
 /// Call [`tick`](Liveness::tick) at every turn of the worker's loop (also while it waits for others: who waits is alive),
 /// and hold a [`busy`](Liveness::busy) guard around work on the worker's thread that may take longer than the stall
-/// time-out.
+/// time-out: a worker that does neither is taken for lost.
+///
+/// Call [`advance`](Liveness::advance) when a step or epoch is complete. Once all ranks have called it, a run in which every
+/// worker turns and none advances for the stall time-out is ended as stalled; while the worker waits for long computation
+/// elsewhere, such as its compute thread, it must hold a `busy` guard.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     ticks: AtomicU64,
+    steps: AtomicU64,
     phase: AtomicU8,
     busy: AtomicUsize,
     label: Mutex<String>,
@@ -40,10 +48,15 @@ impl Liveness {
         self.0.ticks.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The run has got ahead: a step, an epoch, an interval is complete. One relaxed addition.
+    pub fn advance(&self) {
+        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Until the guard is dropped, standing still is no stall. `label` names the work in messages.
     #[must_use = "the worker counts as busy only as long as the guard lives"]
     pub fn busy(&self, label: &str) -> Busy {
-        *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.to_string();
+        *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(LABEL).collect();
         self.0.busy.fetch_add(1, Ordering::Relaxed);
         Busy(self.clone())
     }
@@ -59,6 +72,10 @@ impl Liveness {
 
     pub(super) fn ticks(&self) -> u64 {
         self.0.ticks.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.0.steps.load(Ordering::Relaxed)
     }
 
     pub(super) fn phase(&self) -> Phase {

@@ -1,5 +1,6 @@
 //! Meeting the others: one listener, one dialler for each lower rank, start-up messages, one deadline.
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,8 +19,9 @@ use super::{ClusterConfig, ClusterError, Liveness, hook};
 const HANDSHAKE: Duration = Duration::from_secs(4);
 /// Handshakes that go on at once; further connections wait in the system's queue.
 const GUESTS: usize = 128;
-/// Refused connections that are logged one by one; further ones are only counted.
-const LOGGED: usize = 10;
+/// Refused connections that are logged one by one, of one kind and of all kinds; further ones are only counted.
+const LOGGED_ALIKE: usize = 3;
+const LOGGED: usize = 30;
 
 /// A process's place in a run: rank, connections to all others, and the heartbeats on them.
 ///
@@ -83,7 +85,7 @@ impl Membership {
             notes: Mutex::new(vec![String::new(); config.size()]),
             over: AtomicBool::new(false),
             guests: AtomicUsize::new(0),
-            refused: AtomicUsize::new(0),
+            refused: Mutex::default(),
         });
         let met = meeting.run(listener, deadline, config.start_timeout);
         meeting.over.store(true, Ordering::Relaxed);
@@ -177,12 +179,26 @@ struct Meeting {
     notes: Mutex<Vec<String>>,
     over: AtomicBool,
     guests: AtomicUsize,
-    refused: AtomicUsize,
+    refused: Mutex<Refused>,
+}
+
+/// Connections that were refused.
+#[derive(Default)]
+struct Refused {
+    total: usize,
+    logged: usize,
+    alike: HashMap<String, usize>,
+    /// The last one; perhaps it was a missing rank with a wrong secret.
+    last: String,
 }
 
 impl Meeting {
     fn data(&self) -> MutexGuard<'_, Vec<Option<TcpStream>>> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refused(&self) -> MutexGuard<'_, Refused> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, rank: usize, text: String) {
@@ -242,6 +258,10 @@ impl Meeting {
                 if !first.is_empty() {
                     why = format!("{why}: {first}");
                 }
+                let refusal = self.refused().last.clone();
+                if !refusal.is_empty() {
+                    why = format!("{why}; the last connection refused here was {refusal}");
+                }
                 if lines.len() > 1 {
                     why = format!("{why}; also missing: {}", lines[1..].join("; "));
                 }
@@ -296,14 +316,24 @@ impl Meeting {
                 Err(_) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        let refused = self.refused.load(Ordering::Relaxed);
-        if refused > LOGGED {
-            tracing::warn!("refused {refused} connections in all while the processes met");
+        let refused = self.refused();
+        if refused.total > refused.logged {
+            tracing::warn!("refused {} connections in all while the processes met", refused.total);
         }
     }
 
     fn refuse(&self, from: SocketAddr, why: &str) {
-        if self.refused.fetch_add(1, Ordering::Relaxed) < LOGGED {
+        let mut refused = self.refused();
+        refused.total += 1;
+        refused.last = format!("from {from}: {why}");
+        // Beyond the last line that is logged, no new kinds are kept: strangers must not fill the memory.
+        if refused.logged >= LOGGED {
+            return;
+        }
+        let alike = refused.alike.entry(why.to_string()).or_default();
+        *alike += 1;
+        if *alike <= LOGGED_ALIKE {
+            refused.logged += 1;
             tracing::warn!("refused a connection from {from}: {why}");
         }
     }

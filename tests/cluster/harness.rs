@@ -1,0 +1,191 @@
+//! Starting members, watching them end, with a bound on everything.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What a slow, shared machine may add to every stated time.
+pub(crate) const SLACK: Duration = Duration::from_secs(6);
+/// Beyond this, something hangs.
+pub(crate) const HANGS: Duration = Duration::from_secs(60);
+
+pub(crate) const SECRET: &str = "a secret for the tests";
+
+/// How a process ended, and what it said until then.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) said: String,
+    pub(crate) printed: String,
+    pub(crate) after: Duration,
+}
+
+impl Ended {
+    pub(crate) fn code(&self) -> Option<i32> {
+        self.status.code()
+    }
+
+    /// The one line that a failed process ends with.
+    pub(crate) fn error(&self) -> String {
+        let lines: Vec<&str> = self.said.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(lines.len(), 1, "one line, once: {self:#?}");
+        lines[0].to_string()
+    }
+}
+
+/// A running process that does not outlive the test.
+pub(crate) struct Process {
+    child: Child,
+    since: Instant,
+    said: Arc<Mutex<String>>,
+    printed: Arc<Mutex<String>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+}
+
+impl Process {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let (said, printed) = (Arc::default(), Arc::default());
+        let readers = vec![
+            collect(child.stderr.take().unwrap(), Arc::clone(&said)),
+            collect(child.stdout.take().unwrap(), Arc::clone(&printed)),
+        ];
+        Process { child, since: Instant::now(), said, printed, readers }
+    }
+
+    pub(crate) fn id(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// Waits until the process has said `words`.
+    pub(crate) fn hear(&self, words: &str) {
+        let since = Instant::now();
+        while !self.said().contains(words) {
+            assert!(since.elapsed() < HANGS, "never said {words:?}: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    pub(crate) fn signal(&self, signal: i32) {
+        send(self.id(), signal);
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub(crate) fn end(mut self) -> Ended {
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(self.since.elapsed() < HANGS, "hangs: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let after = self.since.elapsed();
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        let (said, printed) = (self.said(), self.printed.lock().unwrap().clone());
+        Ended { status, said, printed, after }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn collect(from: impl std::io::Read + Send + 'static, into: Arc<Mutex<String>>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+            let mut into = into.lock().unwrap();
+            into.push_str(&String::from_utf8_lossy(&line));
+            into.push('\n');
+        }
+    })
+}
+
+pub(crate) fn send(process: i32, signal: i32) {
+    // SAFETY: a system call on integers; the process is a child of this one that has not been waited for.
+    assert_eq!(unsafe { libc::kill(process, signal) }, 0);
+}
+
+/// Loopback addresses that no other test uses.
+pub(crate) fn addresses(size: usize) -> Vec<String> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (test, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
+    (0..size)
+        .map(|rank| format!("127.{}.{}.{}:{}", 1 + process % 250, 1 + process / 250 % 250, 1 + test, 21000 + rank))
+        .collect()
+}
+
+/// The members of one run, all settings in the environment.
+#[derive(Clone)]
+pub(crate) struct Run {
+    pub(crate) addresses: Vec<String>,
+    settings: Vec<(String, String)>,
+}
+
+impl Run {
+    pub(crate) fn new(size: usize) -> Self {
+        Run { addresses: addresses(size), settings: Vec::new() }
+            .set("SECRET", SECRET)
+            .set("START_MS", "20000")
+            .set("HEARTBEAT_MS", "2000")
+            .set("STALL_MS", "30000")
+            .set("EPOCHS", "30")
+    }
+
+    pub(crate) fn set(mut self, key: &str, value: impl ToString) -> Self {
+        self.settings.retain(|(known, _)| known != key);
+        self.settings.push((key.to_string(), value.to_string()));
+        self
+    }
+
+    /// What one rank does at epoch 10: `kill`, `stop`, `panic`, `fail`, `sleep`, …
+    pub(crate) fn event(self, rank: usize, what: &str) -> Self {
+        self.set("EVENT", what).set("EVENT_RANK", rank)
+    }
+
+    /// The command of a member, or of a launcher.
+    pub(crate) fn command(&self, role: &str) -> Command {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        self.equip(&mut command, role);
+        command
+    }
+
+    /// Adds arguments and environment to a command that ends in this binary.
+    pub(crate) fn equip(&self, command: &mut Command, role: &str) {
+        command.args(["member::process", "--exact", "--nocapture"]).env("MEMBER_ROLE", role);
+        command.env("MEMBER_ADDRESSES", self.addresses.join(","));
+        for (key, value) in &self.settings {
+            command.env(format!("MEMBER_{key}"), value);
+        }
+    }
+
+    pub(crate) fn start(&self, rank: usize) -> Process {
+        let mut command = self.command("member");
+        command.env("MEMBER_RANK", rank.to_string());
+        Process::start(command)
+    }
+
+    pub(crate) fn start_all(&self) -> Vec<Process> {
+        (0..self.addresses.len()).map(|rank| self.start(rank)).collect()
+    }
+
+    /// As other processes name this rank.
+    pub(crate) fn name(&self, rank: usize) -> String {
+        format!("rank {rank} ({})", self.addresses[rank])
+    }
+}
+
+pub(crate) fn end_all(processes: Vec<Process>) -> Vec<Ended> {
+    processes.into_iter().map(Process::end).collect()
+}

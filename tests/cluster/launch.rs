@@ -1,0 +1,110 @@
+//! Several processes on one machine, with a parent.
+
+use std::time::{Duration, Instant};
+
+use super::harness::{HANGS, Process, Run, SLACK, send};
+
+fn launch(run: &Run, processes: usize) -> Process {
+    Process::start(run.clone().set("PROCESSES", processes).command("launch"))
+}
+
+/// Process ids of all processes with `word` in their environment; only this test's processes have it.
+fn processes_with(word: &str) -> Vec<i32> {
+    let here = std::process::id() as i32;
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|id| *id != here)
+        .filter(|id| {
+            let environment = std::fs::read(format!("/proc/{id}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|entry| entry == word.as_bytes())
+        })
+        .collect()
+}
+
+#[test]
+fn a_family_finishes_and_only_rank_0_prints() {
+    let end = launch(&Run::new(1), 4).end();
+    assert_eq!(end.code(), Some(0), "{end:#?}");
+    assert_eq!(end.printed.lines().filter(|line| line.starts_with("sum ")).count(), 1, "{end:#?}");
+    for rank in 1..4 {
+        assert!(end.said.contains(&format!("[rank {rank}] finished rank {rank}")), "{end:#?}");
+    }
+    assert!(end.said.lines().any(|line| line.starts_with("finished rank 0")), "{end:#?}");
+    println!("{:?}\n{}", end.after, end.said);
+}
+
+#[test]
+fn the_culprits_code_is_the_familys() {
+    for (event, code, words) in [
+        ("kill", 5, "was killed by SIGKILL (signal 9)"),
+        ("fail", 3, "[rank 2] error: nodes.parquet: row 7"),
+        ("panic", 70, "[rank 2] error: internal error: a bug of the worker"),
+        ("fail early", 4, "[rank 2] error: no space left"),
+    ] {
+        let end = launch(&Run::new(1).event(2, event), 3).end();
+        assert_eq!(end.code(), Some(code), "{event}: {end:#?}");
+        assert!(end.said.contains(words), "{event}: {end:#?}");
+        assert!(end.said.contains("\nerror: ") && end.said.contains("rank 2 ("), "rank 0 names it: {end:#?}");
+        assert!(end.after < Duration::from_secs(4) + SLACK, "{end:#?}");
+        println!("{event} after {:?}:\n{}", end.after, end.said);
+    }
+}
+
+#[test]
+fn a_stopped_child_is_put_down() {
+    let word = format!("MEMBER_MARK=stopped-{}", std::process::id());
+    let mark = word.split_once('=').unwrap().1;
+    let end = launch(&Run::new(1).event(1, "stop").set("MARK", mark), 2).end();
+    assert_eq!(end.code(), Some(5), "{end:#?}");
+    assert!(end.said.contains("error: lost rank 1") && end.said.contains("silent for"), "{end:#?}");
+    assert!(processes_with(&word).is_empty());
+}
+
+#[test]
+fn a_lost_process_is_a_reason_to_restart_and_a_bug_is_none() {
+    let end = launch(&Run::new(1).event(1, "kill").set("RESTARTS", 2), 2).end();
+    assert_eq!(end.code(), Some(0), "{end:#?}");
+    assert!(end.said.contains("(restart 1 of 2)") && !end.said.contains("(restart 2 of 2)"), "{end:#?}");
+    assert!(end.said.contains("\nresuming as rank 0") && end.said.contains("[rank 1] resuming as rank 1"), "{end:#?}");
+    assert_eq!(end.printed.lines().filter(|line| line.starts_with("sum ")).count(), 1, "{end:#?}");
+    println!("{}", end.said);
+    for (event, code) in [("panic", 70), ("fail", 3)] {
+        let end = launch(&Run::new(1).event(1, event).set("RESTARTS", 2), 2).end();
+        assert_eq!(end.code(), Some(code), "{end:#?}");
+        assert!(!end.said.contains("restart"), "{end:#?}");
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_family() {
+    for signal in [libc::SIGINT, libc::SIGTERM] {
+        let parent = launch(&Run::new(1).set("EPOCHS", 100000), 3);
+        parent.hear("[rank 2] joined");
+        std::thread::sleep(Duration::from_millis(200));
+        let since = Instant::now();
+        parent.signal(signal);
+        let end = parent.end();
+        assert_eq!(end.code(), Some(130), "{end:#?}");
+        assert!(since.elapsed() < Duration::from_secs(3) + SLACK, "{end:#?}");
+        println!("{:?}: {}", since.elapsed(), end.said);
+    }
+}
+
+#[test]
+fn children_die_with_their_parent() {
+    let word = format!("MEMBER_MARK=orphans-{}", std::process::id());
+    let mark = word.split_once('=').unwrap().1;
+    let mut parent = launch(&Run::new(1).set("EPOCHS", 100000).set("MARK", mark), 3);
+    parent.hear("[rank 2] joined");
+    assert_eq!(processes_with(&word).len(), 4);
+    assert!(parent.is_running());
+    send(parent.id(), libc::SIGKILL);
+    let since = Instant::now();
+    drop(parent);
+    while !processes_with(&word).is_empty() {
+        assert!(since.elapsed() < HANGS, "{:?}", processes_with(&word));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    println!("gone after {:?}", since.elapsed());
+}
