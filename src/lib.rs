@@ -1,3 +1,16 @@
-//! gnnflow, the library entry.
+//! gnnflow, the library entry: [`App`] is the program with a user's own parts, [`run`](run::run) a pipeline without command line,
+//! [`cluster`] several processes as one.
 
+mod app;
+mod cli;
 pub mod cluster;
+mod error;
+mod options;
+pub mod report;
+pub mod run;
+mod talk;
+
+pub use app::App;
+pub use error::Error;
+pub use options::{Outcome, RunOptions};
+pub use talk::Talk;

@@ -1,3 +1,5 @@
 //! The `gnnflow` program.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    gnnflow::App::new().main()
+}

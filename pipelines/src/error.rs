@@ -14,6 +14,9 @@ pub enum Error {
     /// The dump or the prepared dataset.
     #[error(transparent)]
     Data(#[from] gnnflow_data::Error),
+    /// Layers, models, devices.
+    #[error(transparent)]
+    Compute(#[from] gnnflow_operators::compute::Error),
     /// The command line is wrong, or asks for what cannot be.
     #[error("{0}")]
     Usage(String),
@@ -62,6 +65,7 @@ impl Error {
     pub fn fault(&self) -> Option<Fault> {
         Some(match self {
             Self::Data(error) => error.fault(),
+            Self::Compute(error) => compute_fault(error),
             Self::Spec(_) | Self::Usage(_) => Fault::Usage,
             Self::Input(_) | Self::Checkpoint { .. } => Fault::Input,
             Self::Io { .. } | Self::Machine(_) => Fault::Machine,
@@ -74,5 +78,15 @@ impl Error {
     /// The program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug, 130 interrupted.
     pub fn exit_code(&self) -> u8 {
         self.fault().map_or(130, Fault::exit_code)
+    }
+}
+
+fn compute_fault(error: &gnnflow_operators::compute::Error) -> Fault {
+    use gnnflow_operators::compute::Error as Compute;
+    match error {
+        Compute::UnknownLayer { .. } | Compute::Spec { .. } => Fault::Usage,
+        Compute::Input(_) | Compute::State { .. } => Fault::Input,
+        Compute::Device { .. } => Fault::Machine,
+        _ => Fault::Bug,
     }
 }

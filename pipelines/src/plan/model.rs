@@ -46,9 +46,36 @@ pub fn layers(model: &Model, features: usize, classes: usize) -> Vec<Layer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use candle_core::Device;
 
     fn count(model: Model) -> u64 {
         layers(&model, 1433, 7).iter().filter_map(|layer| layer.parameters).sum()
+    }
+
+    #[test]
+    fn counts_are_those_of_the_models_that_are_built() {
+        for (kind, aggregator) in [
+            ("gcn", None),
+            ("mlp", None),
+            ("gat", None),
+            ("sage", Some(Aggregator::Mean)),
+            ("sage", Some(Aggregator::Gcn)),
+            ("sage", Some(Aggregator::Pool)),
+        ] {
+            let model = Model {
+                kind: kind.into(),
+                hidden: 16,
+                layers: 3,
+                aggregator,
+                output_heads: Some(2),
+                ..Model::default()
+            };
+            let registry = gnnflow_operators::compute::Registry::default();
+            let built =
+                gnnflow_operators::compute::Model::build(&model.describe(10, 3), &registry, &Device::Cpu, 1).unwrap();
+            let parameters: u64 = layers(&model, 10, 3).iter().filter_map(|layer| layer.parameters).sum();
+            assert_eq!(built.params().flat_len() as u64, parameters, "{kind} {aggregator:?}");
+        }
     }
 
     /// The counts that PyG's layers of the same shape have.

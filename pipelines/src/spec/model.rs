@@ -1,9 +1,15 @@
 //! `[model]`: the network.
 
 use super::section::{section, words};
+use gnnflow_operators::compute::ModelSpec;
 
 /// Layer kinds of this version.
 pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "mlp"];
+
+/// Whether layers of this name come with gnnflow.
+pub(crate) fn is_builtin(kind: &str) -> bool {
+    KINDS.contains(&kind)
+}
 
 section! {
     /// The network.
@@ -26,13 +32,10 @@ section! {
         /// How a `sage` layer aggregates its neighbours. Unset: `mean`.
         #[schemars(extend("examples" = ["mean"]))]
         pub aggregator: Option<Aggregator> = None,
-        /// What follows every layer but the last. Unset: `elu` for `gat`, `relu` for all others.
-        #[schemars(extend("examples" = ["relu"]))]
-        pub activation: Option<Activation> = None,
         /// Probability with which an input of a layer is dropped in training.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
         pub dropout: f64 = 0.5,
-        /// Probability with which an attention coefficient is dropped in training (`gat`). Unset: 0.
+        /// Probability with which an attention coefficient is dropped in training (`gat`). Unset: as `dropout`.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.6]))]
         pub attention_dropout: Option<f64> = None,
     }
@@ -54,14 +57,21 @@ impl Model {
         self.aggregator.unwrap_or(Aggregator::Mean)
     }
 
-    /// What follows every layer but the last.
-    pub fn activation(&self) -> Activation {
-        self.activation.unwrap_or(if self.kind == "gat" { Activation::Elu } else { Activation::Relu })
-    }
-
     /// Probability with which an attention coefficient is dropped.
     pub fn attention_dropout(&self) -> f64 {
-        self.attention_dropout.unwrap_or(0.0)
+        self.attention_dropout.unwrap_or(self.dropout)
+    }
+
+    /// The model for nodes with `features` features and `classes` classes.
+    pub fn describe(&self, features: usize, classes: usize) -> ModelSpec {
+        ModelSpec {
+            heads: self.heads(),
+            output_heads: self.output_heads(),
+            dropout: self.dropout,
+            attention_dropout: Some(self.attention_dropout()),
+            aggregator: self.aggregator().word().into(),
+            ..ModelSpec::new(&self.kind, self.layers, features, self.hidden, classes)
+        }
     }
 
     /// Whether layers read neighbours at all.
@@ -79,15 +89,5 @@ words! {
         Gcn = "gcn",
         /// The maximum of their transformed features.
         Pool = "pool",
-    }
-}
-
-words! {
-    /// An activation function.
-    pub enum Activation {
-        /// max(x, 0).
-        Relu = "relu",
-        /// x, or exp(x) − 1 below 0.
-        Elu = "elu",
     }
 }

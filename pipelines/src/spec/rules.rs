@@ -132,7 +132,7 @@ fn stages(spec: &Spec, report: &mut Report<'_>) {
 fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     let Some(model) = &spec.model else { return };
     known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
-    let builtin = model::KINDS.contains(&model.kind.as_str());
+    let builtin = model::is_builtin(&model.kind);
     if builtin && model.kind != "gat" {
         let keys = ["model.heads", "model.output_heads", "model.attention_dropout"];
         report.only(&keys, &format!("only a \"gat\" model has it, not a {:?} one", model.kind));

@@ -153,7 +153,7 @@ words! {
 words! {
     /// A validation metric. Higher is better, but for `loss`.
     pub enum Metric {
-        /// Share of nodes whose class is right; of labels, where nodes have several.
+        /// Share of nodes whose class is right, or all of whose labels are.
         Accuracy = "accuracy",
         /// The loss (lower is better).
         Loss = "loss",
@@ -163,6 +163,24 @@ words! {
         MacroF1 = "macro-f1",
         /// Area under the receiver operating characteristic, mean over labels.
         RocAuc = "roc-auc",
+    }
+}
+
+impl Metric {
+    /// Its name in metrics and summaries; the loss stands beside them.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Accuracy => "accuracy",
+            Self::Loss => "loss",
+            Self::MicroF1 => "micro_f1",
+            Self::MacroF1 => "macro_f1",
+            Self::RocAuc => "roc_auc",
+        }
+    }
+
+    /// Whether `value` is better than `best`. A number that is none never is.
+    pub fn is_better(self, value: f64, best: f64) -> bool {
+        if self == Self::Loss { value < best } else { value > best }
     }
 }
 

@@ -1,0 +1,86 @@
+//! `gnnflow generate`: synthetic graphs as Parquet.
+
+use super::{Context, print, print_json};
+use crate::Error;
+use gnnflow_pipelines::spec;
+use std::path::PathBuf;
+
+/// Write a synthetic graph as Parquet: `nodes.parquet` and `edges.parquet`, to be read with `undirected = true`.
+#[derive(Debug, clap::Args)]
+pub(super) struct Generate {
+    /// planted: classes that show in edges and features, on which a GNN beats an MLP. rmat: power-law degrees, any size.
+    kind: Kind,
+    /// The folder to write into.
+    #[arg(long)]
+    out: PathBuf,
+    /// Two to this power is the number of nodes.
+    #[arg(long, conflicts_with = "nodes", value_parser = clap::value_parser!(u32).range(1..=31))]
+    scale: Option<u32>,
+    /// Number of nodes; rmat takes the next power of two.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=4294967294))]
+    nodes: Option<u64>,
+    /// Number of edges.
+    #[arg(long, conflicts_with = "edge_factor", value_parser = clap::value_parser!(u64).range(1..))]
+    edges: Option<u64>,
+    /// Edges per node [default: 10 for planted, 16 for rmat].
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000000))]
+    edge_factor: Option<u64>,
+    /// Width of the features; 0 for none [default: 64 for planted, none for rmat].
+    #[arg(long)]
+    features: Option<usize>,
+    /// Number of classes [default: 10 for planted, none for rmat].
+    #[arg(long)]
+    classes: Option<u64>,
+    /// Probability that an edge stays within its class (planted) [default: 0.5].
+    #[arg(long)]
+    homophily: Option<f64>,
+    /// Distance of a class's mean feature from the origin, in standard deviations of the noise (planted) [default: 1.8].
+    #[arg(long)]
+    signal: Option<f64>,
+    /// Exponent of the degrees' power law (planted) [default: 2.5].
+    #[arg(long)]
+    degree_exponent: Option<f64>,
+    /// Seed: the same numbers give the same files.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Files per table; more than one makes folders of them.
+    #[arg(long, default_value_t = 1)]
+    files: usize,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Kind {
+    Planted,
+    Rmat,
+}
+
+impl Generate {
+    pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
+        let settings = spec::Generate {
+            kind: match self.kind {
+                Kind::Planted => spec::GenerateKind::Planted,
+                Kind::Rmat => spec::GenerateKind::Rmat,
+            },
+            nodes: self.nodes,
+            scale: self.scale,
+            edges: self.edges,
+            edge_factor: self.edge_factor,
+            features: self.features,
+            classes: self.classes,
+            homophily: self.homophily,
+            signal: self.signal,
+            degree_exponent: self.degree_exponent,
+            seed: self.seed,
+            files: self.files,
+            ..spec::Generate::default()
+        };
+        let generator = settings.generator();
+        generator.check()?;
+        let written = generator.write(&self.out, &context.talk)?;
+        if context.json {
+            return print_json(&written);
+        }
+        let (nodes, edges) = (written.nodes_path.display(), written.edges_path.display());
+        print(&format!("{nodes}: {} nodes\n{edges}: {} edges\n", written.nodes, written.edges))
+    }
+}

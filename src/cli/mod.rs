@@ -1,0 +1,124 @@
+//! The command line: one file per command.
+//!
+//! stdout is data, stderr is talk. An error is one line `error: …` on stderr for each thing that is wrong, and the exit code
+//! says whose fault it is.
+
+mod generate;
+mod inspect;
+mod interrupt;
+mod reference;
+mod run;
+
+use crate::Error;
+use crate::talk::Talk;
+use clap::{Parser, Subcommand};
+use gnnflow_pipelines::spec::Spec;
+use gnnflow_pipelines::{Error as PipelineError, Registry};
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Trains graph neural networks: Parquet in, model, predictions and embeddings out, as one dataflow in one process or many.
+#[derive(Debug, Parser)]
+#[command(name = "gnnflow", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// Say nothing on stderr but errors.
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Print results as JSON on stdout.
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 done; 2 the command line or the pipeline file; 3 the input data; 4 this machine (disk, memory, \
+port, device); 5 the cluster (a peer lost, stalled, refused); 70 a bug of ours; 130 interrupted.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Run),
+    Generate(generate::Generate),
+    Inspect(inspect::Inspect),
+    Reference(reference::Reference),
+}
+
+/// A pipeline file and what to change in it.
+#[derive(Debug, clap::Args)]
+struct Pipeline {
+    /// The pipeline file.
+    file: PathBuf,
+    /// Change a key of the pipeline, as in `--set train.epochs=5`. The value is TOML; a word that is no TOML is a string.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+}
+
+impl Pipeline {
+    fn load(&self, registry: &Registry) -> Result<Spec, PipelineError> {
+        Spec::load(&self.file, &self.sets, &registry.names())
+    }
+}
+
+/// What every command gets.
+struct Context {
+    json: bool,
+    talk: Talk,
+    registry: Registry,
+}
+
+/// Runs the command that `args` (the program's name first) asks for.
+pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry) -> ExitCode {
+    let args = match Args::try_parse_from(args) {
+        Ok(args) => args,
+        // `--help` and `--version` come this way too, with code 0.
+        Err(error) => {
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    interrupt::end_with_130();
+    let talk = if args.quiet { Talk::silent() } else { Talk::new() };
+    let context = Context { json: args.json, talk, registry };
+    let result = match args.command {
+        Command::Run(command) => command.execute(context),
+        Command::Generate(command) => command.execute(&context).map(|()| 0),
+        Command::Inspect(command) => command.execute(&context).map(|()| 0),
+        Command::Reference(command) => command.execute(&context).map(|()| 0),
+    };
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            for line in error.to_string().lines() {
+                let _ = writeln!(std::io::stderr(), "error: {line}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+/// Prints data. A reader that has gone away, like `head`, is content: that ends the program with 0.
+fn print(text: &str) -> Result<(), Error> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => std::process::exit(0),
+        result => Ok(result.map_err(PipelineError::io("write", "standard output"))?),
+    }
+}
+
+/// Prints `value` as JSON.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Error> {
+    let text = serde_json::to_string_pretty(value).map_err(|error| PipelineError::Bug(error.to_string()))?;
+    print(&(text + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_declaration_of_all_arguments_is_sound() {
+        Args::command().debug_assert();
+    }
+}

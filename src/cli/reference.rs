@@ -1,0 +1,15 @@
+//! `gnnflow reference`: every key of a pipeline file.
+
+use super::{Context, print, print_json};
+use crate::Error;
+use gnnflow_pipelines::spec::reference;
+
+/// Print every key of a pipeline file with its type, default and meaning; with --json, as a JSON Schema.
+#[derive(Debug, clap::Args)]
+pub(super) struct Reference {}
+
+impl Reference {
+    pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
+        if context.json { print_json(reference::schema()) } else { print(&reference::markdown()) }
+    }
+}

@@ -1,0 +1,74 @@
+//! `gnnflow run`: a pipeline from its file to its results.
+
+use super::{Context, Pipeline, print, print_json};
+use crate::options::{Outcome, RunOptions};
+use crate::{Error, cluster, report};
+use gnnflow_pipelines::Plan;
+use std::path::PathBuf;
+
+/// Run a pipeline: prepare the dataset when it is missing or stale, train, infer; as the sections of the file say.
+#[derive(Debug, clap::Args)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pipeline: Pipeline,
+    /// Processes on this machine, at most as many as partitions. They give the same results as one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    processes: u16,
+    /// A file with one line `host:port` per process of a run across machines; start this command once for each.
+    #[arg(long, value_name = "FILE", conflicts_with = "processes")]
+    hosts: Option<PathBuf>,
+    /// This process's line in the hosts file, from 0 [default: what Slurm, MPI or torchrun say in the environment].
+    #[arg(long, value_name = "K", requires = "hosts")]
+    rank: Option<usize>,
+    /// The run folder [default: runs/NAME].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Go on after the last whole checkpoint in the run folder.
+    #[arg(long)]
+    resume: bool,
+    /// Print the plan (stages, sizes, memory, messages) and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl Run {
+    pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
+        let spec = self.pipeline.load(&context.registry)?;
+        let local = usize::from(self.processes);
+        let processes = match &self.hosts {
+            Some(hosts) => cluster::read_hosts(hosts)?.len(),
+            None => local,
+        };
+        if spec.graph.dataset.is_none() {
+            spec.check_processes(processes, spec.parts())?;
+        }
+        if self.dry_run {
+            let plan = Plan::new(&spec, processes, local)?;
+            let shown = if context.json { print_json(&plan) } else { print(&plan.to_string()) };
+            return shown.map(|()| 0);
+        }
+        let run_dir = self.run_dir.unwrap_or_else(|| PathBuf::from("runs").join(&spec.name));
+        let quiet = context.talk.is_silent();
+        let options = RunOptions {
+            processes: local,
+            hosts: self.hosts,
+            rank: self.rank,
+            run_dir: run_dir.clone(),
+            resume: self.resume,
+            talk: context.talk,
+            registry: context.registry,
+        };
+        match crate::run::run(&spec, &options)? {
+            Outcome::Elsewhere(code) => Ok(code),
+            Outcome::Done(summary) => {
+                report::write(&run_dir, &summary)?;
+                if context.json {
+                    print(&summary.to_json())?;
+                } else if !quiet {
+                    print(&format!("{}run folder {}\n", report::table(&summary), run_dir.display()))?;
+                }
+                Ok(0)
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `report.html`: one file with everything in it, for a browser.
+
+use super::table::{metric_names, splits, stages};
+use super::{bytes, chart, count, seconds};
+use gnnflow_pipelines::summary::{EpochRecord, Scores};
+use gnnflow_pipelines::{Error, Summary};
+use std::fmt::Write;
+use std::path::Path;
+
+/// Name of the file in a run folder.
+const FILE: &str = "report.html";
+
+const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:720px;margin:2em auto;padding:0 1em;color:#222}\
+table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em 1em .2em 0;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}.bar{display:inline-block;height:.8em;background:#4a78b5}svg{max-width:100%;height:auto}\
+pre{background:#f6f6f6;padding:1em;overflow-x:auto}";
+
+/// Writes the report of the run in `run_dir`, from its epochs, its resolved pipeline and `summary`.
+///
+/// # Errors
+/// When the folder cannot be read or written.
+pub fn write(run_dir: &Path, summary: &Summary) -> Result<(), Error> {
+    let epochs = match EpochRecord::read_all(run_dir) {
+        Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        epochs => epochs?,
+    };
+    let pipeline = std::fs::read_to_string(run_dir.join("pipeline.toml")).unwrap_or_default();
+    let page = page(summary, &epochs, &pipeline)?;
+    let (path, beside) = (run_dir.join(FILE), run_dir.join(format!(".{FILE}.new")));
+    std::fs::write(&beside, page).map_err(Error::io("write", &beside))?;
+    std::fs::rename(&beside, &path).map_err(Error::io("write", &path))
+}
+
+fn page(summary: &Summary, epochs: &[EpochRecord], pipeline: &str) -> Result<String, Error> {
+    let name = escape(&summary.name);
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title><style>{STYLE}</style></head>\n\
+         <body>\n<h1>{name}</h1>\n<p>{} partitions on {} processes of {} threads, {}.",
+        summary.partitions,
+        summary.processes,
+        summary.threads,
+        escape(&summary.device)
+    );
+    if summary.epochs > 0 {
+        let _ = write!(page, " {} epochs", summary.epochs);
+        let best = summary.best_epoch.map_or_else(String::new, |best| format!("; the model is that of epoch {best}"));
+        let _ = write!(page, "{best}.");
+    }
+    page.push_str("</p>\n");
+    metrics(&mut page, summary);
+    for chart in charts(summary, epochs)?.into_iter().flatten() {
+        page.push_str(&chart);
+        page.push('\n');
+    }
+    times(&mut page, summary);
+    traffic(&mut page, summary);
+    if !pipeline.is_empty() {
+        let _ = write!(page, "<h2>Pipeline</h2>\n<pre>{}</pre>\n", escape(pipeline));
+    }
+    page.push_str("</body></html>\n");
+    Ok(page)
+}
+
+fn metrics(page: &mut String, summary: &Summary) {
+    let splits = splits(summary);
+    if splits.is_empty() {
+        return;
+    }
+    let names = metric_names(&splits);
+    let heads: String = names.iter().map(|name| format!("<th>{}</th>", escape(name))).collect();
+    let _ = writeln!(page, "<table><tr><th>split</th><th>nodes</th>{heads}<th>loss</th></tr>");
+    for (split, scores) in splits {
+        let _ = write!(page, "<tr><td>{split}</td><td>{}</td>", count(scores.nodes));
+        for name in &names {
+            let value = scores.metrics.get(*name).map_or_else(String::new, |value| format!("{value:.4}"));
+            let _ = write!(page, "<td>{value}</td>");
+        }
+        let _ = writeln!(page, "<td>{:.4}</td></tr>", scores.loss);
+    }
+    page.push_str("</table>\n");
+}
+
+/// Loss, and the metric that leads the table, over epochs.
+fn charts(summary: &Summary, epochs: &[EpochRecord]) -> Result<[Option<String>; 2], Error> {
+    type Pick = fn(&EpochRecord) -> Option<&Scores>;
+    let picks: [(&'static str, Pick); 3] =
+        [("train", |e| e.train.as_ref()), ("val", |e| e.val.as_ref()), ("test", |e| e.test.as_ref())];
+    let series = |of: &dyn Fn(&Scores) -> Option<f64>| -> Vec<chart::Series> {
+        let points =
+            |pick: Pick| epochs.iter().filter_map(|e| Some((e.epoch as f64, of(pick(e)?)?))).collect::<Vec<_>>();
+        picks.iter().map(|&(name, pick)| (name, points(pick))).filter(|(_, points)| !points.is_empty()).collect()
+    };
+    let mut losses = vec![("batches", epochs.iter().map(|e| (e.epoch as f64, e.loss)).collect())];
+    losses.extend(series(&|scores| Some(scores.loss)));
+    let splits = splits(summary);
+    let metric = metric_names(&splits).first().copied();
+    let metric = metric.map(|metric| chart::lines(metric, &series(&|scores| scores.metrics.get(metric).copied())));
+    Ok([chart::lines("loss", &losses)?, metric.transpose()?.flatten()])
+}
+
+fn times(page: &mut String, summary: &Summary) {
+    let stages = stages(summary);
+    let longest = stages.iter().map(|(_, time)| *time).fold(f64::MIN_POSITIVE, f64::max);
+    page.push_str("<table><tr><th>stage</th><th>time</th><th></th></tr>\n");
+    for (name, time) in stages {
+        let width = (time / longest * 300.0).ceil();
+        let bar = format!("<td style=\"text-align:left\"><span class=\"bar\" style=\"width:{width}px\"></span></td>");
+        let _ = writeln!(page, "<tr><td>{name}</td><td>{}</td>{bar}</tr>", seconds(time));
+    }
+    page.push_str("</table>\n");
+}
+
+fn traffic(page: &mut String, summary: &Summary) {
+    page.push_str("<table><tr><th>moved</th><th></th></tr>\n");
+    let mut row = |name: &str, value: String| {
+        let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
+    };
+    row("between processes", bytes(summary.bytes_sent));
+    row("messages", count(summary.messages_sent));
+    row("rounds a step", summary.rounds_per_step.to_string());
+    for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
+        row(&format!("peak memory of process {rank}"), bytes(*peak));
+    }
+    page.push_str("</table>\n");
+}
+
+/// Text as HTML.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_stands_alone_and_escapes_what_it_quotes() {
+        let scores = |accuracy| Some(Scores { nodes: 10, loss: 0.3, metrics: [("accuracy".into(), accuracy)].into() });
+        let epoch = |epoch| EpochRecord { epoch, loss: 1.0 / epoch as f64, val: scores(0.5), ..EpochRecord::default() };
+        let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
+        summary.seconds.train = 1.5;
+        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], "name = \"<script>\"").unwrap();
+        assert_eq!(page.matches("<svg").count(), 2);
+        assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
+        // Nothing is loaded from elsewhere; the SVG namespace is only a name.
+        assert_eq!(page.matches("http").count(), page.matches("http://www.w3.org/2000/svg").count());
+        assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    }
+
+    #[test]
+    fn a_run_without_training_has_a_report_too() {
+        let folder = tempfile::tempdir().unwrap();
+        write(folder.path(), &Summary { name: "prepare".into(), ..Summary::default() }).unwrap();
+        let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names, [FILE]);
+    }
+}

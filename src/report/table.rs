@@ -1,0 +1,135 @@
+//! The table that ends a run.
+
+use super::{bytes, count, seconds};
+use comfy_table::{CellAlignment, Table, presets};
+use gnnflow_pipelines::Summary;
+use gnnflow_pipelines::summary::Scores;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+/// What a run did, as text: metrics of each split, time of each stage, bytes moved, peak memory.
+pub fn table(summary: &Summary) -> String {
+    let Summary { name, partitions, processes, threads, epochs, device, .. } = summary;
+    let mut text = format!("{name}: {partitions} partitions on {processes} processes of {threads} threads, {device}");
+    if summary.train.is_some() {
+        let _ = write!(text, "; {epochs} epochs");
+    }
+    if let Some(best) = summary.best_epoch {
+        let _ = write!(text, ", the best was {best}");
+    }
+    text.push('\n');
+    for table in [metrics(summary), time(summary), traffic(summary)].into_iter().flatten() {
+        let _ = writeln!(text, "{table}");
+    }
+    text
+}
+
+/// The splits that were evaluated, by name.
+pub(super) fn splits(summary: &Summary) -> Vec<(&'static str, &Scores)> {
+    let all = [("train", &summary.train), ("val", &summary.val), ("test", &summary.test)];
+    all.into_iter().filter_map(|(name, scores)| Some((name, scores.as_ref()?))).collect()
+}
+
+/// The names of all metrics of all splits, accuracy first.
+pub(super) fn metric_names<'a>(splits: &[(&str, &'a Scores)]) -> Vec<&'a str> {
+    let names: BTreeSet<&str> =
+        splits.iter().flat_map(|(_, scores)| scores.metrics.keys()).map(String::as_str).collect();
+    let (mut first, rest): (Vec<&str>, Vec<&str>) = names.into_iter().partition(|name| *name == "accuracy");
+    first.extend(rest);
+    first
+}
+
+/// Wall-clock seconds by stage, those that took none left out.
+pub(super) fn stages(summary: &Summary) -> Vec<(&'static str, f64)> {
+    let s = &summary.seconds;
+    let stages = [
+        ("prepare", s.prepare),
+        ("train", s.train),
+        ("· sample", s.sample),
+        ("· fetch", s.fetch),
+        ("· forward", s.forward),
+        ("· backward", s.backward),
+        ("· reduce", s.reduce),
+        ("· step", s.step),
+        ("infer", s.infer),
+    ];
+    stages.into_iter().filter(|(_, seconds)| *seconds > 0.0).collect()
+}
+
+fn metrics(summary: &Summary) -> Option<Table> {
+    let splits = splits(summary);
+    if splits.is_empty() {
+        return None;
+    }
+    let names = metric_names(&splits);
+    let mut table = empty(&[&["split", "nodes"], names.as_slice(), &["loss"]].concat());
+    for (name, scores) in &splits {
+        let mut row = vec![name.to_string(), count(scores.nodes)];
+        row.extend(
+            names.iter().map(|name| scores.metrics.get(*name).map_or_else(String::new, |value| format!("{value:.4}"))),
+        );
+        row.push(format!("{:.4}", scores.loss));
+        table.add_row(row);
+    }
+    Some(numbers_right(table))
+}
+
+fn time(summary: &Summary) -> Option<Table> {
+    let stages = stages(summary);
+    let mut table = empty(&["stage", "time"]);
+    for (name, time) in &stages {
+        table.add_row([name.to_string(), seconds(*time)]);
+    }
+    let epochs = &summary.seconds.per_epoch;
+    if !epochs.is_empty() {
+        table.add_row(["an epoch".into(), seconds(epochs.iter().sum::<f64>() / epochs.len() as f64)]);
+    }
+    (!stages.is_empty()).then(|| numbers_right(table))
+}
+
+fn traffic(summary: &Summary) -> Option<Table> {
+    let mut table = empty(&["moved", ""]);
+    table.add_row(["between processes".into(), bytes(summary.bytes_sent)]);
+    table.add_row(["messages".into(), count(summary.messages_sent)]);
+    table.add_row(["rounds a step".into(), summary.rounds_per_step.to_string()]);
+    for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
+        table.add_row([format!("peak memory of process {rank}"), bytes(*peak)]);
+    }
+    Some(numbers_right(table))
+}
+
+fn empty(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    table
+}
+
+fn numbers_right(mut table: Table) -> Table {
+    table.column_iter_mut().skip(1).for_each(|column| column.set_cell_alignment(CellAlignment::Right));
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_shows_what_there_is_and_nothing_else() {
+        let mut summary =
+            Summary { name: "cora".into(), partitions: 2, processes: 1, threads: 2, ..Summary::default() };
+        summary.seconds.prepare = 0.25;
+        let text = table(&summary);
+        assert!(text.contains("prepare") && !text.contains("split") && !text.contains("epochs"), "{text}");
+
+        summary.epochs = 200;
+        summary.best_epoch = Some(120);
+        summary.peak_rss_bytes = vec![300 << 20];
+        let scores = |accuracy: f64| Scores { nodes: 1000, loss: 0.5, metrics: [("accuracy".into(), accuracy)].into() };
+        (summary.train, summary.test) = (Some(scores(1.0)), Some(scores(0.815)));
+        let text = table(&summary);
+        for part in ["accuracy", "0.8150", "1,000", "300 MiB", "200 epochs, the best was 120"] {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("val"), "{text}");
+    }
+}

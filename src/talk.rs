@@ -1,0 +1,183 @@
+//! What the program says on stderr while it works: bars on a terminal, plain lines elsewhere, nothing when quiet.
+
+use gnnflow_data::progress::Progress;
+use gnnflow_pipelines::summary::{EpochRecord, Scores};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Plain lines about epochs come at most this often; the first and the last one always come.
+const EPOCH_LINES: Duration = Duration::from_secs(1);
+
+/// Says how far the work has come. Clones speak with one voice.
+#[derive(Clone, Debug)]
+pub struct Talk {
+    style: Style,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Style {
+    Silent,
+    Lines,
+    Bars,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    bar: Option<ProgressBar>,
+    stage: Option<Stage>,
+    last_epoch: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Stage {
+    name: String,
+    unit: String,
+    begun: Instant,
+    done: u64,
+}
+
+impl Talk {
+    /// Bars if stderr is a terminal, lines if not.
+    pub fn new() -> Self {
+        Self::with(if std::io::stderr().is_terminal() { Style::Bars } else { Style::Lines })
+    }
+
+    /// Says nothing.
+    pub fn silent() -> Self {
+        Self::with(Style::Silent)
+    }
+
+    fn with(style: Style) -> Self {
+        Self { style, state: Arc::default() }
+    }
+
+    /// Whether it says nothing.
+    pub fn is_silent(&self) -> bool {
+        self.style == Style::Silent
+    }
+
+    /// Says one line.
+    pub fn say(&self, line: &str) {
+        if self.style != Style::Silent {
+            self.line(&self.lock(), line);
+        }
+    }
+
+    /// Says how an epoch went, of `epochs` at most.
+    pub fn epoch(&self, record: &EpochRecord, epochs: usize) {
+        if self.style == Style::Silent {
+            return;
+        }
+        let mut state = self.lock();
+        let soon = state.last_epoch.is_some_and(|last| last.elapsed() < EPOCH_LINES);
+        if soon && record.epoch < epochs {
+            return;
+        }
+        state.last_epoch = Some(Instant::now());
+        let score = |name: &str, scores: &Option<Scores>| {
+            let accuracy =
+                scores.as_ref().and_then(|scores| scores.accuracy().or(scores.metrics.values().next().copied()));
+            accuracy.map_or_else(String::new, |accuracy| format!(", {name} {accuracy:.4}"))
+        };
+        let (val, test) = (score("val", &record.val), score("test", &record.test));
+        let best = if record.best { " *" } else { "" };
+        let EpochRecord { epoch, loss, seconds, .. } = record;
+        self.line(&state, &format!("epoch {epoch:>4}/{epochs}: loss {loss:.4}{val}{test}, {seconds:.2} s{best}"));
+    }
+
+    fn line(&self, state: &State, line: &str) {
+        match &state.bar {
+            Some(bar) => bar.suspend(|| write(line)),
+            None => write(line),
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // A panic elsewhere leaves nothing half-done in here.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A line to stderr; whoever closed it does not want to know.
+fn write(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+impl Default for Talk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Progress for Talk {
+    fn stage(&self, name: &str, total: Option<u64>, unit: &str) {
+        let mut state = self.lock();
+        state.finish(self.style);
+        state.stage = Some(Stage { name: name.into(), unit: unit.into(), begun: Instant::now(), done: 0 });
+        if self.style == Style::Bars {
+            let template = match total {
+                Some(_) => "{msg:<24} {bar:30} {human_pos}/{human_len} {prefix} {eta}",
+                None => "{msg:<24} {spinner} {human_pos} {prefix} {elapsed}",
+            };
+            let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            bar.set_style(style);
+            bar.set_message(name.to_owned());
+            bar.set_prefix(unit.to_owned());
+            bar.enable_steady_tick(Duration::from_millis(200));
+            state.bar = Some(bar);
+        }
+    }
+
+    fn advance(&self, by: u64) {
+        let mut state = self.lock();
+        if let Some(stage) = &mut state.stage {
+            stage.done += by;
+        }
+        if let Some(bar) = &state.bar {
+            bar.inc(by);
+        }
+    }
+
+    fn done(&self) {
+        self.lock().finish(self.style);
+    }
+}
+
+impl State {
+    /// Ends the current stage with one line about it.
+    fn finish(&mut self, style: Style) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+        let Some(stage) = self.stage.take() else { return };
+        if style != Style::Silent {
+            let amount = if stage.done > 0 { format!("{} {}, ", stage.done, stage.unit) } else { String::new() };
+            write(&format!("{}: {amount}{:.1} s", stage.name, stage.begun.elapsed().as_secs_f64()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stages_may_follow_each_other_without_done_and_end_twice() {
+        for style in [Style::Silent, Style::Lines, Style::Bars] {
+            let talk = Talk::with(style);
+            talk.stage("one", None, "rows");
+            talk.advance(3);
+            talk.stage("two", Some(5), "rows");
+            talk.clone().advance(5);
+            talk.say("in between");
+            talk.done();
+            talk.done();
+            talk.advance(1);
+            assert!(talk.lock().stage.is_none() && talk.lock().bar.is_none());
+        }
+    }
+}

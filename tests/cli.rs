@@ -1,0 +1,214 @@
+//! The program from outside: what it prints where, and how it ends.
+
+mod common;
+
+use common::Place;
+use serde_json::Value;
+use std::io::Read;
+use std::process::Stdio;
+
+const PIPELINE: &str = r#"name = "small"
+[graph]
+generate = { kind = "planted", nodes = 300, edges = 1500, features = 8, classes = 3 }
+[partition]
+parts = 2
+[model]
+kind = "sage"
+layers = 2
+hidden = 16
+[train]
+epochs = 2
+batch = 50
+fanouts = [5, 5]
+"#;
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn mistakes_in_the_file_are_named_with_line_and_key() {
+    let place = Place::new();
+    for (line, instead, expected) in [
+        ("hidden = 16", "hiden = 16", "p.toml:9: model.hiden: unknown key; did you mean \"hidden\"?"),
+        ("layers = 2", "layers = \"two\"", "p.toml:8: model.layers: expected an integer, found the string \"two\""),
+        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanouts for 2 layers: one a layer"),
+        (
+            "kind = \"sage\"",
+            "kind = \"gcn\"\nheads = 4",
+            "p.toml:8: model.heads: only a \"gat\" model has it, not a \"gcn\" one",
+        ),
+        ("epochs = 2", "epochs = 0", "p.toml:11: train.epochs: must be at least 1, but is 0"),
+        (
+            "epochs = 2",
+            "schedule = \"full-graph\"",
+            "p.toml:11: train.schedule: \"full-graph\" is not in this version yet; use \"mini-batch\"",
+        ),
+        (
+            "parts = 2",
+            "parts = 2\nmethod = \"metis\"",
+            "p.toml:6: partition.method: \"metis\" is not in this version yet; there is \"random\", \"range\"",
+        ),
+        (
+            "edges = 1500",
+            "edges = 15",
+            "p.toml:3: graph.generate.edges: 15 edges for 300 nodes: must be at least as many as nodes, for every node to have one",
+        ),
+        ("[train]", "[train", "p.toml:10: "),
+    ] {
+        place.write("p.toml", PIPELINE.replace(line, instead));
+        let errors = place.fail(&["run", "p.toml", "--quiet"], 2, &[]);
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].strip_prefix("error: ").unwrap().starts_with(expected), "{errors:?}");
+        assert!(!place.path("runs").exists() && !place.path(".gnnflow").exists(), "{line}: work began");
+    }
+}
+
+#[test]
+fn every_mistake_is_told_at_once() {
+    let place = Place::new();
+    place.write("p.toml", PIPELINE.replace("hidden", "hiden").replace("epochs = 2", "epochs = \"x\""));
+    let errors = place.fail(&["run", "p.toml", "--set", "train.batch=0"], 2, &[]);
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert_eq!(errors[2], "error: --set train.batch: must be at least 1, but is 0");
+}
+
+#[test]
+fn more_processes_than_partitions_are_refused_before_any_starts() {
+    let place = Place::new();
+    place.write("p.toml", PIPELINE);
+    place.fail(&["run", "p.toml", "--processes", "3"], 2, &["p.toml:5", "more processes (3) than partitions (2)"]);
+    place.write("hosts", "a:1\nb:1\nc:1\n");
+    place.fail(&["run", "p.toml", "--hosts", "hosts", "--rank", "0"], 2, &["more processes (3) than partitions (2)"]);
+    place.write("hosts", "a:1\nb\n");
+    place.fail(&["run", "p.toml", "--hosts", "hosts", "--rank", "0"], 2, &["hosts:2"]);
+}
+
+#[test]
+fn missing_and_broken_input_names_the_file() {
+    let place = Place::new();
+    place.fail(&["run", "nope.toml"], 2, &["nope.toml"]);
+    place.write("p.toml", "[graph]\nnodes = 'no-nodes.parquet'\nedges = 'e.parquet'\n");
+    place.fail(&["run", "p.toml", "--dry-run"], 3, &["no-nodes.parquet"]);
+    place.write("no-nodes.parquet", "this is not Parquet");
+    place.fail(&["run", "p.toml", "--dry-run"], 3, &["no-nodes.parquet"]);
+    place.write("p.toml", "[graph]\ndataset = 'prepared'\n");
+    place.fail(&["run", "p.toml", "--dry-run"], 3, &["prepared"]);
+    std::fs::create_dir(place.path("prepared")).unwrap();
+    place.fail(&["run", "p.toml", "--dry-run"], 3, &["prepared", "manifest.json"]);
+    place.write("prepared/manifest.json", r#"{ "format": "gnnflow-dataset", "schema": 999 }"#);
+    place.fail(&["run", "p.toml", "--dry-run"], 3, &["prepared", "999"]);
+}
+
+#[test]
+fn bad_arguments_end_with_2() {
+    let place = Place::new();
+    place.write("p.toml", PIPELINE);
+    for args in [
+        &["fly"][..],
+        &["run"],
+        &["run", "p.toml", "--processes", "0"],
+        &["run", "p.toml", "--rank", "1"],
+        &["run", "p.toml", "--processes", "2", "--hosts", "h"],
+        &["generate", "cube", "--out", "d"],
+        &["generate", "planted"],
+        &["generate", "planted", "--out", "d", "--nodes", "10", "--scale", "3"],
+        &["generate", "planted", "--out", "d", "--nodes", "10", "--edges", "3"],
+    ] {
+        place.fail(args, 2, &[]);
+    }
+    assert!(!place.path("d").exists());
+}
+
+#[test]
+fn the_plan_is_printed_and_nothing_is_done() {
+    let place = Place::new();
+    place.write("p.toml", PIPELINE);
+    let text = place.succeed(&["run", "p.toml", "--dry-run", "--processes", "2"]);
+    for words in [
+        "300 nodes, at most 3,000 edges",
+        "process 1   partition 1",
+        "step        4 rounds",
+        "generate (planted) → prepare → train",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    let plan =
+        json(&place.succeed(&["run", "p.toml", "--dry-run", "--json", "--set", "partition.topology=replicated"]));
+    assert_eq!((plan["topology"].as_str(), plan["processes"].as_array().unwrap().len()), (Some("replicated"), 1));
+    assert_eq!(std::fs::read_dir(place.path("")).unwrap().count(), 1, "only p.toml");
+}
+
+#[test]
+fn generated_graphs_can_be_inspected_in_text_and_json() {
+    let place = Place::new();
+    let args =
+        ["generate", "planted", "--out", "d", "--nodes", "200", "--edges", "1000", "--features", "4", "--classes", "3"];
+    let written = json(&place.succeed(&[&args[..], &["--json"]].concat()));
+    assert_eq!((&written["nodes"], &written["edges"]), (&200.into(), &1000.into()));
+    let found = json(&place.succeed(&["inspect", "d", "--json", "--quiet"]));
+    assert_eq!(found["kind"], "dump");
+    let text = place.succeed(&["inspect", "d"]);
+    assert!(text.contains("nodes.parquet") && text.contains("200"), "{text}");
+
+    let twice = place.path("d/edges.parquet");
+    let before = std::fs::read(&twice).unwrap();
+    place.succeed(&args);
+    assert!(before == std::fs::read(&twice).unwrap(), "the same numbers give the same bytes");
+
+    place.succeed(&["generate", "rmat", "--out", "r", "--scale", "6", "--edge-factor", "4", "--quiet"]);
+    assert_eq!(json(&place.succeed(&["inspect", "r/edges.parquet", "--json"]))["tables"][0]["rows"], 256);
+    place.fail(&["inspect", "nothing"], 3, &["nothing"]);
+    place.fail(&["inspect", "."], 3, &[]);
+}
+
+#[test]
+fn stdout_is_data_stderr_is_talk_and_quiet_is_quiet() {
+    let place = Place::new();
+    let args = ["generate", "planted", "--out", "d", "--nodes", "100", "--edges", "300"];
+    let loud = place.run(&args);
+    assert!(loud.stdout.contains("100 nodes") && !loud.stderr.is_empty(), "{loud:?}");
+    let quiet = place.run(&[&args[..], &["--quiet"]].concat());
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn the_reference_is_the_page_in_docs_and_a_schema() {
+    let place = Place::new();
+    let page = include_str!("../docs/reference.md");
+    assert!(place.succeed(&["reference"]) == page);
+    let schema = json(&place.succeed(&["reference", "--json"]));
+    assert!(schema["properties"]["train"].is_object());
+}
+
+#[test]
+fn a_reader_that_goes_away_is_content() {
+    let place = Place::new();
+    let mut child = place.command(&["reference"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn an_interrupt_ends_with_130_and_leaves_nothing_that_looks_whole() {
+    let place = Place::new();
+    let args = ["generate", "rmat", "--out", "d", "--scale", "22", "--edge-factor", "64", "--features", "64"];
+    let mut child = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{stderr}");
+    assert!(stderr.ends_with("error: interrupted\n"), "{stderr}");
+    assert!(!place.path("d/nodes.parquet").exists() && !place.path("d/edges.parquet").exists());
+}
+
+#[test]
+fn help_and_version_are_data() {
+    let place = Place::new();
+    assert!(place.succeed(&["--version"]).starts_with("gnnflow "));
+    assert!(place.succeed(&["run", "--help"]).contains("--dry-run"));
+}

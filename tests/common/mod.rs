@@ -1,0 +1,102 @@
+//! A folder of its own and the real binary, for tests that look at the program from outside.
+
+#![allow(dead_code, unreachable_pub, reason = "every test binary uses some of it, as its own module")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A temporary folder in which the real binary runs.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+/// What a command printed, and how it ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// The exit code; -1 after a signal.
+    pub code: i32,
+    /// Data.
+    pub stdout: String,
+    /// Talk.
+    pub stderr: String,
+}
+
+impl Place {
+    /// A fresh folder.
+    pub fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A path in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes a file.
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// The binary, about to run in the folder.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gnnflow"));
+        command.current_dir(self.folder.path()).args(args).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs the binary to its end.
+    pub fn run(&self, args: &[&str]) -> Ended {
+        let Output { status, stdout, stderr } = self.command(args).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let ended = Ended { code: status.code().unwrap_or(-1), stdout: text(stdout), stderr: text(stderr) };
+        for word in ["panicked", "backtrace", "RUST_BACKTRACE"] {
+            assert!(!ended.stderr.contains(word), "{args:?}: {}", ended.stderr);
+        }
+        ended
+    }
+
+    /// Runs the binary, which must succeed, and returns its stdout.
+    pub fn succeed(&self, args: &[&str]) -> String {
+        let ended = self.run(args);
+        assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+        ended.stdout
+    }
+
+    /// Runs the binary, which must end with `code` and with errors only on stderr that contain `words`; returns those lines.
+    pub fn fail(&self, args: &[&str], code: i32, words: &[&str]) -> Vec<String> {
+        let ended = self.run(args);
+        assert_eq!(ended.code, code, "{args:?}: {}", ended.stderr);
+        for word in words {
+            assert!(ended.stderr.contains(word), "{args:?}: no {word:?} in {}", ended.stderr);
+        }
+        let errors: Vec<String> =
+            ended.stderr.lines().filter(|line| line.starts_with("error: ")).map(String::from).collect();
+        assert!(!errors.is_empty(), "{args:?}: {}", ended.stderr);
+        errors
+    }
+}
+
+/// The folder of real graphs, or `None`, with a line about it, when it is not there.
+pub fn data() -> Option<PathBuf> {
+    let default = || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/data"));
+    let folder = std::env::var_os("GNNFLOW_TEST_DATA").map_or_else(default, PathBuf::from);
+    if !folder.is_dir() {
+        println!("skipped: no graphs in {}", folder.display());
+        return None;
+    }
+    Some(folder)
+}
+
+/// Every ready-made pipeline file.
+pub fn ready_made() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("pipelines");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries
+        .filter(|path| path.extension().is_some_and(|ext| ext == "toml") && !path.ends_with("Cargo.toml"))
+        .collect();
+    files.sort();
+    files
+}
