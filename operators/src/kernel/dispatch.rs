@@ -18,6 +18,10 @@ pub(crate) enum Level {
 /// The best level of this machine.
 #[inline]
 pub(crate) fn level() -> Level {
+    #[cfg(test)]
+    if let Some(forced) = tests::forced() {
+        return forced;
+    }
     #[cfg(target_arch = "x86_64")]
     {
         use std::is_x86_feature_detected as has;
@@ -59,3 +63,87 @@ macro_rules! multiversion {
     };
 }
 pub(crate) use multiversion;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use gnnflow_data::rng::{Key, Purpose};
+    use half::bf16;
+
+    use super::{Level, level};
+    use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
+    use crate::kernel::transpose::transpose;
+    use crate::kernel::{edge_softmax, heads, segment, weighted};
+
+    /// 0: as found; else the level to use. Other tests may run meanwhile: all levels give the same.
+    static FORCED: AtomicU8 = AtomicU8::new(0);
+
+    pub(super) fn forced() -> Option<Level> {
+        [None, Some(Level::Baseline), Some(Level::V3), Some(Level::V4)][FORCED.load(Ordering::Relaxed) as usize]
+    }
+
+    /// Results of many kernels on odd widths.
+    fn results() -> Vec<u32> {
+        let key = Key::new(4, Purpose::GenerateNodes);
+        let normal =
+            |len: usize, k: u64| -> Vec<f32> { (0..len as u64).map(|i| key.fold(k).normal(i) as f32).collect() };
+        let (rows, sources) = (90, 120);
+        let mut indptr = vec![0u32];
+        for row in 0..rows as u64 {
+            indptr.push(indptr[row as usize] + key.below(row, 12) as u32);
+        }
+        let indices: Vec<u32> =
+            (0..u64::from(indptr[rows])).map(|e| key.below(1000 + e, sources as u64) as u32).collect();
+        let by_source = transpose(sources, &indptr, &indices);
+        let mut all = Vec::new();
+        for width in [1, 7, 16, 33, 100, 135] {
+            let x = normal(sources * width, 1);
+            let half: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            let w = normal(indices.len(), 2);
+            let mut out = vec![0f32; rows * width];
+            segment::mean(&indptr, &indices, &x, width, &mut out);
+            all.extend_from_slice(&out);
+            segment::sum(&indptr, &indices, &half, width, &mut out);
+            all.extend_from_slice(&out);
+            weighted::sum(&indptr, &indices, &w, 1, &x, width, &mut out);
+            all.extend_from_slice(&out);
+            let (mut dx, mut dw) = (vec![0f32; x.len()], vec![0f32; w.len()]);
+            weighted::backward_rows(&by_source, &w, 1, &out, width, &mut dx);
+            weighted::backward_weights(&indptr, &indices, &out, 1, &x, width, &mut dw);
+            all.extend(dx.iter().chain(&dw));
+            let mut alpha = vec![0f32; w.len()];
+            edge_softmax::forward(&indptr, &w, 1, &mut alpha);
+            all.extend_from_slice(&alpha);
+            for activation in [Activation::Relu, Activation::Elu, Activation::LeakyRelu(0.2)] {
+                let dropout = Some(Dropout::new(0.3, key));
+                activate(activation, dropout, &x, &mut dx);
+                all.extend_from_slice(&dx);
+                activate_backward(activation, dropout, &x, &normal(x.len(), 3), &mut dx);
+                all.extend_from_slice(&dx);
+            }
+            let mut sums = vec![0f32; width];
+            column_sum(&x, &mut sums);
+            all.extend_from_slice(&sums);
+            let mut dots = vec![0f32; sources];
+            heads::dot(&x, &sums, 1, &mut dots);
+            all.extend_from_slice(&dots);
+        }
+        all.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let best = level();
+        let wanted = results();
+        for (k, other) in [(1, Level::Baseline), (2, Level::V3), (3, Level::V4)] {
+            if other == Level::V3 && best == Level::Baseline || other == Level::V4 && best != Level::V4 {
+                println!("this machine lacks {other:?}");
+                continue;
+            }
+            FORCED.store(k, Ordering::Relaxed);
+            assert!(results() == wanted, "{other:?} differs");
+        }
+        FORCED.store(0, Ordering::Relaxed);
+    }
+}

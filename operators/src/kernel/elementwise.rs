@@ -162,7 +162,7 @@ macro_rules! with_curve {
 /// use gnnflow_operators::kernel::elementwise::{Activation, activate};
 ///
 /// let mut out = [0f32; 3];
-/// activate(Activation::Relu, None, &[-1., 0., 2.], &mut out);
+/// activate(Activation::Relu, None, &[-1f32, 0., 2.], &mut out);
 /// assert_eq!(out, [0., 0., 2.]);
 /// ```
 ///

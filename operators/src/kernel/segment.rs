@@ -21,7 +21,7 @@ pub const NO_EDGE: u32 = u32::MAX;
 /// use gnnflow_operators::kernel::segment;
 ///
 /// let mut out = [0f32; 4];
-/// segment::sum(&[0u32, 2, 3], &[1, 2, 2], &[1., 2., 3., 4., 5., 6.], 2, &mut out);
+/// segment::sum(&[0u32, 2, 3], &[1, 2, 2], &[1f32, 2., 3., 4., 5., 6.], 2, &mut out);
 /// assert_eq!(out, [8., 10., 5., 6.]);
 /// ```
 ///

@@ -16,7 +16,7 @@ use super::transpose::Transpose;
 /// use gnnflow_operators::kernel::weighted;
 ///
 /// let mut out = [0f32; 2];
-/// weighted::sum(&[0u32, 2, 3], &[1, 2, 2], &[0.5, 2., 1.], 1, &[1., 10., 100.], 1, &mut out);
+/// weighted::sum(&[0u32, 2, 3], &[1, 2, 2], &[0.5, 2., 1.], 1, &[1f32, 10., 100.], 1, &mut out);
 /// assert_eq!(out, [205., 100.]);
 /// ```
 ///

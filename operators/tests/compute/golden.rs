@@ -1,0 +1,206 @@
+//! Against what PyTorch, PyG and DGL computed: see ../golden/make_golden.py.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor, Var};
+use gnnflow_operators::block::Block;
+use gnnflow_operators::compute::layers::{Gat, Gcn, Sage};
+use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+use gnnflow_operators::compute::{
+    GraphBlock, Layer, LayerSpec, Model, ModelSpec, ParamBuilder, Params, Pass, Registry, Result, loss, ops,
+};
+
+use crate::factory::flat;
+
+type Arrays = HashMap<String, Tensor>;
+
+fn arrays() -> Arrays {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/golden.safetensors");
+    candle_core::safetensors::load(path, &Device::Cpu).unwrap()
+}
+
+fn ints(arrays: &Arrays, name: &str) -> Vec<u32> {
+    arrays[name].to_dtype(DType::U32).unwrap().to_vec1().unwrap()
+}
+
+fn block(arrays: &Arrays, name: &str, num_src: usize) -> Arc<GraphBlock> {
+    let indptr = ints(arrays, &format!("{name}/indptr"));
+    let num_dst = indptr.len() as u32 - 1;
+    GraphBlock::new(Block::new(num_dst, num_src as u32, indptr, ints(arrays, &format!("{name}/indices"))))
+}
+
+/// Equal within 1e-5 of the largest number (or of 1).
+#[track_caller]
+fn assert_close(what: &str, found: &Tensor, wanted: &Tensor) {
+    let (found, wanted) = (flat(found), flat(wanted));
+    assert_eq!(found.len(), wanted.len(), "{what}: size");
+    let scale = wanted.iter().fold(1f32, |m, x| m.max(x.abs()));
+    for (i, (f, w)) in found.iter().zip(&wanted).enumerate() {
+        assert!((f - w).abs() <= 1e-5 * scale, "{what}[{i}]: {f} where {w} belongs (scale {scale})");
+    }
+}
+
+/// Puts the case's parameters into the model's; GAT's attention vectors have a leading 1 there.
+fn import(arrays: &Arrays, case: &str, params: &mut Params) {
+    let names: Vec<(String, Vec<usize>)> = params.iter().map(|(n, v)| (n.to_owned(), v.dims().to_vec())).collect();
+    for (name, shape) in names {
+        params.import(&name, &shape, &flat(&arrays[&format!("{case}/{name}")])).unwrap();
+    }
+}
+
+fn check_layer(
+    arrays: &Arrays,
+    case: &str,
+    block: &Arc<GraphBlock>,
+    degrees: Option<&[u32]>,
+    spec: LayerSpec,
+    make: impl Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>>,
+) {
+    let mut builder = ParamBuilder::new(1, &Device::Cpu);
+    let layer = make(&spec, &mut builder).unwrap();
+    let mut params = builder.finish();
+    import(arrays, case, &mut params);
+    let get = |name: &str| &arrays[&format!("{case}/{name}")];
+    let x = Var::from_tensor(get("x")).unwrap();
+    let out = layer.forward(&Pass { block, degrees, dropout: None }, &x).unwrap();
+    assert_close(&format!("{case}: output"), &out, get("out"));
+    let gradients = (out * get("probe")).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_close(&format!("{case}: gradient of x"), gradients.get(&x).unwrap(), get("grad.x"));
+    for (name, var) in params.iter() {
+        assert_close(&format!("{case}: gradient of {name}"), gradients.get(var).unwrap(), get(&format!("grad.{name}")));
+    }
+}
+
+fn spec(in_dim: usize, out_dim: usize) -> LayerSpec {
+    let aggregator = "mean".to_owned();
+    LayerSpec { index: 0, in_dim, out_dim, heads: 1, concat: true, attention_dropout: 0.0, aggregator }
+}
+
+const WIDTHS: [(&str, usize, usize); 2] = [("narrowing", 9, 5), ("widening", 5, 8)];
+
+#[test]
+fn sage_equals_pyg_and_dgl() {
+    let arrays = arrays();
+    let block = block(&arrays, "block", 45);
+    for (width, input, output) in WIDTHS {
+        for aggregator in ["mean", "gcn", "pool"] {
+            let spec = LayerSpec { aggregator: aggregator.to_owned(), ..spec(input, output) };
+            let case = format!("sage-{aggregator}-{width}");
+            check_layer(&arrays, &case, &block, None, spec, |s, p| Ok(Box::new(Sage::new(s, p)?)));
+        }
+    }
+}
+
+#[test]
+fn gcn_equals_pyg() {
+    let arrays = arrays();
+    let block = block(&arrays, "square", 24);
+    let degrees: Vec<u32> = block.block().indptr().windows(2).map(|w| w[1] - w[0]).collect();
+    for (width, input, output) in WIDTHS {
+        let make = |s: &LayerSpec, p: &mut ParamBuilder| -> Result<Box<dyn Layer>> { Ok(Box::new(Gcn::new(s, p)?)) };
+        check_layer(&arrays, &format!("gcn-{width}"), &block, Some(&degrees), spec(input, output), make);
+    }
+}
+
+#[test]
+fn gat_equals_pyg() {
+    let arrays = arrays();
+    for (kind, concat, width) in [("concat", true, 12), ("mean", false, 4)] {
+        let spec = LayerSpec { heads: 3, concat, ..spec(7, width) };
+        for (suffix, name, sources) in [("", "square", 24), ("-bipartite", "block", 45)] {
+            let block = block(&arrays, name, sources);
+            let case = format!("gat-{kind}{suffix}");
+            check_layer(&arrays, &case, &block, None, spec.clone(), |s, p| Ok(Box::new(Gat::new(s, p)?)));
+        }
+    }
+}
+
+#[test]
+fn a_model_of_two_layers_equals_pytorch() {
+    let arrays = arrays();
+    let blocks = [block(&arrays, "outer", 80), block(&arrays, "block", 45)];
+    let mut model = Model::build(&ModelSpec::new("sage", 2, 9, 6, 4), &Registry::default(), &Device::Cpu, 1).unwrap();
+    import(&arrays, "model", model.params_mut());
+    let logits = model.forward(&blocks, &arrays["model/x"], None, None).unwrap();
+    assert_close("logits", &logits, &arrays["model/logits"]);
+    let loss = loss::cross_entropy(&logits, &ints(&arrays, "model/labels")).unwrap();
+    assert_close("loss", &loss.to_dtype(DType::F32).unwrap(), &arrays["model/loss"]);
+    let store = loss.backward().unwrap();
+    let mut found = vec![0.0; model.params().flat_len()];
+    model.params().gradients(&store, &mut found).unwrap();
+    let wanted: Vec<f32> =
+        model.params().iter().flat_map(|(name, _)| flat(&arrays[&format!("model/grad.{name}")])).collect();
+    let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, model.params().flat_len(), &Device::Cpu).unwrap();
+    assert_close("gradients", &as_tensor(found), &as_tensor(wanted));
+    // Layer by layer at inference gives the same.
+    let h = model.forward_layer(0, &blocks[0], &arrays["model/x"], None).unwrap();
+    let again = model.forward_layer(1, &blocks[1], &h, None).unwrap();
+    assert_eq!(flat(&again), flat(&logits));
+}
+
+#[test]
+fn losses_equal_pytorch() {
+    let arrays = arrays();
+    let check = |case: &str, loss: &dyn Fn(&Tensor) -> Tensor| {
+        let logits = Var::from_tensor(&arrays[&format!("{case}/logits")]).unwrap();
+        let loss = loss(&logits);
+        assert_close(case, &loss.to_dtype(DType::F32).unwrap(), &arrays[&format!("{case}/loss")]);
+        let gradients = loss.backward().unwrap();
+        assert_close(&format!("{case}: gradient"), gradients.get(&logits).unwrap(), &arrays[&format!("{case}/grad")]);
+    };
+    let labels = ints(&arrays, "cross-entropy/labels");
+    check("cross-entropy", &|logits| loss::cross_entropy(logits, &labels).unwrap());
+    let targets = flat(&arrays["binary-cross-entropy/targets"]);
+    check("binary-cross-entropy", &|logits| loss::binary_cross_entropy(logits, &targets).unwrap());
+    let x = Var::from_tensor(&arrays["log-softmax/x"]).unwrap();
+    let out = ops::log_softmax(&x).unwrap();
+    assert_close("log-softmax", &out, &arrays["log-softmax/out"]);
+    let gradients = (out * &arrays["log-softmax/probe"]).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_close("log-softmax: gradient", gradients.get(&x).unwrap(), &arrays["log-softmax/grad"]);
+}
+
+#[test]
+fn optimizers_equal_pytorch_also_when_saved_and_restored() {
+    let arrays = arrays();
+    let start = flat(&arrays["optimizers/start"]);
+    let gradients: Vec<Vec<f32>> = arrays["optimizers/gradients"].to_vec2().unwrap();
+    let sgd = |momentum, nesterov, weight_decay| -> Box<dyn Fn() -> Box<dyn Optimizer>> {
+        Box::new(move || Box::new(Sgd::new(50, SgdOptions { learning_rate: 0.1, momentum, nesterov, weight_decay })))
+    };
+    let adam = |options: AdamOptions| -> Box<dyn Fn() -> Box<dyn Optimizer>> {
+        Box::new(move || Box::new(Adam::new(50, options)))
+    };
+    let plain = AdamOptions { learning_rate: 0.01, weight_decay: 5e-4, ..Default::default() };
+    let decoupled =
+        AdamOptions { learning_rate: 0.01, beta1: 0.8, beta2: 0.99, epsilon: 1e-6, weight_decay: 0.1, decoupled: true };
+    let makers = [
+        ("sgd", sgd(0.0, false, 0.01)),
+        ("sgd-momentum", sgd(0.9, false, 0.01)),
+        ("sgd-nesterov", sgd(0.9, true, 0.0)),
+        ("adam", adam(plain)),
+        ("adamw", adam(decoupled)),
+    ];
+    for (name, make) in makers {
+        let (mut optimizer, mut params) = (make(), start.clone());
+        for (t, gradient) in gradients.iter().enumerate() {
+            if t == 7 {
+                let state = optimizer.state();
+                optimizer = make();
+                optimizer.load_state(state).unwrap();
+            }
+            optimizer.step(&mut params, gradient);
+        }
+        for (found, wanted) in params.iter().zip(flat(&arrays[&format!("optimizers/{name}")])) {
+            assert!((found - wanted).abs() <= 1e-6 * wanted.abs().max(1.0), "{name}: {found} where {wanted} belongs");
+        }
+    }
+}
+
+#[test]
+fn state_of_another_optimizer_is_refused() {
+    let mut adam = Adam::new(3, AdamOptions::default());
+    let sgd = Sgd::new(3, SgdOptions { momentum: 0.9, ..Default::default() });
+    assert!(adam.load_state(sgd.state()).is_err());
+    assert!(adam.load_state(Adam::new(4, AdamOptions::default()).state()).is_err());
+}

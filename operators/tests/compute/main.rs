@@ -1,0 +1,9 @@
+//! Layers, operations, losses and optimisers against PyTorch's numbers, finite differences, naive programs and themselves on
+//! other numbers of threads.
+
+mod factory;
+mod golden;
+mod gradients;
+mod models;
+mod naive;
+mod threads;

@@ -1,0 +1,78 @@
+//! The same bits for any number of threads.
+
+use candle_core::{Device, Tensor, Var};
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::compute::{GraphBlock, Model, ModelSpec, Registry, loss, ops};
+
+use crate::factory::{flat, random, tensor};
+
+/// Runs `f` on pools of 1, 2 and 5 threads and wants equal bits.
+fn same_bits(what: &str, f: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
+    let run = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&f);
+    let bits = |out: Vec<Vec<f32>>| -> Vec<u32> { out.into_iter().flatten().map(f32::to_bits).collect() };
+    let one = bits(run(1));
+    for threads in [2, 5] {
+        assert!(one == bits(run(threads)), "{what}: {threads} threads give other bits than one");
+    }
+}
+
+#[test]
+fn linear_forward_and_backward() {
+    for (rows, k, columns) in
+        [(1, 1, 1), (3, 100, 47), (511, 256, 256), (5000, 100, 64), (1024, 1433, 16), (20_000, 8, 3)]
+    {
+        let (x, w) = (tensor((rows, k), 1), tensor((columns, k), 2));
+        let (b, probe) = (tensor((1, columns), 3).flatten_all().unwrap(), tensor((rows, columns), 4));
+        same_bits(&format!("linear {rows}×{k}×{columns}"), || {
+            let vars = [&x, &w, &b].map(|t| Var::from_tensor(t).unwrap());
+            let out = ops::linear(&vars[0], &vars[1], Some(&vars[2])).unwrap();
+            let gradients = (&out * &probe).unwrap().sum_all().unwrap().backward().unwrap();
+            let mut results = vec![flat(&out)];
+            results.extend(vars.iter().map(|v| flat(gradients.get(v).unwrap())));
+            results
+        });
+    }
+}
+
+#[test]
+fn every_model_forward_and_backward() {
+    let (outer, inner) = (random(1500, 4000, 12, 1), random(300, 1500, 12, 2));
+    let x = tensor((4000, 40), 3);
+    let labels: Vec<u32> = (0..300).map(|i| i % 7).collect();
+    for (kind, aggregator) in
+        [("sage", "mean"), ("sage", "gcn"), ("sage", "pool"), ("gcn", ""), ("gat", ""), ("mlp", "")]
+    {
+        let spec = ModelSpec {
+            heads: 4,
+            output_heads: 2,
+            dropout: 0.5,
+            aggregator: aggregator.to_owned(),
+            ..ModelSpec::new(kind, 2, 40, 32, 7)
+        };
+        let model = Model::build(&spec, &Registry::default(), &Device::Cpu, 5).unwrap();
+        let degrees = vec![20; 4000];
+        same_bits(&format!("{kind} {aggregator}"), || {
+            let blocks = [GraphBlock::new(outer.clone()), GraphBlock::new(inner.clone())];
+            let key = Key::new(5, Purpose::Dropout).fold(1);
+            let logits = model.forward(&blocks, &x, Some(&degrees), Some(key)).unwrap();
+            let loss = loss::cross_entropy(&logits, &labels).unwrap();
+            let mut gradients = vec![0.0; model.params().flat_len()];
+            model.params().gradients(&loss.backward().unwrap(), &mut gradients).unwrap();
+            assert!(gradients.iter().all(|g| g.is_finite()) && gradients.iter().any(|&g| g != 0.0));
+            vec![flat(&logits), gradients, vec![loss.to_scalar::<f64>().unwrap() as f32]]
+        });
+    }
+}
+
+#[test]
+fn half_precision_features() {
+    let block = GraphBlock::new(random(300, 1500, 12, 2));
+    let model = Model::build(&ModelSpec::new("sage", 1, 40, 8, 7), &Registry::default(), &Device::Cpu, 5).unwrap();
+    let x = tensor((1500, 40), 3);
+    for dtype in [candle_core::DType::BF16, candle_core::DType::F16] {
+        let half: Tensor = x.to_dtype(dtype).unwrap();
+        let wide = half.to_dtype(candle_core::DType::F32).unwrap();
+        let run = |x: &Tensor| flat(&model.forward(std::slice::from_ref(&block), x, None, None).unwrap());
+        assert_eq!(run(&half), run(&wide), "{dtype:?} is widened exactly");
+    }
+}
