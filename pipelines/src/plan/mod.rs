@@ -12,6 +12,7 @@ pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
 use crate::spec::{OptimizerKind, Spec, Topology};
+use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -135,10 +136,9 @@ impl Plan {
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
         let parameters = parameters.filter(|_| spec.model.is_some());
         let training = Training::new(spec, &graph, processes, parameters.unwrap_or(0));
-        let first = |rank: usize| (rank * graph.parts.len()).div_ceil(processes);
-        let process = |rank| {
-            Process::new(spec, &graph, rank, first(rank)..first(rank + 1), &layers, parameters, &training, local)
-        };
+        let placement = Placement::new(graph.parts.len(), processes);
+        let process =
+            |rank| Process::new(spec, &graph, rank, placement.parts_of(rank), &layers, parameters, &training, local);
         let processes = (0..processes).map(process).collect();
         let columns = graph.nodes * 16;
         let bytes = |part: &PartSize| part.topology_bytes + part.feature_bytes;
@@ -172,7 +172,9 @@ fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
     if let Some(infer) = &spec.infer {
         let named = [(infer.predictions, "predictions"), (infer.embeddings, "embeddings")];
         let outputs: Vec<&str> = named.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name).collect();
-        stages.push(format!("infer ({})", outputs.join(", ")));
+        if !outputs.is_empty() {
+            stages.push(format!("infer ({})", outputs.join(", ")));
+        }
     }
     stages
 }

@@ -71,7 +71,7 @@ impl fmt::Display for Plan {
             let (nodes, edges, threads) = (count(process.nodes), count(process.edges), process.threads);
             writeln!(
                 f,
-                "process {:<3} {parts}: {nodes} nodes, {at_most}{edges} edges; {threads} threads",
+                "process {:<3} {parts}: {nodes} nodes, {at_most}{edges} edges; compute threads: {threads}",
                 process.rank
             )?;
             if self.training.is_some() {

@@ -263,3 +263,47 @@ fn registered_names_are_welcome() {
     let text = with("kind = \"gcn\"", "kind = \"mine\"");
     assert!(Spec::parse(&text, Path::new("p.toml"), &[], &registered).is_ok());
 }
+
+/// Whatever a file holds, the answer is a pipeline or a list of problems.
+#[test]
+fn no_text_makes_it_panic() {
+    use gnnflow_data::rng::{Key, Purpose};
+    let words: Vec<&str> = WHOLE.split_inclusive(|c: char| !c.is_alphanumeric()).collect();
+    let odd = [
+        "[",
+        "]",
+        "=",
+        "\n",
+        "\"",
+        "'",
+        "-1",
+        "1e999",
+        "nan",
+        "99999999999999999999",
+        "{",
+        "}",
+        "[[",
+        "1979-05-27",
+        ".",
+        "é",
+        "\u{0}",
+        "true",
+    ];
+    for round in 0..3000 {
+        let key = Key::new(round, Purpose::GenerateNodes);
+        let mut text: Vec<&str> = words.clone();
+        for change in 0..1 + key.below(0, 4) {
+            let at = key.below(3 * change + 1, text.len() as u64) as usize;
+            match key.below(3 * change + 2, 3) {
+                0 => drop(text.remove(at)),
+                1 => text[at] = words[key.below(3 * change + 3, words.len() as u64) as usize],
+                _ => text.insert(at, odd[key.below(3 * change + 3, odd.len() as u64) as usize]),
+            }
+        }
+        let text = text.concat();
+        if let Err(error) = parse(&text, &[]) {
+            assert!(matches!(error, Error::Spec(_)), "{error}");
+            assert!(error.to_string().lines().all(|line| !line.is_empty()), "{error}");
+        }
+    }
+}
