@@ -1,0 +1,28 @@
+//! Two processes on this machine, met as `gnnflow run --processes 2` meets: handshake, own sockets, one worker each.
+
+use std::time::Duration;
+
+use gnnflow::cluster::{Failure, Launch, Membership, execute, seat_from_launcher};
+use timely::worker::Worker;
+
+/// How long a worker parks at most before it looks again.
+pub(crate) const PARK: Option<Duration> = Some(Duration::from_millis(10));
+
+/// Runs `work` in two processes and returns what it gave at rank 0; every other process, and the parent, ends here.
+pub(crate) fn in_two_processes<T: Send + 'static>(work: impl Fn(&mut Worker) -> T + Send + Sync + 'static) -> T {
+    let Some(config) = seat_from_launcher().unwrap_or_else(|error| panic!("{error}")) else {
+        let code = Launch::new(2).run().unwrap_or_else(|error| panic!("{error}"));
+        std::process::exit(code.into());
+    };
+    let rank = config.rank;
+    let result = Membership::join(config)
+        .and_then(|members| execute(members, move |worker| Ok::<_, Failure>(work(worker))))
+        .unwrap_or_else(|error| {
+            eprintln!("error: {error}");
+            std::process::exit(error.exit_code().into());
+        });
+    if rank > 0 {
+        std::process::exit(0);
+    }
+    result
+}

@@ -1,0 +1,146 @@
+//! What a training step costs when there is nothing to train: two processes, one worker each, loopback.
+//!
+//! *Barrier*: a time closes at both workers; nothing is sent. *Empty step*: a batch without seeds at each worker goes
+//! through three hops, a fetch and an all-reduce of one word a partition, and its time closes. A step of real work pays
+//! this once, so it should stay far below a millisecond.
+
+mod common;
+#[path = "common/pair.rs"]
+mod pair;
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use common::{Seconds, Session};
+use gnnflow_data::PartitionBook;
+use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_operators::fetch::matrix::Number;
+use gnnflow_operators::kernel::sample::Fanout;
+use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+use gnnflow_operators::placement::Placement;
+use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
+use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution};
+use gnnflow_operators::tick;
+use gnnflow_operators::wire::RowSource;
+use pair::{PARK, in_two_processes};
+use serde_json::json;
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Exchange, Input, Probe};
+use timely::dataflow::{InputHandleVec, ProbeHandle};
+use timely::worker::Worker;
+
+const HOPS: u32 = 3;
+
+fn main() {
+    let mut session = Session::new("empty_step");
+    let steps = 10 * session.repeats(2000) as u32;
+    session.about("processes", 2);
+    session.about("hops", HOPS);
+    let (barrier, step) = in_two_processes(move |worker| (barrier(worker, steps), empty_step(worker, steps)));
+    for (case, seconds) in [("barrier", barrier), ("empty step and barrier", step)] {
+        session.result(
+            case,
+            json!({ "times": "median, min, p99, max of single steps" }),
+            &Seconds::new(seconds),
+            1.0,
+            "steps",
+        );
+    }
+    session.finish();
+}
+
+/// Seconds of each time that closes.
+fn barrier(worker: &mut Worker, steps: u32) -> Vec<f64> {
+    let (input, probe) = worker.dataflow::<u64, _, _>(|scope| {
+        let (input, stream) = scope.new_input::<Vec<u32>>();
+        (input, stream.exchange(|&number| u64::from(number)).probe().0)
+    });
+    close(worker, input, probe, steps, false)
+}
+
+/// Seconds of each step of empty batches.
+fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
+    let graph = Arc::new(nobody(worker.index()));
+    let book = Arc::new(SeedBook { batch: 1, seed: 1, train: vec![vec![]; 2] });
+    let (input, probe) = worker.dataflow::<u64, _, _>(|scope| {
+        let (input, partitions) = scope.new_input::<Vec<u32>>();
+        let (meter, pool) = (Rc::default(), CompactorPool::default());
+        let mut batches = partitions.seeds(book);
+        for hop in 0..HOPS {
+            batches = batches.sample_hop(Hop {
+                graph: Arc::clone(&graph),
+                seed: 1,
+                hop,
+                choice: Choice::Fanout(Fanout::Uniform { k: 10 }),
+                last: hop + 1 == HOPS,
+                pool: pool.clone(),
+                meter: Rc::clone(&meter),
+            });
+        }
+        let rows = RowsAt { source: Arc::new(NoRows), number: Number::F32, dim: 1 };
+        let from = FetchFrom { graph, rows: Rc::new(move |_| rows.clone()), degrees: false, meter: Rc::clone(&meter) };
+        let contributions = batches.fetch_rows(from).map(|batch| Contribution {
+            partition: batch.key.partition,
+            vector: None,
+            words: vec![0],
+        });
+        (input, contributions.all_reduce(2, 0, meter).probe().0)
+    });
+    close(worker, input, probe, steps, true)
+}
+
+/// Closes `steps` times, each after sending this worker's partition if asked to, and times them.
+fn close(
+    worker: &mut Worker,
+    mut input: InputHandleVec<u64, u32>,
+    probe: ProbeHandle<u64>,
+    steps: u32,
+    send: bool,
+) -> Vec<f64> {
+    let warm_up = steps / 10;
+    let mut seconds = Vec::new();
+    for step in 0..warm_up + steps {
+        let start = Instant::now();
+        if send {
+            input.send(worker.index() as u32);
+        }
+        let next = tick::at(0, step + 1);
+        input.advance_to(next);
+        while probe.less_than(&next) {
+            worker.step_or_park(PARK);
+        }
+        if step >= warm_up {
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+    }
+    drop(input);
+    while !probe.done() {
+        worker.step_or_park(PARK);
+    }
+    seconds
+}
+
+/// Two partitions of two nodes that hear from nobody, one at each worker.
+fn nobody(worker: usize) -> LocalGraph {
+    let book = PartitionBook::new(vec![0, 2, 4]).expect("it starts at 0 and rises");
+    let load =
+        |_| Ok::<_, Infallible>(Arc::new(OwnedInEdges { indptr: vec![0; 3], indices: vec![] }) as Arc<dyn InEdges>);
+    match LocalGraph::load(&book, Placement::new(2, 2), worker, false, load) {
+        Ok(graph) => graph,
+    }
+}
+
+/// Rows that nobody asks for.
+struct NoRows;
+
+impl RowSource for NoRows {
+    fn row_bytes(&self) -> usize {
+        4
+    }
+    fn row(&self, node: u32) -> &[u8] {
+        unreachable!("no batch has a node, so nobody wants the row of {node}")
+    }
+}

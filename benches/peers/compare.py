@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Runs a bench of ours and its peers' in turn, in one session, and prints the ratios.
+
+    GNNFLOW_PEERS=<folder of the peers' bench_*.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
+    GNNFLOW_BENCH_GRAPH=<folder of indptr.npy, indices.npy, train.npy, feat.npy> \\
+    benches/peers/compare.py sampling|segment_mean [--rounds 3] [--threads 1,2] [--repeats 7] [--out FILE]
+
+The peers' scripts and packages are not part of this project. Every round runs each contestant once, in another order each
+time, so that what else the machine does falls on all alike; the median over rounds is compared. The result goes to
+benches/runs/<date>-<bench>-beside-peers.json.
+"""
+import argparse, datetime, json, os, pathlib, statistics, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# bench: (our cases, the peers' script, its options, its backends). A key is (fanouts or width, threads).
+BENCHES = {
+    "sampling": {
+        "script": "bench_sample.py",
+        "variants": {
+            "15,10,5": ["--fanout", "15,10,5", "--batch", "1000", "--batches", "20"],
+            "25,10": ["--fanout", "25,10", "--batch", "1000", "--batches", "30"],
+        },
+        "backends": ["dgl", "dgl_unfused", "graphbolt", "graphbolt32", "pyg_lib", "pyg_loader", "torch_sparse"],
+        "ours": lambda row: (row["fanouts"], row["rate"]) if row["case"] == "fused" else None,
+        "peer": lambda row: row["edges_per_s"],
+        "unit": "edges/s",
+    },
+    "segment_mean": {
+        "script": "bench_propagate.py",
+        "variants": {"mean": ["--reps", "3"]},
+        "backends": ["dgl_mean", "dgl32_mean", "torch_sparse_mean"],
+        "ours": lambda row: ("mean", row["rate"]) if row["case"] == "mean, f32" else None,
+        "peer": lambda row: row["edges_per_s"],
+        "unit": "edges/s",
+    },
+}
+
+
+def need(name):
+    """The value of an environment variable that has no default."""
+    value = os.environ.get(name)
+    return value or sys.exit(f"error: set {name}; see --help")
+
+
+def build(bench):
+    """Builds our bench and returns its executable."""
+    command = ["cargo", "bench", "--bench", bench, "--no-run", "--message-format=json"]
+    output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    messages = (json.loads(line) for line in output.splitlines() if line.startswith("{"))
+    found = [m["executable"] for m in messages if m.get("executable") and m["target"]["name"] == bench]
+    return found[-1] if found else sys.exit(f"error: cargo named no executable for {bench}")
+
+
+def run_ours(executable, bench, threads, repeats):
+    """One run of ours: {(variant, threads): rate} and what it says about the machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "result.json")
+        command = [executable, "--bench", "--threads", str(threads), "--repeats", str(repeats), "--out", out]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        result = json.load(open(out))
+    rates = [BENCHES[bench]["ours"](row) for row in result.pop("results") if row["threads"] == threads]
+    return {(variant, threads): rate for variant, rate in filter(None, rates)}, result
+
+
+def run_peer(bench, variant, backend, threads, graph, python):
+    """One run of one peer: its rate, or why it has none."""
+    options = [*BENCHES[bench]["variants"][variant], "--graph", graph, "--threads", str(threads), "--backend", backend]
+    script = pathlib.Path(need("GNNFLOW_PEERS")) / BENCHES[bench]["script"]
+    output = subprocess.run([python, script, *options], stdout=subprocess.PIPE, text=True).stdout
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    if rows and "failed" not in rows[-1]:
+        return BENCHES[bench]["peer"](rows[-1]), None
+    return None, (rows[-1].get("why") or str(rows[-1]["failed"]))[-200:] if rows else "it printed nothing"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bench", choices=BENCHES)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--repeats", type=int, default=7, help="of ours, within a round")
+    parser.add_argument("--backends", help="a comma list, in place of all")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    bench, graph = options.bench, need("GNNFLOW_BENCH_GRAPH")
+    python = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
+    backends = options.backends.split(",") if options.backends else BENCHES[bench]["backends"]
+    thread_counts = [int(t) for t in options.threads.split(",")]
+    executable = build(bench)
+
+    rates, failures, about = {}, {}, {}
+    for number in range(options.rounds):
+        for threads in thread_counts:
+            contests = [(v, b) for v in BENCHES[bench]["variants"] for b in backends] + [None]
+            turn = number * 3 % len(contests)
+            for contest in contests[turn:] + contests[:turn]:
+                if contest is None:
+                    found, about = run_ours(executable, bench, threads, options.repeats)
+                    for key, rate in found.items():
+                        rates.setdefault((*key, "gnnflow"), []).append(rate)
+                elif (*contest, threads) not in failures:
+                    rate, why = run_peer(bench, *contest, threads, graph, python)
+                    if rate is None:
+                        failures[(*contest, threads)] = why
+                        print(f"{contest[1]} {contest[0]} on {threads} threads: no number: {why}", file=sys.stderr)
+                    else:
+                        rates.setdefault((contest[0], threads, contest[1]), []).append(rate)
+        print(f"round {number + 1} of {options.rounds} done", file=sys.stderr)
+
+    rows = []
+    for variant, threads in sorted({key[:2] for key in rates}, key=str):
+        median = {who: statistics.median(r) for (v, t, who), r in rates.items() if (v, t) == (variant, threads)}
+        ours = median.pop("gnnflow")
+        best = max(median, key=median.get, default=None)
+        row = {"variant": variant, "threads": threads, "unit": BENCHES[bench]["unit"], "gnnflow": ours, "peers": median}
+        row |= {"rounds": {who: r for (v, t, who), r in rates.items() if (v, t) == (variant, threads)}}
+        if best:
+            row |= {"best_peer": best, "ratio_to_best_peer": round(ours / median[best], 2)}
+        rows.append(row)
+        beside = ", ".join(f"{who} {rate / 1e6:.1f}" for who, rate in sorted(median.items(), key=lambda item: -item[1]))
+        print(f"{bench} {variant}, {threads} threads: gnnflow {ours / 1e6:.1f} M {BENCHES[bench]['unit']} = "
+              f"{row.get('ratio_to_best_peer', '?')} × {best}  ({beside})")
+
+    about = {name: about.get(name) for name in ("commit", "cpu", "cores", "memory", "graph", "nodes", "edges", "seed")}
+    now = datetime.datetime.now(datetime.timezone.utc)
+    result = {"bench": f"{bench} beside peers", "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **about,
+              "load_after": os.getloadavg()[0], "rounds": options.rounds, "results": rows,
+              "failures": {" ".join(map(str, key)): why for key, why in failures.items()}}
+    out = pathlib.Path(options.out or ROOT / f"benches/runs/{now:%Y-%m-%d}-{bench}-beside-peers.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+//! Wire blocks between two processes on loopback, beside raw TCP in the same minutes.
+//!
+//! Rank 0 sends blocks of rows to rank 1, which copies the rows out and answers with an empty block; so many are under
+//! way at a time that the link is never idle. Raw TCP is one thread writing and one reading, no copy out. Wire blocks pay for
+//! gathering, framing and copying out; they should reach half of raw TCP and cannot reach all of it.
+
+mod common;
+#[path = "common/pair.rs"]
+mod pair;
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use common::{Seconds, Session};
+use gnnflow_operators::wire::{Codec, Header, MESSAGE_BYTES, RowSource, Rows, WireBlock, set_codec, to_destination};
+use pair::{PARK, in_two_processes};
+use serde_json::json;
+use timely::container::NoopBuilder;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::dataflow::operators::{Input, Probe};
+use timely::worker::Worker;
+
+/// Numbers in a row.
+const WIDTH: usize = 128;
+const ROWS: usize = MESSAGE_BYTES / (4 * WIDTH);
+/// Blocks on their way at a time.
+const WINDOW: u64 = 16;
+
+/// What is sent.
+#[derive(Clone, Copy)]
+enum Case {
+    /// A stretch of a matrix.
+    Shared(Codec),
+    /// Scattered rows of a matrix, gathered while they are written to the network.
+    Gathered,
+}
+
+/// Seconds per repetition, by case; raw TCP first.
+type Measured = Vec<(&'static str, Vec<f64>)>;
+
+fn main() {
+    let mut session = Session::new("wire");
+    let blocks = if session.smoke { 40 } else { 4000 };
+    let repeats = session.repeats(9);
+    let measured = in_two_processes(move |worker| measure(worker, blocks, repeats));
+
+    let bytes = (blocks * MESSAGE_BYTES as u64) as f64;
+    session.about("block_bytes", MESSAGE_BYTES as u64);
+    session.about("window", WINDOW);
+    let raw = Seconds::new(measured[0].1.clone()).median();
+    for (case, seconds) in measured {
+        let seconds = Seconds::new(seconds);
+        session.result(case, json!({ "times_raw_tcp": raw / seconds.median() }), &seconds, bytes, "B");
+    }
+    session.finish();
+}
+
+/// All cases in turn, `repeats` times over; at rank 0 the seconds of each.
+fn measure(worker: &mut Worker, blocks: u64, repeats: usize) -> Measured {
+    let cases = [
+        ("wire blocks", Case::Shared(Codec::Plain)),
+        ("wire blocks, gathered", Case::Gathered),
+        #[cfg(feature = "abomonation")]
+        ("wire blocks, abomonation", Case::Shared(Codec::Abomonation)),
+    ];
+    let mut measured: Measured = vec![("raw TCP", Vec::new())];
+    measured.extend(cases.iter().map(|&(name, _)| (name, Vec::new())));
+    let matrix = Arc::new(Matrix(Arc::new((0..WIDTH << 15).map(|i| i as f32).collect())));
+    for repeat in 0..=repeats {
+        let raw = if worker.index() == 0 { raw_tcp(blocks) } else { 0.0 };
+        let sent = cases.iter().map(|&(_, case)| send(worker, case, &matrix, blocks));
+        let seconds: Vec<f64> = std::iter::once(raw).chain(sent).collect();
+        // The first time over is for warming up.
+        if repeat > 0 {
+            measured.iter_mut().zip(seconds).for_each(|(case, seconds)| case.1.push(seconds));
+        }
+    }
+    measured
+}
+
+/// The store that blocks are sent from.
+struct Matrix(Arc<Vec<f32>>);
+
+impl RowSource for Matrix {
+    fn row_bytes(&self) -> usize {
+        4 * WIDTH
+    }
+    fn row(&self, node: u32) -> &[u8] {
+        bytemuck::cast_slice(&self.0[node as usize * WIDTH..][..WIDTH])
+    }
+}
+
+/// Seconds from the first block sent to the last one answered.
+fn send(worker: &mut Worker, case: Case, matrix: &Arc<Matrix>, blocks: u64) -> f64 {
+    if let Case::Shared(codec) = case {
+        set_codec(codec);
+    }
+    let me = worker.index();
+    let matrix = Arc::clone(matrix);
+    let answered = Rc::new(Cell::new(0));
+    let count = Rc::clone(&answered);
+    let (mut input, probe) = worker.dataflow::<u64, _, _>(|scope| {
+        let (input, numbers) = scope.new_input::<Vec<u64>>();
+        let sent = numbers.unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "send", move |_, _| {
+            move |input, output| {
+                input.for_each(|time, numbers| {
+                    for number in numbers.drain(..) {
+                        let header = Header { to: 1, from: 0, key: number, ..Header::default() };
+                        let mut block = WireBlock::new(header, vec![], vec![], rows(case, &matrix, number as usize));
+                        output.session_with_builder(&time).give_container(&mut block);
+                    }
+                });
+            }
+        });
+        let mut copied = Vec::with_capacity(MESSAGE_BYTES);
+        let answers = sent.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "receive", move |_, _| {
+            move |input, output| {
+                input.for_each(|time, block| {
+                    copied.clear();
+                    block.for_each_row_bytes(|rows| copied.extend_from_slice(rows));
+                    assert_eq!(std::hint::black_box(&copied).len(), MESSAGE_BYTES);
+                    let header = Header { to: 0, from: 1, ..block.header() };
+                    let mut answer = WireBlock::new(header, vec![], vec![], Rows::None);
+                    output.session_with_builder(&time).give_container(&mut answer);
+                });
+            }
+        });
+        let counted = answers.unary::<NoopBuilder<WireBlock>, _, _, _>(to_destination(), "count", move |_, _| {
+            move |input, _output| input.for_each(|_, _| count.set(count.get() + 1))
+        });
+        (input, counted.probe().0)
+    });
+    let start = Instant::now();
+    let mut next = 0;
+    while me == 0 && answered.get() < blocks {
+        while next < blocks && next - answered.get() < WINDOW {
+            input.send(next);
+            next += 1;
+            input.advance_to(next);
+        }
+        worker.step_or_park(PARK);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    drop(input);
+    while !probe.done() {
+        worker.step_or_park(PARK);
+    }
+    set_codec(Codec::Plain);
+    seconds
+}
+
+/// The rows of block `number`.
+fn rows(case: Case, matrix: &Arc<Matrix>, number: usize) -> Rows {
+    let nodes = matrix.0.len() / WIDTH;
+    match case {
+        Case::Shared(_) => {
+            let first = number * ROWS % (nodes - ROWS);
+            Rows::Shared(Arc::clone(&matrix.0), first * WIDTH..(first + ROWS) * WIDTH)
+        }
+        Case::Gathered => {
+            let scattered = (0..ROWS).map(|i| ((number * ROWS + i) * 7919 % nodes) as u32).collect();
+            Rows::Gather(Arc::clone(matrix) as Arc<dyn RowSource>, scattered)
+        }
+    }
+}
+
+/// As many bytes from one thread to another over a socket of this machine.
+fn raw_tcp(blocks: u64) -> f64 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let reader = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("the writer dials");
+        let (mut buffer, mut read) = (vec![0; MESSAGE_BYTES], 0);
+        while read < blocks * MESSAGE_BYTES as u64 {
+            match stream.read(&mut buffer).expect("the writer lives") {
+                0 => break,
+                bytes => read += bytes as u64,
+            }
+        }
+        stream.write_all(&[1]).expect("the writer waits");
+    });
+    let mut stream = TcpStream::connect(address).expect("the reader listens");
+    stream.set_nodelay(true).expect("a socket option");
+    let buffer = vec![7; MESSAGE_BYTES];
+    let start = Instant::now();
+    (0..blocks).for_each(|_| stream.write_all(&buffer).expect("the reader lives"));
+    stream.read_exact(&mut [0]).expect("the reader answers");
+    let seconds = start.elapsed().as_secs_f64();
+    reader.join().expect("it has answered");
+    seconds
+}
