@@ -4,6 +4,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ClusterError;
+use super::child::tell_supervisor;
 
 /// Where the first cause is posted.
 #[derive(Debug, Default)]
@@ -32,6 +33,7 @@ impl Board {
         let mut state = self.lock();
         let first = state.cause.is_none();
         if first {
+            tell_supervisor(&cause);
             state.cause = Some(cause);
             self.changed.notify_all();
         }

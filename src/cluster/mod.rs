@@ -8,7 +8,7 @@
 //! | `handshake`, `wire` | proof of the secret and equality of versions, on one connection |
 //! | `control`, `liveness`, `board` | heartbeats, the first cause, telling it to everybody |
 //! | `execute`, `hook`, `signals` | one timely worker a process, panics and signals turned into causes |
-//! | `launch` | the parent of several processes on one machine |
+//! | `launch`, `family`, `child` | the parent of several processes on one machine, or of one rank that is started again |
 //!
 //! Every pair of ranks has two connections: *data* belongs to timely, *control* to the heartbeats. The higher rank dials,
 //! the lower rank listens. Nothing reaches timely before both sides proved the shared secret. What follows the handshake
@@ -22,10 +22,12 @@
 //! ```
 
 mod board;
+mod child;
 mod config;
 mod control;
 mod error;
 mod execute;
+mod family;
 mod handshake;
 mod hook;
 mod hosts;
@@ -36,11 +38,12 @@ mod secret;
 mod signals;
 mod wire;
 
+pub use child::{is_supervised, seat_from_launcher};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
 pub use hosts::{Seat, read_hosts, seat};
-pub use launch::{Launch, seat_from_launcher};
+pub use launch::Launch;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;
 pub use secret::Secret;

@@ -171,7 +171,11 @@ impl Run {
     }
 
     pub(crate) fn start(&self, rank: usize) -> Process {
-        let mut command = self.command("member");
+        self.start_as("member", rank)
+    }
+
+    pub(crate) fn start_as(&self, role: &str, rank: usize) -> Process {
+        let mut command = self.command(role);
         command.env("MEMBER_RANK", rank.to_string());
         Process::start(command)
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::harness::{HANGS, Process, Run, SLACK, send};
+use super::harness::{HANGS, Process, Run, SLACK, end_all, send};
 
 fn launch(run: &Run, processes: usize) -> Process {
     Process::start(run.clone().set("PROCESSES", processes).command("launch"))
@@ -107,4 +107,28 @@ fn children_die_with_their_parent() {
         std::thread::sleep(Duration::from_millis(10));
     }
     println!("gone after {:?}", since.elapsed());
+}
+
+#[test]
+fn ranks_of_a_hosts_file_are_started_again_by_their_supervisors() {
+    let run = Run::new(3).set("RESTARTS", 2).event(1, "kill");
+    let ended = end_all((0..3).map(|rank| run.start_as("supervised", rank)).collect());
+    for (rank, end) in ended.iter().enumerate() {
+        assert_eq!(end.code(), Some(0), "{ended:#?}");
+        assert!(end.said.contains("(restart 1 of 2)") && !end.said.contains("(restart 2 of 2)"), "{end:#?}");
+        assert!(end.said.contains(&format!("resuming as rank {rank}")), "{end:#?}");
+        println!("{}", end.said);
+    }
+}
+
+#[test]
+fn supervisors_do_not_repeat_what_is_hopeless() {
+    for (event, code) in [("fail", 3), ("panic", 70)] {
+        let run = Run::new(3).set("RESTARTS", 2).event(2, event);
+        let ended = end_all((0..3).map(|rank| run.start_as("supervised", rank)).collect());
+        for (rank, end) in ended.iter().enumerate() {
+            assert_eq!(end.code(), Some(if rank == 2 { code } else { 5 }), "{ended:#?}");
+            assert!(!end.said.contains("restart"), "{end:#?}");
+        }
+    }
 }

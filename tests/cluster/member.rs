@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use gnnflow::cluster::{
-    ClusterConfig, ClusterError, Failure, Launch, Liveness, Membership, Secret, execute, seat_from_launcher,
+    ClusterConfig, ClusterError, Failure, Launch, Liveness, Membership, Secret, execute, is_supervised,
+    seat_from_launcher,
 };
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::channels::pact::Exchange;
@@ -28,6 +29,12 @@ fn process() {
     let _ = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).try_init();
     let code = match (role.as_str(), seat_from_launcher()) {
         (_, Ok(Some(config))) => report(member(limits(config))),
+        ("supervised", Ok(None)) if !is_supervised() => {
+            let mut launch = Launch::this_rank();
+            launch.restarts = number("RESTARTS").unwrap_or(0) as usize;
+            launch.resume = "resume".into();
+            report(launch.run().map(|code| std::process::exit(code.into())))
+        }
         ("launch", Ok(None)) => {
             let mut launch = Launch::new(number("PROCESSES").unwrap() as usize);
             launch.restarts = number("RESTARTS").unwrap_or(0) as usize;
@@ -71,11 +78,11 @@ fn member(config: ClusterConfig) -> Result<(), ClusterError> {
     let mine = |rank: usize| number("EVENT_RANK") == Some(rank as u64);
     let rank = config.rank;
     let event = setting("EVENT").filter(|_| mine(rank)).unwrap_or_default();
-    if std::env::args().any(|argument| argument == "resume") {
+    let resumed = std::env::args().any(|argument| argument == "resume");
+    if resumed {
         eprintln!("resuming as rank {rank}");
     }
-    let first_attempt = !std::env::var("GNNFLOW_RUN").is_ok_and(|run| !run.ends_with("/0"));
-    let event = if first_attempt { event } else { String::new() };
+    let event = if resumed { String::new() } else { event };
     if event == "vanish" {
         std::process::exit(0);
     }

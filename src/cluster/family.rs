@@ -1,0 +1,182 @@
+//! The children of one attempt, as their parent sees them: their words, their endings, the exit code of the whole.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use super::signals::{self, Signals};
+
+/// How often the parent looks at its children.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// How a child ended, and when in the order of endings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Ending {
+    rank: usize,
+    code: u8,
+    signal: Option<i32>,
+    /// Ended by the parent's own SIGKILL.
+    put_down: bool,
+}
+
+/// Copies a child's stderr to this one's, line by line, with its rank in front unless it is 0. The receiver ends when the
+/// copying ends.
+pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> Receiver<()> {
+    let (ended, waiting) = channel::<()>();
+    // Without the thread the child would get a closed pipe; its words are lost, its exit code is not.
+    let _ = std::thread::Builder::new().name(format!("launch:stderr-{rank}")).spawn(move || {
+        let _ended = ended;
+        let mut reader = BufReader::new(stderr);
+        let mut line = Vec::new();
+        let front = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
+        while matches!(reader.read_until(b'\n', &mut line), Ok(1..)) {
+            while matches!(line.last(), Some(b'\n' | b'\r')) {
+                line.pop();
+            }
+            let text = [front.as_bytes(), &line, b"\n"].concat();
+            let _ = std::io::stderr().lock().write_all(&text);
+            line.clear();
+        }
+    });
+    waiting
+}
+
+/// The children of one attempt. Dropping it ends those that are left.
+pub(super) struct Family {
+    pub(super) children: Vec<Option<Child>>,
+    pub(super) addresses: Vec<String>,
+    pub(super) talk: Vec<Receiver<()>>,
+}
+
+impl Family {
+    /// No children yet; `addresses` by rank, where the parent knows them.
+    pub(super) fn new(addresses: Vec<String>) -> Self {
+        Family { children: Vec::new(), addresses, talk: Vec::new() }
+    }
+
+    /// Waits for all, ends the rest after a first failure, and decides the exit code.
+    pub(super) fn wait(mut self, grace: Duration, signals: &Signals) -> u8 {
+        let mut endings: Vec<Ending> = Vec::new();
+        let mut patience: Option<Instant> = None;
+        let (mut put_down, mut interrupted) = (false, false);
+        while self.children.iter().any(Option::is_some) {
+            for (rank, seat) in self.children.iter_mut().enumerate() {
+                let Some(child) = seat else { continue };
+                match child.try_wait() {
+                    Ok(None) => {}
+                    Ok(Some(status)) => {
+                        *seat = None;
+                        endings.push(ending(rank, status, put_down));
+                    }
+                    // Somebody else has reaped it; nothing is known of how it ended.
+                    Err(_) => {
+                        *seat = None;
+                        endings.push(Ending { rank, code: 5, signal: None, put_down });
+                    }
+                }
+            }
+            if let Some(signal) = signals.caught()
+                && !interrupted
+            {
+                interrupted = true;
+                patience.get_or_insert(Instant::now() + grace);
+                self.signal(signal);
+            }
+            if endings.iter().any(|ending| ending.code != 0) {
+                patience.get_or_insert(Instant::now() + grace);
+            }
+            if patience.is_some_and(|until| Instant::now() >= until) && !put_down {
+                put_down = true;
+                self.signal(libc::SIGKILL);
+            }
+            std::thread::sleep(LOOK);
+        }
+        // Grandchildren may hold the pipes; their words are not worth waiting for long.
+        let until = Instant::now() + Duration::from_secs(1);
+        for talk in self.talk.drain(..) {
+            let _ = talk.recv_timeout(until.saturating_duration_since(Instant::now()));
+        }
+        if interrupted {
+            return 130;
+        }
+        self.explain(&endings);
+        decide(&endings)
+    }
+
+    /// To all process groups of children that are left.
+    fn signal(&self, signal: libc::c_int) {
+        for child in self.children.iter().flatten() {
+            // SAFETY: a system call on integers. The child has not been waited for, so its process id, which is its
+            // group's id, belongs to it still.
+            unsafe {
+                libc::kill(-(child.id() as libc::pid_t), signal);
+            }
+        }
+    }
+
+    /// Says what the children could not say themselves.
+    fn explain(&self, endings: &[Ending]) {
+        for ending in endings.iter().filter(|ending| !ending.put_down) {
+            let Some(signal) = ending.signal else { continue };
+            let hint = if signal == libc::SIGKILL { "; if nobody did it, the system was out of memory" } else { "" };
+            let name = signals::name(signal);
+            let who = match self.addresses.get(ending.rank) {
+                Some(address) => format!("rank {} ({address})", ending.rank),
+                None => "the process".to_string(),
+            };
+            eprintln!("gnnflow: {who} was killed by {name} (signal {signal}){hint}");
+        }
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        self.signal(libc::SIGKILL);
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn ending(rank: usize, status: ExitStatus, put_down: bool) -> Ending {
+    let signal = status.signal();
+    let code = match status.code() {
+        Some(code) => u8::try_from(code).unwrap_or(70),
+        None => 5,
+    };
+    Ending { rank, code, signal, put_down: put_down && signal == Some(libc::SIGKILL) }
+}
+
+/// The exit code of the whole: of the first that failed for a reason of its own, else of the first that failed.
+///
+/// A process that only lost a peer (5) may end before the culprit does.
+fn decide(endings: &[Ending]) -> u8 {
+    let failed = || endings.iter().filter(|ending| ending.code != 0 && !ending.put_down);
+    failed()
+        .find(|ending| ending.code != 5)
+        .or_else(|| failed().next())
+        .or_else(|| endings.iter().find(|ending| ending.code != 0))
+        .map_or(0, |ending| ending.code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(codes: &[(usize, u8)]) -> Vec<Ending> {
+        codes.iter().map(|&(rank, code)| Ending { rank, code, signal: None, put_down: false }).collect()
+    }
+
+    #[test]
+    fn the_culprits_own_code_decides() {
+        assert_eq!(decide(&ends(&[(0, 0), (1, 0)])), 0);
+        assert_eq!(decide(&ends(&[(0, 5), (1, 3)])), 3);
+        assert_eq!(decide(&ends(&[(1, 5), (0, 0)])), 5);
+        assert_eq!(decide(&ends(&[(1, 70), (0, 3)])), 70);
+        let killed = Ending { rank: 0, code: 5, signal: Some(9), put_down: true };
+        assert_eq!(decide(&[killed, ends(&[(1, 4)])[0]]), 4);
+        assert_eq!(decide(&[killed]), 5);
+    }
+}
