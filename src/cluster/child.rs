@@ -54,7 +54,7 @@ pub(super) fn tell_supervisor(cause: &ClusterError) {
     }
 }
 
-/// In a child of [`Launch::run`]: its seat, with the listening socket and the secret. `None` in any other process.
+/// In a child of [`Launch::run`](super::Launch::run): its seat, with the listening socket and the secret. `None` in any other process.
 ///
 /// Fingerprints and time limits are the caller's to fill in.
 ///

@@ -213,6 +213,12 @@ impl From<gnnflow_data::Error> for Failure {
     }
 }
 
+impl From<gnnflow_pipelines::Error> for Failure {
+    fn from(error: gnnflow_pipelines::Error) -> Self {
+        Failure { code: error.exit_code(), message: error.to_string() }
+    }
+}
+
 /// The first cause as it crosses the control connections.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Cause {

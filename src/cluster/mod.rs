@@ -4,7 +4,7 @@
 //! | file | idea |
 //! |---|---|
 //! | `hosts`, `secret` | who takes part: hosts file, rank and size, shared secret |
-//! | `config`, `membership` | meeting: own listener and connectors, start-up messages, deadline |
+//! | `config`, `membership`, `meeting` | meeting: own listener and connectors, start-up messages, deadline |
 //! | `handshake`, `wire` | proof of the secret and equality of versions, on one connection |
 //! | `control`, `liveness`, `board` | heartbeats, the first cause, telling it to everybody |
 //! | `execute`, `hook`, `signals` | one timely worker a process, panics and signals turned into causes |
@@ -33,6 +33,7 @@ mod hook;
 mod hosts;
 mod launch;
 mod liveness;
+mod meeting;
 mod membership;
 mod secret;
 mod signals;
