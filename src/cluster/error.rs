@@ -162,6 +162,8 @@ impl ClusterError {
     pub(super) fn to_cause(&self, me: usize, my_address: &str) -> Cause {
         let (kind, culprit, address, code, message) = match self {
             ClusterError::Lost { rank, address, why } => (CauseKind::Lost, *rank, &address[..], 5, why.clone()),
+            // Passed on as it came: whoever hears it first from the culprit itself reads the same as the others.
+            ClusterError::GivenUp { rank, why } => (CauseKind::Lost, *rank, my_address, 5, why.clone()),
             ClusterError::Stalled { after } => (CauseKind::Stalled, me, my_address, 5, after.clone()),
             ClusterError::Peer { rank, address, code, message } => {
                 (CauseKind::Failed, *rank, &address[..], *code, message.clone())
@@ -256,7 +258,9 @@ mod tests {
         let lost = ClusterError::Lost { rank: 2, address: "b:1".into(), why: "silent".into() };
         let told = lost.to_cause(0, "a:1");
         assert_eq!(ClusterError::from_cause(told.clone(), 1), lost);
-        assert_eq!(ClusterError::from_cause(told, 2), ClusterError::GivenUp { rank: 2, why: "silent".into() });
+        let given_up = ClusterError::from_cause(told, 2);
+        assert_eq!(given_up, ClusterError::GivenUp { rank: 2, why: "silent".into() });
+        assert_eq!(ClusterError::from_cause(given_up.to_cause(2, "b:1"), 1), lost);
         let stalled = ClusterError::Stalled { after: "9 s".into() };
         assert_eq!(ClusterError::from_cause(stalled.to_cause(0, "a:1"), 0), stalled);
 
