@@ -1,18 +1,24 @@
 //! Graphs on disk and in memory: Parquet dumps in, prepared datasets of memory-mapped Arrow files out.
 
 pub mod dataset;
+pub mod dump;
 pub mod error;
 pub mod generate;
+pub mod id_map;
 pub mod inspect;
 pub mod partition_book;
 pub mod partitioner;
+pub mod prepare;
 pub mod progress;
 pub mod rng;
 pub mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use dataset::{Dataset, Features, Manifest, Nodes, Partition, Topology};
 pub use error::{Error, Fault, Result};
 pub use partition_book::PartitionBook;
 pub use partitioner::{Assignment, GraphStream, Partitioner};
+pub use prepare::{PrepareSettings, prepare};
 pub use progress::{Progress, Silent};
 pub use source::GraphSource;

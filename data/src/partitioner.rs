@@ -60,8 +60,11 @@ pub trait GraphStream: Sync {
     ///
     /// # Errors
     /// What is wrong with the dump, or what `visit` returned.
-    fn for_each_edges(&self, visit: &mut dyn FnMut(&[(u32, u32)]) -> Result<()>) -> Result<()>;
+    fn for_each_edges(&self, visit: &mut VisitEdges<'_>) -> Result<()>;
 }
+
+/// What looks at some thousands of edges `(source, destination)` at a time.
+pub type VisitEdges<'a> = dyn FnMut(&[(u32, u32)]) -> Result<()> + 'a;
 
 /// A part for every node, by the node's index.
 pub enum Assignment {

@@ -112,7 +112,7 @@ pub struct InputFile {
     pub name: String,
     /// Its length.
     pub bytes: u64,
-    /// Digest of its content, see `prepare::fingerprint`.
+    /// Digest of its content, see [`fingerprint`](crate::prepare::fingerprint()).
     pub digest: String,
 }
 
@@ -223,6 +223,10 @@ pub struct PartitionInfo {
 pub struct FileInfo {
     /// Its length. Compared whenever the file is opened.
     pub bytes: u64,
-    /// CRC-32 of its content. Compared by [`Dataset::verify`](super::Dataset::verify).
+    /// Where its columns begin and end; before and after are headers.
+    pub body: (u64, u64),
+    /// CRC-32 of the headers. Compared whenever the file is opened.
+    pub headers_crc32: u32,
+    /// CRC-32 of its whole content. Compared by [`Dataset::verify`](super::Dataset::verify).
     pub crc32: u32,
 }

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 
 /// Maps `path` and returns its one record batch without copying.
 ///
-/// Checked: the length, that every buffer lies inside the file, and what Arrow checks of offsets and strings. A damaged
-/// file is an error, not a crash.
+/// Checked: the length, the headers' CRC, that every buffer lies inside the file, and what Arrow checks of offsets and
+/// strings. A damaged file is an error, not a crash: Arrow's decoder panics on some broken headers, so it never sees them.
 pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<RecordBatch> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     let file = match File::open(path) {
@@ -31,6 +31,18 @@ pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<Record
     // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a whole new folder into
     // place, never written in place, so the mapped file does not change; who truncates it by hand gets a bus error.
     let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
+    let (start, end) = expected.body;
+    let headers = usize::try_from(start).ok().zip(usize::try_from(end).ok());
+    let headers = headers.and_then(|(start, end)| Some((map.get(..start)?, map.get(end..)?)));
+    let intact = headers.is_some_and(|(head, tail)| {
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(head);
+        crc.update(tail);
+        crc.finalize() == expected.headers_crc32
+    });
+    if !intact {
+        return Err(damaged("its headers are not those that were written".into()));
+    }
     let batch = decode(map).map_err(damaged)?;
     if batch.num_rows() as u64 != rows {
         return Err(damaged(format!("it has {} rows, the manifest says {rows}", batch.num_rows())));

@@ -12,26 +12,33 @@
 //! Each Arrow file is an IPC file with one record batch and one row per core node; any Arrow reader opens it.
 
 mod features;
+pub(crate) mod ipc;
 mod manifest;
 mod mapped;
 mod nodes;
 mod topology;
 
+use std::fs::File;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+pub(crate) use features::COLUMN as FEATURE_COLUMN;
 pub use features::{DTYPE_KEY, Features};
 pub use manifest::{
     EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest, PartitionInfo,
     SCHEMA_VERSION, SplitCounts, TypeInfo,
 };
+pub(crate) use nodes::names as node_names;
 pub use nodes::{IdColumn, Labels, Nodes, split};
 pub use topology::Topology;
+pub(crate) use topology::names as edge_names;
 
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
+use crate::progress::Progress;
 
 /// A prepared dataset, opened. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -162,6 +169,54 @@ impl Dataset {
             None => Ok(Features::none(info.nodes as usize)),
             Some(file) => Features::from_batch(&mapped::open(&path, file, info.nodes)?, &path, dim, dtype),
         }
+    }
+
+    /// Compares the lengths of all files with the manifest.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for the first file that is gone, too short or too long.
+    pub fn check_lengths(&self) -> Result<()> {
+        self.files().try_for_each(|(path, info)| {
+            let found = std::fs::metadata(&path).map_or(0, |meta| meta.len());
+            let reason = || format!("it has {found} bytes, the manifest says {}", info.bytes);
+            if found == info.bytes { Ok(()) } else { Err(Error::Damaged { reason: reason(), path }) }
+        })
+    }
+
+    /// Reads all files and compares their checksums with the manifest.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for the first file that is not what was written.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
+        self.check_lengths()?;
+        let total = self.files().map(|(_, info)| info.bytes).sum();
+        progress.stage("verifying", Some(total), "bytes");
+        let mut buffer = vec![0; 1 << 20];
+        for (path, info) in self.files() {
+            let mut file = File::open(&path).map_err(Error::io(&path, "open"))?;
+            let mut crc = crc32fast::Hasher::new();
+            loop {
+                let length = file.read(&mut buffer).map_err(Error::io(&path, "read"))?;
+                if length == 0 {
+                    break;
+                }
+                crc.update(&buffer[..length]);
+                progress.advance(length as u64);
+            }
+            if crc.finalize() != info.crc32 {
+                return Err(Error::Damaged { path, reason: "its checksum is not the manifest's".into() });
+            }
+        }
+        progress.done();
+        Ok(())
+    }
+
+    fn files(&self) -> impl Iterator<Item = (PathBuf, FileInfo)> {
+        self.manifest.partitions.iter().enumerate().flat_map(move |(part, info)| {
+            let features = info.features.map(|file| (FEATURES, file));
+            let files = [(TOPOLOGY, info.topology), (NODES, info.node_columns)].into_iter().chain(features);
+            files.map(move |(name, file)| (self.file(part, name), file))
+        })
     }
 
     fn file(&self, part: usize, name: &str) -> PathBuf {

@@ -1,0 +1,186 @@
+//! Edges of a dump, a chunk at a time.
+
+use super::table::{Chunk, Origin, Table};
+use super::values::{self, Ids, Matrix, Types};
+use crate::dataset::IdKind;
+use crate::error::Result;
+use crate::source::GraphSource;
+
+/// Rows of a chunk at most.
+const CHUNK: usize = 1 << 16;
+
+/// Reads the edge files of a dump.
+///
+/// ```no_run
+/// # fn main() -> gnnflow_data::Result<()> {
+/// use gnnflow_data::{GraphSource, dump::EdgeReader};
+///
+/// let reader = EdgeReader::open(&GraphSource::new("nodes.parquet", "edges.parquet"), None)?;
+/// let mut rows = 0;
+/// reader.for_each(|chunk| Ok(chunk.src.len()), |n| Ok(rows += n))?;
+/// assert_eq!(rows as u64, reader.rows());
+/// # Ok(())
+/// # }
+/// ```
+pub struct EdgeReader {
+    table: Table,
+    src: String,
+    dst: String,
+    weight: Option<String>,
+    edge_type: Option<String>,
+    time: Option<String>,
+    features: Matrix,
+    ids: IdKind,
+    named_types: bool,
+}
+
+/// Some edges.
+pub struct EdgeChunk {
+    pub(crate) origin: Origin,
+    /// Row of the first edge, counted over all files.
+    pub first_row: u64,
+    /// Ids of the sources.
+    pub src: Ids,
+    /// Ids of the destinations.
+    pub dst: Ids,
+    /// Weights.
+    pub weights: Option<Vec<f32>>,
+    /// Types.
+    pub types: Option<Types>,
+    /// Times.
+    pub times: Option<Vec<i64>>,
+    /// Features, row by row; empty when there are none.
+    pub features: Vec<f32>,
+}
+
+impl EdgeReader {
+    /// Opens the files and checks that the columns are there and of types that can be used. `ids` is the kind that the
+    /// nodes' ids have, when it is known.
+    ///
+    /// # Errors
+    /// A missing or broken file, a missing column, a column of the wrong type.
+    pub fn open(source: &GraphSource, ids: Option<IdKind>) -> Result<Self> {
+        let table = Table::open(&source.edge_files()?, "graph.edges")?;
+        let columns = &source.columns;
+        let kind = values::id_kind(&table, &columns.src, "src", ids)?;
+        values::id_kind(&table, &columns.dst, "dst", Some(kind))?;
+        if let Some(name) = &columns.weight {
+            table.column_type(name, "weight", |found| match values::is_number(found) {
+                true => Ok(()),
+                false => Err("numbers".into()),
+            })?;
+        }
+        let named_types = match &columns.edge_type {
+            Some(name) => values::check_types(&table, name, "edge_type")?,
+            None => false,
+        };
+        if let Some(name) = &columns.time {
+            table.column_type(name, "time", |found| match values::is_int(found) || found.is_temporal() {
+                true => Ok(()),
+                false => Err("integers, dates or timestamps".into()),
+            })?;
+        }
+        let features = Matrix::open(&table, &columns.edge_features, "edge_features")?;
+        Ok(Self {
+            src: columns.src.clone(),
+            dst: columns.dst.clone(),
+            weight: columns.weight.clone(),
+            edge_type: columns.edge_type.clone(),
+            time: columns.time.clone(),
+            features,
+            table,
+            ids: kind,
+            named_types,
+        })
+    }
+
+    /// Number of edges, from the footers.
+    pub fn rows(&self) -> u64 {
+        self.table.rows()
+    }
+
+    /// Kind of the endpoints' ids.
+    pub fn id_kind(&self) -> IdKind {
+        self.ids
+    }
+
+    /// Whether edge types are strings.
+    pub fn named_types(&self) -> bool {
+        self.named_types
+    }
+
+    /// Values per edge.
+    pub fn feature_width(&self) -> usize {
+        self.features.width()
+    }
+
+    /// Reads all columns: `map` runs in parallel, `consume` in the order of the dump. Neither depends on the number of
+    /// threads: chunks end at fixed rows.
+    ///
+    /// # Errors
+    /// What is wrong with the data, and where; or what `map` or `consume` returned.
+    pub fn for_each<T: Send>(
+        &self,
+        map: impl Fn(EdgeChunk) -> Result<T> + Sync,
+        consume: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let mut columns = vec![self.src.as_str(), self.dst.as_str()];
+        columns.extend(self.weight.as_deref());
+        columns.extend(self.edge_type.as_deref());
+        columns.extend(self.time.as_deref());
+        columns.extend(self.features.names());
+        let rows = (CHUNK * 16 / (16 + 4 * self.features.width())).max(64);
+        self.table.scan(&columns, rows, |chunk| map(self.read(&chunk)?), consume)
+    }
+
+    /// Reads the endpoints only.
+    ///
+    /// # Errors
+    /// As [`EdgeReader::for_each`].
+    pub fn for_each_pair<T: Send>(
+        &self,
+        map: impl Fn(EdgeChunk) -> Result<T> + Sync,
+        consume: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        self.table.scan(&[&self.src, &self.dst], CHUNK, |chunk| map(self.ends(&chunk)?), consume)
+    }
+
+    /// The place of a row counted over all files.
+    pub(crate) fn place(&self, row: u64) -> Box<crate::error::Place> {
+        self.table.place(row, &self.src)
+    }
+
+    /// Name of the source column, and of the destination column.
+    pub(crate) fn end_names(&self) -> [&str; 2] {
+        [&self.src, &self.dst]
+    }
+
+    fn ends(&self, chunk: &Chunk) -> Result<EdgeChunk> {
+        Ok(EdgeChunk {
+            origin: chunk.origin.clone(),
+            first_row: chunk.origin.first_row(),
+            src: values::ids(chunk, &self.src)?,
+            dst: values::ids(chunk, &self.dst)?,
+            weights: None,
+            types: None,
+            times: None,
+            features: Vec::new(),
+        })
+    }
+
+    fn read(&self, chunk: &Chunk) -> Result<EdgeChunk> {
+        let origin = &chunk.origin;
+        let mut edges = self.ends(chunk)?;
+        if let Some(name) = &self.weight {
+            edges.weights = Some(values::floats(origin, chunk.column(name)?, name)?.to_vec());
+        }
+        if let Some(name) = &self.edge_type {
+            edges.types = Some(values::types(chunk, name)?);
+        }
+        if let Some(name) = &self.time {
+            edges.times = Some(values::all_ints(origin, chunk.column(name)?, name)?.to_vec());
+        }
+        edges.features = self.features.read(chunk)?;
+        Ok(edges)
+    }
+}

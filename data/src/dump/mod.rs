@@ -1,0 +1,15 @@
+//! Streaming readers of Parquet dumps.
+//!
+//! Files are read row group by row group, row groups in parallel, in chunks of some thousand rows, and only the columns
+//! that are wanted. What is in memory is a few chunks a thread, however large the dump. Every value is checked as it is
+//! read; an error names file, row group, row and column.
+
+mod edges;
+mod nodes;
+mod ordered;
+mod table;
+mod values;
+
+pub use edges::{EdgeChunk, EdgeReader};
+pub use nodes::{NodeChunk, NodeReader, RawLabels};
+pub use values::{Ids, Types};

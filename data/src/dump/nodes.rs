@@ -1,0 +1,320 @@
+//! Nodes of a dump, a chunk at a time.
+
+use arrow::array::{Array, AsArray, LargeStringArray};
+use arrow::datatypes::{DataType, Int64Type};
+
+use super::table::{Chunk, Origin, Table};
+use super::values::{self, Ids, Matrix, Types};
+use crate::dataset::{IdKind, LabelKind, split};
+use crate::error::{Error, Result};
+use crate::source::GraphSource;
+
+/// Most classes that a graph can have, unless `num_classes` says more: a label column of ids is a mistake.
+const MAX_CLASSES: u32 = 1 << 20;
+
+/// Rows of a chunk at most.
+const CHUNK: usize = 1 << 16;
+
+/// Bytes of a chunk's features, about.
+const CHUNK_BYTES: usize = 1 << 20;
+
+/// Reads the node files of a dump.
+pub struct NodeReader {
+    table: Table,
+    id: String,
+    label: Option<(String, LabelType)>,
+    split: Option<String>,
+    node_type: Option<String>,
+    features: Matrix,
+    ids: IdKind,
+    named_types: bool,
+    classes: u32,
+}
+
+/// What a label column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LabelType {
+    Int,
+    Text,
+    Float,
+    /// Lists of integers.
+    List,
+    /// Lists of booleans.
+    Flags,
+}
+
+/// Some nodes.
+pub struct NodeChunk {
+    pub(crate) origin: Origin,
+    /// Row of the first node, counted over all files: its index.
+    pub first_row: u64,
+    /// The ids.
+    pub ids: Ids,
+    /// Labels as they stand in the dump.
+    pub labels: Option<RawLabels>,
+    /// Splits, see [`split`].
+    pub split: Option<Vec<u8>>,
+    /// Types.
+    pub types: Option<Types>,
+    /// Features, row by row; empty when there are none or they were not asked for.
+    pub features: Vec<f32>,
+}
+
+/// Labels as they stand in the dump.
+pub enum RawLabels {
+    /// Classes; −1 = unlabelled.
+    Int(Vec<i32>),
+    /// Names of classes.
+    Text(LargeStringArray),
+    /// Numbers.
+    Float(Vec<f32>),
+    /// Lists of flags or classes: list `i` is `items[starts[i]..starts[i + 1]]`.
+    List {
+        /// Where each list begins, and where the last ends.
+        starts: Vec<usize>,
+        /// The lists, one after the other.
+        items: Vec<i32>,
+    },
+}
+
+impl NodeReader {
+    /// Opens the files and checks that the columns are there and of types that can be used.
+    ///
+    /// # Errors
+    /// A missing or broken file, a missing column, a column of the wrong type.
+    pub fn open(source: &GraphSource) -> Result<Self> {
+        let table = Table::open(&source.node_files()?, "graph.nodes")?;
+        let columns = &source.columns;
+        if table.rows() >= u64::from(u32::MAX) {
+            let limit = u64::from(u32::MAX) - 1;
+            return Err(Error::TooLarge { what: "number of nodes".into(), found: table.rows(), limit });
+        }
+        let ids = values::id_kind(&table, &columns.id, "id", None)?;
+        let label = columns.label.as_ref().map(|name| Ok((name.clone(), label_type(&table, name)?))).transpose()?;
+        if let Some(name) = &columns.split {
+            table.column_type(name, "split", |found| match values::is_int(found) || values::is_text(found) {
+                true => Ok(()),
+                false => Err("strings or integers".into()),
+            })?;
+        }
+        let named_types = match &columns.node_type {
+            Some(name) => values::check_types(&table, name, "node_type")?,
+            None => false,
+        };
+        let features = Matrix::open(&table, &columns.features, "features")?;
+        Ok(Self {
+            id: columns.id.clone(),
+            label,
+            split: columns.split.clone(),
+            node_type: columns.node_type.clone(),
+            features,
+            table,
+            ids,
+            named_types,
+            classes: source.num_classes.unwrap_or(MAX_CLASSES),
+        })
+    }
+
+    /// Number of nodes, from the footers.
+    pub fn rows(&self) -> u64 {
+        self.table.rows()
+    }
+
+    /// Kind of the ids.
+    pub fn id_kind(&self) -> IdKind {
+        self.ids
+    }
+
+    /// Values per node.
+    pub fn feature_width(&self) -> usize {
+        self.features.width()
+    }
+
+    /// Whether node types are strings.
+    pub fn named_types(&self) -> bool {
+        self.named_types
+    }
+
+    /// Kind of the labels, by the column's type.
+    pub fn label_kind(&self) -> Option<LabelKind> {
+        self.label.as_ref().map(|(_, label)| match label {
+            LabelType::Int | LabelType::Text => LabelKind::Class,
+            LabelType::Float => LabelKind::Value,
+            LabelType::List | LabelType::Flags => LabelKind::Multi,
+        })
+    }
+
+    /// Reads all columns but the features: `map` runs in parallel, `consume` in the order of the dump. Neither depends on
+    /// the number of threads: chunks end at fixed rows.
+    ///
+    /// # Errors
+    /// What is wrong with the data, and where; or what `map` or `consume` returned.
+    pub fn for_each_without_features<T: Send>(
+        &self,
+        map: impl Fn(NodeChunk) -> Result<T> + Sync,
+        consume: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        self.table.scan(&self.small_columns(), CHUNK, |chunk| map(self.read(&chunk, false)?), consume)
+    }
+
+    /// Reads all columns.
+    ///
+    /// # Errors
+    /// As [`NodeReader::for_each_without_features`].
+    pub fn for_each<T: Send>(
+        &self,
+        map: impl Fn(NodeChunk) -> Result<T> + Sync,
+        consume: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let mut columns = self.small_columns();
+        columns.extend(self.features.names());
+        let rows = (CHUNK_BYTES / (4 * self.features.width() + 16)).clamp(16, CHUNK);
+        self.table.scan(&columns, rows, |chunk| map(self.read(&chunk, true)?), consume)
+    }
+
+    /// Reads the features only.
+    pub(crate) fn for_each_features<T: Send>(
+        &self,
+        map: impl Fn(Vec<f32>) -> Result<T> + Sync,
+        consume: impl FnMut(T) -> Result<()>,
+    ) -> Result<()> {
+        let columns: Vec<&str> = self.features.names().collect();
+        let rows = (CHUNK_BYTES / (4 * self.features.width() + 16)).clamp(16, CHUNK);
+        self.table.scan(&columns, rows, |chunk| map(self.features.read(&chunk)?), consume)
+    }
+
+    /// Name of the id column.
+    pub(crate) fn id_name(&self) -> &str {
+        &self.id
+    }
+
+    /// Names of the feature columns, for messages.
+    pub(crate) fn feature_names(&self) -> String {
+        self.features.names().collect::<Vec<_>>().join(", ")
+    }
+
+    /// Name of the label column.
+    pub(crate) fn label_name(&self) -> &str {
+        self.label.as_ref().map_or("", |(name, _)| name)
+    }
+
+    /// Whether labels are lists of booleans.
+    pub(crate) fn labels_are_flags(&self) -> bool {
+        matches!(self.label, Some((_, LabelType::Flags)))
+    }
+
+    fn small_columns(&self) -> Vec<&str> {
+        let mut columns = vec![self.id.as_str()];
+        columns.extend(self.label.as_ref().map(|(name, _)| name.as_str()));
+        columns.extend(self.split.as_deref());
+        columns.extend(self.node_type.as_deref());
+        columns
+    }
+
+    fn read(&self, chunk: &Chunk, features: bool) -> Result<NodeChunk> {
+        let labels = self.label.as_ref().map(|(name, label)| self.labels(chunk, name, *label));
+        Ok(NodeChunk {
+            origin: chunk.origin.clone(),
+            first_row: chunk.origin.first_row(),
+            ids: values::ids(chunk, &self.id)?,
+            labels: labels.transpose()?,
+            split: self.split.as_ref().map(|name| splits(chunk, name)).transpose()?,
+            types: self.node_type.as_ref().map(|name| values::types(chunk, name)).transpose()?,
+            features: if features { self.features.read(chunk)? } else { Vec::new() },
+        })
+    }
+
+    fn labels(&self, chunk: &Chunk, name: &str, label: LabelType) -> Result<RawLabels> {
+        let (origin, array) = (&chunk.origin, chunk.column(name)?);
+        let class = |value: i64, lowest: i64, row: usize| {
+            let fits = (lowest..i64::from(self.classes)).contains(&value);
+            fits.then_some(value as i32).ok_or_else(|| Error::Value {
+                place: origin.place(row, name),
+                value: value.to_string(),
+                wanted: match lowest {
+                    0 => format!("a class in 0..{}", self.classes),
+                    _ => format!("a class in 0..{} (or -1 for a node without label)", self.classes),
+                },
+            })
+        };
+        match label {
+            LabelType::Int => {
+                values::no_nulls(origin, array, name)?;
+                let integers = values::ints(origin, array, name)?;
+                let values = integers.as_primitive::<Int64Type>().values().iter().enumerate();
+                values.map(|(row, &value)| class(value, -1, row)).collect::<Result<_>>().map(RawLabels::Int)
+            }
+            LabelType::Text => {
+                values::no_nulls(origin, array, name)?;
+                values::texts(array).map(RawLabels::Text)
+            }
+            LabelType::Float => Ok(RawLabels::Float(values::floats(origin, array, name)?.to_vec())),
+            LabelType::List | LabelType::Flags => {
+                let (items, starts) = values::items(origin, array, name)?
+                    .ok_or_else(|| Error::Bug(format!("label column {name} is no list")))?;
+                let integers = values::ints(origin, &items, name)?;
+                let all = integers.as_primitive::<Int64Type>().values();
+                let mut items = Vec::with_capacity(all.len());
+                for row in 0..array.len() {
+                    for &value in &all[starts[row]..starts[row + 1]] {
+                        items.push(class(value, 0, row)?);
+                    }
+                }
+                let first = starts[0];
+                Ok(RawLabels::List { starts: starts.into_iter().map(|start| start - first).collect(), items })
+            }
+        }
+    }
+}
+
+fn label_type(table: &Table, name: &str) -> Result<LabelType> {
+    let mut label = None;
+    table.column_type(name, "label", |found| {
+        let this = match found {
+            found if values::is_int(found) || *found == DataType::Boolean => LabelType::Int,
+            found if values::is_text(found) => LabelType::Text,
+            found if found.is_floating() => LabelType::Float,
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
+                match item.data_type() {
+                    DataType::Boolean => LabelType::Flags,
+                    item if item.is_integer() => LabelType::List,
+                    _ => return Err("lists of integers or booleans".into()),
+                }
+            }
+            _ => return Err("integers, strings, floats, or lists of integers or booleans".into()),
+        };
+        match *label.get_or_insert(this) == this {
+            true => Ok(()),
+            false => Err("the same type in every file".into()),
+        }
+    })?;
+    Ok(label.unwrap_or(LabelType::Int))
+}
+
+/// The split column.
+fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
+    let (origin, array) = (&chunk.origin, chunk.column(name)?);
+    let wrong = |row: usize, value: String, wanted: &str| Error::Value {
+        place: origin.place(row, name),
+        value,
+        wanted: wanted.to_string(),
+    };
+    if values::is_text(array.data_type()) {
+        let names = values::texts(array)?;
+        let read = |(row, value): (usize, Option<&str>)| match value {
+            None | Some("" | "none") => Ok(split::NONE),
+            Some("train") => Ok(split::TRAIN),
+            Some("val" | "valid" | "validation") => Ok(split::VAL),
+            Some("test") => Ok(split::TEST),
+            Some(other) => Err(wrong(row, format!("{other:?}"), "a split: use train, val, test or none")),
+        };
+        return names.iter().enumerate().map(read).collect();
+    }
+    let numbers = values::ints(origin, array, name)?;
+    let numbers = numbers.as_primitive::<Int64Type>();
+    let read = |(row, value): (usize, Option<i64>)| match value.unwrap_or(0) {
+        value @ 0..=3 => Ok(value as u8),
+        other => Err(wrong(row, other.to_string(), "a split: use 0 none, 1 train, 2 validation, 3 test")),
+    };
+    numbers.iter().enumerate().map(read).collect()
+}

@@ -1,0 +1,312 @@
+//! Arrow columns → plain values, each refused where it stands when it means nothing.
+
+use arrow::array::{Array, ArrayRef, AsArray, LargeStringArray};
+use arrow::buffer::ScalarBuffer;
+use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type};
+
+use super::table::{Chunk, Origin, Table};
+use crate::dataset::IdKind;
+use crate::error::{Error, Result};
+
+/// Node ids of one chunk.
+#[derive(Clone, Debug)]
+pub enum Ids {
+    /// Integers.
+    Int(ScalarBuffer<i64>),
+    /// Strings.
+    Text(LargeStringArray),
+}
+
+impl Ids {
+    /// Number of ids.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Int(ids) => ids.len(),
+            Self::Text(ids) => ids.len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Id `i`, for messages.
+    pub fn show(&self, i: usize) -> String {
+        match self {
+            Self::Int(ids) => ids[i].to_string(),
+            Self::Text(ids) => format!("{:?}", ids.value(i)),
+        }
+    }
+}
+
+/// Types of nodes or edges of one chunk.
+#[derive(Clone, Debug)]
+pub enum Types {
+    /// The column holds integers.
+    Code(Vec<u16>),
+    /// The column holds strings.
+    Name(LargeStringArray),
+}
+
+/// The type of a column's values, dictionaries looked through.
+pub(super) fn plain(data_type: &DataType) -> &DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values,
+        other => other,
+    }
+}
+
+pub(super) fn is_text(data_type: &DataType) -> bool {
+    matches!(plain(data_type), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+pub(super) fn is_int(data_type: &DataType) -> bool {
+    plain(data_type).is_integer()
+}
+
+pub(super) fn is_number(data_type: &DataType) -> bool {
+    is_int(data_type) || data_type.is_floating() || *data_type == DataType::Boolean
+}
+
+/// Kind of an id column that is the same in all files.
+pub(super) fn id_kind(table: &Table, name: &str, role: &'static str, wanted: Option<IdKind>) -> Result<IdKind> {
+    let mut kind = wanted;
+    table.column_type(name, role, |found| {
+        let this = match found {
+            found if is_int(found) => IdKind::Int,
+            found if is_text(found) => IdKind::Text,
+            _ => return Err("integers or strings".into()),
+        };
+        match *kind.get_or_insert(this) {
+            kind if kind == this => Ok(()),
+            IdKind::Int => Err("integers, as the node ids of the first file are".into()),
+            IdKind::Text => Err("strings, as the node ids of the first file are".into()),
+        }
+    })?;
+    Ok(kind.unwrap_or(IdKind::Int))
+}
+
+/// Checks that a type column holds integers or strings.
+pub(super) fn check_types(table: &Table, name: &str, role: &'static str) -> Result<bool> {
+    let mut text = None;
+    table.column_type(name, role, |found| match (is_text(found), is_int(found)) {
+        (false, false) => Err("integers in 0..65535 or strings".into()),
+        (this, _) if *text.get_or_insert(this) != this => Err("the same type in every file".into()),
+        _ => Ok(()),
+    })?;
+    Ok(text.unwrap_or(false))
+}
+
+/// The error for the first null, if there is one.
+pub(super) fn no_nulls(origin: &Origin, array: &dyn Array, name: &str) -> Result<()> {
+    match array.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
+        Some(nulls) => {
+            let row = (0..array.len()).find(|&i| nulls.is_null(i)).unwrap_or(0);
+            Err(Error::Null { place: origin.place(row, name) })
+        }
+        None => Ok(()),
+    }
+}
+
+/// A column of integers (dates and timestamps too) as 64-bit ones; nulls stay.
+pub(super) fn ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ArrayRef> {
+    if *array.data_type() == DataType::Int64 {
+        return Ok(array.clone());
+    }
+    let wide = if plain(array.data_type()).is_integer() {
+        array.clone()
+    } else if array.data_type().primitive_width() == Some(4) {
+        cast(array, &DataType::Int32).map_err(|e| Error::Bug(e.to_string()))?
+    } else {
+        array.clone()
+    };
+    let options = CastOptions { safe: true, ..Default::default() };
+    let cast = cast_with_options(&wide, &DataType::Int64, &options).map_err(|e| Error::Bug(e.to_string()))?;
+    if cast.null_count() > array.logical_null_count() {
+        let row = (0..cast.len()).find(|&i| cast.is_null(i) && array.is_valid(i)).unwrap_or(0);
+        let value = arrow::util::display::array_value_to_string(array, row).unwrap_or_default();
+        return Err(Error::Value { place: origin.place(row, name), value, wanted: "a 64-bit signed integer".into() });
+    }
+    Ok(cast)
+}
+
+/// A column of integers without nulls.
+pub(super) fn all_ints(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ScalarBuffer<i64>> {
+    no_nulls(origin, array, name)?;
+    Ok(ints(origin, array, name)?.as_primitive::<Int64Type>().values().clone())
+}
+
+/// A column of strings; nulls stay.
+pub(super) fn texts(array: &ArrayRef) -> Result<LargeStringArray> {
+    let text = cast(array, &DataType::LargeUtf8).map_err(|e| Error::Bug(e.to_string()))?;
+    Ok(text.as_string::<i64>().clone())
+}
+
+/// A column of ids.
+pub(super) fn ids(chunk: &Chunk, name: &str) -> Result<Ids> {
+    let array = chunk.column(name)?;
+    if is_text(array.data_type()) {
+        no_nulls(&chunk.origin, array, name)?;
+        return Ok(Ids::Text(texts(array)?));
+    }
+    Ok(Ids::Int(all_ints(&chunk.origin, array, name)?))
+}
+
+/// A column of types.
+pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
+    let array = chunk.column(name)?;
+    if is_text(array.data_type()) {
+        no_nulls(&chunk.origin, array, name)?;
+        return Ok(Types::Name(texts(array)?));
+    }
+    let codes = all_ints(&chunk.origin, array, name)?;
+    let narrow = codes.iter().map(|&code| u16::try_from(code).ok().filter(|&code| code < u16::MAX));
+    let narrow: Option<Vec<u16>> = narrow.collect();
+    narrow.map(Types::Code).ok_or_else(|| {
+        let row = codes.iter().position(|code| !(0..i64::from(u16::MAX)).contains(code)).unwrap_or(0);
+        let wanted = "a type in 0..65535".into();
+        Error::Value { place: chunk.origin.place(row, name), value: codes[row].to_string(), wanted }
+    })
+}
+
+/// A column of numbers without nulls as 32-bit floats, all finite.
+pub(super) fn floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ScalarBuffer<f32>> {
+    no_nulls(origin, array, name)?;
+    finite(array, |i| origin.place(i, name))
+}
+
+/// Converts numbers without nulls; `place` tells where number `i` stands.
+fn finite(array: &ArrayRef, place: impl Fn(usize) -> Box<crate::error::Place>) -> Result<ScalarBuffer<f32>> {
+    let values: ScalarBuffer<f32> = match array.data_type() {
+        DataType::Float32 => array.as_primitive::<Float32Type>().values().clone(),
+        DataType::Float64 => array.as_primitive::<Float64Type>().values().iter().map(|&x| x as f32).collect(),
+        _ => {
+            let floats = cast(array, &DataType::Float32).map_err(|e| Error::Bug(e.to_string()))?;
+            floats.as_primitive::<Float32Type>().values().clone()
+        }
+    };
+    if values.iter().fold(true, |finite, x| finite & x.is_finite()) {
+        return Ok(values);
+    }
+    let i = values.iter().position(|x| !x.is_finite()).unwrap_or(0);
+    let value = match array.data_type() {
+        DataType::Float64 => array.as_primitive::<Float64Type>().value(i),
+        _ => f64::from(values[i]),
+    };
+    let hint = if value.is_finite() { " when stored as 32-bit float" } else { "" };
+    Err(Error::NotFinite { place: place(i), value, hint })
+}
+
+/// Several columns of numbers or lists of numbers, side by side: one row-major matrix.
+pub(crate) struct Matrix {
+    names: Vec<String>,
+    widths: Vec<usize>,
+}
+
+impl Matrix {
+    /// Checks the columns' types, and takes the widths from the first row.
+    pub(super) fn open(table: &Table, names: &[String], role: &'static str) -> Result<Self> {
+        let mut widths = Vec::with_capacity(names.len());
+        for name in names {
+            table.column_type(name, role, |found| match found {
+                DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)
+                    if is_number(item.data_type()) =>
+                {
+                    Ok(())
+                }
+                found if is_number(found) => Ok(()),
+                _ => Err("numbers or lists of numbers".into()),
+            })?;
+            let first = table.first(&[name])?;
+            widths.push(match &first {
+                Some(chunk) => first_width(chunk.column(name)?),
+                None => 0,
+            });
+        }
+        Ok(Self { names: names.to_vec(), widths })
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Values per row.
+    pub(crate) fn width(&self) -> usize {
+        self.widths.iter().sum()
+    }
+
+    /// The matrix of one chunk.
+    pub(super) fn read(&self, chunk: &Chunk) -> Result<Vec<f32>> {
+        let (rows, width) = (chunk.len(), self.width());
+        let mut matrix = Vec::new();
+        let mut left = 0;
+        for (name, &columns) in self.names.iter().zip(&self.widths) {
+            let values = flat(chunk, name, columns)?;
+            if columns == width {
+                return Ok(values.to_vec());
+            }
+            matrix.resize(rows * width, 0.0);
+            for (row, values) in values.chunks_exact(columns.max(1)).enumerate().take(rows) {
+                matrix[row * width + left..][..columns].copy_from_slice(values);
+            }
+            left += columns;
+        }
+        Ok(matrix)
+    }
+}
+
+fn first_width(array: &ArrayRef) -> usize {
+    match array.data_type() {
+        DataType::FixedSizeList(_, width) => *width as usize,
+        DataType::List(_) if !array.is_empty() => array.as_list::<i32>().value_length(0) as usize,
+        DataType::LargeList(_) if !array.is_empty() => array.as_list::<i64>().value_length(0) as usize,
+        _ => 1,
+    }
+}
+
+/// The items of a list column with the row that each list begins at, or `None` when it is no list.
+pub(super) fn items(origin: &Origin, array: &ArrayRef, name: &str) -> Result<Option<(ArrayRef, Vec<usize>)>> {
+    let (values, starts): (_, Vec<usize>) = match array.data_type() {
+        DataType::List(_) => {
+            let list = array.as_list::<i32>();
+            (list.values().clone(), list.offsets().iter().map(|&o| o as usize).collect())
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            (list.values().clone(), list.offsets().iter().map(|&o| o as usize).collect())
+        }
+        DataType::FixedSizeList(_, width) => {
+            let list = array.as_fixed_size_list();
+            (list.values().clone(), (0..=list.len()).map(|i| i * *width as usize).collect())
+        }
+        _ => return Ok(None),
+    };
+    no_nulls(origin, array, name)?;
+    if let Some(nulls) = values.logical_nulls().filter(|nulls| nulls.null_count() > 0) {
+        let (first, last) = (starts[0], starts[starts.len() - 1]);
+        if let Some(at) = (first..last).find(|&i| nulls.is_null(i)) {
+            let row = starts.partition_point(|&start| start <= at) - 1;
+            return Err(Error::Null { place: origin.place(row, name) });
+        }
+    }
+    Ok(Some((values, starts)))
+}
+
+/// The values of column `name`, `width` a row.
+fn flat(chunk: &Chunk, name: &str, width: usize) -> Result<ScalarBuffer<f32>> {
+    let (origin, array) = (&chunk.origin, chunk.column(name)?);
+    let place = |row| origin.place(row, name);
+    let Some((values, starts)) = items(origin, array, name)? else {
+        return match width {
+            1 => floats(origin, array, name),
+            _ => Err(Error::Width { place: place(0), found: 1, expected: width }),
+        };
+    };
+    if let Some(row) = (0..array.len()).find(|&row| starts[row + 1] - starts[row] != width) {
+        return Err(Error::Width { place: place(row), found: starts[row + 1] - starts[row], expected: width });
+    }
+    let values = values.slice(starts[0], starts[starts.len() - 1] - starts[0]);
+    finite(&values, |i| place(i / width.max(1)))
+}

@@ -1,0 +1,184 @@
+//! One bucket → its part of the topology: by destination, neighbours ascending, policies applied.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::record::Record;
+use crate::source::Duplicates;
+
+/// What to do with the edges of a bucket.
+pub(super) struct Rules<'a> {
+    pub(super) record: Record,
+    pub(super) duplicates: Duplicates,
+    /// Give every node without an edge to itself one.
+    pub(super) add_loops: bool,
+    /// Final code of each provisional edge type.
+    pub(super) remap: Option<&'a [u16]>,
+    /// Edge type of the edges that are added.
+    pub(super) loop_type: u16,
+    /// Core nodes of the partition.
+    pub(super) core: Range<u64>,
+    /// One bit a node: sources outside the core.
+    pub(super) halo: &'a [AtomicU64],
+}
+
+/// In-edges of a range of destinations.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Arranged {
+    /// One a destination.
+    pub(super) degrees: Vec<u32>,
+    pub(super) indices: Vec<u32>,
+    pub(super) weights: Vec<f32>,
+    pub(super) types: Vec<u16>,
+    pub(super) times: Vec<i64>,
+    /// Bytes of the edge features.
+    pub(super) features: Vec<u8>,
+    /// Duplicates left out.
+    pub(super) dropped: u64,
+    /// Edges from a node to itself.
+    pub(super) loops: u64,
+    /// Edges from outside the core.
+    pub(super) cross: u64,
+    /// The first duplicate in the order of the dump.
+    pub(super) twice: Option<Twice>,
+}
+
+/// An edge that stands twice: `(second row, first row, destination, source)`.
+pub(super) type Twice = (u64, u64, u32, u32);
+
+/// What is sorted: the source, and the position of the record when that matters.
+trait Entry: Copy + Ord {
+    fn new(src: u32, position: usize) -> Self;
+    fn src(self) -> u32;
+    fn position(self) -> usize;
+}
+
+impl Entry for u32 {
+    fn new(src: u32, _: usize) -> Self {
+        src
+    }
+    fn src(self) -> u32 {
+        self
+    }
+    fn position(self) -> usize {
+        0
+    }
+}
+
+impl Entry for u64 {
+    fn new(src: u32, position: usize) -> Self {
+        (src as Self) << 32 | position as Self
+    }
+    fn src(self) -> u32 {
+        (self >> 32) as u32
+    }
+    fn position(self) -> usize {
+        self as u32 as usize
+    }
+}
+
+/// Arranges `records`, whose destinations lie in `range` and whose order is that of the dump.
+pub(super) fn arrange(records: &[u8], range: Range<u32>, rules: &Rules<'_>) -> Arranged {
+    if rules.record.is_plain() {
+        arrange_as::<u32>(records, range, rules)
+    } else {
+        arrange_as::<u64>(records, range, rules)
+    }
+}
+
+fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) -> Arranged {
+    let stride = rules.record.stride;
+    let (count, nodes) = (records.len() / stride, (range.end - range.start) as usize);
+    // Counting sort by destination: `ends[d]` is where the list of `d` begins, then, when all are in place, where it ends.
+    let mut ends = vec![0usize; nodes + 1];
+    for record in records.chunks_exact(stride) {
+        ends[(Record::ends(record).0 - range.start) as usize + 1] += 1;
+    }
+    for i in 0..nodes {
+        ends[i + 1] += ends[i];
+    }
+    let mut entries = vec![E::new(0, 0); count];
+    for (position, record) in records.chunks_exact(stride).enumerate() {
+        let (dst, src) = Record::ends(record);
+        let end = &mut ends[(dst - range.start) as usize];
+        entries[*end] = E::new(src, position);
+        *end += 1;
+    }
+
+    let room = count + if rules.add_loops { nodes } else { 0 };
+    let mut out =
+        Arranged { degrees: Vec::with_capacity(nodes), indices: Vec::with_capacity(room), ..Arranged::default() };
+    let mut start = 0;
+    for (dst, &end) in range.clone().zip(&ends) {
+        let list = &mut entries[start..end];
+        start = end;
+        list.sort_unstable();
+        let before = out.indices.len();
+        let mut wants_loop = rules.add_loops;
+        let mut last: Option<E> = None;
+        for &entry in &*list {
+            let src = entry.src();
+            if let Some(first) = last
+                && first.src() == src
+                && rules.duplicates != Duplicates::Keep
+            {
+                out.dropped += 1;
+                if rules.duplicates == Duplicates::Fail {
+                    let row = |entry: E| rules.record.row(&records[entry.position() * stride..][..stride]);
+                    let twice = (row(entry), row(first), dst, src);
+                    out.twice = Some(out.twice.map_or(twice, |known| known.min(twice)));
+                }
+                continue;
+            }
+            last = Some(entry);
+            if wants_loop && src >= dst {
+                if src > dst {
+                    out.push_loop(dst, rules);
+                }
+                wants_loop = false;
+            }
+            out.push(src, dst, rules);
+            if !rules.record.is_plain() {
+                out.carry(&records[entry.position() * stride..][..stride], rules);
+            }
+        }
+        if wants_loop {
+            out.push_loop(dst, rules);
+        }
+        out.degrees.push((out.indices.len() - before) as u32);
+    }
+    out
+}
+
+impl Arranged {
+    #[inline]
+    fn push(&mut self, src: u32, dst: u32, rules: &Rules<'_>) {
+        self.indices.push(src);
+        self.loops += u64::from(src == dst);
+        if !rules.core.contains(&u64::from(src)) {
+            self.cross += 1;
+            let (word, bit) = (&rules.halo[src as usize / 64], 1 << (src % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn carry(&mut self, record: &[u8], rules: &Rules<'_>) {
+        self.weights.extend(rules.record.weight(record));
+        let remap = |code: u16| rules.remap.map_or(code, |remap| remap[usize::from(code)]);
+        self.types.extend(rules.record.edge_type(record).map(remap));
+        self.times.extend(rules.record.time(record));
+        self.features.extend_from_slice(rules.record.features(record).unwrap_or_default());
+    }
+
+    /// Adds an edge from `node` to itself, with what such an edge carries.
+    fn push_loop(&mut self, node: u32, rules: &Rules<'_>) {
+        self.push(node, node, rules);
+        let blank = vec![0; rules.record.stride];
+        self.weights.extend(rules.record.weight(&blank).map(|_| 1.0));
+        self.types.extend(rules.record.edge_type(&blank).map(|_| rules.loop_type));
+        self.times.extend(rules.record.time(&blank));
+        self.features.extend_from_slice(rules.record.features(&blank).unwrap_or_default());
+    }
+}

@@ -1,0 +1,338 @@
+//! The pass over the edges: every edge into the bucket of its destination, on disk when memory runs short.
+//!
+//! A bucket holds the edges of a range of destinations within one partition, in the order of the dump. Reading threads sort
+//! each chunk by bucket, so that the thread in the middle only appends slices. Buckets lie in memory until they fill
+//! their share of the budget; then all of them are appended to their files, some megabytes at a time.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::record::{Record, codes};
+use super::relabel::Relabel;
+use super::stream::ends;
+use super::types::TypeNames;
+use crate::dump::{EdgeChunk, EdgeReader};
+use crate::error::{Error, Result};
+use crate::id_map::IdMap;
+use crate::partition_book::PartitionBook;
+use crate::source::{GraphSource, SelfLoops};
+
+/// Most buckets, beyond one per partition.
+const MAX_BUCKETS: u64 = 4096;
+
+/// Which destinations share a bucket.
+#[derive(Debug)]
+pub(super) struct Cuts {
+    /// Bucket `b` holds the destinations `starts[b]..starts[b + 1]`.
+    starts: Vec<u32>,
+    /// `cells[dst >> shift]` is the first bucket of the cell: the search begins there.
+    cells: Vec<u32>,
+    shift: u32,
+}
+
+impl Cuts {
+    /// About `wanted` buckets, none across partitions, of about as many nodes each.
+    pub(super) fn new(book: &PartitionBook, wanted: u64) -> Self {
+        let nodes = book.nodes();
+        let mut starts = Vec::new();
+        for part in 0..book.parts() {
+            let range = book.range(part);
+            let length = range.end - range.start;
+            let pieces = (wanted.min(MAX_BUCKETS) * length).div_ceil(nodes.max(1)).min(length);
+            starts.extend((0..pieces).map(|piece| (range.start + piece * length / pieces) as u32));
+        }
+        starts.push(nodes as u32);
+        Self::from_starts(starts)
+    }
+
+    fn from_starts(starts: Vec<u32>) -> Self {
+        let (first, last) = (starts[0], starts[starts.len() - 1]);
+        let span = u64::from(last - first);
+        let cells = (4 * starts.len() as u64).next_power_of_two();
+        let shift = (u64::BITS - span.leading_zeros()).saturating_sub(cells.trailing_zeros());
+        let bucket = |cell: u64| {
+            let dst = u64::from(first) + (cell << shift);
+            (starts.partition_point(|&start| u64::from(start) <= dst) as u32).saturating_sub(1)
+        };
+        let cells = (0..=span >> shift).map(bucket).collect();
+        Self { starts, cells, shift }
+    }
+
+    /// Number of buckets.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    fn range(&self, bucket: usize) -> Range<u32> {
+        self.starts[bucket]..self.starts[bucket + 1]
+    }
+
+    /// The bucket of a destination.
+    #[inline]
+    pub(super) fn bucket(&self, dst: u32) -> usize {
+        let mut bucket = self.cells[((dst - self.starts[0]) >> self.shift) as usize] as usize;
+        while dst >= self.starts[bucket + 1] {
+            bucket += 1;
+        }
+        bucket
+    }
+}
+
+/// Edges of a range of destinations, in the order of the dump: first those in the file, then the rest.
+pub(super) struct Bucket {
+    pub(super) range: Range<u32>,
+    file: Option<PathBuf>,
+    spilled: u64,
+    rest: Vec<u8>,
+}
+
+impl Bucket {
+    pub(super) fn bytes(&self) -> u64 {
+        self.spilled + self.rest.len() as u64
+    }
+
+    /// All records; removes the file.
+    pub(super) fn load(self) -> Result<Vec<u8>> {
+        let Some(path) = &self.file else { return Ok(self.rest) };
+        let mut records = Vec::with_capacity(self.bytes() as usize);
+        let mut file = File::open(path).map_err(Error::io(path, "open"))?;
+        file.read_to_end(&mut records).map_err(Error::io(path, "read"))?;
+        records.extend_from_slice(&self.rest);
+        drop(file);
+        std::fs::remove_file(path).map_err(Error::io(path, "remove"))?;
+        Ok(records)
+    }
+
+    /// The same edges in buckets of at most about `target` bytes, as far as single destinations allow.
+    pub(super) fn split(self, record: &Record, target: u64, dir: &Path) -> Result<Vec<Self>> {
+        let nodes = u64::from(self.range.end - self.range.start);
+        let pieces = (2 * self.bytes()).div_ceil(target.max(1)).clamp(2, 256).min(nodes);
+        let start = u64::from(self.range.start);
+        let starts = (0..=pieces).map(|piece| (start + piece * nodes / pieces) as u32).collect();
+        let mut spool = Spool::new(Cuts::from_starts(starts), target, dir);
+        let mut append = |records: &[u8]| -> Result<()> {
+            for one in records.chunks_exact(record.stride) {
+                let bucket = spool.cuts.bucket(Record::ends(one).0);
+                spool.append(bucket, one)?;
+            }
+            Ok(())
+        };
+        if let Some(path) = &self.file {
+            let mut file = File::open(path).map_err(Error::io(path, "open"))?;
+            let mut block = vec![0; record.stride * 8192];
+            let mut left = self.spilled;
+            while left > 0 {
+                let length = left.min(block.len() as u64) as usize;
+                file.read_exact(&mut block[..length]).map_err(Error::io(path, "read"))?;
+                append(&block[..length])?;
+                left -= length as u64;
+            }
+            std::fs::remove_file(path).map_err(Error::io(path, "remove"))?;
+        }
+        append(&self.rest)?;
+        Ok(spool.finish())
+    }
+}
+
+/// Takes records into buckets.
+pub(super) struct Spool {
+    cuts: Cuts,
+    dir: PathBuf,
+    buffers: Vec<Vec<u8>>,
+    spilled: Vec<u64>,
+    /// Bytes in the buffers, and how many there may be.
+    held: u64,
+    limit: u64,
+}
+
+impl Spool {
+    pub(super) fn new(cuts: Cuts, limit: u64, dir: &Path) -> Self {
+        let buckets = cuts.len();
+        let (buffers, spilled) = (vec![Vec::new(); buckets], vec![0; buckets]);
+        Self { cuts, dir: dir.to_path_buf(), buffers, spilled, held: 0, limit }
+    }
+
+    fn append(&mut self, bucket: usize, records: &[u8]) -> Result<()> {
+        self.buffers[bucket].extend_from_slice(records);
+        self.held += records.len() as u64;
+        if self.held > self.limit {
+            self.spill()?;
+        }
+        Ok(())
+    }
+
+    /// The file of a bucket: named by its first destination, which no two buckets share at a time.
+    fn path(&self, bucket: usize) -> PathBuf {
+        let Range { start, end } = self.cuts.range(bucket);
+        self.dir.join(format!("edges-{start}-{end}"))
+    }
+
+    fn spill(&mut self) -> Result<()> {
+        for bucket in 0..self.buffers.len() {
+            if self.buffers[bucket].is_empty() {
+                continue;
+            }
+            let path = self.path(bucket);
+            // A buffer that is given back: every bucket's would otherwise keep its largest size.
+            let records = std::mem::take(&mut self.buffers[bucket]);
+            let file = File::options().create(true).append(true).open(&path);
+            file.and_then(|mut file| file.write_all(&records)).map_err(Error::io(&path, "write"))?;
+            self.spilled[bucket] += records.len() as u64;
+        }
+        self.held = 0;
+        Ok(())
+    }
+
+    fn finish(mut self) -> Vec<Bucket> {
+        let buffers = std::mem::take(&mut self.buffers);
+        let bucket = |(bucket, rest): (usize, Vec<u8>)| Bucket {
+            range: self.cuts.range(bucket),
+            file: (self.spilled[bucket] > 0).then(|| self.path(bucket)),
+            spilled: self.spilled[bucket],
+            rest,
+        };
+        buffers.into_iter().enumerate().map(bucket).collect()
+    }
+}
+
+/// What the pass needs to know.
+pub(super) struct EdgePass<'a> {
+    pub(super) source: &'a GraphSource,
+    pub(super) edges: &'a EdgeReader,
+    pub(super) ids: &'a IdMap,
+    pub(super) relabel: &'a Relabel,
+    pub(super) record: Record,
+}
+
+/// A chunk, sorted by bucket.
+struct Parcel {
+    rows: u64,
+    /// Bucket and end of its records in `records`.
+    ends: Vec<(u32, usize)>,
+    records: Vec<u8>,
+}
+
+impl EdgePass<'_> {
+    /// Reads all edges into buckets; also tells the edge types that there are.
+    pub(super) fn run(&self, mut spool: Spool, mut advance: impl FnMut(u64)) -> Result<(Vec<Bucket>, TypeNames)> {
+        let names = TypeNames::default();
+        // The reading threads need the cuts while the spool is written to.
+        let cuts = std::mem::replace(&mut spool.cuts, Cuts::from_starts(vec![0, 0]));
+        let paths = Cuts::from_starts(cuts.starts.clone());
+        spool.cuts = paths;
+        self.edges.for_each(
+            |chunk| self.parcel(&chunk, &cuts, &names),
+            |parcel| {
+                let mut start = 0;
+                for (bucket, end) in parcel.ends {
+                    spool.append(bucket as usize, &parcel.records[start..end])?;
+                    start = end;
+                }
+                advance(parcel.rows);
+                Ok(())
+            },
+        )?;
+        Ok((spool.finish(), names))
+    }
+
+    fn parcel(&self, chunk: &EdgeChunk, cuts: &Cuts, names: &TypeNames) -> Result<Parcel> {
+        let [src, dst] = ends(chunk, self.edges, self.ids)?;
+        let types = codes(chunk.types.as_ref(), names)?;
+        let mut counts = vec![0usize; cuts.len()];
+        // (destination, source, edge of the chunk), in the order of the dump.
+        let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(src.len() << u8::from(self.source.undirected));
+        for (i, (&src, &dst)) in src.iter().zip(&dst).enumerate() {
+            if src == dst {
+                match self.source.self_loops {
+                    SelfLoops::Keep | SelfLoops::Add => {}
+                    SelfLoops::Drop => continue,
+                    SelfLoops::Fail => {
+                        let place = chunk.origin.place(i, self.edges.end_names()[0]);
+                        return Err(Error::SelfLoop { place, id: chunk.src.show(i) });
+                    }
+                }
+            }
+            let (from, to) = (self.relabel.global(src), self.relabel.global(dst));
+            all.push((to, from, i as u32));
+            if self.source.undirected && src != dst {
+                all.push((from, to, i as u32));
+            }
+        }
+        let buckets: Vec<u32> = all.iter().map(|&(dst, ..)| cuts.bucket(dst) as u32).collect();
+        buckets.iter().for_each(|&bucket| counts[bucket as usize] += 1);
+        let stride = self.record.stride;
+        let mut ends = Vec::new();
+        let mut end = 0;
+        for (bucket, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            let start = end;
+            end += *count * stride;
+            ends.push((bucket as u32, end));
+            *count = start;
+        }
+        let mut records = vec![0; end];
+        for (&(dst, src, i), &bucket) in all.iter().zip(&buckets) {
+            let at = &mut counts[bucket as usize];
+            let record = &mut records[*at..*at + stride];
+            record[..8].copy_from_slice(&(u64::from(dst) << 32 | u64::from(src)).to_le_bytes());
+            if !self.record.is_plain() {
+                self.record.fill(record, chunk, &types, i as usize);
+            }
+            *at += stride;
+        }
+        Ok(Parcel { rows: src.len() as u64, ends, records })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::{Key, Purpose};
+    use crate::source::{Columns, Duplicates};
+
+    #[test]
+    fn cuts_never_cross_partitions_and_every_node_finds_its_bucket() {
+        for offsets in [vec![0, 1], vec![0, 0, 5], vec![0, 7, 7, 100], vec![0, 1000, 1001, 5000], vec![0, 0]] {
+            let book = PartitionBook::new(offsets.clone()).unwrap();
+            for wanted in [1, 2, 3, 10, 1000] {
+                let cuts = Cuts::new(&book, wanted);
+                for node in 0..book.nodes() as u32 {
+                    let bucket = cuts.bucket(node);
+                    assert!(cuts.range(bucket).contains(&node), "{offsets:?} {wanted} {node}");
+                    let range = book.range(book.owner(u64::from(node)).unwrap());
+                    let Range { start, end } = cuts.range(bucket);
+                    assert!(range.start <= u64::from(start) && u64::from(end) <= range.end);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn buckets_keep_the_order_of_the_dump_in_memory_on_disk_and_when_split() {
+        let record = Record::new(&Columns::default(), Duplicates::Drop, 0);
+        let key = Key::new(1, Purpose::GenerateEdges);
+        let edges: Vec<u64> = (0..5000).map(|i| key.below(i, 100) << 32 | i).collect();
+        for limit in [0, 100, 10_000, 1 << 20] {
+            let dir = tempfile::tempdir().unwrap();
+            let cuts = Cuts::new(&PartitionBook::new(vec![0, 30, 100]).unwrap(), 7);
+            let mut spool = Spool::new(cuts, limit, dir.path());
+            for edge in &edges {
+                spool.append(spool.cuts.bucket((edge >> 32) as u32), &edge.to_le_bytes()).unwrap();
+            }
+            let mut seen = 0;
+            for bucket in spool.finish() {
+                for bucket in bucket.split(&record, 2000, dir.path()).unwrap() {
+                    let range = bucket.range.clone();
+                    let found: Vec<u8> = bucket.load().unwrap();
+                    let inside = |edge: &&u64| range.contains(&((**edge >> 32) as u32));
+                    let expected: Vec<u8> = edges.iter().filter(inside).flat_map(|edge| edge.to_le_bytes()).collect();
+                    assert_eq!(found, expected, "limit {limit}, range {range:?}");
+                    seen += found.len() / 8;
+                }
+            }
+            assert_eq!(seen, edges.len());
+            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are removed");
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Whether a prepared dataset still is what its inputs and settings would give.
+//!
+//! The fingerprint is a SHA-256 over the layout's version, every setting that decides the dataset's bytes, and a digest of each
+//! input file. The digest covers the file's length and its content: all of it up to 64 MiB; of larger files the first and
+//! last MiB (the last holds the Parquet footer with all offsets, counts and statistics) and 64 samples of 64 KiB, evenly
+//! spread. Names of folders and times of modification do not count: a dump may move. Memory budget and number of threads do
+//! not count either: they do not change the dataset.
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+
+use super::PrepareSettings;
+use crate::dataset::{Dataset, InputFile, Manifest, SCHEMA_VERSION};
+use crate::error::{Error, Result};
+use crate::partitioner::Partitioner;
+use crate::source::GraphSource;
+
+/// Files up to this length are hashed whole.
+const WHOLE: u64 = 64 << 20;
+/// Of longer ones, this much of both ends,
+const END: u64 = 1 << 20;
+/// and this many samples
+const SAMPLES: u64 = 64;
+/// of this length.
+const SAMPLE: u64 = 64 << 10;
+
+/// What a dataset is made from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fingerprint {
+    /// SHA-256 in hexadecimal.
+    pub digest: String,
+    /// The settings that count.
+    pub settings: Value,
+    /// The input files.
+    pub inputs: Vec<InputFile>,
+}
+
+/// Fingerprint of the dataset that `source`, cut by `partitioner`, would give.
+///
+/// # Errors
+/// An input that cannot be read.
+pub fn fingerprint(
+    source: &GraphSource,
+    partitioner: &dyn Partitioner,
+    settings: &PrepareSettings,
+) -> Result<Fingerprint> {
+    let bare = GraphSource { nodes: Vec::new(), edges: Vec::new(), ..source.clone() };
+    let mut graph = serde_json::to_value(&bare).map_err(|e| Error::Bug(e.to_string()))?;
+    if let Value::Object(keys) = &mut graph {
+        keys.retain(|key, _| key != "nodes" && key != "edges");
+    }
+    let settings = json!({
+        "graph": graph,
+        "partition": {
+            "method": partitioner.name(),
+            "settings": partitioner.settings(),
+            "parts": settings.parts,
+            "seed": settings.seed,
+        },
+    });
+    let files = |role: &'static str, paths: Vec<PathBuf>| paths.into_iter().map(move |path| (role, path));
+    let files: Vec<_> = files("nodes", source.node_files()?).chain(files("edges", source.edge_files()?)).collect();
+    let inputs: Vec<InputFile> = files.par_iter().map(|(role, path)| input(role, path)).collect::<Result<_>>()?;
+    let text = json!({ "schema": SCHEMA_VERSION, "settings": settings, "inputs": inputs }).to_string();
+    Ok(Fingerprint { digest: hex(&Sha256::digest(text.as_bytes())), settings, inputs })
+}
+
+fn input(role: &str, path: &Path) -> Result<InputFile> {
+    let mut file = File::open(path).map_err(Error::io(path, "open"))?;
+    let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
+    let mut hash = Sha256::new();
+    hash.update(bytes.to_le_bytes());
+    let mut buffer = vec![0; END as usize];
+    if bytes <= WHOLE {
+        loop {
+            let length = file.read(&mut buffer).map_err(Error::io(path, "read"))?;
+            if length == 0 {
+                break;
+            }
+            hash.update(&buffer[..length]);
+        }
+    } else {
+        let samples = (0..SAMPLES).map(|i| (bytes / (SAMPLES + 1) * (i + 1), SAMPLE));
+        for (start, length) in [(0, END), (bytes - END, END)].into_iter().chain(samples) {
+            let part = &mut buffer[..length as usize];
+            file.read_exact_at(part, start).map_err(Error::io(path, "read"))?;
+            hash.update(&*part);
+        }
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(InputFile { role: role.into(), name, bytes, digest: hex(&hash.finalize()) })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+/// What is in the folder where a dataset should be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    /// The very dataset that would be prepared.
+    Current(Box<Manifest>),
+    /// Nothing, or an empty folder.
+    Missing,
+    /// A dataset of another layout, of other inputs or settings, or a damaged one: why it has to be prepared again.
+    Stale(String),
+    /// Something else, which nobody should overwrite.
+    Foreign,
+}
+
+/// Looks at folder `out`.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn state(out: &Path, wanted: &Fingerprint) -> Result<State> {
+    let manifest = match Manifest::read(out) {
+        Ok(manifest) => manifest,
+        Err(Error::Missing { .. }) => return Ok(State::Missing),
+        Err(Error::NotADataset { .. }) => {
+            let empty = out.is_dir() && std::fs::read_dir(out).map_err(Error::io(out, "list"))?.next().is_none();
+            return Ok(if empty { State::Missing } else { State::Foreign });
+        }
+        Err(Error::SchemaVersion { found, expected, .. }) => {
+            return Ok(State::Stale(format!("it has schema version {found}, this gnnflow writes {expected}")));
+        }
+        Err(Error::Damaged { reason, .. }) => return Ok(State::Stale(format!("its manifest is damaged: {reason}"))),
+        Err(error) => return Err(error),
+    };
+    if manifest.fingerprint != wanted.digest {
+        return Ok(State::Stale(difference(&manifest, wanted)));
+    }
+    match Dataset::open(out).and_then(|dataset| dataset.check_lengths()) {
+        Ok(()) => Ok(State::Current(Box::new(manifest))),
+        Err(Error::Damaged { path, reason }) => Ok(State::Stale(format!("{} is damaged: {reason}", path.display()))),
+        Err(error) => Err(error),
+    }
+}
+
+/// The first difference, in words.
+fn difference(manifest: &Manifest, wanted: &Fingerprint) -> String {
+    if let Some(words) = first_difference("", &manifest.settings, &wanted.settings) {
+        return words;
+    }
+    if manifest.inputs.len() != wanted.inputs.len() {
+        return format!("it was made from {} files, now there are {}", manifest.inputs.len(), wanted.inputs.len());
+    }
+    let changed = manifest.inputs.iter().zip(&wanted.inputs).find(|(then, now)| then != now);
+    match changed {
+        Some((then, now)) if then.name != now.name => format!("input {} is now {}", then.name, now.name),
+        Some((then, _)) => format!("input {} has changed", then.name),
+        None => "its fingerprint differs".into(),
+    }
+}
+
+fn first_difference(key: &str, then: &Value, now: &Value) -> Option<String> {
+    if then == now {
+        return None;
+    }
+    if let (Value::Object(then), Value::Object(now)) = (then, now) {
+        let inside = |(name, now): (&String, &Value)| {
+            let key = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
+            first_difference(&key, then.get(name).unwrap_or(&Value::Null), now)
+        };
+        return now.iter().find_map(inside).or_else(|| Some(format!("{key} has changed")));
+    }
+    Some(format!("{key} was {then}, now it is {now}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_changed_byte_of_a_small_file_changes_its_digest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.parquet");
+        let mut bytes = vec![7u8; 3000];
+        std::fs::write(&path, &bytes).unwrap();
+        let before = input("nodes", &path).unwrap();
+        assert_eq!(before, input("nodes", &path).unwrap());
+        bytes[1500] = 8;
+        std::fs::write(&path, &bytes).unwrap();
+        assert_ne!(before, input("nodes", &path).unwrap());
+    }
+
+    #[test]
+    fn large_files_are_told_apart_by_ends_and_length() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.parquet");
+        let file = File::create(&path).unwrap();
+        file.set_len(WHOLE + 5).unwrap();
+        let before = input("edges", &path).unwrap();
+        file.write_all_at(&[1], WHOLE + 4).unwrap();
+        let after = input("edges", &path).unwrap();
+        file.set_len(WHOLE + 6).unwrap();
+        let longer = input("edges", &path).unwrap();
+        assert!(before.digest != after.digest && after.digest != longer.digest);
+    }
+
+    #[test]
+    fn the_first_difference_is_named() {
+        let (then, now) = (json!({"partition": {"parts": 2}}), json!({"partition": {"parts": 4}}));
+        assert_eq!(first_difference("", &then, &now).unwrap(), "partition.parts was 2, now it is 4");
+    }
+}

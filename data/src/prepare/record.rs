@@ -1,0 +1,110 @@
+//! One edge in a bucket: destination and source, and whatever it carries, packed.
+
+use crate::dump::{EdgeChunk, Types};
+use crate::source::{Columns, Duplicates};
+
+/// Layout of a record: `destination << 32 | source` (8 bytes), then the optional fields in this order. Little-endian,
+/// unaligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// Bytes of a record.
+    pub(super) stride: usize,
+    /// Where the row number lies; kept only to name duplicates.
+    row: Option<usize>,
+    weight: Option<usize>,
+    edge_type: Option<usize>,
+    time: Option<usize>,
+    features: Option<usize>,
+    /// Number of features.
+    pub(super) width: usize,
+}
+
+impl Record {
+    pub(super) fn new(columns: &Columns, duplicates: Duplicates, width: usize) -> Self {
+        let mut stride = 8;
+        let mut take = |wanted: bool, bytes: usize| {
+            wanted.then(|| {
+                stride += bytes;
+                stride - bytes
+            })
+        };
+        let row = take(duplicates == Duplicates::Fail, 8);
+        let weight = take(columns.weight.is_some(), 4);
+        let edge_type = take(columns.edge_type.is_some(), 2);
+        let time = take(columns.time.is_some(), 8);
+        let features = take(width > 0, 4 * width);
+        Self { row, weight, edge_type, time, features, width, stride }
+    }
+
+    /// Whether a record is its two ends and nothing else.
+    pub(super) fn is_plain(&self) -> bool {
+        self.stride == 8
+    }
+
+    /// Writes what edge `i` of the chunk carries into `record`; `types` are the codes of its types.
+    pub(super) fn fill(&self, record: &mut [u8], chunk: &EdgeChunk, types: &[u16], i: usize) {
+        if let Some(at) = self.row {
+            record[at..at + 8].copy_from_slice(&(chunk.first_row + i as u64).to_le_bytes());
+        }
+        if let (Some(at), Some(weights)) = (self.weight, &chunk.weights) {
+            record[at..at + 4].copy_from_slice(&weights[i].to_le_bytes());
+        }
+        if let Some(at) = self.edge_type {
+            record[at..at + 2].copy_from_slice(&types[i].to_le_bytes());
+        }
+        if let (Some(at), Some(times)) = (self.time, &chunk.times) {
+            record[at..at + 8].copy_from_slice(&times[i].to_le_bytes());
+        }
+        if let Some(at) = self.features {
+            let values = &chunk.features[i * self.width..(i + 1) * self.width];
+            record[at..at + 4 * self.width].copy_from_slice(bytemuck::cast_slice(values));
+        }
+    }
+
+    /// Destination and source of a record.
+    #[inline]
+    pub(super) fn ends(record: &[u8]) -> (u32, u32) {
+        let key = u64::from_le_bytes(array(record, 0));
+        ((key >> 32) as u32, key as u32)
+    }
+
+    pub(super) fn row(&self, record: &[u8]) -> u64 {
+        self.row.map_or(0, |at| u64::from_le_bytes(array(record, at)))
+    }
+
+    pub(super) fn weight(&self, record: &[u8]) -> Option<f32> {
+        self.weight.map(|at| f32::from_le_bytes(array(record, at)))
+    }
+
+    pub(super) fn edge_type(&self, record: &[u8]) -> Option<u16> {
+        self.edge_type.map(|at| u16::from_le_bytes(array(record, at)))
+    }
+
+    pub(super) fn time(&self, record: &[u8]) -> Option<i64> {
+        self.time.map(|at| i64::from_le_bytes(array(record, at)))
+    }
+
+    /// The features' bytes.
+    pub(super) fn features<'a>(&self, record: &'a [u8]) -> Option<&'a [u8]> {
+        self.features.map(|at| &record[at..at + 4 * self.width])
+    }
+}
+
+#[inline]
+fn array<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
+    let mut bytes = [0; N];
+    bytes.copy_from_slice(&record[at..at + N]);
+    bytes
+}
+
+/// Codes of the edge types of a chunk.
+pub(super) fn codes(types: Option<&Types>, names: &super::types::TypeNames) -> crate::error::Result<Vec<u16>> {
+    match types {
+        None => Ok(Vec::new()),
+        Some(Types::Code(codes)) => {
+            names.saw(codes.iter().copied().max());
+            Ok(codes.clone())
+        }
+        Some(Types::Name(texts)) => names.codes(texts),
+    }
+}

@@ -1,0 +1,271 @@
+//! The first pass over the nodes: ids, splits, and what the labels and types are.
+
+use std::collections::BTreeMap;
+
+use arrow::array::LargeStringArray;
+
+use crate::dataset::{LabelInfo, LabelKind, SplitCounts, TypeInfo, split};
+use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
+use crate::error::{Error, Result};
+use crate::id_map::IdMap;
+use crate::progress::Progress;
+use crate::rng::{Key, Permutation, Purpose};
+use crate::source::GraphSource;
+
+/// What the first pass finds.
+pub(super) struct Scan {
+    pub(super) ids: IdMap,
+    /// One a node.
+    pub(super) splits: Vec<u8>,
+    pub(super) labels: Option<(LabelInfo, LabelForm)>,
+    pub(super) types: Option<TypeInfo>,
+}
+
+/// How the labels in the dump become those in the dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelForm {
+    /// As they are.
+    Plain,
+    /// Rank among the sorted names.
+    Names,
+    /// Lists of one flag per class.
+    Flags,
+    /// Lists of classes.
+    Lists,
+}
+
+impl Scan {
+    pub(super) fn splits_counted(&self) -> SplitCounts {
+        let count = |which| self.splits.iter().filter(|&&split| split == which).count() as u64;
+        SplitCounts {
+            none: count(split::NONE),
+            train: count(split::TRAIN),
+            val: count(split::VAL),
+            test: count(split::TEST),
+        }
+    }
+}
+
+/// Reads everything about the nodes but their features.
+pub(super) fn scan(nodes: &NodeReader, source: &GraphSource, progress: &dyn Progress) -> Result<Scan> {
+    let n = nodes.rows() as usize;
+    let mut ids = IdMap::with_capacity(n);
+    let mut splits = Vec::with_capacity(n);
+    let mut labels = LabelScan::default();
+    let mut types = TypeScan::default();
+    let draw = source.split_fractions.is_some();
+    progress.stage("reading node ids", Some(nodes.rows()), "nodes");
+    nodes.for_each_without_features(Ok, |chunk| {
+        let length = chunk.ids.len();
+        if let Err(twice) = ids.push(&chunk.ids) {
+            let i = (u64::from(twice.second) - chunk.first_row) as usize;
+            return Err(Error::DuplicateNode {
+                id: chunk.ids.show(i),
+                first: u64::from(twice.first),
+                second: chunk.origin.place(i, nodes.id_name()),
+            });
+        }
+        labels.add(&chunk, nodes)?;
+        if let Some(more) = &chunk.types {
+            types.add(more);
+        }
+        match (&chunk.split, &chunk.labels) {
+            (Some(split), _) => splits.extend_from_slice(split),
+            // While splits are to be drawn, 1 marks those that take part: the labelled.
+            (None, Some(RawLabels::Int(labels))) if draw => {
+                splits.extend(labels.iter().map(|&label| u8::from(label >= 0)))
+            }
+            (None, _) => splits.resize(splits.len() + length, u8::from(draw)),
+        }
+        progress.advance(length as u64);
+        Ok(())
+    })?;
+    progress.done();
+    if let Some(fractions) = source.split_fractions {
+        draw_splits(&mut splits, fractions, source.seed);
+    }
+    let labels = nodes.label_kind().map(|kind| labels.finish(kind, source.num_classes)).transpose()?;
+    Ok(Scan { ids, splits, labels, types: source.columns.node_type.as_ref().map(|_| types.finish()) })
+}
+
+/// Deals the nodes marked 1 out to the splits, exactly in the fractions asked for: by their places in a random permutation.
+fn draw_splits(splits: &mut [u8], fractions: [f64; 3], seed: u64) {
+    let labelled = splits.iter().filter(|&&mark| mark == 1).count() as u64;
+    let order = Permutation::new(Key::new(seed, Purpose::Split), labelled);
+    let mut sum = 0.0;
+    let ends = fractions.map(|fraction| {
+        sum += fraction;
+        ((sum * labelled as f64).round() as u64).min(labelled)
+    });
+    let mut rank = 0;
+    for split in splits.iter_mut().filter(|mark| **mark == 1) {
+        let place = order.at(rank);
+        *split = match ends.iter().position(|&end| place < end) {
+            Some(which) => [split::TRAIN, split::VAL, split::TEST][which],
+            None => split::NONE,
+        };
+        rank += 1;
+    }
+}
+
+/// Counts labels.
+#[derive(Default)]
+struct LabelScan {
+    labelled: u64,
+    counts: Vec<u64>,
+    names: BTreeMap<String, u64>,
+    lists: ListScan,
+}
+
+/// Finds out whether lists are flags or classes.
+#[derive(Default)]
+struct ListScan {
+    /// Length of the first list.
+    width: Option<usize>,
+    /// Some list has another length, or some value is neither 0 nor 1.
+    not_flags: bool,
+    /// How often each position holds 1.
+    flags: Vec<u64>,
+}
+
+impl LabelScan {
+    fn add(&mut self, chunk: &NodeChunk, nodes: &NodeReader) -> Result<()> {
+        match &chunk.labels {
+            None => {}
+            Some(RawLabels::Int(labels)) => {
+                for &label in labels.iter().filter(|&&label| label >= 0) {
+                    self.labelled += 1;
+                    bump(&mut self.counts, label as usize);
+                }
+            }
+            Some(RawLabels::Float(labels)) => self.labelled += labels.len() as u64,
+            Some(RawLabels::Text(labels)) => {
+                for name in labels.iter().flatten() {
+                    self.labelled += 1;
+                    match self.names.get_mut(name) {
+                        Some(count) => *count += 1,
+                        None => drop(self.names.insert(name.to_string(), 1)),
+                    }
+                }
+            }
+            Some(RawLabels::List { starts, items }) => {
+                for (row, ends) in starts.windows(2).enumerate() {
+                    let list = &items[ends[0]..ends[1]];
+                    self.labelled += 1;
+                    let width = *self.lists.width.get_or_insert(list.len());
+                    let same = width == list.len();
+                    if !same && nodes.labels_are_flags() {
+                        let place = chunk.origin.place(row, nodes.label_name());
+                        return Err(Error::Width { place, found: list.len(), expected: width });
+                    }
+                    self.lists.not_flags |= !same || list.iter().any(|&value| value > 1);
+                    for (position, &value) in list.iter().enumerate() {
+                        bump(&mut self.counts, value as usize);
+                        if value == 1 && !self.lists.not_flags {
+                            bump(&mut self.lists.flags, position);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, kind: LabelKind, wanted: Option<u32>) -> Result<(LabelInfo, LabelForm)> {
+        let (mut names, mut form) = (Vec::new(), LabelForm::Plain);
+        match kind {
+            LabelKind::Value => self.counts.clear(),
+            LabelKind::Class if !self.names.is_empty() => {
+                form = LabelForm::Names;
+                (names, self.counts) = self.names.into_iter().unzip();
+            }
+            LabelKind::Class => {}
+            LabelKind::Multi => {
+                let width = self.lists.width.unwrap_or(0);
+                let flags =
+                    !self.lists.not_flags && width > 1 && wanted.is_none_or(|classes| classes as usize == width);
+                form = if flags { LabelForm::Flags } else { LabelForm::Lists };
+                if flags {
+                    self.counts = self.lists.flags;
+                    self.counts.resize(width, 0);
+                }
+            }
+        }
+        let found = self.counts.len() as u64;
+        let classes = match (kind, wanted) {
+            (LabelKind::Value, _) => 1,
+            (_, Some(wanted)) if found > u64::from(wanted) => {
+                let reason = format!("is {wanted}, but the labels have {found} classes");
+                return Err(Error::Setting { key: "graph.num_classes", reason });
+            }
+            (_, Some(wanted)) => wanted,
+            (_, None) => found as u32,
+        };
+        if kind != LabelKind::Value {
+            self.counts.resize(classes as usize, 0);
+        }
+        Ok((LabelInfo { kind, classes, names, labelled: self.labelled, counts: self.counts }, form))
+    }
+}
+
+fn bump(counts: &mut Vec<u64>, at: usize) {
+    if counts.len() <= at {
+        counts.resize(at + 1, 0);
+    }
+    counts[at] += 1;
+}
+
+/// Collects the types of nodes.
+#[derive(Default)]
+struct TypeScan {
+    count: u32,
+    names: BTreeMap<String, ()>,
+}
+
+impl TypeScan {
+    fn add(&mut self, types: &Types) {
+        match types {
+            Types::Code(codes) => {
+                self.count = codes.iter().fold(self.count, |count, &code| count.max(u32::from(code) + 1))
+            }
+            Types::Name(names) => {
+                for name in names.iter().flatten() {
+                    if !self.names.contains_key(name) {
+                        self.names.insert(name.to_string(), ());
+                    }
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> TypeInfo {
+        let names: Vec<String> = self.names.into_keys().collect();
+        TypeInfo { count: self.count.max(names.len() as u32), names }
+    }
+}
+
+/// Ranks of `values` among the sorted `names`, which hold them all.
+pub(super) fn ranks(values: &LargeStringArray, names: &[String]) -> Result<Vec<u32>> {
+    let rank = |value: Option<&str>| {
+        let found = value.and_then(|value| names.binary_search_by(|name| name.as_str().cmp(value)).ok());
+        found.map(|rank| rank as u32).ok_or_else(|| Error::Bug("a name that was not there in the first pass".into()))
+    };
+    values.iter().map(rank).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fractions_are_met_exactly_among_the_labelled() {
+        let mut splits: Vec<u8> = (0..1000).map(|i| u8::from(i % 10 != 0)).collect();
+        draw_splits(&mut splits, [0.6, 0.2, 0.1], 7);
+        let count = |which| splits.iter().filter(|&&s| s == which).count();
+        assert_eq!([split::TRAIN, split::VAL, split::TEST].map(count), [540, 180, 90]);
+        assert!(splits.iter().step_by(10).all(|&s| s == split::NONE), "unlabelled nodes are in no split");
+        let mut other: Vec<u8> = (0..1000).map(|i| u8::from(i % 10 != 0)).collect();
+        draw_splits(&mut other, [0.6, 0.2, 0.1], 8);
+        assert_ne!(splits, other, "the seed decides");
+    }
+}

@@ -1,0 +1,20 @@
+//! Prepared datasets against a naive program, bad input, real graphs.
+
+mod oracle;
+mod policies;
+
+use std::path::Path;
+
+use super::*;
+use crate::dataset::Dataset;
+use crate::progress::Silent;
+use crate::testing::Modulo;
+
+fn settings(out: &Path, parts: u32) -> PrepareSettings {
+    PrepareSettings { parts, out: out.to_path_buf(), memory: 64 << 20, seed: 1 }
+}
+
+fn prepared(source: &GraphSource, out: &Path, parts: u32) -> Result<Dataset> {
+    prepare(source, &Modulo, &settings(out, parts), &Silent)?;
+    Dataset::open(out)
+}

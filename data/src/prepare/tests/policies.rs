@@ -1,0 +1,173 @@
+//! Every policy, on every graph, in one and three partitions, with ids of every kind.
+
+use super::oracle::{globals, in_edges};
+use super::*;
+use crate::dataset::{IdColumn, split};
+use crate::source::{Columns, FeatureDtype, Normalize};
+use crate::testing::{FEATURES, IdStyle, TestGraph, graphs, power_law};
+
+/// Compares the dataset with the naive program's, edge by edge and node by node.
+fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir: &Path) {
+    let case = format!("{}, {ids:?}, {parts} parts, {source:?}", graph.name);
+    let expected = in_edges(graph, source, parts);
+    let dataset = match prepared(source, &dir.join("out"), parts) {
+        Ok(dataset) => dataset,
+        Err(error) => {
+            let refused = matches!(error, Error::DuplicateEdge { .. } | Error::SelfLoop { .. });
+            return assert!(refused && expected.is_none(), "{case}: {error}");
+        }
+    };
+    let expected = expected.unwrap_or_else(|| panic!("{case}: should have failed"));
+    let (manifest, global) = (dataset.manifest(), globals(graph.nodes, parts));
+    assert_eq!(manifest.edges as usize, expected.iter().map(Vec::len).sum::<usize>(), "{case}");
+    assert_eq!((manifest.nodes, manifest.parts()), (u64::from(graph.nodes), parts as usize), "{case}");
+    dataset.verify(&Silent).unwrap();
+
+    let mut index = vec![0u32; graph.nodes as usize];
+    global.iter().zip(0..).for_each(|(&global, v)| index[global as usize] = v);
+    for part in 0..parts as usize {
+        let part = dataset.partition(part).unwrap();
+        let topology = &part.topology;
+        for (local, node) in part.range.clone().enumerate() {
+            let list = &expected[node as usize];
+            let sources: Vec<u32> = list.iter().map(|&(src, _)| src).collect();
+            assert_eq!(topology.neighbors(local), sources, "{case}, node {node}");
+            for (edge, &(_, row)) in topology.edge_range(local).zip(list) {
+                let row_or = |f: &dyn Fn(usize) -> f32, added: f32| row.map_or(added, f);
+                if let Some(weights) = topology.weights() {
+                    assert_eq!(weights[edge], row_or(&|row| row as f32 / 4.0, 1.0), "{case}");
+                }
+                if let Some(types) = topology.edge_types() {
+                    let count = manifest.edge_columns.edge_type.as_ref().unwrap().count;
+                    assert_eq!(types[edge], row.map_or(count as u16 - 1, |row| row as u16 % 3), "{case}");
+                }
+                if let Some(times) = topology.times() {
+                    assert_eq!(times[edge], row.map_or(0, |row| 1000 + row as i64), "{case}");
+                }
+                if let Some((features, width)) = topology.edge_features() {
+                    let expected = [row_or(&|row| row as f32, 0.0), row_or(&|row| -(row as f32), 0.0)];
+                    assert_eq!(features[edge * width..(edge + 1) * width], expected, "{case}");
+                }
+            }
+            // The node itself.
+            let v = index[node as usize];
+            assert_eq!(part.nodes.ids().display(local).to_string(), ids.text(v).trim_matches('"'), "{case}");
+            assert_eq!(part.nodes.class_labels().unwrap()[local], if v % 7 == 6 { -1 } else { v as i32 % 3 });
+            let splits = [split::TRAIN, split::TRAIN, split::VAL, split::TEST, split::NONE];
+            assert_eq!(part.nodes.split()[local], splits[v as usize % 5]);
+            let mut row = [0.0; FEATURES];
+            part.features.row_to_f32(local, &mut row);
+            assert_eq!(row, [v as f32, v as f32 / 2.0, -1.0]);
+        }
+        let kind = matches!(part.nodes.ids(), IdColumn::Text(_));
+        assert_eq!(kind, ids == IdStyle::Text);
+    }
+}
+
+#[test]
+fn datasets_equal_the_naive_programs_under_every_policy() {
+    for graph in graphs() {
+        for ids in [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text] {
+            let dumps = tempfile::tempdir().unwrap();
+            let plain = graph.dump(dumps.path(), ids).unwrap();
+            for duplicates in [Duplicates::Drop, Duplicates::Keep, Duplicates::Fail] {
+                for self_loops in [SelfLoops::Keep, SelfLoops::Drop, SelfLoops::Add, SelfLoops::Fail] {
+                    // How ids look changes how ends are found, not what becomes of edges.
+                    if ids != IdStyle::Dense && (duplicates, self_loops) != (Duplicates::Drop, SelfLoops::Keep) {
+                        continue;
+                    }
+                    for (undirected, parts) in [(false, 1), (true, 3)] {
+                        let dir = tempfile::tempdir().unwrap();
+                        let source = GraphSource { undirected, duplicates, self_loops, ..plain.clone() };
+                        check(&graph, &source, ids, parts, dir.path());
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_edges_carry_stays_with_them() {
+    for graph in [&graphs()[3], &power_law(60, 900, 2)] {
+        let dumps = tempfile::tempdir().unwrap();
+        let plain = graph.dump(dumps.path(), IdStyle::Dense).unwrap();
+        let columns = Columns {
+            weight: Some("weight".into()),
+            edge_type: Some("etype".into()),
+            time: Some("ts".into()),
+            edge_features: vec!["up".into(), "down".into()],
+            ..plain.columns.clone()
+        };
+        for duplicates in [Duplicates::Drop, Duplicates::Keep, Duplicates::Fail] {
+            for self_loops in [SelfLoops::Keep, SelfLoops::Add] {
+                for (undirected, parts) in [(false, 3), (true, 1), (true, 3)] {
+                    let dir = tempfile::tempdir().unwrap();
+                    let columns = columns.clone();
+                    let source = GraphSource { undirected, duplicates, self_loops, columns, ..plain.clone() };
+                    check(graph, &source, IdStyle::Dense, parts, dir.path());
+                }
+            }
+        }
+    }
+}
+
+/// All bytes of all Arrow files.
+fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
+    let dirs = (0..parts).map(|part| out.join(crate::dataset::part_folder(part)));
+    let files = dirs.flat_map(|dir| ["topology.arrow", "nodes.arrow", "features.arrow"].map(|name| dir.join(name)));
+    files.map(|file| std::fs::read(file).unwrap()).collect()
+}
+
+#[test]
+fn bytes_depend_on_neither_threads_nor_memory() {
+    let graph = power_law(500, 20_000, 3);
+    let dumps = tempfile::tempdir().unwrap();
+    let plain = graph.dump(dumps.path(), IdStyle::Text).unwrap();
+    let columns = Columns {
+        weight: Some("weight".into()),
+        edge_type: Some("etype".into()),
+        edge_features: vec!["up".into()],
+        ..plain.columns.clone()
+    };
+    let normalize_features = Normalize::Standard;
+    let source = GraphSource { undirected: true, columns, normalize_features, ..plain };
+    let mut expected = None;
+    for threads in [1, 2, 3] {
+        for memory in [1 << 10, 64 << 10, 1 << 30] {
+            let dir = tempfile::tempdir().unwrap();
+            let settings = PrepareSettings { memory, ..settings(&dir.path().join("out"), 3) };
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| prepare(&source, &Modulo, &settings, &Silent)).unwrap();
+            let found = bytes(&settings.out, 3);
+            let scratch = std::fs::read_dir(&settings.out).unwrap().count();
+            assert_eq!(scratch, 5, "three partitions, the manifest, the report, and nothing else");
+            match &expected {
+                None => expected = Some(found),
+                Some(expected) => assert!(*expected == found, "{threads} threads, {memory} bytes"),
+            }
+        }
+    }
+}
+
+#[test]
+fn features_are_stored_as_asked() {
+    let graph = &graphs()[6];
+    for (dtype, limit) in [(FeatureDtype::F32, 0.0), (FeatureDtype::F16, 1e-3), (FeatureDtype::Bf16, 1e-2)] {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = graph.dump(dir.path(), IdStyle::Dense).unwrap();
+        let source = GraphSource { feature_dtype: dtype, normalize_features: Normalize::Row, ..plain };
+        let dataset = prepared(&source, &dir.path().join("out"), 2).unwrap();
+        let features = dataset.features(1).unwrap();
+        assert_eq!((features.dtype(), features.as_f32().is_some()), (dtype, dtype == FeatureDtype::F32));
+        let mut row = [0.0; FEATURES];
+        for local in 0..features.num_rows() {
+            features.row_to_f32(local, &mut row);
+            let v = (2 * local + 1) as f32;
+            let sum = (1.5 * v + 1.0).max(1.0);
+            for (found, expected) in row.iter().zip([v / sum, v / 2.0 / sum, -1.0 / sum]) {
+                assert!((found - expected).abs() <= limit, "{dtype:?}: {row:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! The second pass over the nodes: `nodes.arrow` and `features.arrow` of every partition, all at once.
+//!
+//! Nodes keep their order within a partition, so every column of every partition is one stream that is only ever appended
+//! to. Reading, scaling and converting run in parallel; appending is done in the order of the dump.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema};
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
+use half::{bf16, f16};
+
+use super::relabel::Relabel;
+use super::scale::Scale;
+use super::scan::{LabelForm, Scan, ranks};
+use crate::dataset::ipc::{IpcFile, Region, Span, align};
+use crate::dataset::{
+    DTYPE_KEY, FEATURE_COLUMN, FEATURES, FileInfo, IdKind, LabelKind, NODES, node_names, part_folder, split,
+};
+use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
+use crate::error::{Error, Result};
+use crate::source::FeatureDtype;
+
+/// What the pass needs to know.
+pub(super) struct NodePass<'a> {
+    pub(super) nodes: &'a NodeReader,
+    pub(super) scan: &'a Scan,
+    pub(super) relabel: &'a Relabel,
+    pub(super) scale: &'a Scale,
+    pub(super) dtype: FeatureDtype,
+    pub(super) dir: &'a std::path::Path,
+    /// Bytes of memory for write buffers.
+    pub(super) memory: u64,
+}
+
+/// The files of one partition.
+pub(super) struct NodeFiles {
+    pub(super) nodes: FileInfo,
+    pub(super) features: Option<FileInfo>,
+    pub(super) train: u64,
+}
+
+/// The open files of one partition.
+struct Part {
+    nodes: IpcFile,
+    features: Option<(IpcFile, Region)>,
+    ids: Region,
+    /// The strings' bytes, when ids are strings; `ids` then are their ends.
+    texts: Option<Region>,
+    text_bytes: u64,
+    labels: Option<Region>,
+    split: Region,
+    types: Option<Region>,
+    rows: u64,
+    train: u64,
+}
+
+/// A chunk, ready to be appended.
+struct Ready {
+    first_row: u64,
+    ids: Ids,
+    /// Bytes of the labels, `label_size` a node.
+    labels: Vec<u8>,
+    types: Vec<u16>,
+    /// Bytes of the features.
+    features: Vec<u8>,
+}
+
+impl NodePass<'_> {
+    /// Writes both files of every partition.
+    pub(super) fn run(&self, mut advance: impl FnMut(u64)) -> Result<Vec<NodeFiles>> {
+        let mut parts = (0..self.relabel.book.parts()).map(|part| self.open(part)).collect::<Result<Vec<_>>>()?;
+        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
+        self.nodes.for_each(
+            |chunk| self.ready(chunk),
+            |ready| {
+                for i in 0..ready.ids.len() {
+                    let index = ready.first_row as usize + i;
+                    let global = u64::from(self.relabel.global(index as u32));
+                    let owner =
+                        self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
+                    let part = &mut parts[owner];
+                    part.append(&ready, i, self.scan.splits[index], label_size, row_size)?;
+                }
+                advance(ready.ids.len() as u64);
+                Ok(())
+            },
+        )?;
+        parts.into_iter().map(|part| self.close(part)).collect()
+    }
+
+    /// Bytes of a node's label.
+    fn label_size(&self) -> usize {
+        match &self.scan.labels {
+            None => 0,
+            Some((info, _)) if info.kind == LabelKind::Multi => info.classes as usize,
+            Some(_) => 4,
+        }
+    }
+
+    fn open(&self, part: usize) -> Result<Part> {
+        let dir = self.dir.join(part_folder(part));
+        std::fs::create_dir(&dir).map_err(Error::io(&dir, "create"))?;
+        let range = self.relabel.book.range(part);
+        let n = range.end - range.start;
+        let width = self.nodes.feature_width();
+        let text = self.nodes.id_kind() == IdKind::Text;
+        let streams = self.relabel.book.parts() as u64 * 6;
+        let capacity = (self.memory / streams).clamp(4 << 10, 1 << 20) as usize;
+
+        let nodes = IpcFile::create(&dir.join(NODES), self.schema())?;
+        let mut ids = nodes.region(0, capacity);
+        let id_bytes = 8 * if text { n + 1 } else { n };
+        if text {
+            ids.write(&0i64.to_le_bytes())?;
+        }
+        let mut next = align(id_bytes);
+        let mut column = |present: bool, bytes: u64| {
+            present.then(|| {
+                let region = nodes.region(next, capacity);
+                next = align(next + bytes);
+                region
+            })
+        };
+        let labels = column(self.label_size() > 0, n * self.label_size() as u64);
+        let split = column(true, n).ok_or_else(|| Error::Bug("no split column".into()))?;
+        let types = column(self.scan.types.is_some(), 2 * n);
+        let texts = column(text, 0);
+        let features = match width {
+            0 => None,
+            _ => {
+                let file = IpcFile::create(&dir.join(FEATURES), feature_schema(width, self.dtype))?;
+                let region = file.region(0, capacity);
+                Some((file, region))
+            }
+        };
+        Ok(Part { nodes, features, ids, texts, text_bytes: 0, labels, split, types, rows: 0, train: 0 })
+    }
+
+    fn schema(&self) -> Schema {
+        let id = match self.nodes.id_kind() {
+            IdKind::Int => DataType::Int64,
+            IdKind::Text => DataType::LargeUtf8,
+        };
+        let mut fields = vec![Field::new(node_names::ID, id, false)];
+        if let Some((info, _)) = &self.scan.labels {
+            let label = match info.kind {
+                LabelKind::Class => DataType::Int32,
+                LabelKind::Value => DataType::Float32,
+                LabelKind::Multi => {
+                    DataType::FixedSizeList(Arc::new(Field::new("item", DataType::UInt8, false)), info.classes as i32)
+                }
+            };
+            fields.push(Field::new(node_names::LABEL, label, false));
+        }
+        fields.push(Field::new(node_names::SPLIT, DataType::UInt8, false));
+        if self.scan.types.is_some() {
+            fields.push(Field::new(node_names::NODE_TYPE, DataType::UInt16, false));
+        }
+        Schema::new(fields)
+    }
+
+    fn ready(&self, chunk: NodeChunk) -> Result<Ready> {
+        let mut features = chunk.features;
+        self.scale.apply(&mut features);
+        let features = store(&features, self.dtype).map_err(|i| Error::NotFinite {
+            place: chunk.origin.place(i / self.nodes.feature_width().max(1), &self.nodes.feature_names()),
+            value: f64::from(features[i]),
+            hint: " when stored as f16; set graph.feature_dtype to \"f32\" or \"bf16\"",
+        })?;
+        let labels = match (&chunk.labels, &self.scan.labels) {
+            (Some(labels), Some((info, form))) => label_bytes(labels, *form, info.classes as usize, &info.names)?,
+            _ => Vec::new(),
+        };
+        let types = match (&chunk.types, &self.scan.types) {
+            (Some(Types::Code(codes)), _) => codes.clone(),
+            (Some(Types::Name(names)), Some(info)) => {
+                ranks(names, &info.names)?.into_iter().map(|rank| rank as u16).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Ready { first_row: chunk.first_row, ids: chunk.ids, labels, types, features })
+    }
+
+    fn close(&self, part: Part) -> Result<NodeFiles> {
+        let n = part.rows;
+        let (mut nodes, mut buffers, mut regions) = (vec![n], vec![Span::NONE, part.ids.span()], vec![part.ids]);
+        if let Some(texts) = part.texts {
+            buffers.push(texts.span());
+            regions.push(texts);
+        }
+        if let (Some(labels), Some((info, _))) = (part.labels, &self.scan.labels) {
+            nodes.push(n);
+            if info.kind == LabelKind::Multi {
+                nodes.push(n * u64::from(info.classes));
+                buffers.push(Span::NONE);
+            }
+            buffers.extend([Span::NONE, labels.span()]);
+            regions.push(labels);
+        } else if let Some((info, _)) = &self.scan.labels {
+            // No class at all: lists of no flags.
+            nodes.extend([n, n * u64::from(info.classes)]);
+            buffers.extend([Span::NONE; 3]);
+        }
+        nodes.push(n);
+        buffers.extend([Span::NONE, part.split.span()]);
+        regions.push(part.split);
+        if let Some(types) = part.types {
+            nodes.push(n);
+            buffers.extend([Span::NONE, types.span()]);
+            regions.push(types);
+        }
+        let features = part.features.map(|(file, region)| {
+            let buffers = [Span::NONE, Span::NONE, region.span()];
+            file.finish(&[n, n * self.nodes.feature_width() as u64], &buffers, vec![region])
+        });
+        let (features, nodes) = (features.transpose()?, part.nodes.finish(&nodes, &buffers, regions)?);
+        Ok(NodeFiles { nodes, features, train: part.train })
+    }
+}
+
+impl Part {
+    /// Appends node `i` of the chunk.
+    fn append(&mut self, ready: &Ready, i: usize, split: u8, label_size: usize, row_size: usize) -> Result<()> {
+        match (&ready.ids, &mut self.texts) {
+            (Ids::Int(ids), _) => self.ids.write(&ids[i].to_le_bytes())?,
+            (Ids::Text(ids), Some(texts)) => {
+                let id = ids.value(i).as_bytes();
+                texts.write(id)?;
+                self.text_bytes += id.len() as u64;
+                self.ids.write(&(self.text_bytes as i64).to_le_bytes())?;
+            }
+            (Ids::Text(_), None) => return Err(Error::Bug("ids of two kinds".into())),
+        }
+        if let Some(labels) = &mut self.labels {
+            labels.write(&ready.labels[i * label_size..(i + 1) * label_size])?;
+        }
+        self.split.write(&[split])?;
+        if let Some(types) = &mut self.types {
+            types.write(&ready.types[i].to_le_bytes())?;
+        }
+        if let Some((_, features)) = &mut self.features {
+            features.write(&ready.features[i * row_size..(i + 1) * row_size])?;
+        }
+        self.rows += 1;
+        self.train += u64::from(split == split::TRAIN);
+        Ok(())
+    }
+}
+
+fn feature_schema(width: usize, dtype: FeatureDtype) -> Schema {
+    let (item, name) = match dtype {
+        FeatureDtype::F32 => (DataType::Float32, "f32"),
+        FeatureDtype::F16 => (DataType::Float16, "f16"),
+        FeatureDtype::Bf16 => (DataType::UInt16, "bf16"),
+    };
+    let metadata: HashMap<_, _> = [(DTYPE_KEY.to_string(), name.to_string())].into();
+    let item = Field::new("item", item, false).with_metadata(metadata);
+    Schema::new(vec![Field::new(FEATURE_COLUMN, DataType::FixedSizeList(Arc::new(item), width as i32), false)])
+}
+
+/// The bytes of the values as `dtype`, or the position of the first value that does not fit.
+fn store(values: &[f32], dtype: FeatureDtype) -> std::result::Result<Vec<u8>, usize> {
+    let bits: Vec<u16> = match dtype {
+        FeatureDtype::F32 => return Ok(bytemuck::cast_slice(values).to_vec()),
+        FeatureDtype::F16 => {
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(values);
+            if let Some(i) = halves.iter().position(|half| !half.is_finite()) {
+                return Err(i);
+            }
+            halves.reinterpret_cast().to_vec()
+        }
+        FeatureDtype::Bf16 => {
+            let mut bits = vec![0; values.len()];
+            bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values);
+            bits
+        }
+    };
+    Ok(bytemuck::cast_slice(&bits).to_vec())
+}
+
+/// The labels' bytes as they stand in `nodes.arrow`.
+fn label_bytes(labels: &RawLabels, form: LabelForm, classes: usize, names: &[String]) -> Result<Vec<u8>> {
+    Ok(match labels {
+        RawLabels::Int(labels) => bytemuck::cast_slice(labels).to_vec(),
+        RawLabels::Float(labels) => bytemuck::cast_slice(labels).to_vec(),
+        RawLabels::Text(labels) => bytemuck::cast_slice(&ranks(labels, names)?).to_vec(),
+        RawLabels::List { starts, items } => {
+            let mut flags = vec![0; (starts.len() - 1) * classes];
+            for (row, ends) in starts.windows(2).enumerate() {
+                let row = &mut flags[row * classes..(row + 1) * classes];
+                for (position, &value) in items[ends[0]..ends[1]].iter().enumerate() {
+                    match form {
+                        LabelForm::Flags => row[position] = value as u8,
+                        _ => row[value as usize] = 1,
+                    }
+                }
+            }
+            flags
+        }
+    })
+}

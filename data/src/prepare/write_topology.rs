@@ -1,0 +1,211 @@
+//! Buckets → `topology.arrow`, one partition after the other, and what they tell about the partition's quality.
+
+use std::collections::VecDeque;
+use std::io::{Read, Seek, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::datatypes::{DataType, Field, Schema};
+use rayon::prelude::*;
+use tempfile::SpooledTempFile;
+
+use super::arrange::{Arranged, Rules, Twice, arrange};
+use super::buckets::Bucket;
+use super::record::Record;
+use crate::dataset::ipc::{IpcFile, Region, Span, align};
+use crate::dataset::{EdgeColumns, FileInfo, TOPOLOGY, edge_names, part_folder};
+use crate::error::{Error, Result};
+use crate::source::Duplicates;
+
+/// Bytes of a write buffer.
+const BUFFER: usize = 1 << 20;
+
+/// What all partitions have in common.
+pub(super) struct TopologyPass<'a> {
+    pub(super) dir: &'a Path,
+    pub(super) scratch: &'a Path,
+    pub(super) record: Record,
+    pub(super) duplicates: Duplicates,
+    pub(super) add_loops: bool,
+    pub(super) remap: Option<&'a [u16]>,
+    pub(super) loop_type: u16,
+    pub(super) columns: &'a EdgeColumns,
+    /// Bytes of a bucket that is sorted in one piece.
+    pub(super) target: u64,
+    /// One bit a node.
+    pub(super) halo: Vec<AtomicU64>,
+}
+
+/// What came of a partition.
+pub(super) struct TopologyFile {
+    pub(super) file: FileInfo,
+    pub(super) edges: u64,
+    /// Edges from other partitions.
+    pub(super) cross: u64,
+    /// Nodes of other partitions that edges come from.
+    pub(super) halo: u64,
+    pub(super) dropped: u64,
+    pub(super) loops: u64,
+    pub(super) twice: Option<Twice>,
+}
+
+/// A column that waits for the indices to end.
+struct Waiting {
+    path: PathBuf,
+    file: SpooledTempFile,
+}
+
+impl Waiting {
+    fn new(scratch: &Path) -> Self {
+        Self { path: scratch.to_path_buf(), file: SpooledTempFile::new_in(4 * BUFFER, scratch) }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.file.write_all(bytes).map_err(Error::io(&self.path, "write a temporary file in"))
+    }
+
+    fn copy(mut self, into: &mut Region) -> Result<()> {
+        self.file.rewind().map_err(Error::io(&self.path, "read a temporary file in"))?;
+        let mut block = vec![0; BUFFER];
+        loop {
+            let length = self.file.read(&mut block).map_err(Error::io(&self.path, "read a temporary file in"))?;
+            if length == 0 {
+                return Ok(());
+            }
+            into.write(&block[..length])?;
+        }
+    }
+}
+
+impl TopologyPass<'_> {
+    /// Writes the topology of partition `part`, whose core is `core` and whose edges are in `buckets`.
+    pub(super) fn run(
+        &mut self,
+        part: usize,
+        core: Range<u64>,
+        buckets: Vec<Bucket>,
+        mut advance: impl FnMut(u64),
+    ) -> Result<TopologyFile> {
+        self.halo.iter_mut().for_each(|word| *word.get_mut() = 0);
+        let n = core.end - core.start;
+        let path = self.dir.join(part_folder(part)).join(TOPOLOGY);
+        let file = IpcFile::create(&path, self.schema())?;
+        let mut offsets = file.region(0, BUFFER);
+        let mut indices = file.region(align(8 * (n + 1)), BUFFER);
+        let mut weights = self.columns.weight.then(|| Waiting::new(self.scratch));
+        let mut types = self.columns.edge_type.is_some().then(|| Waiting::new(self.scratch));
+        let mut times = self.columns.time.then(|| Waiting::new(self.scratch));
+        let mut features = (self.columns.features > 0).then(|| Waiting::new(self.scratch));
+        let info = FileInfo { bytes: 0, body: (0, 0), headers_crc32: 0, crc32: 0 };
+        let mut all = TopologyFile { file: info, edges: 0, cross: 0, halo: 0, dropped: 0, loops: 0, twice: None };
+        offsets.write(&0i64.to_le_bytes())?;
+
+        let rules = Rules {
+            record: self.record,
+            duplicates: self.duplicates,
+            add_loops: self.add_loops,
+            remap: self.remap,
+            loop_type: self.loop_type,
+            core,
+            halo: &self.halo,
+        };
+        let mut waiting = VecDeque::from(buckets);
+        while let Some(window) = self.window(&mut waiting)? {
+            let rows: u64 = window.iter().map(|bucket| bucket.bytes() / self.record.stride as u64).sum();
+            let arranged: Vec<Arranged> =
+                window.into_par_iter().map(|bucket| one(bucket, &rules)).collect::<Result<_>>()?;
+            for arranged in arranged {
+                for degree in &arranged.degrees {
+                    all.edges += u64::from(*degree);
+                    offsets.write(&(all.edges as i64).to_le_bytes())?;
+                }
+                indices.write(bytemuck::cast_slice(&arranged.indices))?;
+                put(&mut weights, bytemuck::cast_slice(&arranged.weights))?;
+                put(&mut types, bytemuck::cast_slice(&arranged.types))?;
+                put(&mut times, bytemuck::cast_slice(&arranged.times))?;
+                put(&mut features, &arranged.features)?;
+                all.cross += arranged.cross;
+                all.dropped += arranged.dropped;
+                all.loops += arranged.loops;
+                all.twice = [all.twice, arranged.twice].into_iter().flatten().min();
+            }
+            advance(rows);
+        }
+        all.halo = self.halo.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum();
+
+        let (mut nodes, offset_span) = (vec![n, all.edges], offsets.span());
+        let mut buffers = vec![Span::NONE, offset_span, Span::NONE, indices.span()];
+        let mut next = indices.span().next();
+        let mut regions = vec![offsets, indices];
+        for (column, wide) in [(weights, false), (types, false), (times, false), (features, true)] {
+            let Some(column) = column else { continue };
+            let mut region = file.region(next, BUFFER);
+            column.copy(&mut region)?;
+            nodes.extend([n, all.edges]);
+            buffers.extend([Span::NONE, offset_span, Span::NONE]);
+            if wide {
+                nodes.push(all.edges * self.columns.features as u64);
+                buffers.push(Span::NONE);
+            }
+            buffers.push(region.span());
+            next = region.span().next();
+            regions.push(region);
+        }
+        all.file = file.finish(&nodes, &buffers, regions)?;
+        Ok(all)
+    }
+
+    /// The next buckets to be sorted side by side, one a thread; too large ones are split first.
+    fn window(&self, waiting: &mut VecDeque<Bucket>) -> Result<Option<Vec<Bucket>>> {
+        let mut window = Vec::new();
+        while window.len() < rayon::current_num_threads()
+            && let Some(bucket) = waiting.pop_front()
+        {
+            if bucket.bytes() > 2 * self.target && bucket.range.end - bucket.range.start > 1 {
+                for piece in bucket.split(&self.record, self.target, self.scratch)?.into_iter().rev() {
+                    waiting.push_front(piece);
+                }
+            } else {
+                window.push(bucket);
+            }
+        }
+        Ok((!window.is_empty()).then_some(window))
+    }
+
+    fn schema(&self) -> Schema {
+        let list = |name: &str, item: DataType| {
+            Field::new(name, DataType::LargeList(Arc::new(Field::new("item", item, false))), false)
+        };
+        let mut fields = vec![list(edge_names::NEIGHBORS, DataType::UInt32)];
+        if self.columns.weight {
+            fields.push(list(edge_names::WEIGHT, DataType::Float32));
+        }
+        if self.columns.edge_type.is_some() {
+            fields.push(list(edge_names::EDGE_TYPE, DataType::UInt16));
+        }
+        if self.columns.time {
+            fields.push(list(edge_names::TIME, DataType::Int64));
+        }
+        if self.columns.features > 0 {
+            let item = Arc::new(Field::new("item", DataType::Float32, false));
+            fields.push(list(edge_names::FEATURES, DataType::FixedSizeList(item, self.columns.features as i32)));
+        }
+        Schema::new(fields)
+    }
+}
+
+fn put(column: &mut Option<Waiting>, bytes: &[u8]) -> Result<()> {
+    column.as_mut().map_or(Ok(()), |column| column.write(bytes))
+}
+
+fn one(bucket: Bucket, rules: &Rules<'_>) -> Result<Arranged> {
+    let (range, limit) = (bucket.range.clone(), u64::from(u32::MAX));
+    let count = bucket.bytes() / rules.record.stride as u64;
+    if count > limit {
+        let what = format!("edges into the {} nodes from {} on", range.end - range.start, range.start);
+        return Err(Error::TooLarge { what, found: count, limit });
+    }
+    Ok(arrange(&bucket.load()?, range, rules))
+}

@@ -1,0 +1,187 @@
+//! Small graphs for tests, and dumps of them on disk. Behind the feature `testing`, for the tests of the floors above.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, Float32Array, Int64Array, LargeStringArray, ListArray, RecordBatch, StringArray, UInt16Array,
+};
+use arrow::datatypes::{Field, Float32Type};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
+
+use crate::error::Result;
+use crate::partitioner::{Assignment, GraphStream, Partitioner};
+use crate::rng::{Key, Purpose};
+use crate::source::{Columns, GraphSource};
+
+/// A graph in memory.
+#[derive(Clone, Debug)]
+pub struct TestGraph {
+    /// What is special about it.
+    pub name: &'static str,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// `(source, destination)`, in the order of the dump.
+    pub edges: Vec<(u32, u32)>,
+}
+
+/// Graphs of all the shapes that have ever broken something.
+pub fn graphs() -> Vec<TestGraph> {
+    let graph = |name, nodes, edges: &[(u32, u32)]| TestGraph { name, nodes, edges: edges.to_vec() };
+    vec![
+        graph("empty", 0, &[]),
+        graph("one node", 1, &[]),
+        graph("self-loop", 1, &[(0, 0)]),
+        graph("multi-edge", 3, &[(0, 1), (0, 1), (1, 0), (2, 1), (0, 1), (1, 1), (1, 1)]),
+        graph("isolated", 6, &[(1, 4), (4, 1)]),
+        TestGraph { name: "star", nodes: 40, edges: (1..40).map(|leaf| (leaf, 0)).collect() },
+        TestGraph { name: "path", nodes: 30, edges: (0..29).map(|node| (node, node + 1)).collect() },
+        TestGraph {
+            name: "two components",
+            nodes: 10,
+            edges: (0..5)
+                .flat_map(|a| (0..5).flat_map(move |b| [(a, b), (a + 5, b + 5)]))
+                .filter(|(a, b)| a != b)
+                .collect(),
+        },
+        power_law(200, 1500, 1),
+    ]
+}
+
+/// Edges between nodes of which a few are much more popular than most; some twice, some from a node to itself.
+pub fn power_law(nodes: u32, edges: u64, seed: u64) -> TestGraph {
+    let key = Key::new(seed, Purpose::GenerateEdges);
+    let end = |i: u64| (f64::from(nodes) * key.unit(i).powi(3)) as u32;
+    TestGraph { name: "power law", nodes, edges: (0..edges).map(|i| (end(2 * i), end(2 * i + 1))).collect() }
+}
+
+/// How the ids of a dump look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdStyle {
+    /// `0, 1, 2, …`.
+    Dense,
+    /// Integers far apart, in no order.
+    Sparse,
+    /// Strings.
+    Text,
+}
+
+impl IdStyle {
+    /// The ids of some nodes.
+    pub fn ids(self, nodes: impl IntoIterator<Item = u32>) -> ArrayRef {
+        let nodes = nodes.into_iter();
+        match self {
+            Self::Dense => Arc::new(nodes.map(i64::from).collect::<Int64Array>()),
+            Self::Sparse => Arc::new(nodes.map(|node| self.sparse(node)).collect::<Int64Array>()),
+            Self::Text => Arc::new(nodes.map(|node| Some(self.text(node))).collect::<LargeStringArray>()),
+        }
+    }
+
+    /// The id of a node, as text.
+    pub fn text(self, node: u32) -> String {
+        match self {
+            Self::Dense => node.to_string(),
+            Self::Sparse => self.sparse(node).to_string(),
+            Self::Text => format!("node-{:x}", node * 37),
+        }
+    }
+
+    fn sparse(self, node: u32) -> i64 {
+        (i64::from(node) * 7919 - 1000) * if node % 2 == 0 { 1 } else { -1 }
+    }
+}
+
+/// Width of the features that [`TestGraph::dump`] writes.
+pub const FEATURES: usize = 3;
+
+impl TestGraph {
+    /// Writes the graph as a dump of several small files into `dir`, which must exist.
+    ///
+    /// Node `v` has features `[v, v / 2, -1]`, label `v % 3` (−1 when `v % 7 == 6`), split by `v % 5` (0, 1 train, 2 val, 3 test,
+    /// 4 none), type `v % 2`. Row `r` of the edges has weight `r / 4`, type `"t0"`, `"t1"` or `"t2"` by `r % 3`, time `1000 + r`, edge
+    /// features `[r, -r]`.
+    pub fn dump(&self, dir: &Path, ids: IdStyle) -> Result<GraphSource> {
+        let (nodes, edges) = (dir.join("nodes"), dir.join("edges"));
+        for folder in [&nodes, &edges] {
+            std::fs::create_dir_all(folder).map_err(crate::Error::io(folder, "create"))?;
+        }
+        let all: Vec<u32> = (0..self.nodes).collect();
+        for (i, part) in pieces(&all).into_iter().enumerate() {
+            let feature = |&v: &u32| Some([v as f32, v as f32 / 2.0, -1.0].map(Some));
+            let split = |v: &u32| Some(["train", "train", "val", "test", "none"][*v as usize % 5]);
+            let label = |&v: &u32| if v % 7 == 6 { -1 } else { i64::from(v % 3) };
+            let columns: Vec<(&str, ArrayRef)> = vec![
+                ("node_id", ids.ids(part.iter().copied())),
+                ("x", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(part.iter().map(feature)))),
+                ("label", Arc::new(part.iter().map(label).collect::<Int64Array>())),
+                ("split", Arc::new(part.iter().map(split).collect::<StringArray>())),
+                ("kind", Arc::new(part.iter().map(|v| *v as u16 % 2).collect::<UInt16Array>())),
+            ];
+            write_parquet(&nodes.join(format!("part-{i}.parquet")), columns, 16);
+        }
+        let rows: Vec<usize> = (0..self.edges.len()).collect();
+        for (i, part) in pieces(&rows).into_iter().enumerate() {
+            let float = |f: fn(f32) -> f32| Arc::new(part.iter().map(|&r| f(r as f32)).collect::<Float32Array>());
+            let columns: Vec<(&str, ArrayRef)> = vec![
+                ("src", ids.ids(part.iter().map(|&r| self.edges[r].0))),
+                ("dst", ids.ids(part.iter().map(|&r| self.edges[r].1))),
+                ("weight", float(|r| r / 4.0)),
+                ("etype", Arc::new(part.iter().map(|r| Some(format!("t{}", r % 3))).collect::<StringArray>())),
+                ("ts", Arc::new(part.iter().map(|&r| 1000 + r as i64).collect::<Int64Array>())),
+                ("up", float(|r| r)),
+                ("down", float(|r| -r)),
+            ];
+            write_parquet(&edges.join(format!("part-{i}.parquet")), columns, 64);
+        }
+        let columns = Columns {
+            features: vec!["x".into()],
+            label: Some("label".into()),
+            split: Some("split".into()),
+            ..Columns::default()
+        };
+        Ok(GraphSource { columns, ..GraphSource::new(nodes, edges) })
+    }
+}
+
+/// Two uneven pieces.
+fn pieces<T>(all: &[T]) -> [&[T]; 2] {
+    let (first, second) = all.split_at(all.len() / 3);
+    [first, second]
+}
+
+/// Writes one Parquet file.
+///
+/// # Panics
+/// When it cannot: this is for tests.
+pub fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>, rows_per_group: usize) {
+    let field = |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
+    let schema = arrow::datatypes::Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    let batch = RecordBatch::try_new(Arc::new(schema), arrays).expect("columns of one length");
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(rows_per_group)).build();
+    let file = File::create(path).expect("a file can be created");
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).expect("a schema that Parquet knows");
+    writer.write(&batch).and_then(|()| writer.close().map(drop)).expect("a file can be written");
+}
+
+/// A list column of floats.
+pub fn float_lists(rows: &[Vec<f32>]) -> ArrayRef {
+    let rows = rows.iter().map(|row| Some(row.iter().map(|&x| Some(x)).collect::<Vec<_>>()));
+    Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
+}
+
+/// Node `v` to part `v % parts`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Modulo;
+
+impl Partitioner for Modulo {
+    fn name(&self) -> &str {
+        "modulo"
+    }
+
+    fn assign(&self, _: &dyn GraphStream, parts: u32, _seed: u64) -> Result<Assignment> {
+        Ok(Assignment::computed(move |node| (node % u64::from(parts)) as u32))
+    }
+}
