@@ -89,7 +89,7 @@ impl IdStyle {
     }
 
     fn sparse(self, node: u32) -> i64 {
-        (i64::from(node) * 7919 - 1000) * if node % 2 == 0 { 1 } else { -1 }
+        (i64::from(node) * 7919 - 1000) * if node.is_multiple_of(2) { 1 } else { -1 }
     }
 }
 

@@ -6,6 +6,7 @@ pub mod fetch;
 pub mod kernel;
 pub mod local_graph;
 pub mod meter;
+pub mod partition;
 pub mod placement;
 pub mod sample;
 pub mod sync;

@@ -103,7 +103,7 @@ pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Esti
         edge_rows: rows,
         edges: most,
         feature_dim: nodes.feature_width(),
-        memory: settings.memory + 20 * n + n / 8 + (rayon::current_num_threads() as u64 * 16 << 20),
+        memory: settings.memory + 20 * n + n / 8 + ((rayon::current_num_threads() as u64 * 16) << 20),
         disk: features + 21 * n + most * (record.stride as u64 - 4),
         scratch: most * record.stride as u64,
     })

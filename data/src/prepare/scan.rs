@@ -97,14 +97,12 @@ fn draw_splits(splits: &mut [u8], fractions: [f64; 3], seed: u64) {
         sum += fraction;
         ((sum * labelled as f64).round() as u64).min(labelled)
     });
-    let mut rank = 0;
-    for split in splits.iter_mut().filter(|mark| **mark == 1) {
+    for (rank, split) in (0..).zip(splits.iter_mut().filter(|mark| **mark == 1)) {
         let place = order.at(rank);
         *split = match ends.iter().position(|&end| place < end) {
             Some(which) => [split::TRAIN, split::VAL, split::TEST][which],
             None => split::NONE,
         };
-        rank += 1;
     }
 }
 

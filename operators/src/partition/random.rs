@@ -1,0 +1,53 @@
+//! `random`: every node to a part by chance, all parts of the same size. The baseline that other methods have to beat.
+
+use gnnflow_data::rng::{Key, Permutation, Purpose};
+use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+
+use super::piece;
+
+/// Random parts of equal size.
+///
+/// A keyed permutation of the nodes is cut into pieces, so that sizes differ by at most one. Reads no edge, stores nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Random;
+
+impl Partitioner for Random {
+    fn name(&self) -> &str {
+        "random"
+    }
+
+    fn assign(&self, graph: &dyn GraphStream, parts: u32, seed: u64) -> Result<Assignment> {
+        let n = graph.num_nodes();
+        let order = Permutation::new(Key::new(seed, Purpose::Partition), n);
+        Ok(Assignment::computed(move |node| piece(order.at(node), n, parts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::partition::range::tests::Nodes;
+
+    #[test]
+    fn parts_are_equal_and_the_seed_decides() {
+        for (n, parts) in [(0, 1), (1, 1), (2, 5), (100, 3), (1001, 8)] {
+            let assign = |seed| Random.assign(&Nodes(n), parts, seed).unwrap();
+            let (one, other) = (assign(1), assign(2));
+            let mut sizes = vec![0; parts as usize];
+            (0..n).for_each(|node| sizes[one.part(node) as usize] += 1);
+            let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
+            assert!(most - least <= 1, "{n} nodes, {parts} parts: {sizes:?}");
+            if n > 50 {
+                assert!((0..n).any(|node| one.part(node) != other.part(node)));
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_indexes_are_torn_apart() {
+        // 10,000 pairs of neighbours in 4 parts: 2,500 ± 43 stay together by chance.
+        let assignment = Random.assign(&Nodes(10_001), 4, 7).unwrap();
+        let together = (0..10_000).filter(|&v| assignment.part(v) == assignment.part(v + 1)).count();
+        assert!((2300..2700).contains(&together), "{together}");
+    }
+}
