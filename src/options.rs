@@ -17,6 +17,8 @@ pub struct RunOptions {
     pub run_dir: PathBuf,
     /// Go on after the last whole checkpoint in the run folder.
     pub resume: bool,
+    /// Seconds that preparing took, where a parent process has done it.
+    pub prepare_seconds: Option<f64>,
     /// Where progress is shown.
     pub talk: Talk,
     /// What the pipeline may call by name.
@@ -32,6 +34,7 @@ impl RunOptions {
             rank: None,
             run_dir: run_dir.into(),
             resume: false,
+            prepare_seconds: None,
             talk: Talk::silent(),
             registry: Registry::default(),
         }

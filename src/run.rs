@@ -1,12 +1,120 @@
-//! A pipeline from its checked file to its results.
+//! A pipeline from its checked file to its results, in one process or in several.
 
+use std::sync::Arc;
+use std::time::Instant;
+
+use gnnflow_data::progress::Progress;
+use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
+use gnnflow_pipelines::{Host, Job, Spec, Summary, prepare, work};
+
+use crate::cluster::{
+    ClusterConfig, Fingerprints, Launch, Liveness, Membership, Secret, execute, read_hosts, seat, seat_from_launcher,
+};
+use crate::talk::Talk;
 use crate::{Error, Outcome, RunOptions};
-use gnnflow_pipelines::Spec;
 
 /// Runs the stages that `spec` has.
 ///
+/// With `options.processes` above 1 this process prepares the dataset, starts the others and waits for them; the results
+/// are the first one's.
+///
 /// # Errors
-/// Whatever ends the run.
-pub fn run(spec: &Spec, _options: &RunOptions) -> Result<Outcome, Error> {
-    Err(spec.problem("graph", "running is not in this build yet").into())
+/// Whatever ends the run; in a run of several processes, its first cause.
+pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
+    let seat = find_seat(spec, options)?;
+    let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
+    let talk = if first { options.talk.clone() } else { Talk::silent() };
+    let begin = Instant::now();
+    let dataset = prepare(spec, &options.registry, None, &talk)?;
+    let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
+    let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
+    spec.check_processes(size, dataset.manifest().parts())?;
+    let Some(train) = &spec.train else { return prepared_only(spec, options, prepared) };
+
+    if seat.is_none() && options.processes > 1 {
+        let mut launch = Launch::new(options.processes);
+        launch.restarts = spec.cluster.restarts as usize;
+        // Children find the dataset prepared; the summary shall say how long it took.
+        launch.arguments.push(format!("--prepare-seconds={prepared}").into());
+        return Ok(Outcome::Elsewhere(launch.run()?));
+    }
+
+    let membership = match seat {
+        None => Membership::single(),
+        Some(mut config) => {
+            config.fingerprints = Fingerprints {
+                build: Fingerprints::of_build()?,
+                pipeline: spec.fingerprint(),
+                dataset: dataset.manifest().fingerprint.clone(),
+            };
+            config.start_timeout = spec.cluster.start_timeout.0;
+            config.heartbeat_timeout = spec.cluster.heartbeat_timeout.0;
+            config.stall_timeout = spec.cluster.stall_timeout.0;
+            Membership::join(config)?
+        }
+    };
+    let local = if options.hosts.is_some() { 1 } else { size };
+    let watch = Watch { talk, liveness: membership.liveness(), epochs: train.epochs };
+    let job = Job {
+        spec: spec.clone(),
+        dataset,
+        registry: options.registry.clone(),
+        run_dir: options.run_dir.clone(),
+        resume: options.resume,
+        threads: train.threads(local),
+        prepare_seconds: prepared,
+        host: Arc::new(watch),
+    };
+    let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
+    Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
+}
+
+/// This process's place among several, if it has one: a child's, or a line of the hosts file.
+fn find_seat(spec: &Spec, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
+    if let Some(child) = seat_from_launcher()? {
+        return Ok(Some(child));
+    }
+    let Some(file) = &options.hosts else { return Ok(None) };
+    let addresses = read_hosts(file)?;
+    let environment = |name: &str| std::env::var(name).ok();
+    let Some(seat) = seat(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
+    let mut config = ClusterConfig::new(seat.rank, addresses);
+    config.secret = Secret::find(environment, spec.cluster.secret_file.as_deref())?;
+    Ok(Some(config))
+}
+
+/// The summary of a pipeline that ends with the prepared dataset.
+fn prepared_only(spec: &Spec, options: &RunOptions, prepared: f64) -> Result<Outcome, Error> {
+    let summary = Summary {
+        schema: SCHEMA,
+        name: spec.name.clone(),
+        partitions: spec.parts(),
+        processes: 1,
+        seconds: Seconds { prepare: prepared, ..Seconds::default() },
+        versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
+        ..Summary::default()
+    };
+    summary.write(&options.run_dir)?;
+    Ok(Outcome::Done(Box::new(summary)))
+}
+
+/// Watches over the worker: tells the other processes that it lives, and the user how it goes.
+struct Watch {
+    talk: Talk,
+    liveness: Liveness,
+    epochs: usize,
+}
+
+impl Host for Watch {
+    fn tick(&self) {
+        self.liveness.tick();
+    }
+
+    fn epoch(&self, record: &EpochRecord) {
+        self.talk.epoch(record, self.epochs);
+    }
+
+    fn progress(&self) -> &dyn Progress {
+        &self.talk
+    }
 }

@@ -16,6 +16,24 @@ pub trait InEdges: Send + Sync {
     fn indices(&self) -> &[u32];
 }
 
+impl InEdges for gnnflow_data::Topology {
+    fn indptr(&self) -> &[i64] {
+        self.indptr()
+    }
+    fn indices(&self) -> &[u32] {
+        self.indices()
+    }
+}
+
+impl InEdges for gnnflow_data::Partition {
+    fn indptr(&self) -> &[i64] {
+        self.topology.indptr()
+    }
+    fn indices(&self) -> &[u32] {
+        self.topology.indices()
+    }
+}
+
 /// A CSC in memory, for tests and for graphs that come from elsewhere than a prepared dataset.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedInEdges {

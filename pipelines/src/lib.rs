@@ -1,13 +1,29 @@
 //! `pipeline.toml`, checked, planned and run.
 
+mod agree;
+mod checkpoint;
+mod drive;
 mod error;
+mod evaluate;
+pub mod job;
+mod layer_store;
+mod outputs;
 pub mod plan;
+mod prepare;
 mod registry;
+mod run_folder;
+mod schedule;
+mod setup;
 pub mod spec;
 pub mod summary;
+mod trainer;
+mod work;
 
 pub use error::{Error, Fault};
+pub use job::{Host, Job, NoHost};
 pub use plan::Plan;
+pub use prepare::prepare;
 pub use registry::Registry;
 pub use spec::Spec;
 pub use summary::Summary;
+pub use work::work;

@@ -125,6 +125,15 @@ impl Summary {
         Ok(summary)
     }
 
+    /// Writes the run folder's summary, whole or not at all.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the folder cannot be written.
+    pub fn write(&self, run_dir: &Path) -> Result<(), Error> {
+        std::fs::create_dir_all(run_dir).map_err(Error::io("create", run_dir))?;
+        crate::checkpoint::write_whole(&run_dir.join(Self::FILE), self.to_json().as_bytes())
+    }
+
     /// The JSON text that goes into the file and, with `--json`, to stdout.
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("a summary has no maps with other keys than strings") + "\n"

@@ -26,6 +26,9 @@ pub(super) struct Run {
     /// Go on after the last whole checkpoint in the run folder.
     #[arg(long)]
     resume: bool,
+    /// Set for the processes that `--processes` starts.
+    #[arg(long, hide = true, value_name = "SECONDS")]
+    prepare_seconds: Option<f64>,
     /// Print the plan (stages, sizes, memory, messages) and do nothing.
     #[arg(long)]
     dry_run: bool,
@@ -55,6 +58,7 @@ impl Run {
             rank: self.rank,
             run_dir: run_dir.clone(),
             resume: self.resume,
+            prepare_seconds: self.prepare_seconds,
             talk: context.talk,
             registry: context.registry,
         };

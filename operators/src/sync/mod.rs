@@ -3,4 +3,5 @@
 pub mod all_reduce;
 pub mod background;
 pub mod hold;
+pub mod in_order;
 pub mod round_trip;

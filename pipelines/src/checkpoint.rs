@@ -1,0 +1,176 @@
+//! Checkpoints: all that a run needs to go on, in one safetensors file.
+//!
+//! `checkpoints/last.safetensors` has parameters, the optimiser's state and the best parameters so far; what is no
+//! tensor (epoch, best epoch, fingerprint) is JSON in the file's metadata. A file is written beside, synced and renamed:
+//! what has the name is whole. Nothing in it depends on the number of processes.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+
+use gnnflow_operators::compute::optimizer::State;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Version of the layout.
+const SCHEMA: u32 = 1;
+
+/// The state of a run between two epochs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Checkpoint {
+    pub(crate) progress: Progress,
+    /// Parameters, one after another.
+    pub(crate) params: Vec<f32>,
+    /// The parameters of the best epoch, if one is the best.
+    pub(crate) best: Option<Vec<f32>>,
+    /// The optimiser's.
+    pub(crate) optimizer: State,
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Epochs trained.
+    pub(crate) epochs: u32,
+    /// The best epoch (from 1) by the validation metric, and what it was worth.
+    pub(crate) best: Option<(u32, (f64, f64))>,
+    /// Seconds of each epoch.
+    pub(crate) seconds: Vec<f64>,
+    /// The running hash over sampled blocks.
+    pub(crate) blocks: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    schema: u32,
+    model: String,
+    progress: Progress,
+    optimizer_steps: u64,
+    optimizer_vectors: Vec<String>,
+}
+
+const KEY: &str = "gnnflow";
+
+impl Checkpoint {
+    /// Writes the checkpoint, whole or not at all. `model` names the model and the road to it.
+    pub(crate) fn write(&self, path: &Path, model: &str) -> Result<(), Error> {
+        let names = self.optimizer.vectors.iter().map(|(name, _)| name.clone());
+        let metadata = Metadata {
+            schema: SCHEMA,
+            model: model.to_owned(),
+            progress: self.progress.clone(),
+            optimizer_steps: self.optimizer.steps,
+            optimizer_vectors: names.collect(),
+        };
+        let mut tensors = vec![("params".to_owned(), &self.params)];
+        tensors.extend(self.best.as_ref().map(|best| ("best".to_owned(), best)));
+        tensors.extend(self.optimizer.vectors.iter().map(|(name, vector)| (format!("optimizer.{name}"), vector)));
+        let views = tensors.iter().map(|(name, values)| {
+            let bytes = bytemuck::cast_slice::<f32, u8>(values);
+            let view = TensorView::new(Dtype::F32, vec![values.len()], bytes);
+            view.map(|view| (name.clone(), view)).map_err(|error| Error::Bug(format!("a checkpoint's tensor: {error}")))
+        });
+        let views: Vec<_> = views.collect::<Result<_, _>>()?;
+        let text = serde_json::to_string(&metadata).map_err(|error| Error::Bug(error.to_string()))?;
+        let metadata = HashMap::from([(KEY.to_owned(), text)]);
+        let bytes = safetensors::serialize(views, Some(metadata))
+            .map_err(|error| Error::Bug(format!("a checkpoint cannot be written: {error}")))?;
+        write_whole(path, &bytes)
+    }
+
+    /// Reads a checkpoint of the model called `model`, with `params` parameters.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when it is damaged or of another model, [`Error::Io`] when it cannot be read.
+    pub(crate) fn read(path: &Path, model: &str, params: usize) -> Result<Self, Error> {
+        let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
+        let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+        let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
+        let tensors = SafeTensors::deserialize(&bytes).map_err(damaged)?;
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
+        let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
+        let text = text.ok_or_else(|| refuse("was not written by gnnflow".into()))?;
+        let metadata: Metadata = serde_json::from_str(text).map_err(|error| refuse(format!("is damaged: {error}")))?;
+        if metadata.schema != SCHEMA {
+            return Err(refuse(format!("has schema {}, but this version reads {SCHEMA}", metadata.schema)));
+        }
+        if metadata.model != model {
+            let message = "is of another pipeline: graph, partitioning, model or training differ from this one's; \
+                           choose another --run-dir, or leave --resume out to start anew";
+            return Err(refuse(message.into()));
+        }
+        let vector = |name: &str| -> Result<Vec<f32>, Error> {
+            let tensor = tensors.tensor(name).map_err(damaged)?;
+            if tensor.dtype() != Dtype::F32 || tensor.data().len() != 4 * params {
+                return Err(refuse(format!("{name:?} has another length than the model's {params} parameters")));
+            }
+            Ok(tensor.data().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
+        };
+        let names = metadata.optimizer_vectors.into_iter();
+        let vectors = names.map(|name| Ok((name.clone(), vector(&format!("optimizer.{name}"))?)));
+        Ok(Self {
+            params: vector("params")?,
+            best: metadata.progress.best.map(|_| vector("best")).transpose()?,
+            optimizer: State { steps: metadata.optimizer_steps, vectors: vectors.collect::<Result<_, Error>>()? },
+            progress: metadata.progress,
+        })
+    }
+}
+
+/// Writes a file beside, syncs it and renames it.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let write = || {
+        let mut file = tempfile::NamedTempFile::new_in(folder)?;
+        file.write_all(bytes)?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        std::fs::File::open(folder)?.sync_all()
+    };
+    write().map_err(Error::io("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint() -> Checkpoint {
+        Checkpoint {
+            progress: Progress { epochs: 7, best: Some((5, (0.8, -0.5))), seconds: vec![0.1; 7], blocks: [9; 32] },
+            params: vec![1.0, f32::MIN_POSITIVE, -0.0],
+            best: Some(vec![0.5, 2.0, 3.0]),
+            optimizer: State { steps: 70, vectors: vec![("m".into(), vec![1.0; 3]), ("v".into(), vec![2.0; 3])] },
+        }
+    }
+
+    #[test]
+    fn checkpoints_come_back_bit_for_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        for saved in [checkpoint(), Checkpoint { params: vec![1.0; 3], ..Checkpoint::default() }] {
+            saved.write(&path, "abc").unwrap();
+            let read = Checkpoint::read(&path, "abc", 3).unwrap();
+            assert_eq!(read, saved);
+            let bits = |c: &Checkpoint| c.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&read), bits(&saved));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_anothers_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        checkpoint().write(&path, "abc").unwrap();
+        let message = |result: Result<Checkpoint, Error>| result.unwrap_err().to_string();
+        assert!(message(Checkpoint::read(&path, "xyz", 3)).contains("another pipeline"));
+        assert!(message(Checkpoint::read(&path, "abc", 4)).contains("4 parameters"));
+        let bytes = std::fs::read(&path).unwrap();
+        for len in [0, 5, 100, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            assert!(message(Checkpoint::read(&path, "abc", 3)).contains("damaged"), "{len} bytes");
+        }
+        assert!(matches!(Checkpoint::read(&folder.path().join("none"), "abc", 3), Err(Error::Io { .. })));
+    }
+}

@@ -1,0 +1,50 @@
+//! What every worker of a run is given.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gnnflow_data::dataset::Dataset;
+use gnnflow_data::progress::Progress;
+
+use crate::summary::EpochRecord;
+use crate::{Registry, Spec};
+
+/// A run, ready to be worked on: the same on every process, but for `host`.
+pub struct Job {
+    /// The pipeline.
+    pub spec: Spec,
+    /// The prepared dataset.
+    pub dataset: Dataset,
+    /// What the pipeline calls by name.
+    pub registry: Registry,
+    /// The run folder; the first worker writes it, and all workers keep scratch files in it.
+    pub run_dir: PathBuf,
+    /// Whether to go on after the last whole checkpoint in the run folder.
+    pub resume: bool,
+    /// Compute threads of this process.
+    pub threads: usize,
+    /// Seconds that preparing took.
+    pub prepare_seconds: f64,
+    /// The program around the worker.
+    pub host: Arc<dyn Host>,
+}
+
+/// The program around a worker: watches over it and shows what it does.
+pub trait Host: Send + Sync {
+    /// The worker's loop has turned once more.
+    fn tick(&self) {}
+    /// An epoch has ended; called on every worker.
+    fn epoch(&self, record: &EpochRecord) {
+        let _ = record;
+    }
+    /// Where long stages report.
+    fn progress(&self) -> &dyn Progress {
+        &gnnflow_data::progress::Silent
+    }
+}
+
+/// A program that neither watches nor shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHost;
+
+impl Host for NoHost {}

@@ -1,0 +1,52 @@
+//! The stages `[graph]` and `[partition]`: from whatever the pipeline names to a prepared dataset.
+
+use std::path::Path;
+
+use gnnflow_data::prepare::{PrepareSettings, prepare as write_dataset};
+use gnnflow_data::progress::Progress;
+use gnnflow_data::{Dataset, Partitioner};
+use gnnflow_operators::partition::{Random, Range};
+
+use crate::{Error, Registry, Spec};
+
+/// Makes sure that the prepared dataset of `spec` is there and current, and opens it.
+///
+/// A dataset that the pipeline names as such is opened as it is. Otherwise it is written, in `out` or where the pipeline
+/// says, when it is missing or was made of other inputs or settings; a graph to be generated is generated first.
+///
+/// # Errors
+/// What is wrong with the dump, the dataset or the disk.
+pub fn prepare(
+    spec: &Spec,
+    registry: &Registry,
+    out: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Dataset, Error> {
+    if let Some(dataset) = &spec.graph.dataset {
+        return Ok(Dataset::open(dataset)?);
+    }
+    if let Some(generate) = &spec.graph.generate {
+        generate.ensure(progress)?;
+    }
+    let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+    let out = out.unwrap_or_else(|| spec.dataset_folder()).to_owned();
+    let settings = PrepareSettings {
+        parts: spec.parts() as u32,
+        out: out.clone(),
+        memory: spec.partition.memory.0,
+        seed: spec.partition.seed,
+    };
+    match registry.partitioner(&spec.partition.method) {
+        Some(own) => write_dataset(&source, &*own, &settings, progress)?,
+        None => write_dataset(&source, builtin(spec)?, &settings, progress)?,
+    };
+    Ok(Dataset::open(out)?)
+}
+
+fn builtin(spec: &Spec) -> Result<&'static dyn Partitioner, Error> {
+    match spec.partition.method.as_str() {
+        "random" => Ok(&Random),
+        "range" => Ok(&Range),
+        other => Err(spec.problem("partition.method", format!("{other:?} is not in this version"))),
+    }
+}

@@ -1,0 +1,184 @@
+//! Synchronous mini-batch training (DistDGL, section III).
+//!
+//! ```text
+//! seeds → sample_hop × layers → fetch_rows → hold → gradient (companion) → all_reduce → apply (companion) → probe
+//!                                              ↑____________ opened by apply _____________|
+//! ```
+//!
+//! The probe bounds how many steps are under way: a step may be sampled and fetched while an earlier one is computed, and
+//! `hold` lets it be computed only when the earlier one has been applied.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
+use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
+use gnnflow_operators::sync::all_reduce::{AllReduce, Reduced};
+use gnnflow_operators::sync::background::{Background, Companion};
+use gnnflow_operators::sync::hold::{Gate, Hold};
+use gnnflow_operators::tick;
+use sha2::{Digest, Sha256};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::worker::Worker;
+
+use crate::Error;
+use crate::drive::{Fault, until};
+use crate::job::Host;
+use crate::setup::Setup;
+use crate::trainer::{BatchWords, Trainer};
+
+/// What an epoch's steps came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EpochSums {
+    /// Seeds of all partitions.
+    pub(crate) seeds: u64,
+    /// Sum of the losses of all seeds, in partition order within a step.
+    pub(crate) loss: f64,
+    /// Rounds of messages: the most of any batch of each step, summed over steps.
+    pub(crate) rounds: u64,
+    /// Steps.
+    pub(crate) steps: u64,
+}
+
+/// The training dataflow of one worker.
+pub(crate) struct MiniBatchTraining {
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<u32>>>,
+    probe: probe::Handle<u64>,
+    gate: Rc<Gate>,
+    fault: Fault,
+    sums: Rc<RefCell<(EpochSums, Sha256)>>,
+    blocks: [u8; 32],
+    parts: std::ops::Range<usize>,
+    steps: u32,
+    window: u32,
+}
+
+/// How batches are made.
+pub(crate) struct Batches {
+    pub(crate) seeds: SeedBook,
+    /// How each hop chooses, the seeds' own first.
+    pub(crate) choices: Vec<Choice>,
+    /// Whether the model asks for degrees.
+    pub(crate) degrees: bool,
+    /// Parameters of the model.
+    pub(crate) params: usize,
+    /// Steps under way at most.
+    pub(crate) window: usize,
+}
+
+impl MiniBatchTraining {
+    /// Builds the dataflow on `worker`.
+    pub(crate) fn build(worker: &mut Worker, setup: &Setup, batches: Batches, companion: &Companion<Trainer>) -> Self {
+        let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
+        let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
+        let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
+        let steps = setup.steps(batches.seeds.batch);
+        let Batches { seeds, choices, degrees, params, window } = batches;
+        let seed = seeds.seed;
+        worker.dataflow::<u64, _, _>(|scope| {
+            let mut stream = scope.input_from(&mut input).seeds(Arc::new(seeds));
+            let pool = CompactorPool::default();
+            let hops = choices.len();
+            for (hop, choice) in choices.into_iter().enumerate() {
+                stream = stream.sample_hop(Hop {
+                    graph: Arc::clone(&setup.graph),
+                    seed,
+                    hop: hop as u32,
+                    choice,
+                    last: hop + 1 == hops,
+                    pool: pool.clone(),
+                    meter: Rc::clone(&setup.meter),
+                });
+            }
+            let features = setup.features.clone();
+            let kept = fault.clone();
+            let applied = companion.clone();
+            let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
+            stream
+                .fetch_rows(FetchFrom {
+                    graph: Arc::clone(&setup.graph),
+                    rows: Rc::new(move |_| features.clone()),
+                    degrees,
+                    meter: Rc::clone(&setup.meter),
+                })
+                .hold(Rc::clone(&gate))
+                .background("gradient", companion.clone(), Trainer::batch)
+                .flat_map(move |contribution| kept.keep(contribution))
+                .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
+                .inspect(move |reduced: &Reduced| {
+                    count(&mut counted.borrow_mut(), reduced);
+                    let reduced = reduced.clone();
+                    let tick = reduced.tick;
+                    applied.run(move |trainer| trainer.apply(reduced));
+                    opened.open(tick + 1);
+                })
+                .probe_with(&probe);
+        });
+        let parts = setup.placement.parts_of(setup.worker);
+        Self { input, probe, gate, fault, sums, blocks: [0; 32], parts, steps, window: window as u32 }
+    }
+
+    /// Trains epoch `epoch` (from 0) and returns when its last step has been applied everywhere, with seconds.
+    ///
+    /// # Errors
+    /// What an operator, or the companion thread, fails with.
+    pub(crate) fn epoch(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        epoch: u32,
+    ) -> Result<(EpochSums, f64), Error> {
+        let start = Instant::now();
+        self.input.advance_to(tick::at(epoch, 0));
+        self.gate.open(tick::at(epoch, 0));
+        for step in 0..self.steps {
+            for part in self.parts.clone() {
+                self.input.send(part as u32);
+            }
+            self.input.advance_to(tick::at(epoch, step + 1));
+            self.input.flush();
+            let oldest = tick::at(epoch, (step + 1).saturating_sub(self.window));
+            until(worker, host, &self.fault, &self.probe, oldest)?;
+        }
+        until(worker, host, &self.fault, &self.probe, tick::at(epoch, self.steps))?;
+        let (sums, hash) = std::mem::take(&mut *self.sums.borrow_mut());
+        self.blocks = Sha256::new().chain_update(self.blocks).chain_update(hash.finalize()).finalize().into();
+        Ok((sums, start.elapsed().as_secs_f64()))
+    }
+
+    /// The running hash over the digests of all blocks so far: epochs in order, and in each the batches in the order of
+    /// their names.
+    pub(crate) fn blocks_sha256(&self) -> [u8; 32] {
+        self.blocks
+    }
+
+    /// Goes on with the running hash of an earlier part of the run.
+    pub(crate) fn set_blocks_sha256(&mut self, hash: [u8; 32]) {
+        self.blocks = hash;
+    }
+}
+
+fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
+    let batches: Vec<BatchWords> = reduced.words.iter().filter_map(|words| BatchWords::decode(words)).collect();
+    sums.steps += 1;
+    sums.rounds += batches.iter().map(|batch| batch.rounds).max().unwrap_or(0);
+    for batch in batches {
+        sums.seeds += batch.seeds;
+        sums.loss += batch.loss;
+        if let Some(digest) = batch.digest {
+            hash.update(digest);
+        }
+    }
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

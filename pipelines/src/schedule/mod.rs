@@ -1,0 +1,4 @@
+//! Training schedules, one a file, and exact inference.
+
+pub(crate) mod inference;
+pub(crate) mod mini_batch;

@@ -1,0 +1,192 @@
+//! What one worker holds and knows before the first step.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_data::dataset::{LabelKind, Manifest, Partition};
+use gnnflow_data::source::FeatureDtype;
+use gnnflow_operators::compute::metrics::Task;
+use gnnflow_operators::compute::{Model, ModelSpec, device};
+use gnnflow_operators::fetch::fetch_rows::RowsAt;
+use gnnflow_operators::fetch::matrix::Number;
+use gnnflow_operators::kernel::sample::Fanout;
+use gnnflow_operators::local_graph::{InEdges, LocalGraph};
+use gnnflow_operators::meter::Meter;
+use gnnflow_operators::placement::Placement;
+use gnnflow_operators::sample::sample_hop::Choice;
+use gnnflow_operators::sample::seeds::SeedBook;
+use gnnflow_operators::wire::RowSource;
+
+use crate::Error;
+use crate::job::Job;
+use crate::spec::{self, Topology};
+
+/// Split codes of a prepared dataset.
+pub(crate) const TRAIN: u8 = 1;
+/// Names of the split codes, in their order.
+pub(crate) const SPLITS: [&str; 4] = ["none", "train", "val", "test"];
+
+/// One worker's share of a run.
+pub(crate) struct Setup {
+    pub(crate) worker: usize,
+    pub(crate) placement: Placement,
+    pub(crate) graph: Arc<LocalGraph>,
+    pub(crate) parts: Arc<LocalParts>,
+    pub(crate) features: RowsAt,
+    pub(crate) task: Task,
+    pub(crate) classes: usize,
+    /// Train nodes of every partition.
+    pub(crate) train_nodes: Vec<u64>,
+    pub(crate) scratch: PathBuf,
+    pub(crate) meter: Rc<Meter>,
+}
+
+/// The model that the pipeline describes, for this graph.
+pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train) -> Result<Model, Error> {
+    let manifest = job.dataset.manifest();
+    task(manifest)?;
+    if manifest.features.dim == 0 {
+        let message = "the graph has no features to learn from; name them in graph.columns.features";
+        return Err(Error::Input(message.into()));
+    }
+    let spec = ModelSpec {
+        heads: model.heads(),
+        output_heads: model.output_heads(),
+        dropout: model.dropout,
+        attention_dropout: Some(model.attention_dropout()),
+        aggregator: model.aggregator().to_string(),
+        ..ModelSpec::new(&model.kind, model.layers, manifest.features.dim, model.hidden, manifest.num_classes())
+    };
+    let device = device(&train.device.to_string())?;
+    Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
+}
+
+/// What the labels ask to be learnt.
+fn task(manifest: &Manifest) -> Result<Task, Error> {
+    match manifest.labels.as_ref().map(|labels| labels.kind) {
+        Some(LabelKind::Class) => Ok(Task::SingleLabel),
+        Some(LabelKind::Multi) => Ok(Task::MultiLabel),
+        Some(LabelKind::Value) => {
+            Err(Error::Input("labels are numbers, and this version learns classes; give integers or strings".into()))
+        }
+        None => Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into())),
+    }
+}
+
+/// The partitions that a worker hosts: labels and features.
+pub(crate) struct LocalParts {
+    offsets: Vec<u64>,
+    parts: Vec<Option<Arc<Partition>>>,
+}
+
+impl LocalParts {
+    /// Partition `part`.
+    ///
+    /// # Panics
+    /// When another worker hosts it.
+    pub(crate) fn get(&self, part: usize) -> &Partition {
+        self.parts[part].as_ref().expect("a worker works on the partitions that it hosts")
+    }
+}
+
+impl RowSource for LocalParts {
+    fn row_bytes(&self) -> usize {
+        self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
+    }
+
+    fn row(&self, node: u32) -> &[u8] {
+        let owner = match self.offsets.len() {
+            2 => 0,
+            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
+        };
+        let part = self.get(owner);
+        let (row, bytes) = ((u64::from(node) - part.range.start) as usize, part.features.row_bytes());
+        &part.features.bytes()[row * bytes..(row + 1) * bytes]
+    }
+}
+
+impl Setup {
+    /// Opens what `worker` of `workers` holds; `degrees` says whether the model asks for them.
+    pub(crate) fn open(job: &Job, worker: usize, workers: usize, degrees: bool) -> Result<Self, Error> {
+        let (dataset, spec) = (&job.dataset, &job.spec);
+        let manifest = dataset.manifest();
+        let placement = Placement::new(manifest.parts(), workers);
+        let mut parts: Vec<Option<Arc<Partition>>> = vec![None; manifest.parts()];
+        for part in placement.parts_of(worker) {
+            parts[part] = Some(Arc::new(dataset.partition(part)?));
+        }
+        let replicated = spec.partition.topology == Topology::Replicated;
+        let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
+            Ok(match &parts[part] {
+                Some(partition) => Arc::clone(partition) as Arc<dyn InEdges>,
+                None => Arc::new(dataset.topology(part)?),
+            })
+        };
+        let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;
+        let graph = if degrees { graph.with_degrees() } else { graph };
+        let number = match manifest.features.dtype {
+            FeatureDtype::F32 => Number::F32,
+            FeatureDtype::F16 => Number::F16,
+            FeatureDtype::Bf16 => Number::Bf16,
+        };
+        let parts = Arc::new(LocalParts { offsets: dataset.book().offsets().to_vec(), parts });
+        let scratch = job.run_dir.join("scratch");
+        std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
+        Ok(Self {
+            worker,
+            placement,
+            graph: Arc::new(graph),
+            features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim },
+            parts,
+            task: task(manifest)?,
+            classes: manifest.num_classes(),
+            train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
+            scratch,
+            meter: Rc::new(Meter::default()),
+        })
+    }
+
+    /// Global ids of the training nodes of the partitions hosted here.
+    ///
+    /// # Errors
+    /// When one of them has no label, or there is none in the whole graph.
+    pub(crate) fn seed_book(&self, train: &spec::Train) -> Result<SeedBook, Error> {
+        if self.train_nodes.iter().sum::<u64>() == 0 {
+            let message = "no node is in the train split; name the split column, or give graph.split_fractions";
+            return Err(Error::Input(message.into()));
+        }
+        let mut book = SeedBook { batch: train.batch, seed: train.seed, train: vec![vec![]; self.placement.parts()] };
+        for part in self.placement.parts_of(self.worker) {
+            let partition = self.parts.get(part);
+            let local = partition.nodes.in_split(TRAIN);
+            let unlabelled =
+                |&&node: &&u32| partition.nodes.class_labels().is_some_and(|labels| labels[node as usize] < 0);
+            if let Some(&node) = local.iter().find(unlabelled) {
+                let id = partition.nodes.ids().display(node as usize).to_string();
+                return Err(Error::Input(format!("node {id} is in the train split but has no label")));
+            }
+            book.train[part] = local.into_iter().map(|node| partition.range.start as u32 + node).collect();
+        }
+        Ok(book)
+    }
+
+    /// Steps of an epoch: as many as the partition with most training nodes needs.
+    pub(crate) fn steps(&self, batch: usize) -> u32 {
+        let most = self.train_nodes.iter().copied().max().unwrap_or(0);
+        most.div_ceil(batch as u64) as u32
+    }
+
+    /// How each hop chooses, the seeds' own first; none for models that read no edges.
+    pub(crate) fn choices(&self, job: &Job, model: &spec::Model, train: &spec::Train) -> Vec<Choice> {
+        if !model.uses_edges() {
+            return Vec::new();
+        }
+        let own = job.registry.sampler(&train.sampler);
+        let choice = |fanout: i64| match &own {
+            Some(sampler) => Choice::By(Arc::clone(sampler), fanout),
+            None => Choice::Fanout(Fanout::new(fanout, train.replace)),
+        };
+        train.fanouts(model.layers).into_iter().map(choice).collect()
+    }
+}

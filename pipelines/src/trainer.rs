@@ -1,0 +1,309 @@
+//! The state of the companion thread: model, optimiser, and the arithmetic on them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use candle_core::{Storage, Tensor};
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::block::Block;
+use gnnflow_operators::compute::loss::{binary_cross_entropy, cross_entropy};
+use gnnflow_operators::compute::metrics::Task;
+use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
+use gnnflow_operators::compute::{GraphBlock, Model};
+use gnnflow_operators::fetch::matrix::{Matrix, Values};
+use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_operators::sync::all_reduce::{Contribution, Reduced};
+use sha2::{Digest, Sha256};
+
+use crate::Error;
+use crate::layer_store::LayerStore;
+use crate::setup::LocalParts;
+use crate::spec::{self, OptimizerKind};
+
+/// Time spent on the companion thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spent {
+    pub(crate) forward: Duration,
+    pub(crate) backward: Duration,
+    pub(crate) step: Duration,
+}
+
+/// Model, optimiser, and what they work on.
+pub(crate) struct Trainer {
+    pool: rayon::ThreadPool,
+    model: Model,
+    optimizer: Box<dyn Optimizer>,
+    /// All parameters, one after another.
+    params: Vec<f32>,
+    parts: Arc<LocalParts>,
+    task: Task,
+    uses_edges: bool,
+    seed: u64,
+    hash_blocks: bool,
+    spent: Spent,
+    fault: Option<Error>,
+}
+
+/// What a batch tells besides its gradient, as words.
+pub(crate) struct BatchWords {
+    pub(crate) seeds: u64,
+    pub(crate) loss: f64,
+    pub(crate) rounds: u64,
+    /// SHA-256 of nodes and blocks, where asked for.
+    pub(crate) digest: Option<[u8; 32]>,
+}
+
+impl BatchWords {
+    fn encode(&self) -> Vec<u64> {
+        let digest = self.digest.iter().flatten().copied().collect::<Vec<u8>>();
+        let digest = digest.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+        [self.seeds, self.loss.to_bits(), self.rounds].into_iter().chain(digest).collect()
+    }
+
+    pub(crate) fn decode(words: &[u64]) -> Option<Self> {
+        let (&[seeds, loss, rounds], digest) = words.split_first_chunk()?;
+        let digest: Vec<u8> = digest.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Some(Self { seeds, loss: f64::from_bits(loss), rounds, digest: digest.try_into().ok() })
+    }
+}
+
+impl Trainer {
+    pub(crate) fn new(
+        model: Model,
+        parts: Arc<LocalParts>,
+        task: Task,
+        spec: (&spec::Model, &spec::Train),
+        threads: usize,
+    ) -> Result<Self, Error> {
+        let (model_spec, train) = spec;
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|i| format!("compute-{i}"))
+            .build()
+            .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}")))?;
+        let mut params = vec![0.0; model.params().flat_len()];
+        model.params().copy_to(&mut params)?;
+        let optimizer = optimizer(&train.optimizer, params.len());
+        Ok(Self {
+            pool,
+            model,
+            optimizer,
+            params,
+            parts,
+            task,
+            uses_edges: model_spec.uses_edges(),
+            seed: train.seed,
+            hash_blocks: train.hash_blocks,
+            spent: Spent::default(),
+            fault: None,
+        })
+    }
+
+    /// Forward and backward over one batch: the gradient of the loss summed over its seeds.
+    pub(crate) fn batch(&mut self, batch: MiniBatch) -> Result<Contribution, Error> {
+        let partition = batch.key.partition;
+        if batch.num_seeds == 0 {
+            let words = BatchWords { seeds: 0, loss: 0.0, rounds: u64::from(batch.rounds), digest: None };
+            return Ok(Contribution { partition, vector: None, words: words.encode() });
+        }
+        let digest = self.hash_blocks.then(|| digest(&batch));
+        let (seeds, rounds) = (batch.num_seeds as u64, u64::from(batch.rounds));
+        let (gradient, loss) = self.gradient(batch)?;
+        let words = BatchWords { seeds, loss, rounds, digest };
+        Ok(Contribution { partition, vector: Some(Arc::new(gradient)), words: words.encode() })
+    }
+
+    fn gradient(&mut self, batch: MiniBatch) -> Result<(Vec<f32>, f64), Error> {
+        let Self { pool, model, parts, task, uses_edges, seed, spent, params, .. } = self;
+        let BatchKey { epoch, step, partition } = batch.key;
+        let local = parts.get(partition as usize);
+        let seeds = batch.nodes[..batch.num_seeds].iter();
+        let seeds: Vec<usize> = seeds.map(|&node| (u64::from(node) - local.range.start) as usize).collect();
+        let key = [partition, epoch, step]
+            .into_iter()
+            .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
+        pool.install(|| {
+            let start = Instant::now();
+            let blocks = blocks(batch.blocks, batch.num_seeds, model.num_layers(), *uses_edges);
+            let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
+            let x = tensor(batch.features, batch.nodes.len(), model)?;
+            let logits = model.forward(&blocks, &x, degrees, Some(key))?;
+            let loss = match task {
+                Task::SingleLabel => {
+                    let all = local.nodes.class_labels().ok_or_else(wrong_labels)?;
+                    let labels: Vec<u32> = seeds.iter().map(|&seed| all[seed] as u32).collect();
+                    cross_entropy(&logits, &labels)?
+                }
+                Task::MultiLabel => {
+                    let (flags, width) = local.nodes.multi_labels().ok_or_else(wrong_labels)?;
+                    let rows = seeds.iter().flat_map(|&seed| &flags[seed * width..(seed + 1) * width]);
+                    binary_cross_entropy(&logits, &rows.map(|&flag| f32::from(flag)).collect::<Vec<_>>())?
+                }
+            };
+            let value = loss.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
+            spent.forward += start.elapsed();
+            let start = Instant::now();
+            let gradients = loss.backward().map_err(gnnflow_operators::compute::Error::from)?;
+            let mut flat = vec![0.0; params.len()];
+            model.params().gradients(&gradients, &mut flat)?;
+            spent.backward += start.elapsed();
+            Ok((flat, value))
+        })
+    }
+
+    /// One step of the optimiser along the sum of a step's gradients, divided by its seeds.
+    ///
+    /// What fails is kept, and told by [`Trainer::report`].
+    pub(crate) fn apply(&mut self, mut reduced: Reduced) {
+        let seeds: u64 =
+            reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.seeds).sum();
+        if seeds == 0 {
+            return;
+        }
+        let start = Instant::now();
+        let Self { pool, model, optimizer, params, .. } = self;
+        let result = pool.install(|| {
+            let scale = 1.0 / seeds as f32;
+            reduced.sum.iter_mut().for_each(|gradient| *gradient *= scale);
+            optimizer.step(params, &reduced.sum);
+            model.params_mut().set_from(params)
+        });
+        self.spent.step += start.elapsed();
+        if let Err(error) = result {
+            self.fault.get_or_insert(error.into());
+        }
+    }
+
+    /// Times so far, or the first thing that failed.
+    pub(crate) fn report(&mut self) -> Result<Spent, Error> {
+        self.fault.take().map_or(Ok(self.spent), Err)
+    }
+
+    /// Runs layer `layer` on a batch without seeds' labels and writes its rows.
+    pub(crate) fn infer(&mut self, layer: usize, batch: MiniBatch, into: &LayerStore) -> Result<(), Error> {
+        let Self { pool, model, uses_edges, .. } = self;
+        pool.install(|| {
+            let nodes = &batch.nodes[..batch.num_seeds];
+            let block = blocks(batch.blocks, nodes.len(), 1, *uses_edges).remove(0);
+            let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
+            let x = tensor(batch.features, batch.nodes.len(), model)?;
+            let rows = model.forward_layer(layer, &block, &x, degrees)?;
+            read(&rows, |rows| into.write(nodes, rows))
+        })
+    }
+
+    /// Runs `work` on the compute threads.
+    pub(crate) fn on_threads<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.pool.install(work)
+    }
+
+    /// The parameters, one after another.
+    pub(crate) fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    /// The model.
+    pub(crate) fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// Replaces the parameters.
+    pub(crate) fn set_params(&mut self, params: Vec<f32>) -> Result<(), Error> {
+        self.model.params_mut().set_from(&params)?;
+        self.params = params;
+        Ok(())
+    }
+
+    /// What the optimiser needs to go on later.
+    pub(crate) fn optimizer_state(&self) -> State {
+        self.optimizer.state()
+    }
+
+    /// Takes up the optimiser where it was left.
+    pub(crate) fn load_optimizer(&mut self, state: State) -> Result<(), Error> {
+        Ok(self.optimizer.load_state(state)?)
+    }
+}
+
+fn wrong_labels() -> Error {
+    Error::Bug("labels are of another kind than the manifest says".into())
+}
+
+/// The optimiser that the pipeline asks for.
+fn optimizer(spec: &spec::Optimizer, len: usize) -> Box<dyn Optimizer> {
+    match spec.kind {
+        OptimizerKind::Sgd => Box::new(Sgd::new(
+            len,
+            SgdOptions {
+                learning_rate: spec.lr,
+                momentum: spec.momentum(),
+                weight_decay: spec.weight_decay,
+                ..SgdOptions::default()
+            },
+        )),
+        OptimizerKind::Adam | OptimizerKind::Adamw => {
+            let [beta1, beta2] = spec.betas();
+            Box::new(Adam::new(
+                len,
+                AdamOptions {
+                    learning_rate: spec.lr,
+                    beta1,
+                    beta2,
+                    epsilon: spec.eps(),
+                    weight_decay: spec.weight_decay,
+                    decoupled: spec.kind == OptimizerKind::Adamw,
+                },
+            ))
+        }
+    }
+}
+
+/// The blocks of `layers` layers, input side first; without edges where the model reads none.
+fn blocks(sampled: Vec<Block>, num_seeds: usize, layers: usize, uses_edges: bool) -> Vec<Arc<GraphBlock>> {
+    if uses_edges {
+        return sampled.into_iter().rev().map(GraphBlock::new).collect();
+    }
+    let seeds = num_seeds as u32;
+    let alone = GraphBlock::new(Block::new(seeds, seeds, vec![0; num_seeds + 1], Vec::new()));
+    vec![alone; layers]
+}
+
+/// The matrix as a tensor on the model's device.
+fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor, Error> {
+    let (shape, device) = ((rows, matrix.dim), model.device());
+    let tensor = match matrix.values {
+        Values::F32(values) => Tensor::from_vec(values, shape, device),
+        Values::F16(values) => Tensor::from_vec(values, shape, device),
+        Values::Bf16(values) => Tensor::from_vec(values, shape, device),
+    };
+    Ok(tensor.map_err(gnnflow_operators::compute::Error::from)?)
+}
+
+/// Calls `f` with the numbers of `tensor`.
+fn read(tensor: &Tensor, f: impl FnOnce(&[f32])) -> Result<(), Error> {
+    let read = || {
+        let tensor = tensor.to_device(&candle_core::Device::Cpu)?.contiguous()?;
+        let (storage, layout) = tensor.storage_and_layout();
+        let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a tensor on the CPU has its storage there") };
+        let (start, end) = layout.contiguous_offsets().unwrap_or((0, tensor.elem_count()));
+        f(&storage.as_slice::<f32>()?[start..end]);
+        Ok(())
+    };
+    Ok(read().map_err(gnnflow_operators::compute::Error::from)?)
+}
+
+/// SHA-256 over a batch's name, node list and blocks.
+fn digest(batch: &MiniBatch) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut words = |words: &[u32]| {
+        hash.update((words.len() as u64).to_le_bytes());
+        hash.update(bytemuck::cast_slice::<u32, u8>(words));
+    };
+    words(&[batch.key.epoch, batch.key.step, batch.key.partition]);
+    words(&batch.nodes);
+    for block in &batch.blocks {
+        words(block.indptr());
+        words(block.indices());
+    }
+    hash.finalize().into()
+}

@@ -1,0 +1,352 @@
+//! What one worker does: trains, evaluates, keeps the best model, computes every node with it, and writes the results.
+
+use std::time::{Duration, Instant};
+
+use gnnflow_operators::compute::optimizer::State;
+use gnnflow_operators::meter::{Meter, Stage};
+use gnnflow_operators::sync::all_reduce::Contribution;
+use gnnflow_operators::sync::background::Companion;
+use timely::worker::Worker;
+
+use crate::Error;
+use crate::agree::Agreement;
+use crate::checkpoint::{Checkpoint, Progress};
+use crate::evaluate::{Evaluation, evaluate, metric};
+use crate::job::Job;
+use crate::outputs;
+use crate::run_folder::{RunFolder, last_checkpoint};
+use crate::schedule::inference::Inference;
+use crate::schedule::mini_batch::{Batches, EpochSums, MiniBatchTraining, hex};
+use crate::setup::{self, Setup};
+use crate::spec::{self, Metric};
+use crate::summary::{EpochRecord, SCHEMA, Seconds, Summary};
+use crate::trainer::{Spent, Trainer};
+
+/// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
+///
+/// # Errors
+/// What the data, this machine or the pipeline does not allow; the first one met.
+pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
+    let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else {
+        return Err(Error::Bug("a worker needs [model] and [train]".into()));
+    };
+    let mut run = Run::start(worker, job, model, train)?;
+    run.train(worker)?;
+    run.finish(worker)
+}
+
+/// A worker's run.
+struct Run<'a> {
+    job: &'a Job,
+    model: &'a spec::Model,
+    train: &'a spec::Train,
+    setup: Setup,
+    companion: Companion<Trainer>,
+    training: MiniBatchTraining,
+    inference: Inference,
+    agreement: Agreement,
+    /// At the first worker.
+    folder: Option<RunFolder>,
+    progress: Progress,
+    /// Parameters of the best epoch.
+    best: Option<Vec<f32>>,
+    metric: Metric,
+    /// Of training epochs alone.
+    spent: StageTimes,
+    rounds: (u64, u64),
+    trained: Duration,
+}
+
+/// Time by stage.
+#[derive(Clone, Copy, Debug, Default)]
+struct StageTimes([Duration; 6]);
+
+impl StageTimes {
+    fn now(meter: &Meter, spent: Spent) -> Self {
+        let [sample, fetch, reduce] = [Stage::Sample, Stage::Fetch, Stage::Reduce].map(|stage| meter.spent(stage));
+        Self([sample, fetch, spent.forward, spent.backward, reduce, spent.step])
+    }
+
+    fn add_since(&mut self, before: Self, after: Self) {
+        for (i, total) in self.0.iter_mut().enumerate() {
+            *total += after.0[i] - before.0[i];
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn start(worker: &mut Worker, job: &'a Job, model: &'a spec::Model, train: &'a spec::Train) -> Result<Self, Error> {
+        let built = setup::model(job, model, train)?;
+        let (degrees, dims, params) = (built.needs_degrees(), built.dims(), built.params().flat_len());
+        let setup = Setup::open(job, worker.index(), worker.peers(), degrees)?;
+        let batches = Batches {
+            seeds: setup.seed_book(train)?,
+            choices: setup.choices(job, model, train),
+            degrees,
+            params,
+            window: train.window,
+        };
+        let trainer = Trainer::new(built, setup.parts.clone(), setup.task, (model, train), job.threads)?;
+        let companion = Companion::start("companion", move || trainer)
+            .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
+        let training = MiniBatchTraining::build(worker, &setup, batches, &companion);
+        let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
+        let inference = Inference::build(worker, &setup, &dims, model.uses_edges(), degrees, nodes, &companion)?;
+        let agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
+        let metric = metric(train, setup.task);
+        let mut run = Self {
+            job,
+            model,
+            train,
+            setup,
+            companion,
+            training,
+            inference,
+            agreement,
+            folder: None,
+            progress: Progress::default(),
+            best: None,
+            metric,
+            spent: StageTimes::default(),
+            rounds: (0, 0),
+            trained: Duration::ZERO,
+        };
+        if job.resume {
+            run.resume(worker, params)?;
+        }
+        if run.setup.worker == 0 {
+            run.folder = Some(RunFolder::open(&job.run_dir, &job.spec, run.progress.epochs)?);
+        }
+        Ok(run)
+    }
+
+    /// Takes up the last checkpoint, which the first worker reads and tells.
+    fn resume(&mut self, worker: &mut Worker, params: usize) -> Result<(), Error> {
+        let host = &*self.job.host;
+        let path = last_checkpoint(&self.job.run_dir);
+        let checkpoint = match self.setup.worker {
+            0 if path.exists() => Some(Checkpoint::read(&path, &self.fingerprint(), params)?),
+            _ => None,
+        };
+        let header = checkpoint.as_ref().map(|checkpoint| {
+            let names: Vec<&String> = checkpoint.optimizer.vectors.iter().map(|(name, _)| name).collect();
+            serde_json::json!([checkpoint.progress, checkpoint.optimizer.steps, names]).to_string()
+        });
+        let words = header.map_or_else(Vec::new, |text| text.bytes().map(u64::from).collect());
+        let told =
+            self.agreement.by_partition(worker, host, |part| if part == 0 { words.clone() } else { Vec::new() })?;
+        let text: Vec<u8> = told[0].iter().map(|&byte| byte as u8).collect();
+        if text.is_empty() {
+            return Ok(()); // no checkpoint yet
+        }
+        let bad = |error: serde_json::Error| Error::Bug(format!("the first worker's checkpoint: {error}"));
+        let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
+        // All vectors behind one another: parameters, the optimiser's, the best parameters.
+        let vectors = 1 + names.len() + usize::from(progress.best.is_some());
+        let mut all = Agreement::build(worker, self.setup.placement, vectors * params, self.setup.meter.clone());
+        let flat = checkpoint.map(|checkpoint| {
+            let mut flat = checkpoint.params;
+            checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
+            flat.extend(checkpoint.best.iter().flatten());
+            std::sync::Arc::new(flat)
+        });
+        let reduced = all.round(worker, host, |part| Contribution {
+            partition: part as u32,
+            vector: flat.clone().filter(|_| part == 0),
+            words: Vec::new(),
+        })?;
+        let mut pieces = reduced.sum.chunks_exact(params.max(1)).map(<[f32]>::to_vec);
+        let values = pieces.next().unwrap_or_default();
+        let vectors = names.into_iter().map(|name| (name, pieces.next().unwrap_or_default())).collect();
+        self.best = pieces.next();
+        self.training.set_blocks_sha256(progress.blocks);
+        self.progress = progress;
+        self.companion.call(move |trainer| {
+            trainer.set_params(values)?;
+            trainer.load_optimizer(State { steps, vectors })
+        })
+    }
+
+    /// Trains to the last epoch, or until validation has not become better for long enough.
+    fn train(&mut self, worker: &mut Worker) -> Result<(), Error> {
+        let host = &*self.job.host;
+        let begin = Instant::now();
+        let epochs = self.train.epochs as u32;
+        let mut last_written = None;
+        while self.progress.epochs < epochs && !self.is_stale() {
+            let epoch = self.progress.epochs;
+            let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            let (sums, seconds) = self.training.epoch(worker, host, epoch)?;
+            let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            self.spent.add_since(before, after);
+            self.rounds = (self.rounds.0 + sums.rounds, self.rounds.1 + sums.steps);
+            self.progress.epochs = epoch + 1;
+            self.progress.seconds.push(seconds);
+            self.progress.blocks = self.training.blocks_sha256();
+            let mut record = self.record(&sums, seconds);
+            let every = self.train.evaluate_every as u32;
+            if every > 0 && ((epoch + 1).is_multiple_of(every) || epoch + 1 == epochs) {
+                let begin = Instant::now();
+                let evaluation = self.evaluate(worker)?;
+                record.best = self.consider(&evaluation)?;
+                record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
+                (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
+            }
+            if !record.loss.is_finite() {
+                let message = format!(
+                    "the loss of epoch {} is {}; lower train.optimizer.lr, or scale the features \
+                     (graph.normalize_features)",
+                    record.epoch, record.loss
+                );
+                return Err(Error::Input(message));
+            }
+            if let Some(folder) = &mut self.folder {
+                folder.epoch(&record)?;
+            }
+            host.epoch(&record);
+            let every = self.train.checkpoint_every as u32;
+            if every > 0 && (epoch + 1).is_multiple_of(every) {
+                self.checkpoint()?;
+                last_written = Some(self.progress.epochs);
+            }
+        }
+        if last_written != Some(self.progress.epochs) {
+            self.checkpoint()?;
+        }
+        self.trained = begin.elapsed();
+        Ok(())
+    }
+
+    /// Whether validation has not become better for `early_stop` epochs.
+    fn is_stale(&self) -> bool {
+        let best = self.progress.best.map_or(0, |(epoch, _)| epoch);
+        self.train.early_stop.is_some_and(|patience| (self.progress.epochs - best) as usize >= patience)
+    }
+
+    fn record(&self, sums: &EpochSums, seconds: f64) -> EpochRecord {
+        EpochRecord {
+            epoch: self.progress.epochs as usize,
+            loss: sums.loss / sums.seeds.max(1) as f64,
+            lr: self.train.optimizer.lr,
+            steps: sums.steps as usize,
+            seconds,
+            ..EpochRecord::default()
+        }
+    }
+
+    /// Metrics of the parameters as they are.
+    fn evaluate(&mut self, worker: &mut Worker) -> Result<Evaluation, Error> {
+        let host = &*self.job.host;
+        self.inference.pass(worker, host)?;
+        let logits = self.inference.rows(self.model.layers - 1).clone();
+        evaluate(worker, host, &self.setup, &mut self.agreement, &self.companion, &logits)
+    }
+
+    /// Keeps the parameters if no earlier epoch was as good. All workers decide alike: they have the same numbers.
+    fn consider(&mut self, evaluation: &Evaluation) -> Result<bool, Error> {
+        let Some(worth) = evaluation.worth(self.metric) else { return Ok(false) };
+        let better = self.progress.best.is_none_or(|(_, best)| worth > best);
+        if better {
+            self.progress.best = Some((self.progress.epochs, worth));
+            self.best = Some(self.companion.call(|trainer| trainer.params().to_vec()));
+        }
+        Ok(better)
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("{} {}", self.job.spec.model_fingerprint(), self.job.dataset.manifest().fingerprint)
+    }
+
+    /// Writes a checkpoint; the frontier has passed the epoch everywhere, and the parameters are the same at all workers.
+    fn checkpoint(&self) -> Result<(), Error> {
+        if self.folder.is_none() {
+            return Ok(());
+        }
+        let (params, optimizer) = self.companion.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
+        let checkpoint = Checkpoint { progress: self.progress.clone(), params, best: self.best.clone(), optimizer };
+        checkpoint.write(&last_checkpoint(&self.job.run_dir), &self.fingerprint())
+    }
+
+    /// Computes every node with the best model and writes all results.
+    fn finish(mut self, worker: &mut Worker) -> Result<Option<Summary>, Error> {
+        let begin = Instant::now();
+        if let Some(best) = self.best.clone() {
+            self.companion.call(move |trainer| trainer.set_params(best))?;
+        }
+        let evaluation = self.evaluate(worker)?;
+        let (mut predictions_sha256, mut model_sha256) = (None, None);
+        let (manifest, host) = (self.job.dataset.manifest(), &*self.job.host);
+        let last = self.model.layers - 1;
+        if let Some(infer) = &self.job.spec.infer {
+            if infer.predictions {
+                let (logits, path) = (self.inference.rows(last).clone(), self.job.run_dir.join("predictions.parquet"));
+                let hash = outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?;
+                predictions_sha256 = Some(hash);
+            }
+            if infer.embeddings {
+                let rows = self.inference.rows(last.saturating_sub(1)).clone();
+                let path = self.job.run_dir.join("embeddings.parquet");
+                outputs::embeddings(worker, host, &self.setup, manifest, &rows, path)?;
+            }
+        }
+        if let Some(folder) = &self.folder {
+            let params = self.companion.call(|trainer| trainer.model().params().export())?;
+            model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
+        }
+        let infer_seconds = begin.elapsed().as_secs_f64();
+        let own: Vec<u64> = [self.setup.meter.bytes(), self.setup.meter.messages(), peak_rss_bytes()]
+            .into_iter()
+            .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
+            .collect();
+        let told = self.agreement.by_worker(worker, host, &own)?;
+        // The files of the layers are unlinked; only the folder is left.
+        let _ = std::fs::remove_dir(&self.setup.scratch);
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let sum = |i: usize| told.iter().map(|words| words[i]).sum();
+        let slowest = |i: usize| told.iter().map(|words| words[i]).max().unwrap_or(0) as f64 / 1e9;
+        let summary = Summary {
+            schema: SCHEMA,
+            name: self.job.spec.name.clone(),
+            seed: self.train.seed,
+            partitions: manifest.parts(),
+            processes: worker.peers(),
+            threads: self.job.threads,
+            epochs: self.progress.epochs as usize,
+            best_epoch: self.progress.best.map(|(epoch, _)| epoch as usize),
+            train: evaluation.train,
+            val: evaluation.val,
+            test: evaluation.test,
+            seconds: Seconds {
+                prepare: self.job.prepare_seconds,
+                train: self.trained.as_secs_f64(),
+                infer: infer_seconds,
+                per_epoch: self.progress.seconds.clone(),
+                sample: slowest(3),
+                fetch: slowest(4),
+                forward: slowest(5),
+                backward: slowest(6),
+                reduce: slowest(7),
+                step: slowest(8),
+            },
+            bytes_sent: sum(0),
+            messages_sent: sum(1),
+            rounds_per_step: self.rounds.0 as f64 / self.rounds.1.max(1) as f64,
+            peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
+            model_sha256,
+            predictions_sha256,
+            blocks_sha256: self.train.hash_blocks.then(|| hex(&self.progress.blocks)),
+            device: self.train.device.to_string(),
+            versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
+        };
+        folder.summary(&summary)?;
+        Ok(Some(summary))
+    }
+}
+
+/// The most memory that this process has had, in bytes, as the system counts it.
+fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
