@@ -146,7 +146,8 @@ impl Default for Columns {
     }
 }
 
-/// What to do with edges that occur more than once.
+/// What to do with edges that occur more than once: with the same source, destination and, when there is a type column,
+/// type. Edges that differ in time only are duplicates too; set [`Duplicates::Keep`] for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Duplicates {

@@ -22,6 +22,19 @@ pub(super) struct Rules<'a> {
     pub(super) halo: &'a [AtomicU64],
 }
 
+impl Rules<'_> {
+    /// Final type of the edge at `position`; 0 when edges have none.
+    #[inline]
+    fn kind(&self, records: &[u8], position: usize) -> u16 {
+        if self.record.is_plain() {
+            return 0;
+        }
+        let stride = self.record.stride;
+        let code = self.record.edge_type(&records[position * stride..(position + 1) * stride]);
+        code.map_or(0, |code| self.remap.map_or(code, |remap| remap[usize::from(code)]))
+    }
+}
+
 /// In-edges of a range of destinations.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Arranged {
@@ -108,6 +121,8 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
     let room = count + if rules.add_loops { nodes } else { 0 };
     let mut out =
         Arranged { degrees: Vec::with_capacity(nodes), indices: Vec::with_capacity(room), ..Arranged::default() };
+    // The edges so far from the source at hand, one of each type.
+    let mut same: Vec<(E, u16)> = Vec::new();
     let mut start = 0;
     for (dst, &end) in range.clone().zip(&ends) {
         let list = &mut entries[start..end];
@@ -115,11 +130,15 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
         list.sort_unstable();
         let before = out.indices.len();
         let mut wants_loop = rules.add_loops;
-        let mut last: Option<E> = None;
+        same.clear();
         for &entry in &*list {
             let src = entry.src();
-            if let Some(first) = last
-                && first.src() == src
+            let kind = rules.kind(records, entry.position());
+            if same.first().is_some_and(|(first, _)| first.src() != src) {
+                same.clear();
+            }
+            let first = same.iter().find(|(_, other)| *other == kind).map(|(first, _)| *first);
+            if let Some(first) = first
                 && rules.duplicates != Duplicates::Keep
             {
                 out.dropped += 1;
@@ -130,7 +149,9 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
                 }
                 continue;
             }
-            last = Some(entry);
+            if first.is_none() {
+                same.push((entry, kind));
+            }
             if wants_loop && src >= dst {
                 if src > dst {
                     out.push_loop(dst, rules);
@@ -139,7 +160,7 @@ fn arrange_as<E: Entry>(records: &[u8], range: Range<u32>, rules: &Rules<'_>) ->
             }
             out.push(src, dst, rules);
             if !rules.record.is_plain() {
-                out.carry(&records[entry.position() * stride..][..stride], rules);
+                out.carry(&records[entry.position() * stride..][..stride], kind, rules);
             }
         }
         if wants_loop {
@@ -164,10 +185,9 @@ impl Arranged {
         }
     }
 
-    fn carry(&mut self, record: &[u8], rules: &Rules<'_>) {
+    fn carry(&mut self, record: &[u8], kind: u16, rules: &Rules<'_>) {
         self.weights.extend(rules.record.weight(record));
-        let remap = |code: u16| rules.remap.map_or(code, |remap| remap[usize::from(code)]);
-        self.types.extend(rules.record.edge_type(record).map(remap));
+        self.types.extend(rules.record.edge_type(record).map(|_| kind));
         self.times.extend(rules.record.time(record));
         self.features.extend_from_slice(rules.record.features(record).unwrap_or_default());
     }

@@ -1,7 +1,10 @@
 //! Prepared datasets against a naive program, bad input, real graphs.
 
+mod bad_input;
 mod oracle;
 mod policies;
+mod real;
+mod whole_or_not;
 
 use std::path::Path;
 

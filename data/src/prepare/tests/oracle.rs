@@ -36,7 +36,8 @@ pub(super) fn in_edges(graph: &TestGraph, source: &GraphSource, parts: u32) -> O
     }
     if source.duplicates != Duplicates::Keep {
         let (mut seen, all) = (HashSet::new(), directed.len());
-        directed.retain(|&(src, dst, _)| seen.insert((src, dst)));
+        let typed = source.columns.edge_type.is_some();
+        directed.retain(|&(src, dst, row)| seen.insert((src, dst, if typed { row % 3 } else { 0 })));
         if source.duplicates == Duplicates::Fail && directed.len() < all {
             return None;
         }

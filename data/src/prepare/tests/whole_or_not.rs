@@ -1,0 +1,242 @@
+//! A dataset is there whole or not at all, whatever happens on the way.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+use crate::dataset::{SCHEMA_VERSION, part_folder};
+use crate::error::Fault;
+use crate::partitioner::{Assignment, GraphStream};
+use crate::testing::{IdStyle, power_law};
+
+/// Counts how often it is asked.
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Partitioner for Counting {
+    fn name(&self) -> &str {
+        "counting"
+    }
+    fn assign(&self, graph: &dyn GraphStream, _: u32, _: u64) -> Result<Assignment> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        // Reads the edges twice, as a streaming method would.
+        for _ in 0..2 {
+            let mut edges = 0;
+            graph.for_each_edges(&mut |some| {
+                edges += some.len() as u64;
+                Ok(())
+            })?;
+            assert_eq!(edges, graph.num_edges());
+        }
+        assert_eq!(graph.splits().len() as u64, graph.num_nodes());
+        Ok(Assignment::Stored(vec![0; graph.num_nodes() as usize]))
+    }
+}
+
+/// The name of every file and folder below `dir`, sorted.
+fn listing(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn what_is_current_is_not_prepared_again_and_what_is_stale_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = power_law(50, 300, 4).dump(dir.path(), IdStyle::Dense).unwrap();
+    let (partitioner, out) = (Counting::default(), dir.path().join("out"));
+    let run = |source: &GraphSource, parts| prepare(source, &partitioner, &settings(&out, parts), &Silent).unwrap();
+    let is = |source: &GraphSource, parts| {
+        let settings = settings(&out, parts);
+        state(&out, &fingerprint(source, &partitioner, &settings).unwrap()).unwrap()
+    };
+    let times = || partitioner.0.load(Ordering::Relaxed);
+
+    assert_eq!(is(&source, 1), State::Missing);
+    let first = run(&source, 1);
+    assert_eq!((run(&source, 1), times()), (first.clone(), 1));
+    assert_eq!(is(&source, 1), State::Current(Box::new(first)));
+
+    assert_eq!(is(&source, 2), State::Stale("partition.parts was 1, now it is 2".into()));
+    source.undirected = true;
+    assert_eq!(is(&source, 1), State::Stale("graph.undirected was false, now it is true".into()));
+    run(&source, 1);
+    assert_eq!(times(), 2);
+
+    // Another input of the same length.
+    let edges = source.edge_files().unwrap()[1].clone();
+    power_law(50, 300, 5).dump(dir.path(), IdStyle::Dense).unwrap();
+    assert!(matches!(is(&source, 1), State::Stale(why) if why.starts_with("input part-")), "{}", edges.display());
+    run(&source, 1);
+
+    // Damage.
+    let file = out.join(part_folder(0)).join("topology.arrow");
+    let bytes = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &bytes[..bytes.len() - 1]).unwrap();
+    assert!(matches!(is(&source, 1), State::Stale(why) if why.contains("topology.arrow is damaged")));
+    let error = Dataset::open(&out).unwrap().partition(0).unwrap_err();
+    assert_eq!(error.fault(), Fault::Input);
+    assert!(error.to_string().contains("topology.arrow: damaged"), "{error}");
+    run(&source, 1);
+    assert_eq!(times(), 4);
+    assert_eq!(listing(dir.path()), ["edges", "nodes", "out", "out.lock"]);
+}
+
+#[test]
+fn a_flipped_bit_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = power_law(50, 300, 4).dump(dir.path(), IdStyle::Dense).unwrap();
+    let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
+    dataset.verify(&Silent).unwrap();
+    let file = dir.path().join("out").join(part_folder(0)).join("features.arrow");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let error = dataset.verify(&Silent).unwrap_err().to_string();
+    assert!(error.contains("features.arrow: damaged: its checksum is not the manifest's"), "{error}");
+}
+
+#[test]
+fn an_index_past_the_last_node_is_refused_when_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = power_law(50, 300, 4).dump(dir.path(), IdStyle::Dense).unwrap();
+    let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
+    let info = dataset.manifest().partitions[0].topology;
+    let file = dir.path().join("out").join(part_folder(0)).join("topology.arrow");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let indices = info.body.0 as usize + (8usize * 51).next_multiple_of(64);
+    bytes[indices..indices + 4].copy_from_slice(&50u32.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    let error = dataset.topology(0).unwrap_err().to_string();
+    assert!(error.contains("an edge comes from node 50, but there are 50 nodes"), "{error}");
+}
+
+#[test]
+fn folders_of_others_are_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = power_law(20, 30, 4).dump(dir.path(), IdStyle::Dense).unwrap();
+    let out = dir.path().join("out");
+    for content in ["thesis.tex", "manifest.json"] {
+        std::fs::create_dir(&out).unwrap();
+        std::fs::write(out.join(content), "{\"mine\": true}").unwrap();
+        let error = prepared(&source, &out, 1).unwrap_err();
+        assert!(error.to_string().contains("exists and is not a prepared dataset; it is left alone"), "{error}");
+        assert_eq!(listing(&out), [content]);
+        assert!(matches!(Dataset::open(&out), Err(Error::NotADataset { .. })));
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+    // An empty one is taken; one of another version is prepared again.
+    std::fs::create_dir(&out).unwrap();
+    prepared(&source, &out, 1).unwrap();
+    let manifest = out.join(Manifest::FILE);
+    let text = std::fs::read_to_string(&manifest).unwrap();
+    let text = text.replacen(&format!("\"schema\": {SCHEMA_VERSION}"), "\"schema\": 999", 1);
+    std::fs::write(&manifest, text).unwrap();
+    let error = Dataset::open(&out).unwrap_err();
+    assert!(error.to_string().contains("prepared with schema version 999, but this gnnflow reads 1"), "{error}");
+    prepared(&source, &out, 1).unwrap();
+}
+
+#[test]
+fn one_prepares_and_the_others_find_it_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = power_law(300, 5000, 6).dump(dir.path(), IdStyle::Dense).unwrap();
+    let (partitioner, settings) = (Counting::default(), settings(&dir.path().join("out"), 2));
+    let manifests = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let manifest = prepare(&source, &partitioner, &settings, &Silent).unwrap();
+                manifests.lock().unwrap().push(manifest);
+            });
+        }
+    });
+    assert_eq!(partitioner.0.load(Ordering::Relaxed), 1);
+    assert!(manifests.into_inner().unwrap().windows(2).all(|pair| pair[0] == pair[1]));
+}
+
+/// Runs test `name` of this binary in a process of its own, with `key` set to `value`.
+fn again(name: &str, key: &str, value: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", name, "--nocapture", "--test-threads=1"]).env(key, value);
+    command
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_that_passes_for_a_dataset() {
+    const KEY: &str = "GNNFLOW_TEST_KILLED";
+    let dump = |dir: &Path| power_law(2000, 60_000, 7).dump(dir, IdStyle::Text).unwrap();
+    if let Some(dir) = std::env::var_os(KEY) {
+        let dir = Path::new(&dir);
+        let source = dump(dir);
+        std::fs::write(dir.join("ready"), "").unwrap();
+        let settings = PrepareSettings { memory: 1 << 12, ..settings(&dir.join("out"), 3) };
+        prepare(&source, &Modulo, &settings, &Silent).unwrap();
+        return;
+    }
+    let name = "prepare::tests::whole_or_not::a_killed_process_leaves_nothing_that_passes_for_a_dataset";
+    let mut half = 0;
+    for milliseconds in [0, 2, 5, 10, 20, 40, 80] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = again(name, KEY, dir.path()).stdout(std::process::Stdio::null()).spawn().unwrap();
+        while !dir.path().join("ready").exists() && child.try_wait().unwrap().is_none() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        std::thread::sleep(std::time::Duration::from_millis(milliseconds));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let out = dir.path().join("out");
+        half += usize::from(listing(dir.path()).iter().any(|name| name.starts_with(".out.tmp-")));
+        match Dataset::open(&out) {
+            Ok(dataset) => dataset.verify(&Silent).unwrap(),
+            Err(error) => assert!(matches!(error, Error::Missing { .. }), "{error}"),
+        }
+        // The next one cleans up and does it.
+        let source = dump(dir.path());
+        prepared(&source, &out, 3).unwrap().verify(&Silent).unwrap();
+        assert_eq!(listing(dir.path()), ["edges", "nodes", "out", "out.lock", "ready"]);
+    }
+    println!("{half} of 7 kills left a half-written folder");
+}
+
+#[test]
+fn a_full_disk_is_said_and_leaves_nothing() {
+    const KEY: &str = "GNNFLOW_TEST_FULL_DISK";
+    if let Some(dir) = std::env::var_os(KEY) {
+        let (disk, dump) = (Path::new(&dir).join("disk"), tempfile::tempdir().unwrap());
+        // The datasets take some 150 KB, their buckets 500 KB; the disk has 200.
+        let source = power_law(1000, 60_000, 8).dump(dump.path(), IdStyle::Dense).unwrap();
+        for memory in [1 << 10, 1 << 30] {
+            let settings = PrepareSettings { memory, ..settings(&disk.join("out"), 2) };
+            let error = prepare(&source, &Modulo, &settings, &Silent).unwrap_err();
+            assert_eq!(error.fault(), Fault::Machine, "{error}");
+            assert!(error.to_string().contains("free some space or choose another disk"), "{error}");
+            assert_eq!(listing(&disk), ["out.lock"]);
+        }
+        println!("the disk was full");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("disk")).unwrap();
+    let name = "prepare::tests::whole_or_not::a_full_disk_is_said_and_leaves_nothing";
+    let script = "mount -t tmpfs -o size=200k tmpfs \"$DISK/disk\" || exit 77; exec \"$0\" \"$@\"";
+    let plain = again(name, KEY, dir.path());
+    let mut command = Command::new("unshare");
+    command.args(["-r", "-m", "sh", "-c", script]).arg(plain.get_program()).args(plain.get_args());
+    let output = command.env(KEY, dir.path()).env("DISK", dir.path()).output();
+    match output {
+        Ok(output) if output.status.success() => {
+            assert!(String::from_utf8_lossy(&output.stdout).contains("the disk was full"));
+        }
+        Ok(output)
+            if output.status.code() == Some(77) || String::from_utf8_lossy(&output.stderr).contains("unshare") =>
+        {
+            println!("skipped: this system lets us mount no small disk");
+        }
+        Ok(output) => panic!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)),
+        Err(error) => println!("skipped: {error}"),
+    }
+}
