@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::degrees::{Bin, bins};
 use crate::dataset::{Dataset, Manifest, PartitionInfo};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::prepare::Quality;
 use crate::progress::Progress;
 
 /// What a prepared dataset holds.
@@ -20,7 +21,7 @@ pub struct Prepared {
     pub in_degrees: InDegrees,
     /// `partition.json`, the report on the partition's quality, where there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quality: Option<serde_json::Value>,
+    pub quality: Option<Quality>,
     /// Counts, offsets, partitions, settings, fingerprint.
     pub manifest: Manifest,
 }
@@ -62,7 +63,7 @@ pub(super) fn inspect(path: &Path, progress: &dyn Progress) -> Result<Prepared> 
         path: path.to_owned(),
         bytes: manifest.partitions.iter().map(part_bytes).sum(),
         in_degrees: InDegrees { zero, mean, max, histogram: bins(&by_power) },
-        quality: read_quality(&path.join("partition.json"))?,
+        quality: path.join(Quality::FILE).exists().then(|| Quality::read(path)).transpose()?,
         manifest: manifest.clone(),
     })
 }
@@ -70,15 +71,4 @@ pub(super) fn inspect(path: &Path, progress: &dyn Progress) -> Result<Prepared> 
 /// Size of a partition's files.
 pub(super) fn part_bytes(part: &PartitionInfo) -> u64 {
     part.topology.bytes + part.node_columns.bytes + part.features.map_or(0, |file| file.bytes)
-}
-
-fn read_quality(path: &Path) -> Result<Option<serde_json::Value>> {
-    match std::fs::read(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        read => {
-            let text = read.map_err(Error::io(path, "read"))?;
-            let damaged = |e: serde_json::Error| Error::Damaged { path: path.to_owned(), reason: e.to_string() };
-            serde_json::from_slice(&text).map(Some).map_err(damaged)
-        }
-    }
 }

@@ -10,7 +10,10 @@ use parquet::arrow::ArrowWriter;
 
 use super::*;
 use crate::generate::Planted;
+use crate::prepare::{PrepareSettings, prepare};
 use crate::progress::Silent;
+use crate::source::GraphSource;
+use crate::testing::Modulo;
 
 fn write(path: &Path, columns: Vec<(&str, ArrayRef)>) {
     let batch = RecordBatch::try_from_iter(columns).unwrap();
@@ -172,4 +175,50 @@ fn real_graphs_have_their_published_counts() {
         assert_eq!(degrees.nodes_with_edges + degrees.isolated.unwrap(), nodes, "{name}");
         println!("{dump}");
     }
+}
+
+#[test]
+fn a_prepared_dataset_is_described_in_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let (dump, out) = (folder.path().join("dump"), folder.path().join("dataset"));
+    Planted { nodes: 3000, edges: 9000, features: 7, classes: 3, ..Planted::default() }.write(&dump, &Silent).unwrap();
+    let mut source = GraphSource::new(dump.join("nodes.parquet"), dump.join("edges.parquet"));
+    source.undirected = true;
+    source.columns.features = vec!["features".into()];
+    (source.columns.label, source.columns.split) = (Some("label".into()), Some("split".into()));
+    let settings = PrepareSettings { parts: 4, out: out.clone(), memory: 1 << 20, seed: 1 };
+    let manifest = prepare(&source, &Modulo, &settings, &Silent).unwrap();
+
+    let Inspection::Dataset(found) = inspect(&out, &Silent).unwrap() else { panic!("taken for a dump") };
+    assert_eq!(found.manifest, manifest);
+    // Degrees again, from the files, by another way.
+    let dataset = crate::Dataset::open(&out).unwrap();
+    let degrees: Vec<usize> = (0..4)
+        .flat_map(|part| {
+            let topology = dataset.topology(part).unwrap();
+            (0..topology.num_nodes()).map(|v| topology.neighbors(v).len()).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(found.in_degrees.zero, degrees.iter().filter(|&&degree| degree == 0).count() as u64);
+    assert_eq!(found.in_degrees.max, *degrees.iter().max().unwrap() as u64);
+    assert!((found.in_degrees.mean - degrees.iter().sum::<usize>() as f64 / 3000.0).abs() < 1e-9);
+    for bin in &found.in_degrees.histogram {
+        let nodes = degrees.iter().filter(|&&degree| (bin.from..=bin.to).contains(&(degree as u64))).count() as u64;
+        assert_eq!(bin.nodes, nodes, "{bin:?}");
+    }
+    let on_disk = |name: &str| std::fs::metadata(out.join("part-00000").join(name)).unwrap().len();
+    assert!(found.bytes > on_disk("topology.arrow") + on_disk("features.arrow"));
+    let text = Inspection::Dataset(found.clone()).to_string();
+    for word in
+        ["3,000 with int ids", "mirrored", "7 × f32", "class, 3,000 nodes labelled", "modulo, 4 parts", "edge cut"]
+    {
+        assert!(text.contains(word), "no {word:?} in:\n{text}");
+    }
+    println!("{text}");
+    let json = serde_json::to_value(Inspection::Dataset(found)).unwrap();
+    assert_eq!((json["kind"].as_str(), json["manifest"]["nodes"].as_u64()), (Some("dataset"), Some(3000)));
+
+    let file = out.join("part-00002/topology.arrow");
+    std::fs::write(&file, &std::fs::read(&file).unwrap()[..100]).unwrap();
+    assert!(inspect(&out, &Silent).unwrap_err().to_string().contains("topology.arrow"));
 }

@@ -238,11 +238,10 @@ impl Display for Prepared {
         line(f, "splits", splits.map(|(name, nodes)| format!("{name} {}", count(nodes))).join(", "))?;
         line(f, "partition", format_args!("{}, {}", m.method, plural(m.parts() as u64, "part")))?;
         if let Some(quality) = &self.quality {
-            let keys = ["edge_cut", "replication_factor"];
-            let known = keys.iter().filter_map(|key| Some(format!("{key} {:.4}", quality[*key].as_f64()?)));
-            let balance = quality["balance"].as_object().into_iter().flatten();
-            let balance = balance.filter_map(|(key, value)| Some(format!("balance of {key} {:.3}", value.as_f64()?)));
-            line(f, "", known.chain(balance).collect::<Vec<_>>().join(", "))?;
+            let (cut, replication, balance) = (quality.edge_cut, quality.replication_factor, quality.balance);
+            let balance = format!("nodes {:.3}, edges {:.3}, train {:.3}", balance.nodes, balance.edges, balance.train);
+            line(f, "", format_args!("edge cut {cut:.4}, replication factor {replication:.4}"))?;
+            line(f, "", format_args!("largest part over the mean: {balance}"))?;
         }
         let header = ["part", "nodes", "edges", "train", "size"].map(str::to_owned).to_vec();
         let part = |(i, p): (usize, &crate::dataset::PartitionInfo)| {
