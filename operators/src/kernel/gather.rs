@@ -1,173 +1,78 @@
 //! Rows by id: feature rows gathered into a buffer, and received rows put where they belong.
 //!
 //! A row is bytes: the element type (f32, f16, bf16, …) does not matter to moving it. Ids jump about, so the rows to
-//! come are asked for while one is copied. A result larger than the caches is written past them (non-temporal stores):
-//! it would only push out rows that are about to be read.
+//! come are asked for while one is copied. Stores past the caches (non-temporal ones) were tried for large results, and
+//! were slower here.
 
-use super::prefetch;
+use super::prefetch_row;
 
 /// Bytes of rows asked for ahead of the copy.
 const AHEAD_BYTES: usize = 4096;
-/// From this size on a result is written past the caches.
-const STREAM_BYTES: usize = 4 << 20;
-const LINE: usize = 64;
 
-/// The rows of consecutive nodes: a partition's feature matrix, in place.
+/// Copies the rows of `ids`, in order, into `out`; `row_of` names an id's row.
 ///
 /// ```
-/// use gnnflow_operators::kernel::gather::{Matrix, gather_rows};
+/// use gnnflow_operators::kernel::gather::gather_rows;
 ///
-/// // Nodes 10, 11 and 12; two bytes each.
-/// let matrix = Matrix::new(10, 2, &[1, 1, 2, 2, 3, 3]);
+/// let matrix = [1, 1, 2, 2, 3, 3];
 /// let mut out = [0; 4];
-/// gather_rows(matrix, &[12, 10], &mut out);
+/// gather_rows(2, |id| &matrix[2 * id as usize..][..2], &[2, 0], &mut out);
 /// assert_eq!(out, [3, 3, 1, 1]);
 /// ```
-#[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
-    first: u32,
+///
+/// # Panics
+/// Unless every row is `row_bytes` long and `out` is `ids.len()` rows long.
+pub fn gather_rows<'a>(row_bytes: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], out: &mut [u8]) {
+    assert_eq!(out.len(), ids.len() * row_bytes, "the buffer holds one row per id");
+    for_each_ahead(row_bytes, ids.len(), |i| row_of(ids[i]), |i, row| put(row, row_bytes, i, out));
+}
+
+/// Copies the row of `ids[place]` to row `place` of `out`, for every one of `places`; other rows stay as they are.
+///
+/// # Panics
+/// Unless every row is `row_bytes` long and every place is one of `ids` and a row of `out`.
+pub fn gather_places<'a>(
     row_bytes: usize,
-    bytes: &'a [u8],
+    row_of: impl Fn(u32) -> &'a [u8],
+    ids: &[u32],
+    places: &[u32],
+    out: &mut [u8],
+) {
+    let row_at = |i: usize| row_of(ids[places[i] as usize]);
+    for_each_ahead(row_bytes, places.len(), row_at, |i, row| put(row, row_bytes, places[i] as usize, out));
 }
 
-impl<'a> Matrix<'a> {
-    /// The rows, `row_bytes` each, of nodes `first..`.
-    ///
-    /// # Panics
-    /// When `bytes` are not whole rows.
-    pub fn new(first: u32, row_bytes: usize, bytes: &'a [u8]) -> Self {
-        let whole = if row_bytes == 0 { bytes.is_empty() } else { bytes.len().is_multiple_of(row_bytes) };
-        assert!(whole, "{} bytes are not whole rows of {row_bytes}", bytes.len());
-        Self { first, row_bytes, bytes }
-    }
-
-    /// Bytes of a row.
-    pub fn row_bytes(&self) -> usize {
-        self.row_bytes
-    }
-
-    /// The row of `node`.
-    ///
-    /// # Panics
-    /// When the row is not here.
-    #[inline(always)]
-    pub fn row(&self, node: u32) -> &'a [u8] {
-        let start = node.wrapping_sub(self.first) as usize * self.row_bytes;
-        &self.bytes[start..start + self.row_bytes]
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, node: u32) {
-        let row = self.bytes.as_ptr().wrapping_add(node.wrapping_sub(self.first) as usize * self.row_bytes);
-        (0..self.row_bytes).step_by(LINE).for_each(|at| prefetch(row.wrapping_add(at)));
-    }
-}
-
-/// Copies the rows of `ids`, in order, into `out`.
+/// Puts row `i` of `rows` at row `places[i]` of `out`; other rows stay as they are. The asker's half of a fetch.
 ///
 /// # Panics
-/// When `out` is not `ids.len()` rows long, or a row is not in the matrix.
-pub fn gather_rows(matrix: Matrix, ids: &[u32], out: &mut [u8]) {
-    assert_eq!(out.len(), ids.len() * matrix.row_bytes, "the buffer holds one row per id");
-    if matrix.row_bytes == 0 {
-        return;
+/// Unless `rows` is one row of `row_bytes` per place, and every place is a row of `out`.
+pub fn scatter_rows(row_bytes: usize, rows: &[u8], places: &[u32], out: &mut [u8]) {
+    assert_eq!(rows.len(), places.len() * row_bytes, "one row per place");
+    if row_bytes > 0 {
+        rows.chunks_exact(row_bytes).zip(places).for_each(|(row, &place)| put(row, row_bytes, place as usize, out));
     }
-    let copy = Copy::new(out, matrix.row_bytes);
-    for_each_ahead(matrix, ids, |i, row| copy.row(&mut out[i * row.len()..][..row.len()], row));
-    copy.finish();
 }
 
-/// Copies the row of `ids[i]` to row `positions[i]` of `out`; other rows of `out` stay as they are.
-///
-/// # Panics
-/// Unless there are as many positions as ids and every row is in its matrix.
-pub fn gather_rows_to(matrix: Matrix, ids: &[u32], positions: &[u32], out: &mut [u8]) {
-    assert_eq!(ids.len(), positions.len(), "one position per id");
-    if matrix.row_bytes == 0 {
-        return;
-    }
-    let copy = Copy::new(out, matrix.row_bytes);
-    for_each_ahead(matrix, ids, |i, row| copy.row(&mut out[positions[i] as usize * row.len()..][..row.len()], row));
-    copy.finish();
-}
-
-/// Puts row `i` of `rows` at row `positions[i]` of `out`; other rows of `out` stay as they are. The asker's half of a
-/// fetch.
-///
-/// # Panics
-/// Unless `rows` is one row of `row_bytes` per position, and every position is a row of `out`.
-pub fn scatter_rows(rows: &[u8], row_bytes: usize, positions: &[u32], out: &mut [u8]) {
-    assert_eq!(rows.len(), positions.len() * row_bytes, "one row per position");
-    if row_bytes == 0 {
-        return;
-    }
-    let copy = Copy::new(out, row_bytes);
-    for (row, &position) in rows.chunks_exact(row_bytes).zip(positions) {
-        copy.row(&mut out[position as usize * row_bytes..][..row_bytes], row);
-    }
-    copy.finish();
-}
-
-/// Calls `visit` with each id's place and row, with the rows to come on their way.
 #[inline(always)]
-fn for_each_ahead(matrix: Matrix, ids: &[u32], mut visit: impl FnMut(usize, &[u8])) {
-    let ahead = (AHEAD_BYTES / matrix.row_bytes).clamp(1, 64);
-    ids.iter().take(ahead).for_each(|&id| matrix.prefetch(id));
-    for (i, &id) in ids.iter().enumerate() {
-        if let Some(&next) = ids.get(i + ahead) {
-            matrix.prefetch(next);
-        }
-        visit(i, matrix.row(id));
-    }
+fn put(row: &[u8], row_bytes: usize, place: usize, out: &mut [u8]) {
+    out[place * row_bytes..][..row_bytes].copy_from_slice(row);
 }
 
-/// How rows are copied into one buffer.
-#[derive(Clone, Copy)]
-struct Copy {
-    stream: bool,
-}
-
-impl Copy {
-    /// Streams when the buffer is large and its rows lie at multiples of 16 bytes.
-    fn new(out: &[u8], row_bytes: usize) -> Self {
-        let aligned = row_bytes.is_multiple_of(16) && out.as_ptr().addr().is_multiple_of(16);
-        Self { stream: cfg!(target_arch = "x86_64") && aligned && out.len() >= STREAM_BYTES }
-    }
-
-    #[inline(always)]
-    fn row(self, to: &mut [u8], from: &[u8]) {
-        #[cfg(target_arch = "x86_64")]
-        if self.stream {
-            return stream_row(to, from);
-        }
-        to.copy_from_slice(from);
-    }
-
-    /// Makes streamed rows visible to other threads, as ordinary stores are.
-    fn finish(self) {
-        #[cfg(target_arch = "x86_64")]
-        if self.stream {
-            // SAFETY: the instruction is SSE's, which is part of x86-64.
-            unsafe { std::arch::x86_64::_mm_sfence() };
-        }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
+/// Calls `visit` with every one of `count` rows, with the rows to come on their way.
 #[inline(always)]
-fn stream_row(to: &mut [u8], from: &[u8]) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-
-    let (to, rest) = to.as_chunks_mut::<16>();
-    let (from, _) = from.as_chunks::<16>();
-    debug_assert!(rest.is_empty());
-    for (to, from) in to.iter_mut().zip(from) {
-        debug_assert!(to.as_ptr().addr().is_multiple_of(16));
-        // SAFETY: both are 16 bytes long; `to` lies at a multiple of 16, because `Copy::new` found that of the buffer
-        // and of the row length; SSE2 is part of x86-64; `Copy::finish` fences before the buffer is given back.
-        unsafe {
-            _mm_stream_si128(to.as_mut_ptr().cast::<__m128i>(), _mm_loadu_si128(from.as_ptr().cast::<__m128i>()))
-        };
+fn for_each_ahead<'a>(
+    row_bytes: usize,
+    count: usize,
+    row_at: impl Fn(usize) -> &'a [u8],
+    mut visit: impl FnMut(usize, &[u8]),
+) {
+    let ahead = (AHEAD_BYTES / row_bytes.max(1)).clamp(1, 64);
+    (0..ahead.min(count)).for_each(|i| prefetch_row(row_at(i)));
+    for i in 0..count {
+        if i + ahead < count {
+            prefetch_row(row_at(i + ahead));
+        }
+        visit(i, row_at(i));
     }
 }
 
@@ -176,56 +81,43 @@ mod tests {
     use super::*;
     use gnnflow_data::rng::{Key, Purpose};
 
-    /// Sizes around the thresholds: rows of no bytes, of odd ones, of whole lines; results small and streamed.
-    fn cases() -> impl Iterator<Item = (usize, usize, Key)> {
-        [(0, 5), (1, 9), (2, 0), (7, 300), (16, 1), (64, 100), (188, 2000), (400, 12_000), (401, 12_000), (8192, 700)]
-            .into_iter()
-            .map(|(row_bytes, count)| (row_bytes, count, Key::new(row_bytes as u64, Purpose::GenerateNodes)))
-    }
-
     fn bytes(key: Key, len: usize) -> Vec<u8> {
         (0..len as u64).map(|i| key.draw(i) as u8).collect()
     }
 
     #[test]
     fn rows_arrive_as_a_plain_loop_brings_them() {
-        let (first, nodes) = (100u32, 500usize);
-        for (row_bytes, count, key) in cases() {
-            let data = bytes(key.fold(0), nodes * row_bytes);
-            let matrix = Matrix::new(first, row_bytes, &data);
-            let ids: Vec<u32> = (0..count as u64).map(|i| first + key.fold(1).below(i, nodes as u64) as u32).collect();
-            let mut expected = vec![];
-            for &id in &ids {
-                let at = (id - first) as usize * row_bytes;
-                expected.extend_from_slice(&data[at..at + row_bytes]);
+        let nodes = 500u32;
+        for (row_bytes, count) in [(0, 5), (1, 9), (2, 0), (7, 300), (64, 100), (188, 2000), (401, 3000), (8192, 70)] {
+            let key = Key::new(row_bytes as u64, Purpose::GenerateNodes);
+            let matrix = bytes(key.fold(0), nodes as usize * row_bytes);
+            let row_of = |id: u32| &matrix[id as usize * row_bytes..][..row_bytes];
+            let ids: Vec<u32> = (0..count).map(|i| key.fold(1).below(i, u64::from(nodes)) as u32).collect();
+
+            let expected: Vec<u8> = ids.iter().flat_map(|&id| row_of(id).to_vec()).collect();
+            let mut out = vec![7; ids.len() * row_bytes];
+            gather_rows(row_bytes, row_of, &ids, &mut out);
+            assert_eq!(out, expected, "{row_bytes} bytes, {count} rows");
+
+            // Every third row, from the last one on; the others keep what was there.
+            let places: Vec<u32> = (0..ids.len() as u32).rev().step_by(3).collect();
+            let mut expected = vec![7; ids.len() * row_bytes];
+            let mut sent = vec![];
+            for &place in &places {
+                let at = place as usize * row_bytes;
+                expected[at..at + row_bytes].copy_from_slice(row_of(ids[place as usize]));
+                sent.extend_from_slice(row_of(ids[place as usize]));
             }
-            // At an odd address too, where nothing may be streamed.
-            for shift in [0, 1] {
-                let mut out = vec![7; count * row_bytes + shift];
-                gather_rows(matrix, &ids, &mut out[shift..]);
-                assert_eq!(out[shift..], expected, "{row_bytes} bytes, {count} rows");
-            }
-            // Last first: the rows of `expected` the other way round, and two rows that nobody writes.
-            let positions: Vec<u32> = (0..count as u32).rev().collect();
-            let (mut gathered, mut scattered) = (vec![7; (count + 2) * row_bytes], vec![7; (count + 2) * row_bytes]);
-            gather_rows_to(matrix, &ids, &positions, &mut gathered);
-            scatter_rows(&expected, row_bytes, &positions, &mut scattered);
-            let mut reversed = vec![];
-            (0..count).rev().for_each(|i| reversed.extend_from_slice(&expected[i * row_bytes..(i + 1) * row_bytes]));
-            reversed.resize((count + 2) * row_bytes, 7);
-            assert!(gathered == reversed && scattered == reversed, "{row_bytes} bytes, {count} rows");
+            let (mut gathered, mut scattered) = (vec![7; expected.len()], vec![7; expected.len()]);
+            gather_places(row_bytes, row_of, &ids, &places, &mut gathered);
+            scatter_rows(row_bytes, &sent, &places, &mut scattered);
+            assert!(gathered == expected && scattered == expected, "{row_bytes} bytes, {count} rows");
         }
     }
 
     #[test]
-    #[should_panic]
-    fn a_row_of_another_partition_is_refused() {
-        gather_rows(Matrix::new(10, 1, &[1, 2, 3]), &[9], &mut [0]);
-    }
-
-    #[test]
-    #[should_panic(expected = "not whole rows")]
-    fn half_rows_are_refused() {
-        Matrix::new(0, 2, &[1, 2, 3]);
+    #[should_panic(expected = "one row per id")]
+    fn a_buffer_of_another_size_is_refused() {
+        gather_rows(1, |_| &[0], &[9], &mut [0, 0]);
     }
 }
