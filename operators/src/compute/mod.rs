@@ -4,6 +4,7 @@
 //! beside other busy threads; ours run on rayon's, on as many threads as the pool that they are called in has. Every result is
 //! the same, bit for bit, for any number of threads.
 
+pub mod alloc;
 pub mod device;
 pub mod error;
 pub mod graph_block;
@@ -25,10 +26,13 @@ pub use params::{ParamBuilder, Params};
 
 /// Prepares this process for computing; call it first thing in `main`, while there is one thread.
 ///
-/// Sets `CANDLE_NUM_THREADS` to 1 unless it is set already.
+/// Keeps candle from starting its spinning threads, by setting `CANDLE_NUM_THREADS` to 1 unless it is set already. With more
+/// threads than one, and where they cannot be counted, nothing is changed: results are the same, candle's own operations may be
+/// slower.
 pub fn init() {
-    if std::env::var_os("CANDLE_NUM_THREADS").is_none() {
-        // SAFETY: the caller promises that no other thread runs yet, so none reads the environment meanwhile.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(usize::MAX, |tasks| tasks.count());
+    if threads == 1 && std::env::var_os("CANDLE_NUM_THREADS").is_none() {
+        // SAFETY: this thread is the only one, so none reads the environment meanwhile.
         unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
     }
 }
