@@ -75,7 +75,7 @@ impl EdgeReader {
             None => false,
         };
         if let Some(name) = &columns.time {
-            table.column_type(name, "time", |found| match values::is_int(found) || found.is_temporal() {
+            table.column_type(name, "time", |found| match values::is_int(found) || values::is_time(found) {
                 true => Ok(()),
                 false => Err("integers, dates or timestamps".into()),
             })?;

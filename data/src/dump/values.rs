@@ -66,6 +66,12 @@ pub(super) fn is_int(data_type: &DataType) -> bool {
     plain(data_type).is_integer()
 }
 
+/// Whether values count time from some moment.
+pub(super) fn is_time(data_type: &DataType) -> bool {
+    use DataType::{Date32, Date64, Duration, Time32, Time64, Timestamp};
+    matches!(data_type, Date32 | Date64 | Time32(_) | Time64(_) | Timestamp(..) | Duration(_))
+}
+
 pub(super) fn is_number(data_type: &DataType) -> bool {
     is_int(data_type) || data_type.is_floating() || *data_type == DataType::Boolean
 }

@@ -103,7 +103,7 @@ pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Esti
         edge_rows: rows,
         edges: most,
         feature_dim: nodes.feature_width(),
-        memory: settings.memory + 20 * n + n / 8 + ((rayon::current_num_threads() as u64 * 16) << 20),
+        memory: settings.memory + 22 * n + n / 8 + ((rayon::current_num_threads() as u64 * 16) << 20),
         disk: features + 21 * n + most * (record.stride as u64 - 4),
         scratch: most * record.stride as u64,
     })
@@ -226,8 +226,8 @@ impl Work<'_> {
         let record = Record::new(&source.columns, source.duplicates, edges.feature_width());
         let bytes = edges.rows() * (1 + u64::from(source.undirected)) * record.stride as u64;
         // Enough that none is too large, and that every thread has some.
-        let wanted =
-            bytes.div_ceil(self.target()).max((bytes >> 20).min(8 * rayon::current_num_threads() as u64)).max(1);
+        let for_threads = (bytes >> 20).min(8 * rayon::current_num_threads() as u64);
+        let wanted = (2 * bytes).div_ceil(self.target()).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), self.settings.memory / 4, scratch);
         progress.stage("reading edges", Some(edges.rows()), "edges");
         let pass = EdgePass { source, edges, ids: &scan.ids, relabel, record };

@@ -163,7 +163,7 @@ impl TopologyPass<'_> {
         while window.len() < rayon::current_num_threads()
             && let Some(bucket) = waiting.pop_front()
         {
-            if bucket.bytes() > 2 * self.target && bucket.range.end - bucket.range.start > 1 {
+            if bucket.bytes() > self.target && bucket.range.end - bucket.range.start > 1 {
                 for piece in bucket.split(&self.record, self.target, self.scratch)?.into_iter().rev() {
                     waiting.push_front(piece);
                 }

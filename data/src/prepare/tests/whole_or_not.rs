@@ -141,6 +141,45 @@ fn folders_of_others_are_left_alone() {
 }
 
 #[test]
+fn estimates_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = power_law(500, 9000, 6).dump(dir.path(), IdStyle::Dense).unwrap();
+    for (undirected, self_loops) in [(false, SelfLoops::Keep), (true, SelfLoops::Add)] {
+        let source = GraphSource { undirected, self_loops, ..plain.clone() };
+        let settings = settings(&dir.path().join("out"), 3);
+        let estimate = estimate(&source, &settings).unwrap();
+        let manifest = prepare(&source, &Modulo, &settings, &Silent).unwrap();
+        assert_eq!((estimate.nodes, estimate.edge_rows, estimate.feature_dim), (500, 9000, manifest.features.dim));
+        assert!(manifest.edges <= estimate.edges);
+        let bytes = |part: &PartitionInfo| {
+            part.topology.bytes + part.node_columns.bytes + part.features.map_or(0, |file| file.bytes)
+        };
+        let disk: u64 = manifest.partitions.iter().map(bytes).sum();
+        // Headers, at most two kibibytes a file, are not counted.
+        assert!(disk <= estimate.disk + 9 * 2048, "{disk} bytes, {} expected", estimate.disk);
+    }
+}
+
+#[test]
+fn dates_are_times() {
+    use arrow::array::{ArrayRef, Date32Array, TimestampMillisecondArray};
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = power_law(3, 0, 6).dump(dir.path(), IdStyle::Dense).unwrap();
+    source.edges = vec![dir.path().join("timed.parquet")];
+    source.columns.time = Some("when".into());
+    let times: [ArrayRef; 2] = [
+        std::sync::Arc::new(Date32Array::from(vec![19_000, 19_001])),
+        std::sync::Arc::new(TimestampMillisecondArray::from(vec![19_000, 19_001])),
+    ];
+    for when in times {
+        let columns = vec![("src", IdStyle::Dense.ids([0, 1])), ("dst", IdStyle::Dense.ids([2, 2])), ("when", when)];
+        crate::testing::write_parquet(&source.edges[0], columns, 10);
+        let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
+        assert_eq!(dataset.topology(0).unwrap().times().unwrap(), [19_000, 19_001]);
+    }
+}
+
+#[test]
 fn one_prepares_and_the_others_find_it_done() {
     let dir = tempfile::tempdir().unwrap();
     let source = power_law(300, 5000, 6).dump(dir.path(), IdStyle::Dense).unwrap();
