@@ -1,6 +1,6 @@
 //! Vectors of lanes: the smallest common face of AVX-512, AVX2 and plain arrays that the row loops need.
 //!
-//! Row loops are generic over an [`Isa`] and compiled once for each; [`super::dispatch`] picks at run time. Lanes are
+//! Row loops are generic over an instruction set and compiled once for each; the dispatcher picks at run time. Lanes are
 //! columns and never summed with each other, so every instruction set gives the same bits.
 
 use super::element::{Element, Real, load_plain};

@@ -66,10 +66,11 @@ pub fn mean_backward<A: Real>(
 /// The edge of each row and column whose source holds the largest number, the first of equals; [`NO_EDGE`] for none.
 ///
 /// # Panics
-/// As [`sum`].
+/// As [`sum`], and for 2³² − 1 edges or more.
 pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [u32]) {
     let rows = indptr.len() - 1;
     assert_eq!(out.len(), rows * width, "one row out for each row of edges");
+    assert!(indices.len() < NO_EDGE as usize, "an edge is told by 32 bits");
     if width == 0 {
         return;
     }
