@@ -5,6 +5,8 @@
 //! the same, bit for bit, for any number of threads.
 
 pub mod alloc;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod device;
 pub mod error;
 pub mod graph_block;
