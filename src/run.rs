@@ -29,7 +29,9 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
     spec.check_processes(size, dataset.manifest().parts())?;
-    let Some(train) = &spec.train else { return prepared_only(spec, options, prepared) };
+    let Some(train) = &spec.train else {
+        return prepared_only(spec, options, dataset.manifest().parts(), prepared);
+    };
 
     if seat.is_none() && options.processes > 1 {
         let mut launch = Launch::new(options.processes);
@@ -84,17 +86,20 @@ fn find_seat(spec: &Spec, options: &RunOptions) -> Result<Option<ClusterConfig>,
 }
 
 /// The summary of a pipeline that ends with the prepared dataset.
-fn prepared_only(spec: &Spec, options: &RunOptions, prepared: f64) -> Result<Outcome, Error> {
+fn prepared_only(spec: &Spec, options: &RunOptions, partitions: usize, prepared: f64) -> Result<Outcome, Error> {
     let summary = Summary {
         schema: SCHEMA,
         name: spec.name.clone(),
-        partitions: spec.parts(),
+        partitions,
         processes: 1,
         seconds: Seconds { prepare: prepared, ..Seconds::default() },
         versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
         ..Summary::default()
     };
-    summary.write(&options.run_dir)?;
+    let (dir, path) = (&options.run_dir, options.run_dir.join("pipeline.toml"));
+    std::fs::create_dir_all(dir).map_err(gnnflow_pipelines::Error::io("create", dir))?;
+    std::fs::write(&path, spec.resolved_toml()).map_err(gnnflow_pipelines::Error::io("write", &path))?;
+    summary.write(dir)?;
     Ok(Outcome::Done(Box::new(summary)))
 }
 

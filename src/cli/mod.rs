@@ -3,10 +3,10 @@
 //! stdout is data, stderr is talk. An error is one line `error: …` on stderr for each thing that is wrong, and the exit code
 //! says whose fault it is.
 
-mod check_device;
 mod generate;
 mod inspect;
 mod interrupt;
+mod prepare;
 mod reference;
 mod run;
 
@@ -40,10 +40,10 @@ port, device); 5 the cluster (a peer lost, stalled, refused); 70 a bug of ours; 
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Run),
+    Prepare(prepare::Prepare),
     Generate(generate::Generate),
     Inspect(inspect::Inspect),
     Reference(reference::Reference),
-    CheckDevice(check_device::CheckDevice),
 }
 
 /// A pipeline file and what to change in it.
@@ -84,10 +84,10 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
     let context = Context { json: args.json, talk, registry };
     let result = match args.command {
         Command::Run(command) => command.execute(context),
+        Command::Prepare(command) => command.execute(&context).map(|()| 0),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
-        Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
     };
     match result {
         Ok(code) => ExitCode::from(code),

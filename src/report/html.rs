@@ -1,7 +1,7 @@
 //! `report.html`: one file with everything in it, for a browser.
 
 use super::table::{metric_names, splits, stages};
-use super::{bytes, chart, count, seconds};
+use super::{bytes, chart, count, plural, seconds};
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
 use gnnflow_pipelines::{Error, Summary};
 use std::fmt::Write;
@@ -35,18 +35,17 @@ fn page(summary: &Summary, epochs: &[EpochRecord], pipeline: &str) -> Result<Str
     let name = escape(&summary.name);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title><style>{STYLE}</style></head>\n\
-         <body>\n<h1>{name}</h1>\n<p>{} partitions on {} processes of {} threads, {}.",
-        summary.partitions,
-        summary.processes,
-        summary.threads,
-        escape(&summary.device)
+         <body>\n<h1>{name}</h1>\n<p>{} on {}",
+        plural(summary.partitions, "partition"),
+        plural(summary.processes, "process"),
     );
     if summary.epochs > 0 {
-        let _ = write!(page, " {} epochs", summary.epochs);
+        let (threads, epochs) = (plural(summary.threads, "thread"), plural(summary.epochs, "epoch"));
+        let _ = write!(page, " of {threads}, {}; {epochs}", escape(&summary.device));
         let best = summary.best_epoch.map_or_else(String::new, |best| format!("; the model is that of epoch {best}"));
-        let _ = write!(page, "{best}.");
+        page.push_str(&best);
     }
-    page.push_str("</p>\n");
+    page.push_str(".</p>\n");
     metrics(&mut page, summary);
     for chart in charts(summary, epochs)?.into_iter().flatten() {
         page.push_str(&chart);

@@ -15,6 +15,15 @@ fn count(number: u64) -> String {
     groups.join(",")
 }
 
+/// `1 process`, `2 processes`.
+fn plural(number: usize, word: &str) -> String {
+    match number {
+        1 => format!("1 {word}"),
+        _ if word.ends_with('s') => format!("{number} {word}es"),
+        _ => format!("{number} {word}s"),
+    }
+}
+
 /// A size, to three digits.
 fn bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];

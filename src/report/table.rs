@@ -1,7 +1,7 @@
 //! The table that ends a run.
 
-use super::{bytes, count, seconds};
-use comfy_table::{CellAlignment, Table, presets};
+use super::{bytes, count, plural, seconds};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use gnnflow_pipelines::Summary;
 use gnnflow_pipelines::summary::Scores;
 use std::collections::BTreeSet;
@@ -10,9 +10,10 @@ use std::fmt::Write;
 /// What a run did, as text: metrics of each split, time of each stage, bytes moved, peak memory.
 pub fn table(summary: &Summary) -> String {
     let Summary { name, partitions, processes, threads, epochs, device, .. } = summary;
-    let mut text = format!("{name}: {partitions} partitions on {processes} processes of {threads} threads, {device}");
-    if summary.train.is_some() {
-        let _ = write!(text, "; {epochs} epochs");
+    let (partitions, processes) = (plural(*partitions, "partition"), plural(*processes, "process"));
+    let mut text = format!("{name}: {partitions} on {processes}");
+    if summary.epochs > 0 {
+        let _ = write!(text, " of {}, {device}; {}", plural(*threads, "thread"), plural(*epochs, "epoch"));
     }
     if let Some(best) = summary.best_epoch {
         let _ = write!(text, ", the best was {best}");
@@ -100,7 +101,9 @@ fn traffic(summary: &Summary) -> Option<Table> {
 
 fn empty(header: &[&str]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).set_header(header);
+    // One line below the header is enough.
+    table.load_preset(presets::NOTHING).set_header(header);
+    table.set_style(TableComponent::HeaderLines, '─').set_style(TableComponent::MiddleHeaderIntersections, '─');
     table
 }
 

@@ -32,10 +32,6 @@ pub struct Plan {
     pub topology: String,
     /// The folder of the prepared dataset.
     pub dataset: PathBuf,
-    /// Bytes of the prepared dataset.
-    pub disk_bytes: u64,
-    /// What preparing keeps in memory: `partition.memory` and 16 bytes a node for the arrays over all nodes.
-    pub prepare_bytes: u64,
     /// Each process.
     pub processes: Vec<Process>,
     /// The layers of the model.
@@ -140,16 +136,12 @@ impl Plan {
         let process =
             |rank| Process::new(spec, &graph, rank, placement.parts_of(rank), &layers, parameters, &training, local);
         let processes = (0..processes).map(process).collect();
-        let columns = graph.nodes * 16;
-        let bytes = |part: &PartSize| part.topology_bytes + part.feature_bytes;
         Ok(Self {
             name: spec.name.clone(),
             stages: stages(spec, &graph),
             method: spec.partition.method.clone(),
             topology: spec.partition.topology.to_string(),
             dataset: spec.dataset_folder().to_owned(),
-            disk_bytes: graph.parts.iter().map(bytes).sum::<u64>() + columns,
-            prepare_bytes: if graph.prepared { 0 } else { spec.partition.memory.0 + 16 * graph.nodes },
             graph,
             processes,
             layers,

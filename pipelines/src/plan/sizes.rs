@@ -2,13 +2,9 @@
 
 use crate::Error;
 use crate::spec::{FeatureDtype, Spec};
-use arrow::array::{Array, FixedSizeListArray, LargeListArray, ListArray};
-use arrow::datatypes::DataType;
 use gnnflow_data::Manifest;
-use gnnflow_data::source::GraphSource;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use gnnflow_data::prepare::{PrepareSettings, estimate};
 use serde::Serialize;
-use std::path::Path;
 
 /// What is known about the graph's size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,6 +23,10 @@ pub struct Sizes {
     pub classes: Option<u64>,
     /// Number of train nodes; unknown before labels and splits were read.
     pub train: Option<u64>,
+    /// Bytes of memory that preparing takes, at most; 0 when prepared.
+    pub prepare_bytes: u64,
+    /// Bytes of the dataset, and, when not prepared, of what preparing keeps beside it for a while; at most.
+    pub disk_bytes: u64,
     /// Each partition.
     pub parts: Vec<PartSize>,
 }
@@ -64,7 +64,8 @@ impl Sizes {
                 let generator = generate.generator();
                 let (nodes, rows) = generator.size();
                 let train = (nodes as f64 * generate.split.first().copied().unwrap_or(0.0)).ceil() as u64;
-                Ok(Self::ahead(spec, nodes, rows, generator.features(), Some(generator.classes()), Some(train)))
+                let edges = if spec.graph.undirected { 2 * rows } else { rows };
+                Ok(Self::ahead(spec, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }
             None => Self::from_footers(spec),
         }
@@ -79,6 +80,9 @@ impl Sizes {
             topology_bytes: part.topology.bytes,
             feature_bytes: part.features.map_or(0, |file| file.bytes),
         };
+        let files = |part: &gnnflow_data::dataset::PartitionInfo| {
+            part.topology.bytes + part.node_columns.bytes + part.features.map_or(0, |file| file.bytes)
+        };
         Self {
             prepared: true,
             nodes: manifest.nodes,
@@ -87,26 +91,26 @@ impl Sizes {
             feature_bytes: manifest.features.dtype.size(),
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
             train: Some(manifest.splits.train),
+            prepare_bytes: 0,
+            disk_bytes: manifest.partitions.iter().map(files).sum(),
             parts: manifest.partitions.iter().map(part).collect(),
         }
     }
 
     fn from_footers(spec: &Spec) -> Result<Self, Error> {
-        let Some(source) = spec.graph_source()? else {
-            return Err(Error::Bug("a pipeline without a source passed its checks".into()));
-        };
-        let count =
-            |files: Vec<std::path::PathBuf>| files.iter().map(|file| Ok(rows(file)?)).sum::<Result<u64, Error>>();
-        let node_files = source.node_files()?;
-        let width = width(&node_files[0], &source)?;
-        let (nodes, edge_rows) = (count(node_files)?, count(source.edge_files()?)?);
-        let train = source.split_fractions.map(|shares| (nodes as f64 * shares[0]).ceil() as u64);
-        Ok(Self::ahead(spec, nodes, edge_rows, width, source.num_classes.map(u64::from), train))
+        let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+        let parts = u32::try_from(spec.parts()).unwrap_or(u32::MAX);
+        let (out, memory, seed) = (spec.dataset_folder().to_owned(), spec.partition.memory.0, spec.partition.seed);
+        let found = estimate(&source, &PrepareSettings { parts, out, memory, seed })?;
+        let train = source.split_fractions.map(|shares| (found.nodes as f64 * shares[0]).ceil() as u64);
+        let mut sizes =
+            Self::ahead(spec, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
+        (sizes.prepare_bytes, sizes.disk_bytes) = (found.memory, found.disk + found.scratch);
+        Ok(sizes)
     }
 
     /// Before there is a dataset: partitions of equal size, as `random` and `range` make them.
-    fn ahead(spec: &Spec, nodes: u64, rows: u64, features: usize, classes: Option<u64>, train: Option<u64>) -> Self {
-        let edges = if spec.graph.undirected { 2 * rows } else { rows };
+    fn ahead(spec: &Spec, nodes: u64, edges: u64, features: usize, classes: Option<u64>, train: Option<u64>) -> Self {
         let feature_bytes = match spec.graph.feature_dtype {
             FeatureDtype::F32 => 4,
             FeatureDtype::F16 | FeatureDtype::Bf16 => 2,
@@ -123,40 +127,20 @@ impl Sizes {
                 feature_bytes: nodes * (features * feature_bytes) as u64,
             }
         };
-        let parts = (0..parts).map(one).collect();
-        Self { prepared: false, nodes, edges, features, feature_bytes, classes, train, parts }
+        let parts: Vec<PartSize> = (0..parts).map(one).collect();
+        let disk_bytes = 21 * nodes + parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum::<u64>();
+        let prepare_bytes = spec.partition.memory.0 + 21 * nodes;
+        Self {
+            prepared: false,
+            nodes,
+            edges,
+            features,
+            feature_bytes,
+            classes,
+            train,
+            prepare_bytes,
+            disk_bytes,
+            parts,
+        }
     }
-}
-
-/// Rows of a Parquet file, by its footer.
-fn rows(path: &Path) -> gnnflow_data::Result<u64> {
-    let file = std::fs::File::open(path).map_err(gnnflow_data::Error::io(path, "open"))?;
-    let footer = ArrowReaderMetadata::load(&file, Default::default()).map_err(|error| broken(path, error))?;
-    Ok(footer.metadata().file_metadata().num_rows().max(0) as u64)
-}
-
-/// Width of a node's features, by the schema and, for lists of any length, the first row.
-fn width(path: &Path, source: &GraphSource) -> gnnflow_data::Result<usize> {
-    let file = std::fs::File::open(path).map_err(gnnflow_data::Error::io(path, "open"))?;
-    let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|error| broken(path, error))?;
-    let names: Vec<&str> = source.columns.features.iter().map(String::as_str).collect();
-    let mask = parquet::arrow::ProjectionMask::columns(builder.parquet_schema(), names.iter().copied());
-    let mut reader =
-        builder.with_projection(mask).with_batch_size(1).with_limit(1).build().map_err(|error| broken(path, error))?;
-    let Some(first) = reader.next().transpose().map_err(|error| broken(path, error))? else { return Ok(0) };
-    let of = |column: &dyn Array| match column.data_type() {
-        DataType::FixedSizeList(..) => {
-            column.as_any().downcast_ref::<FixedSizeListArray>().map_or(1, |list| list.value_length() as usize)
-        }
-        DataType::List(_) => column.as_any().downcast_ref::<ListArray>().map_or(1, |list| list.value(0).len()),
-        DataType::LargeList(_) => {
-            column.as_any().downcast_ref::<LargeListArray>().map_or(1, |list| list.value(0).len())
-        }
-        _ => 1,
-    };
-    Ok(first.columns().iter().map(|column| of(column.as_ref())).sum())
-}
-
-fn broken(path: &Path, error: impl ToString) -> gnnflow_data::Error {
-    gnnflow_data::Error::NotParquet { path: path.into(), reason: error.to_string() }
 }

@@ -32,12 +32,12 @@ impl fmt::Display for Plan {
             graph.classes.map_or("classes unknown yet".into(), |classes| format!("{} classes", count(classes)));
         let (nodes, edges) = (count(graph.nodes), count(graph.edges));
         writeln!(f, "graph       {nodes} nodes, {at_most}{edges} edges, {} features, {classes}", graph.features)?;
-        let (folder, disk) = (self.dataset.display(), bytes(self.disk_bytes));
+        let (folder, disk) = (self.dataset.display(), bytes(graph.disk_bytes));
         writeln!(f, "dataset     {folder}, {at_most}{disk}{not_yet}")?;
         let method = if graph.prepared { String::new() } else { format!(" by \"{}\"", self.method) };
         writeln!(f, "partitions  {}{method}, topology {}", graph.parts.len(), self.topology)?;
-        if self.prepare_bytes > 0 {
-            writeln!(f, "prepare     at most {} of memory", bytes(self.prepare_bytes))?;
+        if graph.prepare_bytes > 0 {
+            writeln!(f, "prepare     at most {} of memory", bytes(graph.prepare_bytes))?;
         }
         if !self.layers.is_empty() {
             let widths: Vec<String> = self.layers.iter().map(|layer| layer.output.to_string()).collect();

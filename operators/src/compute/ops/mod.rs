@@ -23,8 +23,6 @@ pub use softmax_loss::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
     log_softmax,
 };
-#[cfg(feature = "cuda")]
-pub(super) use weighted::split;
 pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
@@ -43,7 +41,7 @@ fn gradient_of(argument: &Tensor, make: impl FnOnce() -> Result<Tensor>) -> Resu
 }
 
 /// Fails unless `found` is `wanted`.
-pub(super) fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
+fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
     if found != wanted {
         bail!("{op}: {found} {what} where {wanted} belong");
     }

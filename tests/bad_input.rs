@@ -1,0 +1,217 @@
+//! Bad input data, from outside: one line that names what is wrong, exit code 3, and nothing that looks like a dataset.
+
+mod common;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::Float32Type;
+use common::Place;
+use parquet::arrow::ArrowWriter;
+use std::sync::Arc;
+
+/// Writes a Parquet file of these columns.
+fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
+    let batch =
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap();
+    place.write(name, "");
+    let file = std::fs::File::create(place.path(name)).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn ints(values: &[i64]) -> ArrayRef {
+    Arc::new(Int64Array::from(values.to_vec()))
+}
+
+fn words(values: &[&str]) -> ArrayRef {
+    Arc::new(StringArray::from(values.to_vec()))
+}
+
+fn rows(values: &[&[f32]]) -> ArrayRef {
+    let rows = values.iter().map(|row| Some(row.iter().map(|&x| Some(x))));
+    Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
+}
+
+/// The columns of a node file that is as it should be: six nodes, two classes, every split.
+fn good_nodes() -> Vec<(&'static str, ArrayRef)> {
+    vec![
+        ("node_id", ints(&[10, 11, 12, 13, 14, 15])),
+        ("features", rows(&[&[1.0, 0.0], &[0.0, 1.0], &[1.0, 1.0], &[0.5, 0.5], &[0.0, 0.0], &[2.0, 1.0]])),
+        ("label", ints(&[0, 1, 0, 1, 0, 1])),
+        ("split", words(&["train", "train", "val", "val", "test", "test"])),
+    ]
+}
+
+fn good_edges() -> Vec<(&'static str, ArrayRef)> {
+    vec![("src", ints(&[10, 11, 12, 13, 14])), ("dst", ints(&[11, 12, 13, 14, 15]))]
+}
+
+/// The same columns with one replaced, or, without an array, left out.
+fn with(
+    mut columns: Vec<(&'static str, ArrayRef)>,
+    name: &str,
+    array: Option<ArrayRef>,
+) -> Vec<(&'static str, ArrayRef)> {
+    let at = columns.iter().position(|(column, _)| *column == name).unwrap();
+    match array {
+        Some(array) => columns[at].1 = array,
+        None => drop(columns.remove(at)),
+    }
+    columns
+}
+
+const GRAPH: &str =
+    "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\n[partition]\nparts = 2\n";
+
+/// A folder with a graph of these columns.
+fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> Place {
+    let place = Place::new();
+    parquet(&place, "nodes.parquet", nodes);
+    parquet(&place, "edges.parquet", edges);
+    place.write("p.toml", GRAPH);
+    place
+}
+
+/// Preparing fails as the user's fault, names `words`, and leaves no dataset.
+fn refused(place: &Place, words: &[&str]) {
+    let errors = place.fail(&["prepare", "p.toml", "--out", "prepared", "--quiet"], 3, words);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(!place.path("prepared").exists(), "{words:?}: something was left behind");
+}
+
+#[test]
+fn a_good_graph_is_prepared() {
+    let place = graph(good_nodes(), good_edges());
+    place.succeed(&["prepare", "p.toml", "--out", "prepared"]);
+    assert!(place.path("prepared/manifest.json").is_file());
+    let quality: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(place.path("prepared/partition.json")).unwrap()).unwrap();
+    for key in ["method", "parts", "edge_cut", "replication_factor", "balance", "seconds", "peak_rss_bytes"] {
+        assert!(!quality[key].is_null(), "{key}: {quality}");
+    }
+    let found: serde_json::Value = serde_json::from_str(&place.succeed(&["inspect", "prepared", "--json"])).unwrap();
+    assert_eq!((&found["kind"], &found["manifest"]["nodes"]), (&"dataset".into(), &6.into()), "{found}");
+}
+
+#[test]
+fn files_that_are_missing_or_cut_off() {
+    let place = graph(good_nodes(), good_edges());
+    std::fs::remove_file(place.path("edges.parquet")).unwrap();
+    refused(&place, &["edges.parquet"]);
+    parquet(&place, "edges.parquet", good_edges());
+    for file in ["nodes.parquet", "edges.parquet"] {
+        let whole = std::fs::read(place.path(file)).unwrap();
+        for length in [0, 3, whole.len() / 2, whole.len() - 1] {
+            place.write(file, &whole[..length]);
+            refused(&place, &[file]);
+        }
+        place.write(file, &whole);
+    }
+    place.succeed(&["prepare", "p.toml", "--out", "prepared"]);
+}
+
+#[test]
+fn columns_that_are_missing_or_of_another_type() {
+    for (column, key) in [("node_id", "id"), ("features", "features"), ("label", "label"), ("split", "split")] {
+        let place = graph(good_nodes(), good_edges());
+        place.write("p.toml", GRAPH.replace("undirected", &format!("columns = {{ {key} = '{column}x' }}\nundirected")));
+        refused(&place, &["nodes.parquet", &format!("{column}x"), &format!("did you mean \"{column}\"")]);
+    }
+    refused(&graph(good_nodes(), with(good_edges(), "dst", None)), &["edges.parquet", "dst"]);
+    refused(&graph(with(good_nodes(), "features", Some(words(&["a"; 6]))), good_edges()), &["features"]);
+    let halves: ArrayRef = Arc::new(Float32Array::from(vec![0.5; 6]));
+    refused(&graph(with(good_nodes(), "node_id", Some(halves)), good_edges()), &["node_id"]);
+    refused(&graph(good_nodes(), with(good_edges(), "src", Some(words(&["10"; 5])))), &["src"]);
+}
+
+#[test]
+fn nulls_and_numbers_that_are_none() {
+    let null: ArrayRef = Arc::new(Int64Array::from(vec![Some(10), Some(11), None, Some(13), Some(14), Some(15)]));
+    refused(&graph(with(good_nodes(), "node_id", Some(null)), good_edges()), &["node_id", "row 2"]);
+    let null: ArrayRef = Arc::new(Int64Array::from(vec![Some(10), Some(11), Some(12), None, Some(14)]));
+    refused(&graph(good_nodes(), with(good_edges(), "src", Some(null))), &["edges.parquet", "src", "row 3"]);
+    let nan = rows(&[&[1.0, 0.0], &[0.0, f32::NAN], &[1.0, 1.0], &[0.5, 0.5], &[0.0, 0.0], &[2.0, 1.0]]);
+    refused(&graph(with(good_nodes(), "features", Some(nan)), good_edges()), &["features", "row 1"]);
+    let null = ListArray::from_iter_primitive::<Float32Type, _, _>(
+        (0..6).map(|i| (i != 4).then_some(vec![Some(1.0), Some(2.0)])),
+    );
+    refused(&graph(with(good_nodes(), "features", Some(Arc::new(null))), good_edges()), &["features", "row 4"]);
+}
+
+#[test]
+fn nodes_and_edges_that_do_not_fit_together() {
+    refused(
+        &graph(good_nodes(), with(good_edges(), "dst", Some(ints(&[11, 12, 99, 14, 15])))),
+        &["edges.parquet", "99", "row 2"],
+    );
+    refused(
+        &graph(with(good_nodes(), "node_id", Some(ints(&[10, 11, 12, 13, 14, 10]))), good_edges()),
+        &["10", "row 5"],
+    );
+    let place = graph(good_nodes(), good_edges());
+    place.write("p.toml", GRAPH.replace("undirected", "self_loops = 'fail'\nundirected"));
+    parquet(&place, "edges.parquet", with(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
+    refused(&place, &["13", "row 3"]);
+    place.write("p.toml", GRAPH.replace("undirected", "duplicates = 'fail'\nundirected"));
+    parquet(
+        &place,
+        "edges.parquet",
+        with(with(good_edges(), "src", Some(ints(&[10, 11, 12, 12, 14]))), "dst", Some(ints(&[11, 12, 13, 13, 15]))),
+    );
+    refused(&place, &["12", "13"]);
+}
+
+#[test]
+fn labels_and_splits_out_of_range() {
+    let place = graph(good_nodes(), good_edges());
+    place.write("p.toml", GRAPH.replace("undirected", "num_classes = 2\nundirected"));
+    parquet(&place, "nodes.parquet", with(good_nodes(), "label", Some(ints(&[0, 1, 0, 7, 0, 1]))));
+    refused(&place, &["label", "7", "row 3"]);
+    refused(&graph(with(good_nodes(), "label", Some(ints(&[0, 1, -5, 1, 0, 1]))), good_edges()), &["label", "-5"]);
+    let odd = words(&["train", "train", "val", "val", "test", "tset"]);
+    refused(&graph(with(good_nodes(), "split", Some(odd)), good_edges()), &["split", "tset", "row 5"]);
+}
+
+#[test]
+fn features_whose_width_changes() {
+    let odd = rows(&[&[1.0, 0.0], &[0.0, 1.0], &[1.0, 1.0, 3.0], &[0.5, 0.5], &[0.0, 0.0], &[2.0, 1.0]]);
+    refused(&graph(with(good_nodes(), "features", Some(odd)), good_edges()), &["features", "row 2"]);
+    // The same between the files of a folder.
+    let place = graph(good_nodes(), good_edges());
+    std::fs::remove_file(place.path("nodes.parquet")).unwrap();
+    let more = with(
+        with(good_nodes(), "features", Some(rows(&[&[1.0, 0.0, 3.0][..]; 6]))),
+        "node_id",
+        Some(ints(&[20, 21, 22, 23, 24, 25])),
+    );
+    parquet(&place, "nodes.parquet/a.parquet", good_nodes());
+    parquet(&place, "nodes.parquet/b.parquet", more);
+    refused(&place, &["b.parquet", "features"]);
+}
+
+#[test]
+fn datasets_of_other_versions_and_other_inputs() {
+    let place = graph(good_nodes(), good_edges());
+    place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
+    let manifest = std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap();
+    place.write("q.toml", "[graph]\ndataset = 'prepared'\n");
+    place.succeed(&["run", "q.toml", "--dry-run"]);
+
+    // Given as such, a dataset of another version is refused; as the result of preparing, it is made anew.
+    let other = manifest.replacen("\"schema\": 1", "\"schema\": 7", 1);
+    assert_ne!(other, manifest);
+    place.write("prepared/manifest.json", other);
+    place.fail(&["run", "q.toml", "--dry-run"], 3, &["prepared", "version 7"]);
+    place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
+    assert_eq!(std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap(), manifest);
+
+    // Other inputs: the graph has changed since.
+    parquet(&place, "edges.parquet", with(good_edges(), "dst", Some(ints(&[12, 12, 13, 14, 15]))));
+    place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
+    assert_ne!(std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap(), manifest);
+
+    // A folder with something else in it is left alone.
+    place.write("mine/letter.txt", "dear");
+    place.fail(&["prepare", "p.toml", "--out", "mine"], 4, &["mine"]);
+    assert_eq!(std::fs::read_dir(place.path("mine")).unwrap().count(), 1);
+}

@@ -1,0 +1,70 @@
+//! Every ready-made pipeline runs, on one process and on several, and does what its first lines say.
+
+mod common;
+
+use common::{Place, ready_made};
+use serde_json::Value;
+use std::path::Path;
+
+/// Copies a ready-made pipeline into `place`, so that its dataset lands there too.
+fn copy(place: &Place, file: &Path) -> String {
+    let name = file.file_name().unwrap().to_str().unwrap().to_owned();
+    place.write(&name, std::fs::read(file).unwrap());
+    name
+}
+
+fn summary(place: &Place, run: &str) -> Value {
+    let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+#[test]
+fn there_are_some_and_all_have_a_plan() {
+    let files = ready_made();
+    assert!(files.len() >= 4, "{files:?}");
+    let place = Place::new();
+    for file in files {
+        let name = copy(&place, &file);
+        let stem = name.trim_end_matches(".toml");
+        assert!(place.succeed(&["run", &name, "--dry-run"]).starts_with(&format!("plan        {stem}\n")));
+    }
+}
+
+#[test]
+fn all_of_them_run_and_leave_what_they_promise() {
+    for file in ready_made() {
+        let place = Place::new();
+        let name = copy(&place, &file);
+        let text = place.succeed(&["run", &name, "--run-dir", "run"]);
+        let summary = summary(&place, "run");
+        assert_eq!(summary["schema"], 1);
+        let stem = name.trim_end_matches(".toml");
+        assert!(text.starts_with(&format!("{stem}: ")), "{text}");
+        assert!(place.path("run/report.html").is_file() && place.path("run/pipeline.toml").is_file());
+        let spec = std::fs::read_to_string(&file).unwrap();
+        assert_eq!(place.path("run/metrics.jsonl").is_file(), spec.contains("\n[train]\n"), "{name}");
+        assert_eq!(place.path("run/predictions.parquet").is_file(), spec.contains("\npredictions = true"), "{name}");
+        assert_eq!(place.path("run/embeddings.parquet").is_file(), spec.contains("\nembeddings = true"), "{name}");
+        // The resolved pipeline is one that runs, from anywhere.
+        place.succeed(&["run", "run/pipeline.toml", "--dry-run"]);
+        // And inspect knows a run when it sees one.
+        assert!(place.succeed(&["inspect", "run"]).starts_with(&format!("{stem}: ")));
+    }
+}
+
+#[test]
+fn the_quickstart_learns_more_than_its_features_tell_and_the_same_on_four_processes() {
+    let file = ready_made().into_iter().find(|file| file.ends_with("quickstart.toml")).unwrap();
+    let place = Place::new();
+    let name = copy(&place, &file);
+    place.succeed(&["run", &name, "--run-dir", "one", "--quiet"]);
+    place.succeed(&["run", &name, "--run-dir", "four", "--quiet", "--processes", "4"]);
+    place.succeed(&["run", &name, "--run-dir", "mlp", "--quiet", "--set", "model.kind=mlp"]);
+    let (one, four, mlp) = (summary(&place, "one"), summary(&place, "four"), summary(&place, "mlp"));
+    for hash in ["model_sha256", "predictions_sha256"] {
+        assert!(one[hash].is_string());
+        assert_eq!(one[hash], four[hash], "{hash}");
+    }
+    let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy(&one) > accuracy(&mlp) + 0.1, "sage {}, mlp {}", accuracy(&one), accuracy(&mlp));
+}
