@@ -70,6 +70,12 @@ impl Key {
         name.bytes().fold(self.fold(name.len() as u64), |key, byte| key.fold(u64::from(byte)))
     }
 
+    /// The key as a number, for machines that draw by the same hash elsewhere: `hash(bits + i · 0x9e3779b97f4a7c15)`.
+    #[inline(always)]
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
     /// Draw `i`: 64 uniform bits.
     #[inline(always)]
     pub const fn draw(self, i: u64) -> u64 {

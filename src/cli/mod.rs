@@ -3,6 +3,7 @@
 //! stdout is data, stderr is talk. An error is one line `error: …` on stderr for each thing that is wrong, and the exit code
 //! says whose fault it is.
 
+mod check_device;
 mod generate;
 mod inspect;
 mod interrupt;
@@ -44,6 +45,7 @@ enum Command {
     Generate(generate::Generate),
     Inspect(inspect::Inspect),
     Reference(reference::Reference),
+    CheckDevice(check_device::CheckDevice),
 }
 
 /// A pipeline file and what to change in it.
@@ -88,6 +90,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
+        Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
     };
     match result {
         Ok(code) => ExitCode::from(code),

@@ -19,8 +19,9 @@ pub fn device(name: &str) -> Result<Device> {
     let refuse = |why: String| Error::Device { name: name.to_owned(), why };
     match name {
         "cpu" => Ok(Device::Cpu),
-        // One explicit stream for all host threads: on the default stream each thread would have its own.
-        "cuda" if cfg!(feature = "cuda") => Device::new_cuda_with_stream(0).map_err(|e| refuse(e.to_string())),
+        #[cfg(feature = "cuda")]
+        "cuda" => super::cuda::open().map_err(refuse),
+        #[cfg(not(feature = "cuda"))]
         "cuda" => Err(refuse("this build has no CUDA; build with `--features cuda` (docs/cuda.md)".to_owned())),
         _ => Err(refuse("not a device; there are \"cpu\" and \"cuda\"".to_owned())),
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use candle_core::{Device, DeviceLocation, Tensor};
+use candle_core::{DType, Device, DeviceLocation, Tensor};
 
 use crate::block::Block;
 use crate::kernel::transpose::{Transpose, transpose};
@@ -122,7 +122,11 @@ impl GraphBlock {
         if let Some(copy) = devices.get(&key) {
             return Ok(copy.clone());
         }
-        let upload = |values: &[u32]| Tensor::from_slice(values, values.len(), device);
+        // A GPU gives no memory of no size; the one number too many is never read.
+        let upload = |values: &[u32]| match values.len() {
+            0 => Tensor::zeros(1, DType::U32, device)?.narrow(0, 0, 0),
+            n => Tensor::from_slice(values, n, device),
+        };
         let mut destinations = Vec::with_capacity(self.num_edges());
         for (i, w) in self.block.indptr().windows(2).enumerate() {
             destinations.extend((w[0]..w[1]).map(|_| i as u32));
@@ -136,9 +140,55 @@ impl GraphBlock {
             by_source_indptr: upload(&by_source.indptr)?,
             by_source_indices: upload(&by_source.indices)?,
             by_source_edges: upload(&by_source.edges)?,
-            inverse_degrees: Tensor::from_slice(&inverse, inverse.len(), device)?,
+            inverse_degrees: match inverse.len() {
+                0 => Tensor::zeros(1, DType::F32, device)?.narrow(0, 0, 0)?,
+                n => Tensor::from_slice(&inverse, n, device)?,
+            },
         });
         devices.insert(key, copy.clone());
         Ok(copy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_has_every_edge_both_ways() -> Result<()> {
+        let blocks = [
+            Block::new(3, 4, vec![0, 2, 2, 5], vec![3, 0, 1, 1, 2]),
+            Block::new(2, 3, vec![0; 3], Vec::new()),
+            Block::new(0, 0, vec![0], Vec::new()),
+        ];
+        for block in blocks {
+            let block = GraphBlock::new(block);
+            let on = block.on(&Device::Cpu)?;
+            let integers = |tensor: &Tensor| Ok::<_, super::super::Error>(tensor.to_vec1::<u32>()?);
+            let (indptr, sources) = (integers(&on.indptr)?, integers(&on.indices)?);
+            let (destinations, inverse) = (integers(&on.destinations)?, on.inverse_degrees.to_vec1::<f32>()?);
+            let (by_source, to, edges) =
+                (integers(&on.by_source_indptr)?, integers(&on.by_source_indices)?, integers(&on.by_source_edges)?);
+            assert_eq!([sources.len(), destinations.len(), to.len(), edges.len()], [block.num_edges(); 4]);
+            assert_eq!(
+                [indptr.len(), inverse.len() + 1, by_source.len()],
+                [block.num_dst() + 1, block.num_dst() + 1, block.num_src() + 1,]
+            );
+            for row in 0..block.num_dst() {
+                let places = indptr[row] as usize..indptr[row + 1] as usize;
+                assert!(places.clone().all(|e| destinations[e] as usize == row));
+                assert_eq!(&sources[places.clone()], block.block().neighbors(row));
+                let degree = places.len() as f32;
+                assert_eq!(inverse[row], if places.is_empty() { 0.0 } else { 1.0 / degree });
+            }
+            for source in 0..block.num_src() {
+                for place in by_source[source] as usize..by_source[source + 1] as usize {
+                    let edge = edges[place] as usize;
+                    assert_eq!((sources[edge] as usize, destinations[edge]), (source, to[place]));
+                }
+            }
+            assert!(Arc::ptr_eq(&on, &block.on(&Device::Cpu)?), "copied once");
+        }
+        Ok(())
     }
 }

@@ -5,6 +5,9 @@
 //! the same, bit for bit, for any number of threads.
 
 pub mod alloc;
+mod check_device;
+#[cfg(feature = "cuda")]
+mod cuda;
 pub mod device;
 pub mod error;
 pub mod graph_block;
@@ -17,6 +20,7 @@ pub mod ops;
 pub mod optimizer;
 pub mod params;
 
+pub use check_device::{Comparison, DeviceReport, check_device};
 pub use device::device;
 pub use error::{Error, Result};
 pub use graph_block::GraphBlock;

@@ -1,8 +1,12 @@
 //! Activation and dropout in one pass, bias, column sums, widening.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor};
 
 use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::kernel::element::Element;
 use crate::kernel::elementwise::{self, Activation, Dropout};
 
@@ -78,6 +82,11 @@ impl CustomOp1 for Activate {
         Ok((out, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::activate(self, x, layout)
+    }
+
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         gradient_of(x, || x.apply_op2_no_bwd(&gradient.contiguous()?, &ActivateBackward(self.clone())))
     }
@@ -97,6 +106,11 @@ impl CustomOp2 for ActivateBackward {
         });
         Ok((out, lx.shape().clone()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::activate_backward(self, a, la, b, lb)
+    }
 }
 
 impl CustomOp2 for AddBias {
@@ -113,6 +127,11 @@ impl CustomOp2 for AddBias {
             store(out)
         });
         Ok((out, lx.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::add_bias(self, a, la, b, lb)
     }
 
     fn bwd(&self, x: &Tensor, bias: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -133,5 +152,10 @@ impl CustomOp1 for ColumnSum {
             store(out)
         });
         Ok((out, width.into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::column_sum(self, x, layout)
     }
 }

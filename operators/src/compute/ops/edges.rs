@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::{elements, expect, gradient_of, room, store, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::compute::graph_block::GraphBlock;
 use crate::kernel::{edge_add as add, edge_softmax as softmax, segment};
 
@@ -91,6 +95,11 @@ impl CustomOp2 for EdgeAdd {
         Ok((out, (block.num_edges(), heads).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::edge_add(self, a, la, b, lb)
+    }
+
     fn bwd(&self, left: &Tensor, right: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let sum = |side| edge_sum(&self.block, g, side);
         Ok((gradient_of(left, || sum(Side::Source))?, gradient_of(right, || sum(Side::Destination))?))
@@ -114,6 +123,11 @@ impl CustomOp1 for EdgeSoftmax {
         Ok((out, layout.shape().clone()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::edge_softmax(self, x, layout)
+    }
+
     fn bwd(&self, z: &Tensor, result: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
         let backward = EdgeSoftmaxBackward { block: self.block.clone() };
         gradient_of(z, || result.apply_op2_no_bwd(&g.contiguous()?, &backward))
@@ -134,6 +148,11 @@ impl CustomOp2 for EdgeSoftmaxBackward {
             store(out)
         });
         Ok((out, la.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::edge_softmax_backward(self, a, la, b, lb)
     }
 }
 
@@ -159,5 +178,10 @@ impl CustomOp1 for EdgeSum {
             store(out)
         });
         Ok((out, (rows, heads).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::edge_sum(self, x, layout)
     }
 }

@@ -1,8 +1,12 @@
 //! Rows of several heads: a dot product with a vector per head, and the mean over heads.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::{elements, expect, gradient_of, room, store, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::kernel::heads;
 
 /// `(x [N, H·F], a [H, F])` → `[N, H]`: `x[n, h, :] · a[h, :]`.
@@ -64,6 +68,11 @@ impl CustomOp2 for HeadDot {
         Ok((out, (rows, heads).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::head_dot(self, a, la, b, lb)
+    }
+
     fn bwd(&self, x: &Tensor, a: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let g = g.contiguous()?;
         let dx = gradient_of(x, || a.apply_op2_no_bwd(&g, &HeadDotRows))?;
@@ -86,6 +95,11 @@ impl CustomOp2 for HeadDotRows {
         });
         Ok((out, (rows, heads * width).into()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::head_dot_rows(self, a, la, b, lb)
+    }
 }
 
 impl CustomOp2 for HeadDotVectors {
@@ -102,6 +116,11 @@ impl CustomOp2 for HeadDotVectors {
             store(out)
         });
         Ok((out, (heads, columns / heads).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::head_dot_vectors(self, a, la, b, lb)
     }
 }
 
@@ -124,6 +143,11 @@ impl CustomOp1 for HeadMean {
         Ok((out, (rows, width).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::head_mean(self, x, layout)
+    }
+
     fn bwd(&self, x: &Tensor, _: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
         gradient_of(x, || g.contiguous()?.apply_op1_no_bwd(&HeadMeanBackward { heads: self.heads }))
     }
@@ -142,5 +166,10 @@ impl CustomOp1 for HeadMeanBackward {
             store(out)
         });
         Ok((out, (rows, self.heads * width).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::head_mean_backward(self, x, layout)
     }
 }

@@ -4,10 +4,14 @@
 //! that is the long one, whose products are added up in order. rayon shares the panels out and each goes through single-threaded
 //! `gemm`, so that the bits do not depend on the number of threads.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
 use rayon::prelude::*;
 
 use super::{column_sum, elements, expect, gradient_of, store, widen, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 
 /// Rows of one task when results have many rows, and summed rows of one task when they are few.
 const PANEL: usize = 512;
@@ -85,6 +89,19 @@ impl CustomOp3 for Linear {
         Ok((out, (rows, columns).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        la: &Layout,
+        b: &CudaStorage,
+        lb: &Layout,
+        c: &CudaStorage,
+        lc: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::linear(self, (a, la), (b, lb), (c, lc))
+    }
+
     fn bwd(
         &self,
         x: &Tensor,
@@ -118,6 +135,11 @@ impl CustomOp2 for MatMul {
             store(if self.transpose_a { summed_product(a, b, dims) } else { rows_product(a, b, dims, None) })
         });
         Ok((out, (rows, columns).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::matmul(self, a, la, b, lb)
     }
 
     fn bwd(&self, a: &Tensor, b: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {

@@ -4,9 +4,13 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
 use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::compute::graph_block::GraphBlock;
 use crate::kernel::element::Element;
 use crate::kernel::segment;
@@ -57,6 +61,11 @@ impl CustomOp1 for Argmax {
         });
         Ok((store(out), (block.num_dst(), width).into()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::argmax(self, x, layout)
+    }
 }
 
 impl CustomOp2 for Pick {
@@ -75,6 +84,11 @@ impl CustomOp2 for Pick {
             store(out)
         });
         Ok((out, (rows, width).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::pick(self, a, la, b, lb)
     }
 
     fn bwd(&self, x: &Tensor, arg: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -97,5 +111,10 @@ impl CustomOp2 for PickBackward {
             store(out)
         });
         Ok((out, (self.block.num_src(), width).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::pick_backward(self, a, la, b, lb)
     }
 }

@@ -23,6 +23,8 @@ pub use softmax_loss::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
     log_softmax,
 };
+#[cfg(feature = "cuda")]
+pub(super) use weighted::split;
 pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
@@ -41,7 +43,7 @@ fn gradient_of(argument: &Tensor, make: impl FnOnce() -> Result<Tensor>) -> Resu
 }
 
 /// Fails unless `found` is `wanted`.
-fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
+pub(super) fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
     if found != wanted {
         bail!("{op}: {found} {what} where {wanted} belong");
     }

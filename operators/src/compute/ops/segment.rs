@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
 use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::compute::graph_block::GraphBlock;
 use crate::kernel::element::Element;
 use crate::kernel::segment;
@@ -73,6 +77,11 @@ impl CustomOp1 for SegmentReduce {
         Ok((out, (block.num_dst(), width).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::segment_reduce(self, x, layout)
+    }
+
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let Self { block, reduce } = self.clone();
         gradient_of(x, || gradient.contiguous()?.apply_op1_no_bwd(&SegmentReduceBackward { block, reduce }))
@@ -98,6 +107,11 @@ impl CustomOp1 for SegmentReduceBackward {
             store(out)
         });
         Ok((out, (self.block.num_src(), width).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::segment_reduce_backward(self, x, layout)
     }
 }
 

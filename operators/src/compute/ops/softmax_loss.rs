@@ -1,8 +1,12 @@
 //! Losses as operations: sums over rows as an `f64` scalar; and log-softmax.
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::{elements, expect, gradient_of, room, store, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::kernel::loss;
 
 /// `(logits [N, C], labels u32 [N])` → `f64` scalar: `Σ −log softmax(logits)[label]`.
@@ -55,6 +59,11 @@ impl CustomOp2 for CrossEntropy {
         })))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::cross_entropy(self, a, la, b, lb)
+    }
+
     fn bwd(&self, x: &Tensor, y: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         Ok((gradient_of(x, || x.apply_op3_no_bwd(y, g, &CrossEntropyBackward))?, None))
     }
@@ -84,6 +93,19 @@ impl CustomOp3 for CrossEntropyBackward {
         });
         Ok((out, lx.shape().clone()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        la: &Layout,
+        b: &CudaStorage,
+        lb: &Layout,
+        c: &CudaStorage,
+        lc: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::cross_entropy_backward(self, (a, la), (b, lb), (c, lc))
+    }
 }
 
 impl CustomOp2 for BinaryCrossEntropy {
@@ -98,6 +120,11 @@ impl CustomOp2 for BinaryCrossEntropy {
             let (x, y) = (elements::<T>(x, lx, self.name())?, elements::<T>(y, ly, self.name())?);
             loss::binary_cross_entropy(x, y, labels)
         })))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::binary_cross_entropy(self, a, la, b, lb)
     }
 
     fn bwd(&self, x: &Tensor, y: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
@@ -129,6 +156,19 @@ impl CustomOp3 for BinaryCrossEntropyBackward {
         });
         Ok((out, lx.shape().clone()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        la: &Layout,
+        b: &CudaStorage,
+        lb: &Layout,
+        c: &CudaStorage,
+        lc: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::binary_cross_entropy_backward(self, (a, la), (b, lb), (c, lc))
+    }
 }
 
 impl CustomOp1 for LogSoftmax {
@@ -145,6 +185,11 @@ impl CustomOp1 for LogSoftmax {
             store(out)
         });
         Ok((out, layout.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::log_softmax(self, x, layout)
     }
 
     fn bwd(&self, x: &Tensor, result: &Tensor, g: &Tensor) -> Result<Option<Tensor>> {
@@ -166,5 +211,10 @@ impl CustomOp2 for LogSoftmaxBackward {
             store(out)
         });
         Ok((out, lr.shape().clone()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::log_softmax_backward(self, a, la, b, lb)
     }
 }

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+#[cfg(feature = "cuda")]
+use crate::compute::cuda;
 use crate::compute::graph_block::GraphBlock;
 use crate::kernel::element::Element;
 use crate::kernel::weighted;
@@ -44,7 +48,7 @@ pub fn weighted_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
 }
 
 /// Heads and columns of a head.
-fn split(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
+pub(in crate::compute) fn split(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
     if heads == 0 || !columns.is_multiple_of(heads) {
         bail!("{op}: {columns} columns are not {heads} heads");
     }
@@ -72,6 +76,11 @@ impl CustomOp2 for WeightedSum {
         Ok((out, (block.num_dst(), columns).into()))
     }
 
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::weighted_sum(self, a, la, b, lb)
+    }
+
     fn bwd(&self, x: &Tensor, w: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
         let (block, g, heads) = (&self.block, g.contiguous()?, w.dim(1)?);
         let dx = gradient_of(x, || g.apply_op2_no_bwd(w, &WeightedSumRows { block: block.clone() }))?;
@@ -96,6 +105,11 @@ impl CustomOp2 for WeightedSumRows {
         });
         Ok((out, (self.block.num_src(), columns).into()))
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::weighted_sum_rows(self, a, la, b, lb)
+    }
 }
 
 impl CustomOp2 for WeightedSumWeights {
@@ -114,5 +128,10 @@ impl CustomOp2 for WeightedSumWeights {
             store(out)
         });
         Ok((out, (block.num_edges(), heads).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::weighted_sum_weights(self, a, la, b, lb)
     }
 }

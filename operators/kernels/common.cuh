@@ -1,0 +1,120 @@
+// What all kernels share: the types of numbers, how threads are laid over rows and columns, e^x.
+//
+// Kernels do the CPU's arithmetic in the CPU's order wherever one thread, or one half-warp, can own a sum (the build turns fused
+// multiply-add off for that). Other sums are made in an order that the sizes alone decide. None uses atomics, so the same input
+// gives the same bits every time.
+#pragma once
+
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// ---- Numbers ----
+
+struct bf16 {
+    u16 bits;
+};
+struct f16 {
+    u16 bits;
+};
+
+// What numbers of type T are summed in.
+template <typename T> struct Sum {
+    typedef T Type;
+};
+template <> struct Sum<bf16> {
+    typedef float Type;
+};
+template <> struct Sum<f16> {
+    typedef float Type;
+};
+
+__device__ __forceinline__ float widen(float x) { return x; }
+__device__ __forceinline__ double widen(double x) { return x; }
+__device__ __forceinline__ float widen(bf16 x) { return __uint_as_float((u32)x.bits << 16); }
+__device__ __forceinline__ float widen(f16 x) {
+    float wide;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(x.bits));
+    return wide;
+}
+
+// N numbers that are read or written at once; their address must be a multiple of their size, or of 16.
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
+    T at[N];
+};
+
+template <typename T, int N> __device__ __forceinline__ Pack<T, N> load(const T *p) {
+    return *reinterpret_cast<const Pack<T, N> *>(p);
+}
+
+template <typename A> __device__ __forceinline__ A negative_infinity();
+template <> __device__ __forceinline__ float negative_infinity<float>() { return __int_as_float(0xff800000); }
+template <> __device__ __forceinline__ double negative_infinity<double>() { return __longlong_as_double(0xfff0000000000000ll); }
+
+// e^x exactly as on the CPU (`Real::exp`): range reduction to ±ln 2 / 2 and a polynomial of degree 6.
+__device__ __forceinline__ float exponential(float x) {
+    x = x < -87.3f ? -87.3f : x;
+    x = x > 88.7f ? 88.7f : x;
+    const float round = 12582912.0f; // 1.5 · 2^23: adding and subtracting it rounds to the nearest integer
+    float k = (x * 1.44269504088896340736f + round) - round;
+    float r = (x - k * 0.6933594f) + k * 2.121944400e-4f;
+    float p = 1.9875691e-4f;
+    p = p * r + 1.3981999e-3f;
+    p = p * r + 8.333452e-3f;
+    p = p * r + 4.1665796e-2f;
+    p = p * r + 1.6666665e-1f;
+    p = p * r + 0.5f;
+    float y = p * (r * r) + r + 1.0f;
+    int whole = (int)k, half = whole >> 1;
+    return y * __int_as_float((half + 127) << 23) * __int_as_float((whole - half + 127) << 23);
+}
+__device__ __forceinline__ double exponential(double x) { return exp(x); }
+
+// ---- Threads over rows and columns ----
+
+const u32 THREADS = 256;
+
+// Blocks of THREADS threads, 2^shift of them (at most a warp) side by side on a row, N columns each: neighbouring threads touch
+// neighbouring columns. Blocks follow one another along x over the rows and along y over the columns.
+struct Place {
+    u32 row, column;
+    __device__ __forceinline__ Place(u32 shift, u32 n) {
+        u32 lane = threadIdx.x & ((1u << shift) - 1);
+        row = blockIdx.x * (THREADS >> shift) + (threadIdx.x >> shift);
+        column = ((blockIdx.y << shift) + lane) * n;
+    }
+};
+
+// The number of this thread among all, and how many there are, for loops over n numbers.
+__device__ __forceinline__ u64 first_item() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u64 all_threads() { return (u64)gridDim.x * blockDim.x; }
+
+const u32 ALL_LANES = 0xffffffffu;
+
+// Every lane gets the sum, or the largest, over the lanes whose numbers differ from its own in bits `from` and up.
+template <typename A> __device__ __forceinline__ A sum_of_lanes(A x, u32 from = 0) {
+    for (u32 distance = 16; distance >> from; distance >>= 1) x += __shfl_xor_sync(ALL_LANES, x, distance);
+    return x;
+}
+template <typename A> __device__ __forceinline__ A largest_of_lanes(A x, u32 from = 0) {
+    for (u32 distance = 16; distance >> from; distance >>= 1) {
+        A other = __shfl_xor_sync(ALL_LANES, x, distance);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+
+// Σ a[k] · b[k] by sixteen threads, `lane` being this one's number: sixteen interleaved sums, added up as a tree, as on the CPU.
+// All threads of the warp must be here; the first of the sixteen gets the sum.
+const u32 DOT_LANES = 16;
+template <typename A, typename T> __device__ __forceinline__ A dot(const A *a, const T *b, u32 width, u32 lane) {
+    u32 whole = width - width % DOT_LANES;
+    A sum = 0;
+    if (lane < width - whole) sum += a[whole + lane] * widen(b[whole + lane]);
+    for (u32 k = lane; k < whole; k += DOT_LANES) sum += a[k] * widen(b[k]);
+    for (u32 half = DOT_LANES / 2; half; half >>= 1) sum += __shfl_down_sync(ALL_LANES, sum, half, DOT_LANES);
+    return sum;
+}
+
+// Rows that one thread sums before panels are added up in double precision.
+const u32 PANEL = 512;

@@ -1,0 +1,103 @@
+// Values on edges: sums of both ends, dot products of both ends, softmax over the edges of every destination.
+#include "common.cuh"
+
+// out[e, h] = left[source of e, h] + right[destination of e, h]
+template <typename A>
+__device__ __forceinline__ void edge_add(const u32 *sources, const u32 *destinations, const A *left, const A *right, A *out,
+                                         u32 edges, u32 heads, u32 shift) {
+    Place p(shift, 1);
+    if (p.row < edges && p.column < heads)
+        out[(size_t)p.row * heads + p.column] =
+            left[(size_t)sources[p.row] * heads + p.column] + right[(size_t)destinations[p.row] * heads + p.column];
+}
+
+// out[e, h] = gradient[destination of e, h, :] · x[source of e, h, :], sixteen threads to a product.
+template <typename T>
+__device__ __forceinline__ void edge_dot(const u32 *sources, const u32 *destinations, const typename Sum<T>::Type *gradient,
+                                         const T *x, typename Sum<T>::Type *out, u32 edges, u32 heads, u32 width) {
+    u64 item = first_item() / DOT_LANES, items = (u64)edges * heads;
+    u32 lane = threadIdx.x % DOT_LANES;
+    bool mine = item < items;
+    // Threads past the end keep their warp company with the last product.
+    if (!mine) item = items - 1;
+    u32 edge = (u32)(item / heads), head = (u32)(item % heads);
+    size_t columns = (size_t)heads * width;
+    typename Sum<T>::Type sum = dot(gradient + destinations[edge] * columns + head * width,
+                                    x + sources[edge] * columns + head * width, width, lane);
+    if (mine && lane == 0) out[item] = sum;
+}
+
+// Where a thread is in a softmax: a warp has a row, 2^shift lanes side by side have heads, and the edges are dealt out to the
+// 32 / 2^shift lanes of each head. Blocks are 32 × 8 threads.
+struct Row {
+    u32 row, head, first, step;
+    __device__ __forceinline__ Row(u32 shift) {
+        row = blockIdx.x * blockDim.y + threadIdx.y;
+        head = (blockIdx.y << shift) + (threadIdx.x & ((1u << shift) - 1));
+        first = threadIdx.x >> shift;
+        step = 32u >> shift;
+    }
+};
+
+template <typename A>
+__device__ __forceinline__ void edge_softmax(const u32 *indptr, const A *logits, A *out, u32 rows, u32 heads, u32 shift) {
+    Row r(shift);
+    if (r.row >= rows) return; // the whole warp
+    u32 end = r.head < heads ? indptr[r.row + 1] : 0, begin = r.head < heads ? indptr[r.row] : 0;
+    A largest = negative_infinity<A>(), total = 0;
+    for (u32 e = begin + r.first; e < end; e += r.step) {
+        A z = logits[(size_t)e * heads + r.head];
+        largest = z > largest ? z : largest;
+    }
+    largest = largest_of_lanes(largest, shift);
+    for (u32 e = begin + r.first; e < end; e += r.step) {
+        A power = exponential(logits[(size_t)e * heads + r.head] - largest);
+        out[(size_t)e * heads + r.head] = power;
+        total += power;
+    }
+    total = sum_of_lanes(total, shift);
+    for (u32 e = begin + r.first; e < end; e += r.step) out[(size_t)e * heads + r.head] /= total;
+}
+
+template <typename A>
+__device__ __forceinline__ void edge_softmax_backward(const u32 *indptr, const A *alpha, const A *gradient, A *out, u32 rows,
+                                                      u32 heads, u32 shift) {
+    Row r(shift);
+    if (r.row >= rows) return; // the whole warp
+    u32 end = r.head < heads ? indptr[r.row + 1] : 0, begin = r.head < heads ? indptr[r.row] : 0;
+    A total = 0;
+    for (u32 e = begin + r.first; e < end; e += r.step)
+        total += alpha[(size_t)e * heads + r.head] * gradient[(size_t)e * heads + r.head];
+    total = sum_of_lanes(total, shift);
+    for (u32 e = begin + r.first; e < end; e += r.step) {
+        size_t i = (size_t)e * heads + r.head;
+        out[i] = alpha[i] * (gradient[i] - total);
+    }
+}
+
+#define ELEMENT(T, SUFFIX)                                                                                                     \
+    extern "C" __global__ void edge_dot_##SUFFIX(const u32 *sources, const u32 *destinations, const Sum<T>::Type *gradient,    \
+                                                 const T *x, Sum<T>::Type *out, u32 edges, u32 heads, u32 width) {             \
+        edge_dot<T>(sources, destinations, gradient, x, out, edges, heads, width);                                             \
+    }
+
+#define REAL(A, SUFFIX)                                                                                                        \
+    extern "C" __global__ void edge_add_##SUFFIX(const u32 *sources, const u32 *destinations, const A *left, const A *right,   \
+                                                 A *out, u32 edges, u32 heads, u32 shift) {                                    \
+        edge_add<A>(sources, destinations, left, right, out, edges, heads, shift);                                             \
+    }                                                                                                                          \
+    extern "C" __global__ void edge_softmax_##SUFFIX(const u32 *indptr, const A *logits, A *out, u32 rows, u32 heads,          \
+                                                     u32 shift) {                                                              \
+        edge_softmax<A>(indptr, logits, out, rows, heads, shift);                                                              \
+    }                                                                                                                          \
+    extern "C" __global__ void edge_softmax_backward_##SUFFIX(const u32 *indptr, const A *alpha, const A *gradient, A *out,    \
+                                                              u32 rows, u32 heads, u32 shift) {                                \
+        edge_softmax_backward<A>(indptr, alpha, gradient, out, rows, heads, shift);                                            \
+    }
+
+ELEMENT(float, f32)
+ELEMENT(double, f64)
+ELEMENT(bf16, bf16)
+ELEMENT(f16, f16)
+REAL(float, f32)
+REAL(double, f64)

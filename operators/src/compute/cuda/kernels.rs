@@ -1,0 +1,181 @@
+//! All kernels: which module each is in, and for which types of numbers it exists.
+
+use candle_core::cuda_backend::WrapErr;
+use candle_core::cuda_backend::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
+use candle_core::{CudaDevice, Result};
+
+/// One file of kernels, compiled by the build script.
+#[derive(Debug)]
+struct Module {
+    name: &'static str,
+    ptx: &'static str,
+}
+
+macro_rules! modules {
+    ($($constant:ident = $name:literal),* $(,)?) => {
+        $(static $constant: Module = Module { name: $name, ptx: include_str!(concat!(env!("OUT_DIR"), "/", $name, ".ptx")) };)*
+        #[cfg(test)]
+        static MODULES: &[&Module] = &[$(&$constant),*];
+    };
+}
+
+modules! { SEGMENT = "segment", EDGES = "edges", ELEMENTWISE = "elementwise", HEADS = "heads", LOSS = "loss" }
+
+/// A kernel, or one for each type of numbers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernel {
+    module: &'static Module,
+    name: &'static str,
+    /// What tests hold the modules to.
+    #[cfg(test)]
+    types: &'static [&'static str],
+}
+
+/// Exists for every type that is stored.
+#[cfg(test)]
+const ELEMENT: &[&str] = &["_f32", "_f64", "_bf16", "_f16"];
+/// Exists for the types that sums are made in.
+#[cfg(test)]
+const REAL: &[&str] = &["_f32", "_f64"];
+/// Exists once.
+#[cfg(test)]
+const ONE: &[&str] = &[""];
+
+macro_rules! kernels {
+    ($($constant:ident = $module:ident, $name:literal, $types:ident;)*) => {
+        $(pub(super) const $constant: Kernel = Kernel { module: &$module, name: $name, #[cfg(test)] types: $types };)*
+        #[cfg(test)]
+        const KERNELS: &[Kernel] = &[$($constant),*];
+    };
+}
+
+kernels! {
+    SEGMENT_SUM = SEGMENT, "segment_sum", ELEMENT;
+    SEGMENT_SUM_X4 = SEGMENT, "segment_sum_x4", ELEMENT;
+    WEIGHTED_SUM = SEGMENT, "weighted_sum", ELEMENT;
+    WEIGHTED_SUM_X4 = SEGMENT, "weighted_sum_x4", ELEMENT;
+    SEGMENT_ARGMAX = SEGMENT, "segment_argmax", ELEMENT;
+    SEGMENT_PICK = SEGMENT, "segment_pick", ELEMENT;
+    SEGMENT_MEAN_BACKWARD = SEGMENT, "segment_mean_backward", REAL;
+    SEGMENT_MEAN_BACKWARD_X4 = SEGMENT, "segment_mean_backward_x4", REAL;
+    SEGMENT_PICK_BACKWARD = SEGMENT, "segment_pick_backward", REAL;
+    EDGE_DOT = EDGES, "edge_dot", ELEMENT;
+    EDGE_ADD = EDGES, "edge_add", REAL;
+    EDGE_SOFTMAX = EDGES, "edge_softmax", REAL;
+    EDGE_SOFTMAX_BACKWARD = EDGES, "edge_softmax_backward", REAL;
+    ACTIVATE = ELEMENTWISE, "activate", ELEMENT;
+    ACTIVATE_BACKWARD = ELEMENTWISE, "activate_backward", REAL;
+    ADD_BIAS = ELEMENTWISE, "add_bias", REAL;
+    FILL_ROWS = ELEMENTWISE, "fill_rows", REAL;
+    COLUMN_SUM = ELEMENTWISE, "column_sum", REAL;
+    SUM_PANELS = ELEMENTWISE, "sum_panels", REAL;
+    HEAD_DOT = HEADS, "head_dot", REAL;
+    HEAD_DOT_ROWS = HEADS, "head_dot_rows", REAL;
+    HEAD_DOT_VECTORS = HEADS, "head_dot_vectors", REAL;
+    HEAD_MEAN = HEADS, "head_mean", REAL;
+    HEAD_MEAN_BACKWARD = HEADS, "head_mean_backward", REAL;
+    CROSS_ENTROPY = LOSS, "cross_entropy", REAL;
+    CROSS_ENTROPY_BACKWARD = LOSS, "cross_entropy_backward", REAL;
+    BINARY_CROSS_ENTROPY = LOSS, "binary_cross_entropy", REAL;
+    BINARY_CROSS_ENTROPY_BACKWARD = LOSS, "binary_cross_entropy_backward", REAL;
+    SUM_OF_EACH = LOSS, "sum_of_each", ONE;
+    LOG_SOFTMAX = LOSS, "log_softmax", REAL;
+    LOG_SOFTMAX_BACKWARD = LOSS, "log_softmax_backward", REAL;
+}
+
+/// What a kernel is called with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Argument {
+    /// An address on the device.
+    Pointer(u64),
+    U32(u32),
+    U64(u64),
+    F64(f64),
+}
+
+impl From<u32> for Argument {
+    fn from(value: u32) -> Self {
+        Self::U32(value)
+    }
+}
+
+impl From<u64> for Argument {
+    fn from(value: u64) -> Self {
+        Self::U64(value)
+    }
+}
+
+impl From<f64> for Argument {
+    fn from(value: f64) -> Self {
+        Self::F64(value)
+    }
+}
+
+impl Kernel {
+    /// Queues the kernel for numbers of the type that `suffix` says. Nothing is done when there are no threads.
+    ///
+    /// # Safety
+    /// Arguments are those that the kernel takes, in number, order and type. Addresses are the device's and good for all that
+    /// the kernel reads and writes there; whatever frees them does so on the device's stream.
+    pub(super) unsafe fn launch(
+        &self,
+        device: &CudaDevice,
+        suffix: &str,
+        threads: LaunchConfig,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        let (x, y, z) = threads.grid_dim;
+        if x == 0 || y == 0 || z == 0 {
+            return Ok(());
+        }
+        let function = self.load(device, suffix)?;
+        let stream = device.cuda_stream();
+        let mut launch = stream.launch_builder(&function);
+        for argument in arguments {
+            match argument {
+                Argument::Pointer(value) | Argument::U64(value) => launch.arg(value),
+                Argument::U32(value) => launch.arg(value),
+                Argument::F64(value) => launch.arg(value),
+            };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { launch.launch(threads) }.w()?;
+        Ok(())
+    }
+
+    /// Loads the module when one of its kernels is first used; the driver compiles it then, and caches that on disk.
+    fn load(&self, device: &CudaDevice, suffix: &str) -> Result<CudaFunction> {
+        let Module { name, ptx } = self.module;
+        let function =
+            device.get_or_load_custom_func(&format!("{}{suffix}", self.name), &format!("gnnflow-{name}"), ptx)?;
+        Ok(function.into_cuda_function())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn modules_have_the_kernels_that_are_named_here_and_no_others() {
+        for module in MODULES {
+            let entries = module.ptx.lines().filter_map(|line| line.split_once(".entry ")).map(|(_, name)| name);
+            let found: BTreeSet<String> = entries.map(|name| name.trim_end_matches(['(', ' ']).to_owned()).collect();
+            let here = KERNELS.iter().filter(|kernel| kernel.module.name == module.name);
+            let wanted: BTreeSet<String> =
+                here.flat_map(|kernel| kernel.types.iter().map(move |t| format!("{}{t}", kernel.name))).collect();
+            assert_eq!(found, wanted, "module {}", module.name);
+        }
+    }
+
+    #[test]
+    fn kernels_neither_fuse_multiply_and_add_nor_use_atomics() {
+        for module in MODULES {
+            // e^x and its like in double precision are the toolkit's, and use fused operations for their own ends.
+            assert!(!module.ptx.contains("fma.rn.f32"), "module {}", module.name);
+            assert!(!module.ptx.contains("atom.") && !module.ptx.contains("red."), "module {}", module.name);
+        }
+    }
+}
