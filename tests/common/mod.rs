@@ -100,3 +100,21 @@ pub fn ready_made() -> Vec<PathBuf> {
     files.sort();
     files
 }
+
+/// Writes a pipeline over a small planted graph in four partitions; `settings` are its further sections.
+pub fn planted(place: &Place, name: &str, settings: &str) {
+    let text = format!(
+        "[graph]\n\
+         generate = {{ kind = 'planted', nodes = 1500, edges = 9000, features = 24, classes = 5, \
+         split = [0.3, 0.3, 0.4], out = 'graph' }}\n\
+         [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n{settings}hash_blocks = true\nseed = 3\n\
+         [infer]\npredictions = true\nembeddings = true\n"
+    );
+    place.write(name, text);
+}
+
+/// The summary of a run.
+pub fn summary(place: &Place, run: &str) -> serde_json::Value {
+    let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}

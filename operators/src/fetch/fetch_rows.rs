@@ -12,7 +12,7 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 
 use super::matrix::{Matrix, Number};
-use crate::kernel::prefetch_row;
+use crate::kernel::gather::{gather_places, gather_rows, scatter_rows};
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
 use crate::sample::mini_batch::MiniBatch;
@@ -142,23 +142,18 @@ impl Errand<MiniBatch> for FetchErrand {
             let row_bytes = rows.number.bytes() * rows.dim;
             assert_eq!(rows.source.row_bytes(), row_bytes, "the row source has other rows");
             let MiniBatch { features, degrees, nodes, places, .. } = batch;
-            let (bytes, wanted) = (features.bytes_mut(), self.from.degrees);
-            let mut place_row = |place: usize, ahead: Option<usize>| {
-                if let Some(ahead) = ahead {
-                    prefetch_row(rows.source.row(nodes[ahead]));
-                }
-                let target = &mut bytes[place * row_bytes..(place + 1) * row_bytes];
-                target.copy_from_slice(rows.source.row(nodes[place]));
-                if wanted {
-                    degrees[place] = graph.degree(nodes[place]);
-                }
-            };
+            let row_of = |node| rows.source.row(node);
             if graph.is_whole() {
-                (0..nodes.len()).for_each(|place| place_row(place, Some(place + AHEAD).filter(|&p| p < nodes.len())));
+                gather_rows(row_bytes, row_of, nodes, features.bytes_mut());
             } else {
-                let mine = &places[self.me];
-                for (i, &place) in mine.iter().enumerate() {
-                    place_row(place as usize, mine.get(i + AHEAD).map(|&p| p as usize));
+                gather_places(row_bytes, row_of, nodes, &places[self.me], features.bytes_mut());
+            }
+            if self.from.degrees {
+                let mut count = |place: usize| degrees[place] = graph.degree(nodes[place]);
+                if graph.is_whole() {
+                    (0..nodes.len()).for_each(count);
+                } else {
+                    places[self.me].iter().for_each(|&place| count(place as usize));
                 }
             }
         });
@@ -174,12 +169,12 @@ impl Errand<MiniBatch> for FetchErrand {
             let row_bytes = features.row_bytes();
             assert_eq!(answer.row_bytes(), places.len() * row_bytes, "worker {} sent other rows", header.from);
             let bytes = features.bytes_mut();
-            let mut places_left = places.iter();
+            // Rows come in stretches: all at once from the network, one by one inside a process.
+            let mut left = places;
             answer.for_each_row_bytes(|rows| {
-                for row in rows.chunks_exact(row_bytes) {
-                    let place = *places_left.next().expect("as many places as rows") as usize;
-                    bytes[place * row_bytes..(place + 1) * row_bytes].copy_from_slice(row);
-                }
+                let (now, later) = left.split_at(rows.len() / row_bytes);
+                scatter_rows(row_bytes, rows, now, bytes);
+                left = later;
             });
             if self.from.degrees {
                 places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
@@ -193,9 +188,6 @@ impl Errand<MiniBatch> for FetchErrand {
 
     fn complete(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
 }
-
-/// How many rows ahead a gather asks the memory for.
-const AHEAD: usize = 8;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,45 @@
+//! The examples run, and say what they should.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use common::{Place, planted, summary};
+
+/// A program of `examples/`, which cargo has built beside the tests.
+fn example(name: &str) -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    tests.parent().unwrap().parent().unwrap().join("examples").join(name)
+}
+
+#[test]
+fn custom_operator_composes_a_dataflow_of_its_own() {
+    let output = Command::new(example("custom_operator")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("nodes a seed along"), "{text}");
+    assert!(text.contains("worker 1 sent"), "{text}");
+}
+
+#[test]
+fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
+    let place = Place::new();
+    let settings = "[model]\nkind = 'gin'\nhidden = 16\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\n";
+    planted(&place, "p.toml", settings);
+    for processes in ["1", "2"] {
+        let run = format!("run{processes}");
+        let args = ["run", "p.toml", "--quiet", "--set", "partition.method=stripes", "--processes", processes];
+        let output = Command::new(example("own_parts"))
+            .args(args)
+            .args(["--run-dir", &run])
+            .current_dir(place.path("."))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    for key in ["model_sha256", "blocks_sha256", "predictions_sha256"] {
+        assert_eq!(summary(&place, "run1")[key], summary(&place, "run2")[key], "{key}");
+    }
+    let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "refused"]);
+    assert!(ended.code == 2 && ended.stderr.contains("gin"), "{}", ended.stderr);
+}

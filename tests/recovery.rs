@@ -1,0 +1,143 @@
+//! A run that was interrupted, however, ends with the model of one that was not.
+
+mod common;
+
+use std::path::Path;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use common::{Place, planted, summary};
+
+const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
+                        checkpoint_every = 1\n";
+
+/// Epochs in a run's `metrics.jsonl`, without what the clock says.
+fn epochs(run: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
+    let parse = |line| serde_json::from_str::<serde_json::Value>(line).ok();
+    let strip = |mut record: serde_json::Value| {
+        let fields = record.as_object_mut().unwrap();
+        fields.retain(|name, _| !name.contains("seconds"));
+        record
+    };
+    text.lines().filter_map(parse).map(strip).collect()
+}
+
+fn same_results(place: &Place, run: &str, other: &str) {
+    let (run_summary, other_summary) = (summary(place, run), summary(place, other));
+    for key in ["model_sha256", "predictions_sha256", "blocks_sha256", "best_epoch", "epochs", "test"] {
+        assert_eq!(run_summary[key], other_summary[key], "{key}");
+    }
+    assert_eq!(epochs(&place.path(run)), epochs(&place.path(other)));
+}
+
+fn succeed(place: &Place, args: &[&str]) {
+    let ended = place.run(&[&["run", "p.toml", "--quiet"], args].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+}
+
+#[test]
+fn a_run_goes_on_with_another_number_of_processes_as_if_it_had_never_stopped() {
+    let place = Place::new();
+    planted(&place, "p.toml", SETTINGS);
+    succeed(&place, &["--run-dir", "whole"]);
+    succeed(&place, &["--run-dir", "parts", "--processes", "2", "--set", "train.epochs=3"]);
+    succeed(&place, &["--run-dir", "parts", "--processes", "4", "--resume", "--set", "train.epochs=5"]);
+    succeed(&place, &["--run-dir", "parts", "--resume"]);
+    same_results(&place, "whole", "parts");
+}
+
+#[test]
+fn resuming_without_a_checkpoint_starts_anew() {
+    let place = Place::new();
+    planted(&place, "p.toml", SETTINGS);
+    succeed(&place, &["--run-dir", "run", "--resume", "--set", "train.epochs=1"]);
+    assert_eq!(summary(&place, "run")["epochs"], 1);
+}
+
+#[test]
+fn a_checkpoint_of_another_model_is_refused() {
+    let place = Place::new();
+    planted(&place, "p.toml", SETTINGS);
+    succeed(&place, &["--run-dir", "run", "--set", "train.epochs=1"]);
+    for set in ["model.hidden=16", "train.batch=33", "train.seed=4"] {
+        let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "run", "--resume", "--set", set]);
+        assert_eq!(ended.code, 3, "{set}: {}", ended.stderr);
+        assert!(
+            ended.stderr.contains("last.safetensors") && ended.stderr.contains("another pipeline"),
+            "{}",
+            ended.stderr
+        );
+        assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    }
+    let path = place.path("run/checkpoints/last.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+    let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "run", "--resume"]);
+    assert!(ended.code == 3 && ended.stderr.contains("damaged"), "{}", ended.stderr);
+}
+
+/// Process ids of the children of `parent`.
+fn children(parent: u32) -> Vec<u32> {
+    let of = |entry: std::fs::DirEntry| -> Option<u32> {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        (fields.nth(1)?.parse() == Ok(parent)).then_some(pid)
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.unwrap())).collect()
+}
+
+/// Waits until the run has trained `count` epochs, or has ended.
+fn wait_for_epochs(place: &Place, run: &str, count: usize, child: &mut Child) {
+    let begin = Instant::now();
+    while epochs(&place.path(run)).len() < count && child.try_wait().unwrap().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no {count} epochs in a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    // A child that is through already cannot be killed, and the test still says something.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+#[test]
+fn a_killed_process_is_restarted_with_the_others_and_the_model_is_the_same() {
+    let place = Place::new();
+    planted(&place, "p.toml", SETTINGS);
+    succeed(&place, &["--run-dir", "whole"]);
+    for (victim, after) in [(1, 1), (0, 4)] {
+        let run = format!("killed-{victim}");
+        let args = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", &run, "--set", "cluster.restarts=2"];
+        let mut parent = place.command(&args).spawn().unwrap();
+        wait_for_epochs(&place, &run, after, &mut parent);
+        let mut ranks = children(parent.id());
+        ranks.sort_unstable();
+        if let Some(&pid) = ranks.get(victim) {
+            kill(pid);
+        }
+        assert!(parent.wait().unwrap().success(), "victim {victim}");
+        same_results(&place, "whole", &run);
+    }
+}
+
+#[test]
+fn without_restarts_a_killed_process_ends_the_run_and_is_named() {
+    let place = Place::new();
+    planted(&place, "p.toml", &SETTINGS.replace("epochs = 8", "epochs = 10000"));
+    let stderr = std::fs::File::create(place.path("stderr")).unwrap();
+    let args = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", "run"];
+    let mut parent = place.command(&args).stderr(stderr).spawn().unwrap();
+    wait_for_epochs(&place, "run", 1, &mut parent);
+    let mut ranks = children(parent.id());
+    ranks.sort_unstable();
+    kill(ranks[1]);
+    let begin = Instant::now();
+    assert_eq!(parent.wait().unwrap().code(), Some(5));
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    let stderr = std::fs::read_to_string(place.path("stderr")).unwrap();
+    assert!(stderr.contains("lost rank 1"), "{stderr}");
+    assert!(!place.path("run").join("summary.json").exists());
+}
