@@ -11,7 +11,8 @@ pub use model::{Layer, layers};
 pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
-use crate::spec::{OptimizerKind, Spec, Topology};
+use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
+use crate::spec::{Infer, Model, OptimizerKind, Spec, Topology};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -55,23 +56,29 @@ pub struct Process {
     pub edges: u64,
     /// Compute threads.
     pub threads: usize,
-    /// What it needs while training.
+    /// What it needs to train and to infer.
     pub memory: Memory,
 }
 
-/// What a process needs while training, in bytes.
+/// What a process needs, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Memory {
     /// Structure, mapped: of its partitions, or of all when replicated. The system may drop and re-read it.
     pub topology: u64,
     /// Features of its partitions, mapped.
     pub features: u64,
+    /// Layers of exact inference, in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
+    /// and the classes).
+    pub scratch: u64,
     /// Blocks and fetched features of the batches under way: partitions × `train.window` × one batch, and one batch is
     /// nodes × (width × 4 + 8) + edges × 8.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4.
     pub activations: u64,
+    /// Exact inference, for evaluation and outputs: partitions × 3 chunks under way, and twice one more being computed. A chunk
+    /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4.
+    pub inference: u64,
     /// Parameters, their gradients of each partition, and the optimiser's state.
     pub parameters: u64,
     /// The program, its threads' stacks, buffers of sockets.
@@ -79,14 +86,19 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// All of it.
+    /// All of it. Training and inference take turns.
     pub fn total(&self) -> u64 {
-        self.heap() + self.topology + self.features
+        self.heap() + self.mapped()
     }
 
     /// What is not backed by files.
     pub fn heap(&self) -> u64 {
-        self.batches + self.activations + self.parameters + self.program
+        (self.batches + self.activations).max(self.inference) + self.parameters + self.program
+    }
+
+    /// What is backed by files, and may be dropped by the system when memory is short.
+    pub fn mapped(&self) -> u64 {
+        self.topology + self.features + self.scratch
     }
 }
 
@@ -201,7 +213,8 @@ impl Training {
         let ask = if partitioned { batch_nodes.iter().take(hops as usize).skip(1).sum::<u64>() * 8 } else { 0 };
         let answer = if partitioned { batch_edges.iter().skip(1).sum::<u64>() * 4 } else { 0 };
         let fetch = if hops == 0 { 0 } else { all_nodes * (8 + (graph.features * graph.feature_bytes) as u64) };
-        let gradients = graph.parts.len() as u64 * parameters * 4 * (w - 1);
+        // Every partition's piece goes to whoever sums it, the sums to everybody.
+        let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
         let bytes_per_step = remote(ask + answer + fetch) + gradients;
         let pairs = w * (w - 1);
         Some(Self {
@@ -248,6 +261,8 @@ impl Process {
             let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);
             memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4);
+            let own_nodes = sum(|part| part.nodes, own);
+            (memory.inference, memory.scratch) = inference(spec, graph, layers, own.len() as u64, own_nodes);
             let state = match train.optimizer.kind {
                 OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
                 OptimizerKind::Adam | OptimizerKind::Adamw => 2,
@@ -263,6 +278,20 @@ impl Process {
             memory,
         }
     }
+}
+
+/// What exact inference keeps in memory, and in scratch files.
+fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], parts: u64, own_nodes: u64) -> (u64, u64) {
+    let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
+    let most = spec.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
+    let nodes = most.min(CHUNK_EDGES as f64 / mean_degree.max(1e-9)).max(1.0);
+    let reads = spec.model.as_ref().is_some_and(Model::uses_edges);
+    let sources = if reads { (nodes * (1.0 + mean_degree)).min(graph.nodes as f64) } else { nodes };
+    let widest = layers.iter().map(|layer| layer.input).max().unwrap_or(0);
+    let chunk = (sources * widest as f64 * 4.0) as u64;
+    let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(2).sum::<u64>();
+    let scratch = own_nodes * 4 * (hidden + graph.classes.unwrap_or(0));
+    (chunk * (parts * u64::from(WINDOW) + 2), scratch)
 }
 
 #[cfg(test)]

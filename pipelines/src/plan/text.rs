@@ -75,15 +75,14 @@ impl fmt::Display for Plan {
                 process.rank
             )?;
             if self.training.is_some() {
-                let (topology, features) = (bytes(memory.topology), bytes(memory.features));
-                writeln!(f, "  mapped    {topology} structure, {features} features")?;
-                let (batches, activations) = (bytes(memory.batches), bytes(memory.activations));
-                let (parameters, program) = (bytes(memory.parameters), bytes(memory.program));
-                writeln!(
-                    f,
-                    "  memory    {batches} batches, {activations} activations, {parameters} parameters, {program} program"
-                )?;
-                writeln!(f, "  together  about {}", bytes(memory.total()))?;
+                let [topology, features, scratch] = [memory.topology, memory.features, memory.scratch].map(bytes);
+                writeln!(f, "  mapped    {topology} structure, {features} features, {scratch} layers of inference")?;
+                let [batches, activations, inference] =
+                    [memory.batches, memory.activations, memory.inference].map(bytes);
+                let [parameters, program] = [memory.parameters, memory.program].map(bytes);
+                writeln!(f, "  train     {batches} batches, {activations} activations, {parameters} parameters")?;
+                writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
+                writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
             }
         }
         Ok(())

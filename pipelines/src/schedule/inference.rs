@@ -32,9 +32,9 @@ use crate::setup::Setup;
 use crate::trainer::Trainer;
 
 /// Edges of a chunk at most, unless one node has more.
-const CHUNK_EDGES: usize = 1 << 18;
-/// Chunks under way.
-const WINDOW: u32 = 3;
+pub(crate) const CHUNK_EDGES: usize = 1 << 18;
+/// Chunks of a partition under way.
+pub(crate) const WINDOW: u32 = 3;
 
 /// A chunk of a partition's nodes, by global ids.
 type Chunk = (BatchKey, Range<u32>);
