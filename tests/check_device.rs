@@ -40,3 +40,33 @@ fn what_is_no_device_and_what_cannot_be_written_are_named() {
     assert!(line.contains("\"cpu\" and \"cuda\""), "{line}");
     place.fail(&["check-device", "--device", "cpu", "--out", "no/such/folder.json"], 4, &["no/such/folder.json"]);
 }
+
+/// The kernels' own source, run by one CPU thread, launched by the code that launches them on a GPU.
+#[cfg(feature = "cuda")]
+#[test]
+fn kernels_compute_what_the_cpu_s_do_on_an_emulated_gpu() {
+    let place = Place::new();
+    let libraries = place.path("libraries");
+    let build = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/cuda/emulator/build.sh");
+    match std::process::Command::new(build).arg(&libraries).output() {
+        Ok(built) => assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr)),
+        Err(error) => return println!("skipped: {build} cannot be run: {error}"),
+    }
+    let mut command = place.command(&["check-device", "--json", "--out", "result.json"]);
+    let output = command.env("GNNFLOW_CUDA_LIB_DIR", &libraries).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("there is no NVIDIA driver") {
+        return println!("skipped: this binary was linked against an installed toolkit, not with tools/cuda/env.sh");
+    }
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["description"].as_str().is_some_and(|it| it.contains("emulator")), "{}", report["description"]);
+    // Where one thread or half-warp has a whole sum, bits are the CPU's.
+    let same_order =
+        ["segment-sum", "segment-mean", "segment-max", "weighted-sum", "edge-add", "edge-sum", "head-dot", "head-mean"];
+    for comparison in report["comparisons"].as_array().unwrap() {
+        if same_order.contains(&comparison["operation"].as_str().unwrap()) {
+            assert_eq!(comparison["same_bits"], comparison["numbers"], "{comparison}");
+        }
+    }
+}

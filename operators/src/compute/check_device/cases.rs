@@ -65,24 +65,31 @@ struct Graph {
     block: Arc<GraphBlock>,
 }
 
+/// A block whose destination `i` has `degree(i)` edges from anywhere.
+pub(super) fn random_block(key: Key, num_dst: u64, num_src: u64, degree: impl Fn(u64) -> u64) -> Block {
+    let (mut indptr, mut indices) = (vec![0u32], Vec::new());
+    for i in 0..num_dst {
+        indices.extend((0..degree(i)).map(|e| key.fold(i).below(e, num_src) as u32));
+        indptr.push(indices.len() as u32);
+    }
+    Block::new(num_dst as u32, num_src as u32, indptr, indices)
+}
+
 /// Blocks: by hand; without any edge; one row of a thousand edges; as a sampler makes them.
 fn graphs() -> Vec<Graph> {
     let key = Key::new(1, Purpose::Sample);
-    let random = |num_dst: u64, num_src: u64, degree: &dyn Fn(u64) -> u64| {
-        let (mut indptr, mut indices) = (vec![0u32], Vec::new());
-        for i in 0..num_dst {
-            indices.extend((0..degree(i)).map(|e| key.fold(i).below(e, num_src) as u32));
-            indptr.push(indices.len() as u32);
-        }
-        Block::new(num_dst as u32, num_src as u32, indptr, indices)
-    };
     let graph = |name, block| Graph { name, block: GraphBlock::new(block) };
     vec![
         graph("small", Block::new(4, 6, vec![0, 3, 3, 4, 8], vec![5, 0, 5, 2, 1, 3, 4, 3])),
         graph("edgeless", Block::new(3, 5, vec![0; 4], Vec::new())),
-        graph("hub", random(40, 300, &|i| if i == 7 { 1000 } else { i % 5 })),
-        graph("sampled", random(700, 3000, &|i| key.below(1 << 20 | i, 11))),
+        graph("hub", random_block(key, 40, 300, |i| if i == 7 { 1000 } else { i % 5 })),
+        graph("sampled", random_block(key, 700, 3000, |i| key.below(1 << 20 | i, 11))),
     ]
+}
+
+/// For tensors over edges: candle cannot hold one without numbers on a GPU, and layers make none.
+fn graphs_with_edges() -> Vec<Graph> {
+    graphs().into_iter().filter(|graph| graph.block.num_edges() > 0).collect()
 }
 
 /// A case of an operation on a block.
@@ -135,7 +142,7 @@ fn over_rows() -> Vec<Case> {
             }
         }
     }
-    for Graph { name, block } in graphs() {
+    for Graph { name, block } in graphs_with_edges() {
         for (heads, width) in [(1, 1), (1, 100), (2, 4), (4, 8), (3, 5), (8, 16)] {
             let (ends, on) = (Ends::of(block.block()), format!("{name}, {heads} heads of {width} columns"));
             let inputs =
@@ -150,8 +157,7 @@ fn over_rows() -> Vec<Case> {
 
 fn over_edges() -> Vec<Case> {
     let mut cases = Vec::new();
-    // Tensors over the edges of a block that has none are left out: no operation is asked for them.
-    let graphs: Vec<Graph> = graphs().into_iter().filter(|graph| graph.block.num_edges() > 0).collect();
+    let graphs = graphs_with_edges();
     let each = || graphs.iter().flat_map(|graph| [1, 2, 8, 40].map(|heads| (graph.clone(), heads)));
     for (Graph { name, block }, heads) in each() {
         let (ends, on) = (Ends::of(block.block()), format!("{name}, {heads} heads"));

@@ -2,9 +2,10 @@
 //!
 //! A GPU is held to the CPU's kernels in the same precision; the CPU to plain tensor arithmetic in double precision
 //! ([`naive`]), whose gradients are candle's own. Inputs have rows without edges, rows with a thousand, columns that four do not
-//! divide, several heads.
+//! divide, several heads. On a GPU, whole models are compared too.
 
 mod cases;
+mod models;
 mod naive;
 
 use std::fmt;
@@ -15,6 +16,7 @@ use serde::Serialize;
 
 use self::cases::{Case, Function, Input};
 use super::error::Result;
+use models::Found;
 
 /// What [`check_device`] found. Goes into a file as it is.
 #[derive(Clone, Debug, Serialize)]
@@ -64,6 +66,8 @@ pub struct Comparison {
     pub failure: Option<String>,
 }
 
+/// How far off logits, loss and gradients of whole models may be.
+const MODEL: f64 = 1e-4;
 const MEASURE: &str = "|found - wanted| / max(1, |wanted|)";
 
 /// Runs every operation on the device called `name` and compares.
@@ -84,6 +88,13 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
     for case in cases::all() {
         for &dtype in case.types {
             compare(&case, dtype, &device, &mut comparisons);
+        }
+    }
+    if !device.is_cpu() {
+        for (operation, kind, aggregator) in models::KINDS {
+            let run = |device: &Device| models::run(kind, aggregator, device).map_err(|error| error.to_string());
+            let blank = blank(operation, "a batch of two hops".to_owned(), DType::F32, MODEL);
+            push(blank, run(&device), run(&Device::Cpu), &mut comparisons);
         }
     }
     Ok(DeviceReport {
@@ -117,27 +128,28 @@ fn compare(case: &Case, dtype: DType, device: &Device, comparisons: &mut Vec<Com
     };
     // Double precision is there for gradient checks; it is held to what it is for.
     let tolerance = if dtype == DType::F64 { 1e-11 } else { case.tolerance };
-    let comparison = |of: String| Comparison {
-        operation: case.operation,
-        on: case.on.clone(),
-        dtype: dtype.as_str(),
-        of,
-        numbers: 0,
-        same_bits: 0,
-        largest_error: 0.0,
-        tolerance,
-        passed: true,
-        failure: None,
-    };
+    let said = |found: candle_core::Result<Found>| found.map_err(|error| error.to_string());
+    push(blank(case.operation, case.on.clone(), dtype, tolerance), said(found), said(wanted), comparisons);
+}
+
+/// A comparison of nothing yet.
+fn blank(operation: &'static str, on: String, dtype: DType, tolerance: f64) -> Comparison {
+    let (of, dtype) = (String::new(), dtype.as_str());
+    let (numbers, same_bits, largest_error) = (0, 0, 0.0);
+    Comparison { operation, on, dtype, of, numbers, same_bits, largest_error, tolerance, passed: true, failure: None }
+}
+
+/// Compares each result with what it should be, or notes why that cannot be done.
+fn push(blank: Comparison, found: Result<Found, String>, wanted: Result<Found, String>, into: &mut Vec<Comparison>) {
     match (found, wanted) {
         (Ok(found), Ok(wanted)) => {
             for ((of, found), (_, wanted)) in found.into_iter().zip(wanted) {
-                comparisons.push(measure(comparison(of), &found, &wanted));
+                into.push(measure(Comparison { of, ..blank.clone() }, &found, &wanted));
             }
         }
         (Err(error), _) | (_, Err(error)) => {
-            let failure = Some(error.to_string().lines().next().unwrap_or_default().to_owned());
-            comparisons.push(Comparison { passed: false, failure, ..comparison("result".to_owned()) });
+            let (of, failure) = ("result".to_owned(), Some(error.lines().next().unwrap_or_default().to_owned()));
+            into.push(Comparison { of, passed: false, failure, ..blank });
         }
     }
 }
@@ -158,13 +170,7 @@ fn measure(blank: Comparison, found: &[f64], wanted: &[f64]) -> Comparison {
 /// The result of `function` on the case's inputs, and the gradients of a weighted sum of it.
 ///
 /// Inputs are rounded to the type that the case runs in, then widened to double precision if `widened`.
-fn run(
-    function: &Function,
-    case: &Case,
-    dtype: DType,
-    device: &Device,
-    widened: bool,
-) -> candle_core::Result<Vec<(String, Vec<f64>)>> {
+fn run(function: &Function, case: &Case, dtype: DType, device: &Device, widened: bool) -> candle_core::Result<Found> {
     let half = matches!(dtype, DType::BF16 | DType::F16);
     let mut inputs = Vec::new();
     let mut variables = Vec::new();
@@ -186,7 +192,10 @@ fn run(
         let weights = cases::numbers("weights of the result", result.elem_count());
         let weights = Tensor::from_vec(weights, result.shape(), &Device::Cpu)?;
         let weights = weights.to_dtype(result.dtype())?.to_device(device)?;
-        let gradients = (result * weights)?.sum_all()?.backward()?;
+        let weighted = (result * weights)?;
+        // The sum of a scalar is one, but candle has no CUDA kernel for it.
+        let total = if weighted.rank() == 0 { weighted } else { weighted.sum_all()? };
+        let gradients = total.backward()?;
         for (name, variable) in variables {
             let gradient = match gradients.get(&variable) {
                 Some(gradient) => numbers(gradient)?,
@@ -239,9 +248,16 @@ impl fmt::Display for DeviceReport {
             "{:<24} {:<5} {:>9} {:>10} {:>9} {:>9}",
             "operation", "type", "numbers", "same bits", "error", "allowed"
         )?;
-        for group in self.comparisons.chunk_by(|a, b| (a.operation, a.dtype) == (b.operation, b.dtype)) {
-            let [first, ..] = group else { continue };
-            let total = |of: fn(&Comparison) -> usize| group.iter().map(of).sum::<usize>();
+        let mut groups: Vec<Vec<&Comparison>> = Vec::new();
+        for c in &self.comparisons {
+            match groups.iter_mut().find(|group| (group[0].operation, group[0].dtype) == (c.operation, c.dtype)) {
+                Some(group) => group.push(c),
+                None => groups.push(vec![c]),
+            }
+        }
+        for group in groups {
+            let first = group[0];
+            let total = |of: fn(&Comparison) -> usize| group.iter().map(|c| of(c)).sum::<usize>();
             let (all, same) = (total(|c| c.numbers), total(|c| c.same_bits));
             let error = group.iter().fold(0f64, |worst, c| worst.max(c.largest_error));
             let share = if all == 0 { 100.0 } else { 100.0 * same as f64 / all as f64 };
@@ -275,18 +291,7 @@ mod tests {
 
     #[test]
     fn errors_are_found() {
-        let blank = |tolerance| Comparison {
-            operation: "sum",
-            on: String::new(),
-            dtype: "f32",
-            of: "result".to_owned(),
-            numbers: 0,
-            same_bits: 0,
-            largest_error: 0.0,
-            tolerance,
-            passed: true,
-            failure: None,
-        };
+        let blank = |tolerance| blank("sum", String::new(), DType::F32, tolerance);
         let close = measure(blank(1e-3), &[1.0, 2000.0, f64::NAN], &[1.0, 2001.0, f64::NAN]);
         assert!(close.passed && close.same_bits == 2, "{close:?}");
         assert!(!measure(blank(1e-3), &[1.0], &[1.1]).passed);

@@ -1,0 +1,351 @@
+// A CUDA driver, cuBLAS and cuRAND made of one CPU thread, enough of them for `gnnflow check-device`.
+//
+// Our kernels are compiled for the CPU from their own source (device.h). A block's threads run one after another; those that meet
+// in shuffles or barriers take turns. Candle's few kernels that the check needs are written again below. Memory ends where an
+// unreadable page begins and starts out as NaN, so reading or writing past an array, or what was never written, is noticed.
+//
+// It shows that kernels compute the right thing and are called the right way; it shows nothing about a GPU's speed, and
+// nothing about its memory model: threads of a block really run together there.
+
+#include "device.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <dlfcn.h>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <ucontext.h>
+#include <vector>
+
+Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// ---- A block's threads ----
+
+namespace {
+
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack;
+    Dim3 thread;
+    bool done;
+};
+
+const size_t STACK = 64 << 10;
+std::vector<Fiber> fibers;
+ucontext_t scheduler;
+size_t current;
+std::vector<uint64_t> offers;
+const std::vector<uint64_t> *integers;
+const std::vector<double> *doubles;
+void *entry;
+
+// Integers and doubles travel in registers of their own, so their order among each other does not matter.
+void call_kernel() {
+    typedef void (*Kernel)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
+                           uint64_t, double, double);
+    const std::vector<uint64_t> &i = *integers;
+    const std::vector<double> &d = *doubles;
+    ((Kernel)entry)(i[0], i[1], i[2], i[3], i[4], i[5], i[6], i[7], i[8], i[9], i[10], i[11], d[0], d[1]);
+}
+
+void fiber_main() {
+    call_kernel();
+    fibers[current].done = true;
+}
+
+// Lets the other threads of the block come to the same place.
+void meet() {
+    swapcontext(&fibers[current].context, &scheduler);
+}
+
+void run_block(bool together) {
+    size_t threads = (size_t)blockDim.x * blockDim.y;
+    if (!together) {
+        for (threadIdx.y = 0; threadIdx.y < blockDim.y; threadIdx.y++)
+            for (threadIdx.x = 0; threadIdx.x < blockDim.x; threadIdx.x++) call_kernel();
+        return;
+    }
+    if (fibers.size() < threads) fibers.resize(threads);
+    offers.assign(threads, 0);
+    for (size_t t = 0; t < threads; t++) {
+        Fiber &fiber = fibers[t];
+        if (!fiber.stack) fiber.stack.reset(new char[STACK]);
+        getcontext(&fiber.context);
+        fiber.context.uc_stack.ss_sp = fiber.stack.get();
+        fiber.context.uc_stack.ss_size = STACK;
+        fiber.context.uc_link = &scheduler;
+        fiber.thread = {(unsigned)(t % blockDim.x), (unsigned)(t / blockDim.x), 0};
+        fiber.done = false;
+        makecontext(&fiber.context, fiber_main, 0);
+    }
+    for (bool any = true; any;) {
+        any = false;
+        for (current = 0; current < threads; current++) {
+            if (fibers[current].done) continue;
+            any = true;
+            threadIdx = fibers[current].thread;
+            swapcontext(&scheduler, &fibers[current].context);
+        }
+    }
+}
+
+} // namespace
+
+unsigned lane_of_warp() { return current % 32; }
+
+uint64_t exchange(uint64_t offered, unsigned from_lane) {
+    offers[current] = offered;
+    meet();
+    uint64_t taken = offers[current / 32 * 32 + from_lane];
+    meet();
+    return taken;
+}
+
+void __syncthreads() { meet(); }
+
+// ---- Candle's kernels ----
+
+namespace {
+
+struct Call {
+    std::vector<uint64_t> i;
+    std::vector<double> d;
+};
+
+// Where element `index` of a tensor of these dimensions and strides is.
+size_t place(size_t index, size_t rank, const size_t *dims, const size_t *strides) {
+    if (!dims) return index;
+    size_t at = 0;
+    for (size_t k = rank; k-- > 0; index /= dims[k]) at += index % dims[k] * strides[k];
+    return at;
+}
+
+template <typename T> void binary(const Call &c, T (*f)(T, T)) {
+    const size_t *dims = (const size_t *)c.i[2];
+    for (size_t k = 0; k < c.i[0]; k++) {
+        T left = ((T *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])];
+        T right = ((T *)c.i[4])[place(k, c.i[1], dims, dims + 2 * c.i[1])];
+        ((T *)c.i[5])[k] = f(left, right);
+    }
+}
+
+template <typename From, typename To> void copy(const Call &c) {
+    const size_t *dims = (const size_t *)c.i[2];
+    for (size_t k = 0; k < c.i[0]; k++)
+        ((To *)c.i[4])[k] = (To)((From *)c.i[3])[place(k, c.i[1], dims, dims + c.i[1])];
+}
+
+// One number, the sum of all.
+template <typename T> void sum(const Call &c, size_t n) {
+    const size_t *dims = (const size_t *)c.i[3];
+    T total = 0;
+    for (size_t k = 0; k < n; k++) total += ((T *)c.i[4])[place(k, c.i[2], dims, dims + c.i[2])];
+    *(T *)c.i[5] = total;
+}
+
+template <typename T> void constant(const Call &c, T value, uint64_t out) {
+    for (size_t k = 0; k < c.i[0]; k++) ((T *)out)[k] = value;
+}
+
+// Rows of c.i[3] numbers from one pitch to another.
+template <typename T> void copy_rows(const Call &c) {
+    for (size_t row = 0; row < c.i[2]; row++)
+        memcpy((T *)c.i[1] + row * c.i[5], (T *)c.i[0] + row * c.i[4], c.i[3] * sizeof(T));
+}
+
+template <typename T> T add(T a, T b) { return a + b; }
+template <typename T> T multiply(T a, T b) { return a * b; }
+
+bool run_candle(const std::string &name, const Call &c) {
+    if (name == "bmul_f32") binary<float>(c, multiply);
+    else if (name == "bmul_f64") binary<double>(c, multiply);
+    else if (name == "badd_f32") binary<float>(c, add);
+    else if (name == "badd_f64") binary<double>(c, add);
+    else if (name == "ucopy_f32") copy<float, float>(c);
+    else if (name == "ucopy_f64") copy<double, double>(c);
+    else if (name == "copy2d_f32") copy_rows<float>(c);
+    else if (name == "copy2d_f64") copy_rows<double>(c);
+    else if (name == "cast_f32_f64") copy<float, double>(c);
+    else if (name == "fast_sum_f32") sum<float>(c, c.i[0]);
+    else if (name == "fast_sum_f64") sum<double>(c, c.i[0]);
+    else if (name == "fast_sum_small_f32") sum<float>(c, c.i[1]);
+    else if (name == "fast_sum_small_f64") sum<double>(c, c.i[1]);
+    else if (name == "const_set_f32") constant<float>(c, bits_as<float>((uint32_t)c.i[3]), c.i[4]);
+    else if (name == "const_set_f64") constant<double>(c, c.d[0], c.i[3]);
+    else return false;
+    return true;
+}
+
+// ---- Modules ----
+
+struct Function {
+    std::string name;
+    // What PTX says of each argument: 'i' integers and addresses of 64 bits, 'u' of 32, 'f' floats of 32, 'd' of 64.
+    std::string types;
+    bool together;
+    void *address;
+};
+
+typedef std::map<std::string, Function> Module;
+
+Module *parse(const char *ptx) {
+    Module *module = new Module;
+    std::string text(ptx);
+    for (size_t at = text.find(".entry "); at != std::string::npos;) {
+        size_t begin = at + 7, next = text.find(".entry ", begin), open = text.find('(', begin), close = text.find(')', begin);
+        Function function;
+        function.name = text.substr(begin, open - begin);
+        while (!function.name.empty() && isspace(function.name.back())) function.name.pop_back();
+        for (size_t p = text.find(".param .", open); p < close; p = text.find(".param .", p + 1)) {
+            std::string type = text.substr(p + 8, 3);
+            function.types += type == "u64" || type == "b64" || type == "s64" ? 'i' : type == "f64" ? 'd' : type == "f32" ? 'f' : 'u';
+        }
+        std::string body = text.substr(close, next == std::string::npos ? next : next - close);
+        function.together = body.find("shfl.") != std::string::npos || body.find("bar.sync") != std::string::npos;
+        function.address = dlsym(RTLD_DEFAULT, function.name.c_str());
+        (*module)[function.name] = function;
+        at = next;
+    }
+    return module;
+}
+
+// ---- Memory ----
+
+const size_t PAGE = 4096;
+std::map<uintptr_t, std::pair<char *, size_t>> regions;
+std::recursive_mutex everything;
+const int OK = 0, INVALID = 1, NOT_FOUND = 500, LAUNCH_FAILED = 719;
+
+} // namespace
+
+#define API extern "C" __attribute__((visibility("default")))
+#define LOCK std::lock_guard<std::recursive_mutex> lock(everything)
+
+API int cuMemAllocAsync(uintptr_t *out, size_t bytes, void *) {
+    LOCK;
+    // What a driver does is not documented; so we hold ourselves to never asking.
+    if (bytes == 0) { fprintf(stderr, "the emulator was asked for no memory\n"); return INVALID; }
+    size_t used = (bytes + 15) / 16 * 16, whole = (used + PAGE - 1) / PAGE * PAGE;
+    char *base = (char *)mmap(nullptr, whole + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) return 2;
+    mprotect(base + whole, PAGE, PROT_NONE);
+    memset(base, 0xff, whole);
+    *out = (uintptr_t)(base + whole - used);
+    regions[*out] = {base, whole + PAGE};
+    return OK;
+}
+API int cuMemFreeAsync(uintptr_t address, void *) {
+    LOCK;
+    auto region = regions.find(address);
+    if (region == regions.end()) return INVALID;
+    munmap(region->second.first, region->second.second);
+    regions.erase(region);
+    return OK;
+}
+API int cuMemsetD8Async(uintptr_t to, unsigned char value, size_t bytes, void *) { return memset((void *)to, value, bytes), OK; }
+API int cuMemcpyHtoDAsync_v2(uintptr_t to, const void *from, size_t bytes, void *) { return memcpy((void *)to, from, bytes), OK; }
+API int cuMemcpyDtoHAsync_v2(void *to, uintptr_t from, size_t bytes, void *) { return memcpy(to, (void *)from, bytes), OK; }
+API int cuMemcpyDtoDAsync_v2(uintptr_t to, uintptr_t from, size_t bytes, void *) { return memmove((void *)to, (void *)from, bytes), OK; }
+
+// ---- The driver ----
+
+API int cuInit(unsigned) { return OK; }
+API int cuDriverGetVersion(int *version) { return *version = 13000, OK; }
+API int cuDeviceGet(int *device, int) { return *device = 0, OK; }
+API int cuDeviceGetCount(int *count) { return *count = 1, OK; }
+API int cuDeviceGetName(char *name, int length, int) { return snprintf(name, length, "an emulator, not a GPU"), OK; }
+API int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 0, OK; }
+// Compute capability 0.0; memory pools (attribute 115) there are.
+API int cuDeviceGetAttribute(int *value, int attribute, int) { return *value = attribute == 115, OK; }
+API int cuDeviceGetDefaultMemPool(void **pool, int) { return *pool = nullptr, OK; }
+API int cuMemPoolSetAttribute(void *, int, void *) { return OK; }
+API int cuDevicePrimaryCtxRetain(void **context, int) { return *context = (void *)1, OK; }
+API int cuDevicePrimaryCtxRelease_v2(int) { return OK; }
+API int cuCtxGetCurrent(void **context) { return *context = (void *)1, OK; }
+API int cuCtxSetCurrent(void *) { return OK; }
+API int cuCtxSynchronize() { return OK; }
+API int cuStreamCreate(void **stream, unsigned) { return *stream = (void *)1, OK; }
+API int cuStreamDestroy_v2(void *) { return OK; }
+API int cuStreamSynchronize(void *) { return OK; }
+API int cuStreamWaitEvent(void *, void *, unsigned) { return OK; }
+API int cuEventCreate(void **event, unsigned) { return *event = (void *)1, OK; }
+API int cuEventRecord(void *, void *) { return OK; }
+API int cuEventDestroy_v2(void *) { return OK; }
+API int cuGetErrorName(int, const char **text) { return *text = "an error of the emulator", OK; }
+API int cuGetErrorString(int, const char **text) { return *text = "an error of the emulator", OK; }
+
+API int cuModuleLoadData(void **module, const void *ptx) {
+    LOCK;
+    return *module = parse((const char *)ptx), OK;
+}
+API int cuModuleUnload(void *module) { return delete (Module *)module, OK; }
+API int cuModuleGetFunction(void **function, void *module, const char *name) {
+    LOCK;
+    auto found = ((Module *)module)->find(name);
+    if (found == ((Module *)module)->end()) return NOT_FOUND;
+    return *function = &found->second, OK;
+}
+
+API int cuLaunchKernel(void *which, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned, void *,
+                       void **arguments, void **) {
+    LOCK;
+    const Function &function = *(Function *)which;
+    if (!gx || !gy || gz != 1 || !bx || !by || bz != 1 || bx * by > 1024) { fprintf(stderr, "the emulator cannot launch %s on %ux%ux%u blocks of %ux%ux%u\n", function.name.c_str(), gx, gy, gz, bx, by, bz); return INVALID; }
+    Call call;
+    for (size_t k = 0; k < function.types.size(); k++) {
+        char type = function.types[k];
+        if (type == 'd') call.d.push_back(*(double *)arguments[k]);
+        else call.i.push_back(type == 'i' ? *(uint64_t *)arguments[k] : *(uint32_t *)arguments[k]);
+    }
+    if (!function.address) {
+        if (run_candle(function.name, call)) return OK;
+        fprintf(stderr, "the emulator has no kernel %s (%s)\n", function.name.c_str(), function.types.c_str());
+        return LAUNCH_FAILED;
+    }
+    call.i.resize(12);
+    call.d.resize(2);
+    integers = &call.i;
+    doubles = &call.d;
+    entry = function.address;
+    gridDim = {gx, gy, 1};
+    blockDim = {bx, by, 1};
+    for (blockIdx.y = 0; blockIdx.y < gy; blockIdx.y++)
+        for (blockIdx.x = 0; blockIdx.x < gx; blockIdx.x++) run_block(function.together);
+    return OK;
+}
+
+// ---- cuBLAS and cuRAND ----
+
+template <typename T>
+static int gemm(int ta, int tb, int m, int n, int k, T alpha, const T *a, int lda, const T *b, int ldb, T beta, T *c, int ldc) {
+    for (int column = 0; column < n; column++)
+        for (int row = 0; row < m; row++) {
+            double sum = 0;
+            for (int i = 0; i < k; i++)
+                sum += (double)a[ta ? (size_t)row * lda + i : (size_t)i * lda + row] *
+                       (double)b[tb ? (size_t)i * ldb + column : (size_t)column * ldb + i];
+            T &out = c[(size_t)column * ldc + row];
+            out = alpha * (T)sum + (beta == 0 ? 0 : beta * out);
+        }
+    return OK;
+}
+API int cublasCreate_v2(void **handle) { return *handle = (void *)1, OK; }
+API int cublasDestroy_v2(void *) { return OK; }
+API int cublasSetStream_v2(void *, void *) { return OK; }
+API int cublasSgemm_v2(void *, int ta, int tb, int m, int n, int k, const float *alpha, const float *a, int lda, const float *b, int ldb,
+                       const float *beta, float *c, int ldc) {
+    LOCK;
+    return gemm(ta, tb, m, n, k, *alpha, a, lda, b, ldb, *beta, c, ldc);
+}
+API int cublasDgemm_v2(void *, int ta, int tb, int m, int n, int k, const double *alpha, const double *a, int lda, const double *b,
+                       int ldb, const double *beta, double *c, int ldc) {
+    LOCK;
+    return gemm(ta, tb, m, n, k, *alpha, a, lda, b, ldb, *beta, c, ldc);
+}
+API int curandCreateGenerator(void **generator, int) { return *generator = (void *)1, OK; }
+API int curandSetPseudoRandomGeneratorSeed(void *, unsigned long long) { return OK; }
+API int curandSetStream(void *, void *) { return OK; }
+API int curandDestroyGenerator(void *) { return OK; }
