@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
 
-use arrow::array::{Array, AsArray};
+use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
 use common::{Place, planted, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
