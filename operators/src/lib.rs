@@ -1,6 +1,7 @@
 //! The timely operators of gnnflow, the kernels that they run, and the candle operations that they feed.
 
 pub mod block;
+pub mod change;
 pub mod compute;
 pub mod fetch;
 pub mod kernel;
