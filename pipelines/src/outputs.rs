@@ -32,7 +32,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::Error;
-use crate::checkpoint::write_whole;
+use crate::checkpoint::{beside, write_whole};
 use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::layer_store::LayerStore;
@@ -130,8 +130,7 @@ struct ParquetFile {
 impl ParquetFile {
     fn create(path: &Path, schema: &Arc<Schema>, row_bytes: usize) -> Result<Self, Error> {
         let folder = path.parent().unwrap_or(Path::new("."));
-        let beside = tempfile::NamedTempFile::new_in(folder).map_err(Error::io("write", path))?;
-        let (file, temporary) = beside.into_parts();
+        let (file, temporary) = beside(folder).map_err(Error::io("write", path))?.into_parts();
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_max_row_group_row_count(Some((ROW_GROUP_BYTES / row_bytes.max(1)).clamp(1024, 1 << 20)))

@@ -76,7 +76,7 @@ pub struct Memory {
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4.
     pub activations: u64,
-    /// Exact inference, for evaluation and outputs: partitions × 3 chunks under way, and twice one more being computed. A chunk
+    /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4.
     pub inference: u64,
     /// Parameters, their gradients of each partition, and the optimiser's state.
@@ -262,7 +262,7 @@ impl Process {
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);
             memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4);
             let own_nodes = sum(|part| part.nodes, own);
-            (memory.inference, memory.scratch) = inference(spec, graph, layers, own.len() as u64, own_nodes);
+            (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
             let state = match train.optimizer.kind {
                 OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
                 OptimizerKind::Adam | OptimizerKind::Adamw => 2,
@@ -281,7 +281,7 @@ impl Process {
 }
 
 /// What exact inference keeps in memory, and in scratch files.
-fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], parts: u64, own_nodes: u64) -> (u64, u64) {
+fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u64, u64) {
     let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
     let most = spec.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
     let nodes = most.min(CHUNK_EDGES as f64 / mean_degree.max(1e-9)).max(1.0);
@@ -291,7 +291,7 @@ fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], parts: u64, own_nodes
     let chunk = (sources * widest as f64 * 4.0) as u64;
     let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(2).sum::<u64>();
     let scratch = own_nodes * 4 * (hidden + graph.classes.unwrap_or(0));
-    (chunk * (parts * u64::from(WINDOW) + 2), scratch)
+    (chunk * (u64::from(WINDOW) + 2), scratch)
 }
 
 #[cfg(test)]

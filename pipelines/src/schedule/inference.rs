@@ -46,8 +46,8 @@ pub(crate) struct Inference {
     fault: Fault,
     /// By layer.
     stores: Vec<Arc<LayerStore>>,
-    /// By partition hosted here: global ids, cut into chunks.
-    chunks: Vec<(u32, Vec<Range<u32>>)>,
+    /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
+    chunks: Vec<(u32, Range<u32>)>,
     /// Layers computed so far, all passes counted: the next one's epoch in timestamps.
     layers_done: u32,
 }
@@ -117,9 +117,10 @@ impl Inference {
         let chunks = setup
             .placement
             .parts_of(setup.worker)
-            .map(|part| {
+            .flat_map(|part| {
                 let indptr = setup.parts.get(part).topology.indptr();
-                (part as u32, chunks(indptr, setup.graph.range(part).start, nodes))
+                let cut = chunks(indptr, setup.graph.range(part).start, nodes);
+                cut.into_iter().map(move |chunk| (part as u32, chunk))
             })
             .collect();
         Ok(Self { input, probe, fault, stores, chunks, layers_done: 0 })
@@ -130,16 +131,11 @@ impl Inference {
     /// # Errors
     /// What an operator, or the companion thread, fails with.
     pub(crate) fn pass(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
-        let steps = self.chunks.iter().map(|(_, chunks)| chunks.len()).max().unwrap_or(0) as u32;
         for _layer in 0..self.stores.len() {
             let epoch = self.layers_done;
-            for step in 0..steps {
-                for (partition, chunks) in &self.chunks {
-                    if let Some(nodes) = chunks.get(step as usize) {
-                        let key = BatchKey { epoch, step, partition: *partition };
-                        self.input.send((key, nodes.clone()));
-                    }
-                }
+            for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
+                let key = BatchKey { epoch, step, partition: *partition };
+                self.input.send((key, nodes.clone()));
                 self.input.advance_to(tick::at(epoch, step + 1));
                 self.input.flush();
                 let oldest = tick::at(epoch, (step + 1).saturating_sub(WINDOW));
