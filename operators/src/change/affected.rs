@@ -73,7 +73,7 @@ mod tests {
     /// What a round changes: an edge comes or goes, and its destination is what has changed.
     fn change(round: u64) -> ((u32, u32), bool) {
         let key = Key::new(9, Purpose::GenerateEdges).fold(round / 2);
-        ((key.below(0, NODES) as u32, key.below(1, NODES) as u32), round % 2 == 0 || round % 4 == 1)
+        ((key.below(0, NODES) as u32, key.below(1, NODES) as u32), round.is_multiple_of(2) || round % 4 == 1)
     }
 
     fn first_edges() -> Vec<(u32, u32)> {
