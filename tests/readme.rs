@@ -40,3 +40,11 @@ fn the_pipelines_behind_the_table_of_accuracies_are_valid() {
         }
     }
 }
+#[test]
+fn the_files_that_it_links_are_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(root.join("README.md")).unwrap();
+    for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+        assert!(link.contains("://") || root.join(link).exists(), "README.md links {link}");
+    }
+}

@@ -10,10 +10,11 @@ use super::{Bin, Column, Degrees, Dump, InDegrees, Inspection, Labels, Prepared,
 
 impl Display for Inspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Dump(dump) => dump.fmt(f),
-            Self::Dataset(dataset) => dataset.fmt(f),
-        }
+        let lines = match self {
+            Self::Dump(dump) => dump.to_string(),
+            Self::Dataset(dataset) => dataset.to_string(),
+        };
+        f.write_str(lines.trim_end())
     }
 }
 
