@@ -1,5 +1,6 @@
 //! Keeping workers together: ordered sums, gates, work beside the worker.
 
+pub mod admit;
 pub mod all_reduce;
 pub mod background;
 pub mod hold;

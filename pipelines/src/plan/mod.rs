@@ -70,8 +70,8 @@ pub struct Memory {
     /// Layers of exact inference, in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
     /// and the classes).
     pub scratch: u64,
-    /// Blocks and fetched features of the batches under way: partitions × `train.window` × one batch, and one batch is
-    /// nodes × (width × 4 + 8) + edges × 8.
+    /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8; and lists and
+    /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4.
@@ -256,7 +256,9 @@ impl Process {
             let nodes = &training.batch_nodes;
             let all = nodes.last().copied().unwrap_or(0);
             let one = all * (graph.features as u64 * 4 + 8) + training.batch_edges.iter().sum::<u64>() * 8;
-            memory.batches = own.len() as u64 * train.window as u64 * one;
+            // Features of as many batches as may have them; the blocks of all steps under way.
+            let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
+            memory.batches = train.window.max(2) as u64 * one + own.len() as u64 * train.window as u64 * lists;
             // Layer l reads the list after hop L - l and writes the one before.
             let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);

@@ -1,12 +1,14 @@
 //! Synchronous mini-batch training (DistDGL, section III).
 //!
 //! ```text
-//! seeds → sample_hop × layers → fetch_rows → hold → gradient (companion) → all_reduce → apply (companion) → probe
-//!                                              ↑____________ opened by apply _____________|
+//! seeds → sample_hop × layers → admit → fetch_rows → hold → gradient (companion) → all_reduce → apply (companion) → probe
+//!                                 ↑_________ left by _________|                                     |
+//!                                                      ↑_______________ opened by apply ____________|
 //! ```
 //!
 //! The probe bounds how many steps are under way: a step may be sampled and fetched while an earlier one is computed, and
-//! `hold` lets it be computed only when the earlier one has been applied.
+//! `hold` lets it be computed only when the earlier one has been applied. Features are what is large: `admit` lets only
+//! `train.window` batches of a worker have them at once, however many partitions it hosts.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,6 +18,7 @@ use std::time::Instant;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
 use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
+use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::{AllReduce, Reduced};
 use gnnflow_operators::sync::background::{Background, Companion};
 use gnnflow_operators::sync::hold::{Gate, Hold};
@@ -101,7 +104,11 @@ impl MiniBatchTraining {
             let kept = fault.clone();
             let applied = companion.clone();
             let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
+            // One batch is computed while the next is fetched, at least.
+            let room = Rc::new(Room::new(window.max(2)));
+            let left = Rc::clone(&room);
             stream
+                .admit(room)
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),
                     rows: Rc::new(move |_| features.clone()),
@@ -110,7 +117,10 @@ impl MiniBatchTraining {
                 })
                 .hold(Rc::clone(&gate))
                 .background("gradient", companion.clone(), Trainer::batch)
-                .flat_map(move |contribution| kept.keep(contribution))
+                .flat_map(move |contribution| {
+                    left.leave();
+                    kept.keep(contribution)
+                })
                 .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
                 .inspect(move |reduced: &Reduced| {
                     count(&mut counted.borrow_mut(), reduced);

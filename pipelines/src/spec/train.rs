@@ -45,7 +45,7 @@ section! {
         pub threads: Option<usize> = None,
         /// Where the arithmetic is done.
         pub device: Device = Device::Cpu,
-        /// Batches of a partition that may be under way at once: sampled or fetched while an earlier one is computed.
+        /// Steps that may be under way at once: sampled while an earlier one is computed; and batches of a process that may have their features fetched (at least 2).
         #[schemars(range(min = 1, max = 64), extend("x-results" = false))]
         pub window: usize = 2,
         /// Write a checkpoint every so many epochs, and always after the last. 0: only after the last.
