@@ -71,7 +71,7 @@ def run_peer(bench, variant, backend, threads, graph, python):
     rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     if rows and "failed" not in rows[-1]:
         return BENCHES[bench]["peer"](rows[-1]), None
-    return None, (rows[-1].get("why") or str(rows[-1]["failed"]))[-200:] if rows else "it printed nothing"
+    return None, (rows[-1].get("why") or str(rows[-1]["failed"])).strip().splitlines()[-1] if rows else "it printed nothing"
 
 
 def main():

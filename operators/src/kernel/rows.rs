@@ -155,7 +155,8 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
         let columns = self.heads * self.width;
         let bytes = columns * size_of::<T>();
         let ahead = (LINES / bytes.div_ceil(64)).clamp(2, 16);
-        let prefetch_until = self.indptr[rows.end].at().saturating_sub(ahead);
+        // Past the end of these rows, too: most likely the same thread goes on there.
+        let prefetch_until = self.indices.len().saturating_sub(ahead);
         let first_row = rows.start;
         for r in rows {
             let (begin, end) = (self.indptr[r].at(), self.indptr[r + 1].at());
@@ -170,7 +171,8 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
                 let mut column = 0;
                 while column < self.width {
                     let (lanes, left) = (I::Of::<T::Acc>::N, self.width - column);
-                    let fetch = if head == 0 && column == 0 { prefetch_until } else { 0 };
+                    // With one head a tile asks for its own columns; with several the first one asks for the whole row.
+                    let fetch = if self.heads == 1 || (head == 0 && column == 0) { prefetch_until } else { 0 };
                     let tile = Tile { edges: begin..end, head, column, fetch, ahead, bytes, scale };
                     let vectors = left.div_ceil(lanes).min(8);
                     let tail = left.min(vectors * lanes) - (vectors - 1) * lanes;
@@ -209,7 +211,15 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
             let first = t.head * self.width + t.column;
             for e in t.edges {
                 if e < t.fetch {
-                    prefetch(x.add(*self.indices.get_unchecked(e + t.ahead) as usize * columns), t.bytes);
+                    let due = x.add(*self.indices.get_unchecked(e + t.ahead) as usize * columns);
+                    if self.heads == 1 {
+                        // As many lines as the compiler can count: a loop here costs as much as the sums.
+                        for v in (0..V).filter(|v| (v * lanes * size_of::<T>()).is_multiple_of(64)) {
+                            super::prefetch(due.wrapping_add(first + v * lanes));
+                        }
+                    } else {
+                        prefetch(due, t.bytes);
+                    }
                 }
                 let index = *self.indices.get_unchecked(e) as usize;
                 let row = x.add(index * columns + first);
