@@ -31,7 +31,7 @@ predictions = true
 
 fn parse(text: &str, sets: &[&str]) -> Result<Spec, Error> {
     let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-    Spec::parse(text, Path::new("/work/p.toml"), &sets, &Registered::default())
+    Spec::parse(text, Path::new("/graphs/p.toml"), &sets, &Registered::default())
 }
 
 fn lines(text: &str, sets: &[&str]) -> Vec<String> {
@@ -50,15 +50,15 @@ fn with(line: &str, instead: &str) -> String {
 fn a_whole_file_is_read() {
     let spec = parse(WHOLE, &[]).unwrap();
     assert_eq!(spec.name, "bar");
-    assert_eq!(spec.graph.nodes, Some(OneOrMany::one("/work/data/nodes.parquet".into())));
-    assert_eq!(spec.graph.edges, Some(OneOrMany(vec!["/work/a.parquet".into(), "/b.parquet".into()])));
+    assert_eq!(spec.graph.nodes, Some(OneOrMany::one("/graphs/data/nodes.parquet".into())));
+    assert_eq!(spec.graph.edges, Some(OneOrMany(vec!["/graphs/a.parquet".into(), "/b.parquet".into()])));
     assert_eq!(spec.graph.duplicates, Duplicates::Drop);
     assert_eq!(spec.parts(), 2);
     assert_eq!(spec.model.as_ref().unwrap().heads(), 1);
     let train = spec.train.as_ref().unwrap();
     assert_eq!((train.fanouts(2), train.optimizer.lr), (vec![-1, -1], 0.01));
     assert!(spec.infer.as_ref().unwrap().predictions);
-    assert!(spec.dataset_folder().starts_with("/work/.gnnflow"));
+    assert!(spec.dataset_folder().starts_with("/graphs/.gnnflow"));
 }
 
 #[test]
@@ -70,80 +70,88 @@ fn sections_that_are_absent_are_stages_that_do_not_run() {
 #[test]
 fn messages_name_line_key_and_what_is_wrong() {
     for (line, instead, expected) in [
-        ("hidden = 64", "hiden = 64", "/work/p.toml:15: model.hiden: unknown key; did you mean \"hidden\"?"),
+        ("hidden = 64", "hiden = 64", "/graphs/p.toml:15: model.hiden: unknown key; did you mean \"hidden\"?"),
         (
             "layers = 2",
             "layers = \"two\"",
-            "/work/p.toml:14: model.layers: expected an integer, found the string \"two\"",
+            "/graphs/p.toml:14: model.layers: expected an integer, found the string \"two\"",
         ),
-        ("layers = 2", "layers = 0", "/work/p.toml:14: model.layers: must be at least 1, but is 0"),
-        ("dropout = 0.5", "dropout = 1", "/work/p.toml:16: model.dropout: must be less than 1.0, but is 1"),
-        ("[infer]", "[inferr]", "/work/p.toml:26: inferr: unknown key; did you mean \"infer\"?"),
+        ("layers = 2", "layers = 0", "/graphs/p.toml:14: model.layers: must be at least 1, but is 0"),
+        ("dropout = 0.5", "dropout = 1", "/graphs/p.toml:16: model.dropout: must be less than 1.0, but is 1"),
+        ("[infer]", "[inferr]", "/graphs/p.toml:26: inferr: unknown key; did you mean \"infer\"?"),
         (
             "undirected = true",
             "undirected = 1",
-            "/work/p.toml:5: graph.undirected: expected true or false, found the integer 1",
+            "/graphs/p.toml:5: graph.undirected: expected true or false, found the integer 1",
         ),
         (
             "duplicates = \"drop\"",
             "duplicates = \"dorp\"",
-            "/work/p.toml:6: graph.duplicates: expected one of \"keep\", \"drop\", \"fail\", found \"dorp\"; did you mean \"drop\"?",
+            "/graphs/p.toml:6: graph.duplicates: expected one of \"keep\", \"drop\", \"fail\", found \"dorp\"; did you mean \"drop\"?",
         ),
-        ("parts = 2", "parts = \"many\"", "/work/p.toml:11: partition.parts: expected \"auto\", found \"many\""),
+        ("parts = 2", "parts = \"many\"", "/graphs/p.toml:11: partition.parts: expected \"auto\", found \"many\""),
         (
             "parts = 2",
             "parts = \"auto\"",
-            "/work/p.toml:11: partition.parts: \"auto\" is not in this version yet; give a number",
+            "/graphs/p.toml:11: partition.parts: \"auto\" is not in this version yet; give a number",
         ),
         (
             "parts = 2",
             "memory = \"2 gigs\"",
-            "/work/p.toml:11: partition.memory: expected a size such as \"2GiB\" or \"500MB\", found \"2 gigs\"",
+            "/graphs/p.toml:11: partition.memory: expected a size such as \"2GiB\" or \"500MB\", found \"2 gigs\"",
         ),
-        ("fanouts = [-1, -1]", "fanouts = [10]", "/work/p.toml:22: train.fanouts: 1 fanouts for 2 layers: one a layer"),
+        (
+            "fanouts = [-1, -1]",
+            "fanouts = [10]",
+            "/graphs/p.toml:22: train.fanouts: 1 fanouts for 2 layers: one a layer",
+        ),
         (
             "fanouts = [-1, -1]",
             "fanouts = [10, \"x\"]",
-            "/work/p.toml:22: train.fanouts[1]: expected an integer, found the string \"x\"",
+            "/graphs/p.toml:22: train.fanouts[1]: expected an integer, found the string \"x\"",
         ),
         (
             "kind = \"gcn\"",
             "kind = \"gcm\"",
-            "/work/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
+            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
         ),
         (
             "hidden = 64",
             "hidden = 64\nheads = 8",
-            "/work/p.toml:16: model.heads: only a \"gat\" model has it, not a \"gcn\" one",
+            "/graphs/p.toml:16: model.heads: only a \"gat\" model has it, not a \"gcn\" one",
         ),
         (
             "kind = \"gcn\"",
             "kind = \"gat\"\nheads = 7",
-            "/work/p.toml:14: model.heads: 7 heads do not divide hidden = 64",
+            "/graphs/p.toml:14: model.heads: 7 heads do not divide hidden = 64",
         ),
         (
             "evaluate_every = 1",
             "evaluate_every = 0\nearly_stop = 5",
-            "/work/p.toml:25: train.early_stop: nothing to stop by: `evaluate_every` is 0",
+            "/graphs/p.toml:25: train.early_stop: nothing to stop by: `evaluate_every` is 0",
         ),
         (
             "\"mini-batch\"",
             "\"full-graph\"",
-            "/work/p.toml:19: train.schedule: \"full-graph\" is not in this version yet; use \"mini-batch\"",
+            "/graphs/p.toml:19: train.schedule: \"full-graph\" is not in this version yet; use \"mini-batch\"",
         ),
         (
             "method = \"random\"",
             "method = \"spring\"",
-            "/work/p.toml:10: partition.method: \"spring\" is not in this version yet; there is \"random\", \"range\"",
+            "/graphs/p.toml:10: partition.method: \"spring\" is not in this version yet; there is \"random\", \"range\"",
         ),
-        ("lr = 0.01", "lr = nan", "/work/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
-        ("seed = 1", "seed = -1", "/work/p.toml:25: train.seed: must be at least 0, but is -1"),
-        ("lr = 0.01", "momentum = 0.9", "/work/p.toml:23: train.optimizer.momentum: only \"sgd\" has it, not \"adam\""),
-        ("nodes = \"data/nodes.parquet\"", "", "/work/p.toml:4: graph.edges: `nodes` is missing beside it"),
+        ("lr = 0.01", "lr = nan", "/graphs/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
+        ("seed = 1", "seed = -1", "/graphs/p.toml:25: train.seed: must be at least 0, but is -1"),
+        (
+            "lr = 0.01",
+            "momentum = 0.9",
+            "/graphs/p.toml:23: train.optimizer.momentum: only \"sgd\" has it, not \"adam\"",
+        ),
+        ("nodes = \"data/nodes.parquet\"", "", "/graphs/p.toml:4: graph.edges: `nodes` is missing beside it"),
         (
             "[graph]",
             "[graph]\ndataset = \"d\"",
-            "/work/p.toml:3: graph.dataset: another source beside it: give either `nodes` and `edges`, or `generate`, or `dataset`",
+            "/graphs/p.toml:3: graph.dataset: another source beside it: give either `nodes` and `edges`, or `generate`, or `dataset`",
         ),
     ] {
         let found = lines(&with(line, instead), &[]);
@@ -165,9 +173,9 @@ fn all_problems_come_at_once_in_the_order_of_the_file() {
 #[test]
 fn what_is_no_toml_says_so_with_its_line() {
     let found = lines("name = \"a\"\n[graph\nnodes = 3", &[]);
-    assert!(found[0].starts_with("/work/p.toml:2: "), "{found:?}");
+    assert!(found[0].starts_with("/graphs/p.toml:2: "), "{found:?}");
     let found = lines("a = 1\na = 2", &[]);
-    assert!(found[0].starts_with("/work/p.toml:2: ") && found[0].contains("duplicate"), "{found:?}");
+    assert!(found[0].starts_with("/graphs/p.toml:2: ") && found[0].contains("duplicate"), "{found:?}");
 }
 
 #[test]
@@ -183,7 +191,7 @@ fn sets_come_before_checks_and_name_themselves() {
     // Blame falls on what was written, even if the other key is what the user will change.
     assert_eq!(
         lines(WHOLE, &["model.layers=3"]),
-        ["/work/p.toml:22: train.fanouts: 2 fanouts for 3 layers: one a layer"]
+        ["/graphs/p.toml:22: train.fanouts: 2 fanouts for 3 layers: one a layer"]
     );
 }
 
@@ -254,7 +262,7 @@ fn more_processes_than_partitions_are_refused_where_the_file_says_parts() {
     let spec = parse(WHOLE, &[]).unwrap();
     assert!(spec.check_processes(2, 2).is_ok());
     let error = spec.check_processes(3, 2).unwrap_err().to_string();
-    assert!(error.starts_with("/work/p.toml:11: partition.parts: more processes (3) than partitions (2)"), "{error}");
+    assert!(error.starts_with("/graphs/p.toml:11: partition.parts: more processes (3) than partitions (2)"), "{error}");
 }
 
 #[test]
