@@ -215,3 +215,23 @@ fn datasets_of_other_versions_and_other_inputs() {
     place.fail(&["prepare", "p.toml", "--out", "mine"], 4, &["mine"]);
     assert_eq!(std::fs::read_dir(place.path("mine")).unwrap().count(), 1);
 }
+
+/// Training on this graph fails as the user's fault, names `words`, and leaves nothing that looks like a result.
+fn untrainable(place: &Place, words: &[&str]) {
+    place.write("p.toml", format!("{GRAPH}[model]\nhidden = 4\n[train]\nepochs = 1\n"));
+    let errors = place.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, words);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    for name in ["summary.json", "model.safetensors", "predictions.parquet"] {
+        assert!(!place.path("run").join(name).exists(), "{words:?}: {name} was left behind");
+    }
+}
+
+#[test]
+fn graphs_that_nothing_can_be_learnt_from() {
+    let empty = words(&["val", "val", "val", "val", "test", "test"]);
+    untrainable(&graph(with(good_nodes(), "split", Some(empty)), good_edges()), &["train split", "split_fractions"]);
+    let unlabelled = ints(&[0, -1, 0, 1, 0, 1]);
+    untrainable(&graph(with(good_nodes(), "label", Some(unlabelled)), good_edges()), &["node 11", "train", "label"]);
+    untrainable(&graph(with(good_nodes(), "features", None), good_edges()), &["features"]);
+    untrainable(&graph(with(good_nodes(), "label", None), good_edges()), &["labels"]);
+}
