@@ -5,7 +5,7 @@
 //! where the file says `partition.method = "stripes"`, `train.sampler = "nearest"` and `model.kind = "gin"`.
 
 use candle_core::{Tensor, Var};
-use gnnflow_data::partitioner::{Assignment, GraphStream, Partitioner};
+use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
 use gnnflow_operators::compute::initial::Initial;
 use gnnflow_operators::compute::{Layer, LayerSpec, ParamBuilder, Pass, Result, ops};
@@ -18,8 +18,9 @@ impl Partitioner for Stripes {
     fn name(&self) -> &str {
         "stripes"
     }
-    fn assign(&self, _: &dyn GraphStream, parts: u32, _seed: u64) -> gnnflow_data::Result<Assignment> {
-        Ok(Assignment::computed(move |node| (node / 100 % u64::from(parts)) as u32))
+    fn assign(&self, _: &dyn GraphStream, goal: &Goal) -> gnnflow_data::Result<Assignment> {
+        let parts = u64::from(goal.parts);
+        Ok(Assignment::computed(move |node| (node / 100 % parts) as u32))
     }
 }
 

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// A `main.rs` of ten lines is a gnnflow with a partitioner, a sampler or a layer more, which pipeline files call by name:
 ///
 /// ```
-/// use gnnflow_data::partitioner::{Assignment, GraphStream, Partitioner};
+/// use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 ///
 /// struct Modulo;
 ///
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 ///     fn name(&self) -> &str {
 ///         "modulo"
 ///     }
-///     fn assign(&self, _: &dyn GraphStream, parts: u32, _seed: u64) -> gnnflow_data::Result<Assignment> {
+///     fn assign(&self, _: &dyn GraphStream, goal: &Goal) -> gnnflow_data::Result<Assignment> {
 ///         Ok(Assignment::computed(move |node| (node % u64::from(parts)) as u32))
 ///     }
 /// }

@@ -18,7 +18,7 @@ pub mod testing;
 pub use dataset::{Dataset, Features, Manifest, Nodes, Partition, Topology};
 pub use error::{Error, Fault, Result};
 pub use partition_book::PartitionBook;
-pub use partitioner::{Assignment, GraphStream, Partitioner};
+pub use partitioner::{Assignment, Goal, GraphStream, Partitioner, Targets};
 pub use prepare::{PrepareSettings, prepare};
 pub use progress::{Progress, Silent};
 pub use source::GraphSource;

@@ -1,8 +1,11 @@
 //! Small graphs for tests, and dumps of them on disk. Behind the feature `testing`, for the tests of the floors above.
 
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use arrow::array::{
     ArrayRef, Float32Array, Int64Array, LargeStringArray, ListArray, RecordBatch, StringArray, UInt16Array,
@@ -12,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
 use crate::error::Result;
-use crate::partitioner::{Assignment, GraphStream, Partitioner};
+use crate::partitioner::{AddEdges, Assignment, ConsumeKeys, EdgeKey, Goal, GraphStream, Partitioner, VisitEdges};
 use crate::rng::{Key, Purpose};
 use crate::source::{Columns, GraphSource};
 
@@ -181,7 +184,99 @@ impl Partitioner for Modulo {
         "modulo"
     }
 
-    fn assign(&self, _: &dyn GraphStream, parts: u32, _seed: u64) -> Result<Assignment> {
-        Ok(Assignment::computed(move |node| (node % u64::from(parts)) as u32))
+    fn assign(&self, _: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        let parts = u64::from(goal.parts);
+        Ok(Assignment::computed(move |node| (node % parts) as u32))
+    }
+}
+
+/// A graph in memory as partitioners see it: the naive implementation of a stream.
+#[derive(Clone, Debug)]
+pub struct TestStream {
+    /// The graph.
+    pub graph: TestGraph,
+    /// Whether each row stands for both directions.
+    pub undirected: bool,
+    /// One a node.
+    pub splits: Vec<u8>,
+    /// One a node, or empty.
+    pub types: Vec<u16>,
+    /// Edges that are handed over at a time.
+    pub chunk: usize,
+    /// Names of the passes so far.
+    pub passes: RefCell<Vec<String>>,
+    /// What has been kept.
+    pub kept: RefCell<HashMap<String, Vec<u8>>>,
+}
+
+impl TestGraph {
+    /// The graph as a stream: undirected, no splits, no types.
+    pub fn stream(&self) -> TestStream {
+        TestStream {
+            graph: self.clone(),
+            undirected: true,
+            splits: vec![0; self.nodes as usize],
+            types: Vec::new(),
+            chunk: 7,
+            passes: RefCell::default(),
+            kept: RefCell::default(),
+        }
+    }
+}
+
+impl GraphStream for TestStream {
+    fn num_nodes(&self) -> u64 {
+        u64::from(self.graph.nodes)
+    }
+
+    fn num_edges(&self) -> u64 {
+        self.graph.edges.len() as u64
+    }
+
+    fn undirected(&self) -> bool {
+        self.undirected
+    }
+
+    fn splits(&self) -> &[u8] {
+        &self.splits
+    }
+
+    fn node_types(&self) -> &[u16] {
+        &self.types
+    }
+
+    fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()> {
+        self.passes.borrow_mut().push(pass.into());
+        self.graph.edges.chunks(self.chunk).try_for_each(visit)
+    }
+
+    fn accumulate(&self, pass: &str, _: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
+        self.passes.borrow_mut().push(pass.into());
+        // Last chunk first: the order must not matter.
+        self.graph.edges.chunks(self.chunk).rev().for_each(visit);
+        Ok(())
+    }
+
+    fn count_keys(&self, pass: &str, _: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
+        self.passes.borrow_mut().push(pass.into());
+        let mut counts = BTreeMap::new();
+        for key in self.graph.edges.iter().filter_map(|&(src, dst)| key(src, dst)) {
+            *counts.entry(key).or_insert(0) += 1;
+        }
+        counts.into_iter().collect::<Vec<_>>().chunks(self.chunk).try_for_each(consume)
+    }
+
+    fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
+        self.passes.borrow_mut().push(pass.into());
+        work()
+    }
+
+    fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        Ok(self.kept.borrow().get(name).cloned())
+    }
+
+    fn keep(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.kept.borrow_mut().insert(name.into(), bytes.to_vec());
+        Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use gnnflow_data::prepare::{PrepareSettings, prepare as write_dataset};
 use gnnflow_data::progress::Progress;
-use gnnflow_data::{Dataset, Partitioner};
+use gnnflow_data::{Dataset, Partitioner, Targets};
 use gnnflow_operators::partition::{Random, Range};
 
 use crate::{Error, Registry, Spec};
@@ -35,6 +35,7 @@ pub fn prepare(
         out: out.clone(),
         memory: spec.partition.memory.0,
         seed: spec.partition.seed,
+        balance: Targets::default(),
     };
     match registry.partitioner(&spec.partition.method) {
         Some(own) => write_dataset(&source, &*own, &settings, progress)?,

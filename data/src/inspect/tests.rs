@@ -10,6 +10,7 @@ use parquet::arrow::ArrowWriter;
 
 use super::*;
 use crate::generate::Planted;
+use crate::partitioner::Targets;
 use crate::prepare::{PrepareSettings, prepare};
 use crate::progress::Silent;
 use crate::source::GraphSource;
@@ -186,7 +187,8 @@ fn a_prepared_dataset_is_described_in_full() {
     source.undirected = true;
     source.columns.features = vec!["features".into()];
     (source.columns.label, source.columns.split) = (Some("label".into()), Some("split".into()));
-    let settings = PrepareSettings { parts: 4, out: out.clone(), memory: 1 << 20, seed: 1 };
+    let settings =
+        PrepareSettings { parts: 4, out: out.clone(), memory: 1 << 20, seed: 1, balance: Targets::default() };
     let manifest = prepare(&source, &Modulo, &settings, &Silent).unwrap();
 
     let Inspection::Dataset(found) = inspect(&out, &Silent).unwrap() else { panic!("taken for a dump") };

@@ -38,7 +38,7 @@ pub use quality::{Balance, Quality};
 use crate::dataset::{EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION, TypeInfo};
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
-use crate::partitioner::{MAX_PARTS, Partitioner};
+use crate::partitioner::{Goal, MAX_PARTS, Partitioner, Targets};
 use crate::progress::Progress;
 use crate::source::{Duplicates, GraphSource, SelfLoops};
 use arrange::Twice;
@@ -55,7 +55,7 @@ use write_topology::{TopologyFile, TopologyPass};
 const SMALLEST_BUCKET: u64 = 4 << 10;
 
 /// How to prepare.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PrepareSettings {
     /// Number of partitions, at least one.
     pub parts: u32,
@@ -65,6 +65,14 @@ pub struct PrepareSettings {
     pub memory: u64,
     /// Seed of the partitioner.
     pub seed: u64,
+    /// How even the partitions have to be.
+    pub balance: Targets,
+}
+
+impl PrepareSettings {
+    fn goal(&self) -> Goal {
+        Goal { parts: self.parts, seed: self.seed, memory: self.memory, balance: self.balance }
+    }
 }
 
 /// What a dump needs, from its footers alone.
@@ -204,7 +212,7 @@ impl Work<'_> {
             progress: *progress,
         };
         progress.stage("partitioning", None, "edges");
-        let assignment = partitioner.assign(&stream, settings.parts, settings.seed)?;
+        let assignment = partitioner.assign(&stream, &settings.goal())?;
         let relabel = Relabel::new(&assignment, scan.ids.len() as u64, settings.parts, *partitioner)?;
         progress.done();
         Ok((relabel, began.elapsed().as_secs_f64()))

@@ -75,14 +75,14 @@ impl Relabel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partitioner::GraphStream;
+    use crate::partitioner::{Goal, GraphStream};
 
     struct Any;
     impl Partitioner for Any {
         fn name(&self) -> &str {
             "any"
         }
-        fn assign(&self, _: &dyn GraphStream, _: u32, _: u64) -> Result<Assignment> {
+        fn assign(&self, _: &dyn GraphStream, _: &Goal) -> Result<Assignment> {
             Ok(Assignment::computed(|_| 0))
         }
     }

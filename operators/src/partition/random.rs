@@ -1,5 +1,6 @@
 //! `random`: every node to a part by chance, all parts of the same size. The baseline that other methods have to beat.
 
+use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Permutation, Purpose};
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
@@ -16,9 +17,9 @@ impl Partitioner for Random {
         "random"
     }
 
-    fn assign(&self, graph: &dyn GraphStream, parts: u32, seed: u64) -> Result<Assignment> {
-        let n = graph.num_nodes();
-        let order = Permutation::new(Key::new(seed, Purpose::Partition), n);
+    fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        let (n, parts) = (graph.num_nodes(), goal.parts);
+        let order = Permutation::new(Key::new(goal.seed, Purpose::Partition), n);
         Ok(Assignment::computed(move |node| piece(order.at(node), n, parts)))
     }
 }
@@ -26,19 +27,23 @@ impl Partitioner for Random {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::range::tests::Nodes;
+    use gnnflow_data::testing::TestGraph;
+
+    fn nodes(nodes: u32) -> TestGraph {
+        TestGraph { name: "nodes", nodes, edges: Vec::new() }
+    }
 
     #[test]
     fn parts_are_equal_and_the_seed_decides() {
         for (n, parts) in [(0, 1), (1, 1), (2, 5), (100, 3), (1001, 8)] {
-            let assign = |seed| Random.assign(&Nodes(n), parts, seed).unwrap();
+            let assign = |seed| Random.assign(&nodes(n).stream(), &Goal { seed, ..Goal::new(parts) }).unwrap();
             let (one, other) = (assign(1), assign(2));
             let mut sizes = vec![0; parts as usize];
-            (0..n).for_each(|node| sizes[one.part(node) as usize] += 1);
+            (0..u64::from(n)).for_each(|node| sizes[one.part(node) as usize] += 1);
             let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
             assert!(most - least <= 1, "{n} nodes, {parts} parts: {sizes:?}");
             if n > 50 {
-                assert!((0..n).any(|node| one.part(node) != other.part(node)));
+                assert!((0..u64::from(n)).any(|node| one.part(node) != other.part(node)));
             }
         }
     }
@@ -46,7 +51,7 @@ mod tests {
     #[test]
     fn neighbouring_indexes_are_torn_apart() {
         // 10,000 pairs of neighbours in 4 parts: 2,500 ± 43 stay together by chance.
-        let assignment = Random.assign(&Nodes(10_001), 4, 7).unwrap();
+        let assignment = Random.assign(&nodes(10_001).stream(), &Goal { seed: 7, ..Goal::new(4) }).unwrap();
         let together = (0..10_000).filter(|&v| assignment.part(v) == assignment.part(v + 1)).count();
         assert!((2300..2700).contains(&together), "{together}");
     }

@@ -14,7 +14,7 @@ use crate::progress::Silent;
 use crate::testing::Modulo;
 
 fn settings(out: &Path, parts: u32) -> PrepareSettings {
-    PrepareSettings { parts, out: out.to_path_buf(), memory: 64 << 20, seed: 1 }
+    PrepareSettings { parts, out: out.to_path_buf(), memory: 64 << 20, seed: 1, balance: Targets::default() }
 }
 
 fn prepared(source: &GraphSource, out: &Path, parts: u32) -> Result<Dataset> {

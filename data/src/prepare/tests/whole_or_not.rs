@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::*;
 use crate::dataset::{SCHEMA_VERSION, part_folder};
 use crate::error::Fault;
-use crate::partitioner::{Assignment, GraphStream};
+use crate::partitioner::{Assignment, Goal, GraphStream};
 use crate::testing::{IdStyle, power_law};
 
 /// Counts how often it is asked.
@@ -18,12 +18,12 @@ impl Partitioner for Counting {
     fn name(&self) -> &str {
         "counting"
     }
-    fn assign(&self, graph: &dyn GraphStream, _: u32, _: u64) -> Result<Assignment> {
+    fn assign(&self, graph: &dyn GraphStream, _: &Goal) -> Result<Assignment> {
         self.0.fetch_add(1, Ordering::Relaxed);
         // Reads the edges twice, as a streaming method would.
         for _ in 0..2 {
             let mut edges = 0;
-            graph.for_each_edges(&mut |some| {
+            graph.for_each_edges("counting", &mut |some| {
                 edges += some.len() as u64;
                 Ok(())
             })?;
