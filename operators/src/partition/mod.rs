@@ -2,9 +2,11 @@
 //!
 //! One file per method; each implements [`Partitioner`](gnnflow_data::Partitioner).
 
+mod counters;
 mod random;
 mod range;
 
+pub use counters::Counters;
 pub use random::Random;
 pub use range::Range;
 
