@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
+use gnnflow_data::Dataset;
 use gnnflow_data::prepare::{PrepareSettings, prepare as write_dataset};
 use gnnflow_data::progress::Progress;
-use gnnflow_data::{Dataset, Partitioner, Targets};
-use gnnflow_operators::partition::{Random, Range};
 
 use crate::{Error, Registry, Spec};
 
@@ -35,19 +34,15 @@ pub fn prepare(
         out: out.clone(),
         memory: spec.partition.memory.0,
         seed: spec.partition.seed,
-        balance: Targets::default(),
+        balance: spec.partition.balance.targets(),
     };
     match registry.partitioner(&spec.partition.method) {
         Some(own) => write_dataset(&source, &*own, &settings, progress)?,
-        None => write_dataset(&source, builtin(spec)?, &settings, progress)?,
+        None => {
+            let method = &spec.partition.method;
+            let unknown = || spec.problem("partition.method", format!("{method:?} is not in this version"));
+            write_dataset(&source, &*spec.partition.builtin().ok_or_else(unknown)?, &settings, progress)?
+        }
     };
     Ok(Dataset::open(out)?)
-}
-
-fn builtin(spec: &Spec) -> Result<&'static dyn Partitioner, Error> {
-    match spec.partition.method.as_str() {
-        "random" => Ok(&Random),
-        "range" => Ok(&Range),
-        other => Err(spec.problem("partition.method", format!("{other:?} is not in this version"))),
-    }
 }

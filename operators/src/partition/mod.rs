@@ -2,13 +2,40 @@
 //!
 //! One file per method; each implements [`Partitioner`](gnnflow_data::Partitioner).
 
+mod builtin;
+mod clusters;
 mod counters;
+mod dbh;
+mod degrees;
+mod fennel;
+mod greedy;
+mod hdrf;
+mod ldg;
+mod loads;
+mod node_stream;
 mod random;
 mod range;
+mod replicas;
+mod schedule;
+mod spring;
+#[cfg(test)]
+mod tests;
+mod two_ps_l;
+mod vertex_cut;
 
+pub use builtin::{Settings, builtin};
 pub use counters::Counters;
+pub use dbh::Dbh;
+pub use degrees::Degrees;
+pub use fennel::Fennel;
+pub use greedy::Greedy;
+pub use hdrf::Hdrf;
+pub use ldg::Ldg;
 pub use random::Random;
 pub use range::Range;
+pub use spring::Spring;
+pub use two_ps_l::TwoPsL;
+pub use vertex_cut::VertexCut;
 
 /// The part of position `i` when `n` positions are cut into `parts` consecutive pieces whose sizes differ by at most one.
 fn piece(i: u64, n: u64, parts: u32) -> u32 {

@@ -24,7 +24,7 @@ pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Aggregator, Model};
-pub use partition::{Partition, Topology};
+pub use partition::{Balance, Degrees, Partition, Topology};
 pub use problem::{Problem, Problems};
 pub use train::{Device, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
@@ -164,8 +164,10 @@ impl Spec {
             Some(out) => join(out),
             None if self.graph.dataset.is_some() => {}
             None => {
-                let cut = &self.partition;
-                let settings = serde_json::json!([self.graph, cut.method, cut.parts, cut.seed]);
+                // Every key that decides the dataset's bytes; hands aside.
+                let default = Partition::default();
+                let cut = Partition { topology: default.topology, memory: default.memory, ..self.partition.clone() };
+                let settings = serde_json::json!([self.graph, cut]);
                 let name = format!("{}-{}", self.name, &digest(&settings)[..8]);
                 self.partition.out = Some(folder.join(".gnnflow").join(name));
             }
@@ -300,7 +302,7 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
     if spec.graph.dataset.is_some() {
         let reading = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         remove(&["graph"], &reading);
-        remove(&["partition"], &["method", "parts", "seed", "out"]);
+        remove(&["partition"], &["method", "parts", "seed", "out", "balance"]);
     }
     if spec.graph.generate.is_some() {
         remove(&["graph"], &["columns"]);

@@ -2,35 +2,111 @@
 
 use super::section::{section, words};
 use super::values::{Bytes, Parts};
+use gnnflow_data::{Partitioner, Targets};
+use gnnflow_operators::partition;
 use std::path::PathBuf;
 
 /// Partition methods of this version.
-pub(super) const METHODS: &[&str] = &["random", "range"];
+pub(super) const METHODS: &[&str] = &["random", "range", "spring", "dbh", "greedy", "hdrf", "2ps-l", "ldg", "fennel"];
 
 /// Partition methods that the design names and that this version does not have.
-pub(super) const METHODS_TO_COME: &[&str] =
-    &["spring", "dbh", "greedy", "hdrf", "2ps-l", "metis", "multilevel", "file"];
+pub(super) const METHODS_TO_COME: &[&str] = &["metis", "multilevel", "file"];
 
 section! {
     /// How the graph is cut into partitions. A run's results depend on the number of partitions, never on how many processes share them.
     pub struct Partition {
-        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), or the name of a registered one.
+        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), or the name of a registered one.
         #[schemars(extend("x-known" = METHODS))]
         pub method: String = "random".into(),
         /// Number of partitions, or "auto".
         pub parts: Parts = Parts::Count(1),
+        /// How even the partitions have to be.
+        pub balance: Balance = Balance::default(),
+        /// Where `spring` and the vertex cuts have degrees from. Unset: `exact`.
+        #[schemars(extend("examples" = ["online"]))]
+        pub degrees: Option<Degrees> = None,
+        /// Bound on the volume (sum of degrees) of a cluster, as a share of a partition's mean volume (`spring`, `2ps-l`). Unset: 1.
+        #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [0.5]))]
+        pub volume: Option<f64> = None,
+        /// Hold core nodes to `balance.nodes`, which vertex cuts do not by themselves. Unset: false.
+        #[schemars(extend("examples" = [true]))]
+        pub hold_balance: Option<bool> = None,
         /// Where the graph's structure is kept while training.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,
         /// What `prepare` may keep in memory beside its arrays over all nodes; more spills to disk.
         #[schemars(extend("x-results" = false))]
         pub memory: Bytes = Bytes(2 << 30),
-        /// Seed of the `random` method.
+        /// Seed of what methods do by chance: the order of `random`, the hash of `dbh` and `2ps-l`.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
         /// The folder for the prepared dataset. Unset: `.gnnflow/NAME-HASH` beside the pipeline file, the hash being that of `[graph]` and `[partition]`.
         #[schemars(extend("x-results" = false), extend("examples" = ["prepared/cora"]))]
         pub out: Option<PathBuf> = None,
+    }
+}
+
+section! {
+    /// Bounds on the largest partition over the mean, at least 1. Methods keep those that they can, and the report shows all: the node bound
+    /// is kept by all but the vertex cuts, which keep it on request (`hold_balance`).
+    pub struct Balance {
+        /// Nodes.
+        #[schemars(range(min = 1.0))]
+        pub nodes: f64 = 1.05,
+        /// In-edges of the nodes. Unset: any.
+        #[schemars(range(min = 1.0), extend("examples" = [1.1]))]
+        pub edges: Option<f64> = None,
+        /// Nodes of the train split. Unset: any.
+        #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
+        pub train: Option<f64> = None,
+        /// Nodes of the validation split. Unset: any.
+        #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
+        pub val: Option<f64> = None,
+        /// Nodes of the test split. Unset: any.
+        #[schemars(range(min = 1.0), extend("examples" = [1.05]))]
+        pub test: Option<f64> = None,
+        /// Nodes of every type, each type by itself. Unset: any.
+        #[schemars(range(min = 1.0), extend("examples" = [1.1]))]
+        pub types: Option<f64> = None,
+    }
+}
+
+impl Balance {
+    /// The bounds as partitioners take them.
+    pub fn targets(&self) -> Targets {
+        let &Self { nodes, edges, train, val, test, types } = self;
+        Targets { nodes, edges, train, val, test, types }
+    }
+}
+
+impl Partition {
+    /// The built-in partitioner that the method names, if it is none that was registered.
+    pub fn builtin(&self) -> Option<Box<dyn Partitioner>> {
+        let degrees = self.degrees.map(|degrees| match degrees {
+            Degrees::Exact => partition::Degrees::Exact,
+            Degrees::Online => partition::Degrees::Online,
+        });
+        partition::builtin(
+            &self.method,
+            &partition::Settings { degrees, volume: self.volume, hold_balance: self.hold_balance },
+        )
+    }
+}
+
+/// Keys that only some built-in methods have, and which.
+pub(super) const KEYS: &[(&str, &[&str])] = &[
+    ("degrees", &["spring", "dbh", "greedy", "hdrf", "2ps-l"]),
+    ("volume", &["spring", "2ps-l"]),
+    ("hold_balance", &["dbh", "greedy", "hdrf", "2ps-l"]),
+];
+
+words! {
+    /// Where degrees come from.
+    pub enum Degrees {
+        /// A pass of its own over the edges counts them.
+        Exact = "exact",
+        /// The degree seen so far: a pass less.
+        Online = "online",
     }
 }
 

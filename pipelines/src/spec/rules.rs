@@ -71,7 +71,9 @@ fn graph(spec: &Spec, report: &mut Report<'_>) {
         let keys: Vec<String> =
             keys.iter().chain(&["split_fractions", "num_classes"]).map(|key| format!("graph.{key}")).collect();
         report.only(&keys.iter().map(String::as_str).collect::<Vec<_>>(), settled);
-        report.only(&["partition.method", "partition.parts", "partition.seed", "partition.out"], settled);
+        let keys = ["method", "parts", "seed", "out", "balance"].into_iter();
+        let keys = keys.chain(partition::KEYS.iter().map(|(key, _)| *key)).map(|key| format!("partition.{key}"));
+        report.only(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), settled);
     }
     if let Some(fractions) = &graph.split_fractions {
         let sum: f64 = fractions.iter().sum();
@@ -115,6 +117,14 @@ fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
         &registered.partitioners,
         report,
     );
+    let method = spec.partition.method.as_str();
+    for (key, methods) in partition::KEYS {
+        // A registered method may be configured by whatever its program likes, but not by these.
+        if !methods.contains(&method) {
+            let have = methods.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+            report.only(&[&format!("partition.{key}")], &format!("only {have} has it, not \"{method}\""));
+        }
+    }
     if spec.partition.parts == Parts::Auto {
         report.add("partition.parts", "\"auto\" is not in this version yet; give a number");
     }

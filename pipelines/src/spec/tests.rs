@@ -137,8 +137,18 @@ fn messages_name_line_key_and_what_is_wrong() {
         ),
         (
             "method = \"random\"",
-            "method = \"spring\"",
-            "/graphs/p.toml:10: partition.method: \"spring\" is not in this version yet; there is \"random\", \"range\"",
+            "method = \"file\"",
+            "/graphs/p.toml:10: partition.method: \"file\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\"",
+        ),
+        (
+            "method = \"random\"",
+            "method = \"random\"\nvolume = 2",
+            "/graphs/p.toml:11: partition.volume: only \"spring\", \"2ps-l\" has it, not \"random\"",
+        ),
+        (
+            "method = \"random\"",
+            "method = \"spring\"\nbalance = { nodes = 0.9 }",
+            "/graphs/p.toml:11: partition.balance.nodes: must be at least 1.0, but is 0.9",
         ),
         ("lr = 0.01", "lr = nan", "/graphs/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
         ("seed = 1", "seed = -1", "/graphs/p.toml:25: train.seed: must be at least 0, but is -1"),

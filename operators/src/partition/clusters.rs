@@ -1,0 +1,114 @@
+//! Clusters of nodes, and how SDT-GNN merges them.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::spring::Node;
+
+/// Clusters, numbered in the order of their first nodes' indexes.
+#[derive(Debug)]
+pub(super) struct Clusters {
+    /// The number of the cluster that a node founded; [`NONE`](Clusters::NONE) when that is empty now.
+    number: Vec<u32>,
+    /// Nodes of every cluster, before any merging.
+    pub(super) own: Vec<u32>,
+    /// Nodes of every cluster; of one that was merged into another, what it had then.
+    pub(super) size: Vec<u32>,
+    /// The cluster that a cluster was merged into, itself for one that was not.
+    parent: Vec<u32>,
+}
+
+impl Clusters {
+    const NONE: u32 = u32::MAX;
+
+    /// The clusters that the nodes name.
+    pub(super) fn new(nodes: &[Node]) -> Self {
+        let mut number = vec![0; nodes.len()];
+        nodes.iter().for_each(|node| number[node.cluster as usize] += 1);
+        let mut own = Vec::new();
+        for entry in &mut number {
+            let size = std::mem::replace(entry, if *entry == 0 { Self::NONE } else { own.len() as u32 });
+            if size > 0 {
+                own.push(size);
+            }
+        }
+        Self { number, size: own.clone(), parent: (0..own.len() as u32).collect(), own }
+    }
+
+    /// Number of clusters before any merging.
+    pub(super) fn len(&self) -> usize {
+        self.own.len()
+    }
+
+    /// The cluster of a node, before any merging.
+    #[inline]
+    pub(super) fn of(&self, node: Node) -> u32 {
+        self.number[node.cluster as usize]
+    }
+
+    /// The cluster that a cluster is part of now.
+    #[inline]
+    pub(super) fn root(&self, mut cluster: u32) -> u32 {
+        while self.parent[cluster as usize] != cluster {
+            cluster = self.parent[cluster as usize];
+        }
+        cluster
+    }
+
+    /// The same, leaving a shorter way behind.
+    #[inline]
+    fn find(&mut self, mut cluster: u32) -> u32 {
+        while self.parent[cluster as usize] != cluster {
+            let above = self.parent[self.parent[cluster as usize] as usize];
+            self.parent[cluster as usize] = above;
+            cluster = above;
+        }
+        cluster
+    }
+}
+
+/// Step 2 of SPRING, lines 18 to 26: merges clusters of together at most `most` nodes.
+pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
+    // The richest neighbour of the representative of every cluster.
+    let richer = |one: u32, other: u32| {
+        let key = |node: u32| (nodes[node as usize].degree, Reverse(node));
+        if key(one) >= key(other) { one } else { other }
+    };
+    let mut richest = vec![Clusters::NONE; clusters.len()];
+    for (index, node) in (0..).zip(nodes) {
+        if node.richest != index {
+            let best = &mut richest[clusters.of(*node) as usize];
+            *best = if *best == Clusters::NONE { node.richest } else { richer(*best, node.richest) };
+        }
+    }
+    // Every cluster is queued at most once, under a size that it had: sizes only grow, so that whoever comes too early is queued anew.
+    let key = |size: u32, cluster: u32| Reverse(u64::from(size) << 32 | u64::from(cluster));
+    let with_neighbours = (0..clusters.len() as u32).filter(|&cluster| richest[cluster as usize] != Clusters::NONE);
+    let mut queue: BinaryHeap<_> =
+        with_neighbours.map(|cluster| key(clusters.size[cluster as usize], cluster)).collect();
+    let mut queued = vec![true; clusters.len()];
+    while let Some(Reverse(first)) = queue.pop() {
+        let (size, cluster) = ((first >> 32) as u32, first as u32);
+        let now = clusters.size[cluster as usize];
+        if clusters.parent[cluster as usize] != cluster {
+            continue;
+        }
+        if now != size {
+            queue.push(key(now, cluster));
+            continue;
+        }
+        queued[cluster as usize] = false;
+        let target = clusters.of(nodes[richest[cluster as usize] as usize]);
+        let target = clusters.find(target);
+        let both = now + clusters.size[target as usize];
+        if target == cluster || u64::from(both) > most {
+            continue;
+        }
+        clusters.parent[cluster as usize] = target;
+        clusters.size[target as usize] = both;
+        richest[target as usize] = richer(richest[target as usize], richest[cluster as usize]);
+        if !std::mem::replace(&mut queued[target as usize], true) {
+            queue.push(key(both, target));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `dbh`: degree-based hashing. Every edge goes where its end of lower degree is hashed to.
+//!
+//! C. Xie et al., Distributed Power-law Graph Computing: Theoretical and Empirical Analysis, NIPS 2014. Hubs are cut and nodes of few
+//! edges stay whole. Of two ends of equal degree the destination decides, as in the paper. The hash is keyed by the goal's seed.
+//!
+//! Two passes, both on all threads; with [`Degrees::Online`] one, in order. 4 bytes a node, and counters
+//! ([`VertexCut`]: how edges make core nodes).
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+
+use super::degrees::Degrees;
+use super::vertex_cut::VertexCut;
+
+/// The method's settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dbh(pub VertexCut);
+
+impl Partitioner for Dbh {
+    fn name(&self) -> &str {
+        "dbh"
+    }
+
+    fn settings(&self) -> String {
+        self.0.settings()
+    }
+
+    fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        const PASS: &str = "hashing edges";
+        let key = Key::new(goal.seed, Purpose::Partition);
+        let hash = |node: u32| key.below(u64::from(node), u64::from(goal.parts)) as u32;
+        let mut degrees = self.0.degrees.begin(graph)?;
+        let mut counters = self.0.counters(graph, goal, 0);
+        match self.0.degrees {
+            Degrees::Exact => counters.count(graph, PASS, |src, dst| {
+                let lower = if degrees[src as usize] < degrees[dst as usize] { src } else { dst };
+                Some([hash(lower); 2])
+            })?,
+            Degrees::Online => self.0.stream(graph, PASS, &mut counters, |src, dst| {
+                degrees[src as usize] += 1;
+                degrees[dst as usize] += 1;
+                let lower = if degrees[src as usize] < degrees[dst as usize] { src } else { dst };
+                Some(hash(lower))
+            })?,
+        }
+        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+    }
+}

@@ -1,0 +1,83 @@
+//! `hdrf`: high-degree replicated first.
+//!
+//! F. Petroni et al., HDRF: Stream-Based Partitioning for Power-Law Graphs, CIKM 2015. An edge (u, v) goes to the part P of highest
+//!
+//! ```text
+//! score = g(u) + g(v) + λ (largest − |P|) / (1 + largest − least)
+//! g(u)  = 1 + (1 − θ(u)) if P has an edge of u, else 0;    θ(u) = d(u) / (d(u) + d(v))
+//! ```
+//!
+//! of several to the lowest; λ is 1.1. Parts with their share of edges (1.05 |E|/p, or `balance.edges`) are no candidates. The paper takes
+//! the degrees seen so far ([`Degrees::Online`], the edge at hand included); exact ones are the default here, as for every method.
+//!
+//! Two passes. A bit for every node and part, 4 bytes a node, and counters ([`VertexCut`]: how edges make core nodes).
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+
+use super::degrees::Degrees;
+use super::loads::Loads;
+use super::replicas::{Replicas, parts_in};
+use super::vertex_cut::VertexCut;
+
+/// Weight of the balance. Above 1, so that it can outweigh one end.
+const LAMBDA: f64 = 1.1;
+
+/// The method's settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hdrf(pub VertexCut);
+
+impl Partitioner for Hdrf {
+    fn name(&self) -> &str {
+        "hdrf"
+    }
+
+    fn settings(&self) -> String {
+        self.0.settings()
+    }
+
+    fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
+        let mut counters = self.0.counters(graph, goal, Replicas::bytes(graph.num_nodes(), goal.parts));
+        let mut loads = Loads::new(graph.num_edges(), goal);
+        let mut degrees = self.0.degrees.begin(graph)?;
+        self.0.stream(graph, "placing edges", &mut counters, |src, dst| {
+            if self.0.degrees == Degrees::Online {
+                degrees[src as usize] += 1;
+                degrees[dst as usize] += 1;
+            }
+            let (of_u, of_v) = (f64::from(degrees[src as usize]), f64::from(degrees[dst as usize]));
+            let part = choose(&replicas, &loads, [src, dst], of_u / (of_u + of_v));
+            replicas.set(src, part);
+            replicas.set(dst, part);
+            loads.add(part);
+            Some(part)
+        })?;
+        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+    }
+}
+
+/// The part of highest score. Of the parts that have neither end, the one with fewest edges scores highest: so only that one and
+/// those that have an end are looked at.
+#[inline]
+fn choose(replicas: &Replicas, loads: &Loads, [u, v]: [u32; 2], theta: f64) -> u32 {
+    let (gain_u, gain_v) = (1.0 + (1.0 - theta), 1.0 + theta);
+    let largest = loads.largest() as f64;
+    let scale = LAMBDA / (1.0 + largest - loads.of(loads.least()) as f64);
+    let mut best = (f64::MIN, u32::MAX);
+    let mut look = |part: u32, gain: f64| {
+        let score = gain + scale * (largest - loads.of(part) as f64);
+        if loads.has_room(part) && (score > best.0 || score == best.0 && part < best.1) {
+            best = (score, part);
+        }
+    };
+    look(loads.least(), 0.0);
+    for word in 0..replicas.width() {
+        let (of_u, of_v) = (replicas.word(u, word), replicas.word(v, word));
+        parts_in(word, of_u | of_v, |part| {
+            let has = |set: u64| (set >> (part % 64) & 1) as f64;
+            look(part, gain_u * has(of_u) + gain_v * has(of_v));
+        });
+    }
+    best.1
+}

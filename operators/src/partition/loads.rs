@@ -1,0 +1,116 @@
+//! Edges of every part as vertex cuts fill them, or nodes.
+
+use gnnflow_data::partitioner::Goal;
+
+/// The paper's bound on the edges of a part over the mean, where the goal asks for none: 2PS-L's α, PowerGraph's λ, HDRF's τ.
+const EDGE_BALANCE: f64 = 1.05;
+
+/// Numbers of edges, with the least and the most always at hand: a constant time per edge on average.
+#[derive(Debug)]
+pub(super) struct Loads {
+    edges: Vec<u64>,
+    /// Most edges that a part may have.
+    most: u64,
+    /// The lowest of the parts with fewest edges.
+    least: u32,
+    /// The largest number so far.
+    largest: u64,
+}
+
+impl Loads {
+    /// Empty parts that share `edges` edges.
+    pub(super) fn new(edges: u64, goal: &Goal) -> Self {
+        let mean = edges as f64 / f64::from(goal.parts);
+        let most = (goal.balance.edges.unwrap_or(EDGE_BALANCE) * mean) as u64;
+        Self::with_room(goal.parts, most.max(edges.div_ceil(goal.parts.into())))
+    }
+
+    /// Empty parts that take `most` each.
+    pub(super) fn with_room(parts: u32, most: u64) -> Self {
+        Self { edges: vec![0; parts as usize], most, least: 0, largest: 0 }
+    }
+
+    /// Edges of a part.
+    #[inline]
+    pub(super) fn of(&self, part: u32) -> u64 {
+        self.edges[part as usize]
+    }
+
+    /// Whether a part can have one more.
+    #[inline]
+    pub(super) fn has_room(&self, part: u32) -> bool {
+        self.of(part) < self.most
+    }
+
+    /// The part with fewest edges, the lowest of several. It always has room.
+    #[inline]
+    pub(super) fn least(&self) -> u32 {
+        self.least
+    }
+
+    /// The largest number of edges of a part.
+    #[inline]
+    pub(super) fn largest(&self) -> u64 {
+        self.largest
+    }
+
+    /// One more edge in a part.
+    #[inline]
+    pub(super) fn add(&mut self, part: u32) {
+        let edges = &mut self.edges[part as usize];
+        *edges += 1;
+        self.largest = self.largest.max(*edges);
+        if part == self.least {
+            self.next_least();
+        }
+    }
+
+    /// Parts before the least have more than it had, and parts only grow: so the next with that number comes later, or else
+    /// all have more.
+    fn next_least(&mut self) {
+        let before = self.of(self.least) - 1;
+        let later = self.edges[self.least as usize + 1..].iter().position(|&edges| edges == before);
+        self.least = match later {
+            Some(further) => self.least + 1 + further as u32,
+            None => {
+                self.edges.iter().position(|&edges| edges == before + 1).expect("the part that was the least") as u32
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::rng::{Key, Purpose};
+
+    #[test]
+    fn least_and_largest_are_those_of_a_search() {
+        let key = Key::new(2, Purpose::Partition);
+        for parts in [1, 2, 5, 100] {
+            let mut loads = Loads::new(1 << 20, &Goal::new(parts));
+            let mut naive = vec![0; parts as usize];
+            for i in 0..5000 {
+                // Half of them to the least, as methods that balance do.
+                let chance = key.below(i, u64::from(parts)) as u32;
+                let part = if i % 2 == 0 { loads.least() } else { chance };
+                loads.add(part);
+                naive[part as usize] += 1;
+                let least = (0..parts).min_by_key(|&part| (naive[part as usize], part)).unwrap();
+                assert_eq!((loads.least(), Some(&loads.largest())), (least, naive.iter().max()));
+                assert_eq!(loads.of(chance), naive[chance as usize]);
+            }
+        }
+    }
+
+    #[test]
+    fn some_part_always_has_room() {
+        for (edges, parts) in [(0, 3), (1, 3), (7, 3), (100, 7), (1000, 16)] {
+            let mut loads = Loads::new(edges, &Goal::new(parts));
+            for _ in 0..edges {
+                assert!(loads.has_room(loads.least()));
+                loads.add((0..parts).find(|&part| loads.has_room(part)).unwrap());
+            }
+        }
+    }
+}

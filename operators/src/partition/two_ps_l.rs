@@ -1,0 +1,173 @@
+//! `2ps-l`: two-phase streaming in linear time. Clusters first, then edges go where their ends' clusters are.
+//!
+//! R. Mayer, K. Orujzade, H.-A. Jacobsen, Out-of-Core Edge Partitioning at Linear Run-Time, ICDE 2022.
+//!
+//! 1. **Clustering**, in dump order. Clusters are named by their first node's index. At an edge between two clusters of volume at most τ
+//!    ([`volume`](TwoPsL::volume) times 2|E|/p; the paper's is 1), the end whose cluster is smaller without it (of equal ones the source) moves
+//!    to the other's, if that stays within τ.
+//! 2. **Clusters to parts**: in descending volume (of equal ones the lowest name first) to the part of least volume (of several the lowest).
+//! 3. **Edges inside a part** go there, then **all others** to the one of their ends' two parts P of higher score, of equal ones the source's:
+//!
+//! ```text
+//! score = g(u) + g(v) + s(u) + s(v)
+//! g(u)  = 1 + (1 − d(u) / (d(u) + d(v)))        if P has an edge of u already, else 0
+//! s(u)  = vol(c(u)) / (vol(c(u)) + vol(c(v)))   if the cluster of u is in P, else 0
+//! ```
+//!
+//! No part gets more than 1.05 |E|/p edges (or `balance.edges`). An edge whose parts are full goes where the end of higher degree (of equal
+//! ones the destination) is hashed to, and if that is full too, to the part with fewest edges.
+//!
+//! Four passes; with [`Degrees::Online`], which counts while clustering, three. A bit for every node and part, 18 bytes a node, and counters
+//! ([`VertexCut`]: how edges make core nodes).
+
+use std::cmp::Reverse;
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+
+use super::degrees::Degrees;
+use super::loads::Loads;
+use super::replicas::Replicas;
+use super::schedule::Emptiest;
+use super::vertex_cut::VertexCut;
+
+/// The method's settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TwoPsL {
+    /// What all vertex cuts have.
+    pub cut: VertexCut,
+    /// Bound on a cluster's volume, as a share of a part's mean volume.
+    pub volume: f64,
+}
+
+impl TwoPsL {
+    /// The paper's bound on volumes.
+    pub const VOLUME: f64 = 1.0;
+}
+
+impl Default for TwoPsL {
+    fn default() -> Self {
+        Self { cut: VertexCut::default(), volume: Self::VOLUME }
+    }
+}
+
+/// What clustering finds.
+struct Clustering {
+    degrees: Vec<u32>,
+    /// The cluster of every node.
+    cluster: Vec<u32>,
+    /// The volume of every cluster, by name.
+    volume: Vec<u64>,
+}
+
+impl Partitioner for TwoPsL {
+    fn name(&self) -> &str {
+        "2ps-l"
+    }
+
+    fn settings(&self) -> String {
+        format!("{}, volume = {}", self.cut.settings(), self.volume)
+    }
+
+    fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
+        let mut counters = self.cut.counters(graph, goal, Replicas::bytes(graph.num_nodes(), goal.parts));
+        let mut loads = Loads::new(graph.num_edges(), goal);
+        let Clustering { degrees, cluster, volume } = self.cluster(graph, goal)?;
+        let part = parts_of_clusters(&volume, goal.parts);
+        let part: Vec<u16> = cluster.iter().map(|&cluster| part[cluster as usize]).collect();
+
+        let key = Key::new(goal.seed, Purpose::Partition);
+        let overflow = |loads: &Loads, src: u32, dst: u32| {
+            let higher = if degrees[src as usize] > degrees[dst as usize] { src } else { dst };
+            let hashed = key.below(u64::from(higher), u64::from(goal.parts)) as u32;
+            if loads.has_room(hashed) { hashed } else { loads.least() }
+        };
+        self.cut.stream(graph, "placing edges inside", &mut counters, |src, dst| {
+            let (of_src, of_dst) = (u32::from(part[src as usize]), u32::from(part[dst as usize]));
+            (of_src == of_dst).then(|| {
+                let part = if loads.has_room(of_src) { of_src } else { overflow(&loads, src, dst) };
+                place(&mut replicas, &mut loads, [src, dst], part)
+            })
+        })?;
+        self.cut.stream(graph, "placing edges between", &mut counters, |src, dst| {
+            let ends = [src, dst];
+            let parts = ends.map(|end| u32::from(part[end as usize]));
+            (parts[0] != parts[1]).then(|| {
+                let degrees = ends.map(|end| f64::from(degrees[end as usize]));
+                let volumes = ends.map(|end| volume[cluster[end as usize] as usize] as f64);
+                let score = |of: usize| {
+                    let gain = |end: usize| match replicas.has(ends[end], parts[of]) {
+                        true => 1.0 + (1.0 - degrees[end] / (degrees[0] + degrees[1])),
+                        false => 0.0,
+                    };
+                    gain(0) + gain(1) + volumes[of] / (volumes[0] + volumes[1])
+                };
+                let part = match [0, 1].map(|of| loads.has_room(parts[of])) {
+                    [true, true] => parts[usize::from(score(1) > score(0))],
+                    [true, false] => parts[0],
+                    [false, true] => parts[1],
+                    [false, false] => overflow(&loads, src, dst),
+                };
+                place(&mut replicas, &mut loads, ends, part)
+            })
+        })?;
+        Ok(Assignment::Stored(self.cut.cores(&counters, graph.num_nodes(), goal)))
+    }
+}
+
+/// Puts an edge in a part.
+#[inline]
+fn place(replicas: &mut Replicas, loads: &mut Loads, ends: [u32; 2], part: u32) -> u32 {
+    ends.into_iter().for_each(|end| replicas.set(end, part));
+    loads.add(part);
+    part
+}
+
+impl TwoPsL {
+    /// Phase 1.
+    fn cluster(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Clustering> {
+        let bound = (self.volume * 2.0 * graph.num_edges() as f64 / f64::from(goal.parts)) as u64;
+        let online = self.cut.degrees == Degrees::Online;
+        let mut degrees = self.cut.degrees.begin(graph)?;
+        let mut cluster: Vec<u32> = (0..degrees.len() as u32).collect();
+        let mut volume: Vec<u64> = degrees.iter().map(|&degree| degree.into()).collect();
+        graph.for_each_edges("clustering nodes", &mut |edges| {
+            for &(src, dst) in edges {
+                let (u, v) = (src as usize, dst as usize);
+                let (of_u, of_v) = (cluster[u] as usize, cluster[v] as usize);
+                if online {
+                    for (node, cluster) in [(u, of_u), (v, of_v)] {
+                        degrees[node] += 1;
+                        volume[cluster] += 1;
+                    }
+                }
+                if of_u == of_v || volume[of_u] > bound || volume[of_v] > bound {
+                    continue;
+                }
+                let (degree_u, degree_v) = (u64::from(degrees[u]), u64::from(degrees[v]));
+                let moves_u = volume[of_u] - degree_u <= volume[of_v] - degree_v;
+                let (node, degree, from, to) =
+                    if moves_u { (u, degree_u, of_u, of_v) } else { (v, degree_v, of_v, of_u) };
+                if volume[to] + degree <= bound {
+                    volume[to] += degree;
+                    volume[from] -= degree;
+                    cluster[node] = to as u32;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Clustering { degrees, cluster, volume })
+    }
+}
+
+/// Phase 2, step 1: the part of every cluster.
+fn parts_of_clusters(volume: &[u64], parts: u32) -> Vec<u16> {
+    let mut order: Vec<u32> = (0..volume.len() as u32).filter(|&cluster| volume[cluster as usize] > 0).collect();
+    order.sort_unstable_by_key(|&cluster| (Reverse(volume[cluster as usize]), cluster));
+    let mut least = Emptiest::new((0..parts).map(|_| 0));
+    let mut part = vec![0; volume.len()];
+    order.into_iter().for_each(|cluster| part[cluster as usize] = least.put(volume[cluster as usize]) as u16);
+    part
+}
