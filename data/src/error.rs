@@ -249,6 +249,18 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// The memory budget does not hold what preparing needs for every node.
+    #[error(
+        "partition.memory is {memory} bytes, but the {nodes} nodes of this graph take {needed} while it is prepared: set it to at least that"
+    )]
+    Budget {
+        /// Number of nodes.
+        nodes: u64,
+        /// Bytes that they take.
+        needed: u64,
+        /// Bytes that there are.
+        memory: u64,
+    },
     /// The operating system said no.
     #[error("{}: cannot {action}: {source}{}", path.display(), remedy(source))]
     Io {
@@ -268,7 +280,7 @@ impl Error {
     /// Whose fault it is.
     pub fn fault(&self) -> Fault {
         match self {
-            Self::Setting { .. } => Fault::Usage,
+            Self::Setting { .. } | Self::Budget { .. } => Fault::Usage,
             Self::Partitioner { fault, .. } => *fault,
             Self::Io { .. } | Self::Occupied { .. } => Fault::Machine,
             Self::Bug(_) => Fault::Bug,

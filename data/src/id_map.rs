@@ -50,6 +50,16 @@ impl IdMap {
         }
     }
 
+    /// Bytes of memory that it takes.
+    pub fn bytes(&self) -> u64 {
+        let ids = match &self.ids {
+            Store::Dense(_) => 0,
+            Store::Int(ids) => 8 * ids.capacity(),
+            Store::Text { bytes, ends } => bytes.capacity() + 8 * ends.capacity(),
+        };
+        (ids + 4 * self.table.slots.capacity()) as u64
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -134,6 +144,14 @@ impl IdMap {
                 bytes[ends[index as usize] as usize..ends[index as usize + 1] as usize] == *id.as_bytes()
             }),
             _ => None,
+        }
+    }
+
+    /// The indexes of many ids; `other` for those that are no node's.
+    pub fn indexes_or(&self, ids: &Ids, other: u32) -> Vec<u32> {
+        match ids {
+            Ids::Int(ids) => ids.iter().map(|&id| self.index_of_int(id).unwrap_or(other)).collect(),
+            Ids::Text(ids) => ids.iter().map(|id| id.and_then(|id| self.index_of_text(id)).unwrap_or(other)).collect(),
         }
     }
 

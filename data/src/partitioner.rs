@@ -85,6 +85,17 @@ pub trait Partitioner: Send + Sync {
         String::new()
     }
 
+    /// Bytes that [`assign`](Partitioner::assign) holds however small the budget: arrays over all nodes. A budget that does not
+    /// hold them is refused before any work.
+    fn state_bytes(&self, _nodes: u64, _goal: &Goal) -> u64 {
+        0
+    }
+
+    /// Whether `goal.memory` decides the result, and not only how long it takes.
+    fn memory_decides(&self) -> bool {
+        false
+    }
+
     /// Gives every node one of `goal.parts` parts. The same graph and goal give the same assignment, whatever the
     /// number of threads and processes.
     ///

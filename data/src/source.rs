@@ -21,6 +21,8 @@ pub struct GraphSource {
     pub duplicates: Duplicates,
     /// What to do with edges from a node to itself.
     pub self_loops: SelfLoops,
+    /// What to do with edges that name a node that is not among the nodes.
+    pub unknown_nodes: UnknownNodes,
     /// How to scale features.
     pub normalize_features: Normalize,
     /// Shares of train, validation and test among the labelled nodes, when there is no split column. They add up to
@@ -50,6 +52,7 @@ impl GraphSource {
             undirected: false,
             duplicates: Duplicates::default(),
             self_loops: SelfLoops::default(),
+            unknown_nodes: UnknownNodes::default(),
             normalize_features: Normalize::default(),
             split_fractions: None,
             num_classes: None,
@@ -174,6 +177,17 @@ pub enum SelfLoops {
     Add,
     /// Stop with the first one's place.
     Fail,
+}
+
+/// What to do with edges that name a node that is not among the nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum UnknownNodes {
+    /// Stop with the first one's place.
+    #[default]
+    Fail,
+    /// Drop the edges, and count them.
+    Drop,
 }
 
 /// How to scale node features.

@@ -9,6 +9,7 @@ pub mod local_graph;
 pub mod meter;
 pub mod partition;
 pub mod placement;
+pub mod prepare;
 pub mod sample;
 pub mod sync;
 #[cfg(test)]

@@ -34,6 +34,9 @@ pub struct Manifest {
     pub edge_rows: u64,
     /// Edges that were dropped as duplicates (mirror images included).
     pub duplicates_dropped: u64,
+    /// Rows left out because they name a node that is not among the nodes.
+    #[serde(default)]
+    pub unknown_dropped: u64,
     /// Edges from a node to itself in the dataset.
     pub self_loops: u64,
     /// Whether the edges were mirrored.

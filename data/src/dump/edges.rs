@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::source::GraphSource;
 
 /// Rows of a chunk at most.
-const CHUNK: usize = 1 << 16;
+const CHUNK: usize = 1 << 15;
 
 /// Reads the edge files of a dump.
 ///
@@ -124,13 +124,7 @@ impl EdgeReader {
         map: impl Fn(EdgeChunk) -> Result<T> + Sync,
         consume: impl FnMut(T) -> Result<()>,
     ) -> Result<()> {
-        let mut columns = vec![self.src.as_str(), self.dst.as_str()];
-        columns.extend(self.weight.as_deref());
-        columns.extend(self.edge_type.as_deref());
-        columns.extend(self.time.as_deref());
-        columns.extend(self.features.names());
-        let rows = (CHUNK * 16 / (16 + 4 * self.features.width())).max(64);
-        self.table.scan(&columns, rows, |chunk| map(self.read(&chunk)?), consume)
+        self.table.scan(&self.columns(), self.chunk_rows(), |chunk| map(self.read(&chunk)?), consume)
     }
 
     /// Reads the endpoints only.
@@ -143,6 +137,60 @@ impl EdgeReader {
         consume: impl FnMut(T) -> Result<()>,
     ) -> Result<()> {
         self.table.scan(&[&self.src, &self.dst], CHUNK, |chunk| map(self.ends(&chunk)?), consume)
+    }
+
+    /// Number of units of reading: row groups.
+    pub(crate) fn units(&self) -> usize {
+        self.table.units()
+    }
+
+    /// Rows of a unit.
+    pub(crate) fn unit_rows(&self, unit: usize) -> u64 {
+        self.table.unit_rows(unit)
+    }
+
+    /// Reads one unit as [`EdgeReader::for_each`] reads all; `send` tells whether to go on.
+    pub(crate) fn read_all<T>(
+        &self,
+        unit: usize,
+        map: impl Fn(EdgeChunk) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        self.table.read_unit(unit, &self.columns(), self.chunk_rows(), |chunk| map(self.read(&chunk)?), send)
+    }
+
+    /// Reads the endpoints of one unit.
+    pub(crate) fn read_pairs<T>(
+        &self,
+        unit: usize,
+        map: impl Fn(EdgeChunk) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        self.table.read_unit(unit, &[&self.src, &self.dst], CHUNK, |chunk| map(self.ends(&chunk)?), send)
+    }
+
+    /// Reads the types of one unit.
+    pub(crate) fn read_types<T>(
+        &self,
+        unit: usize,
+        map: impl Fn(Types) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        let Some(name) = &self.edge_type else { return Ok(()) };
+        self.table.read_unit(unit, &[name], CHUNK, |chunk| map(values::types(&chunk, name)?), send)
+    }
+
+    fn columns(&self) -> Vec<&str> {
+        let mut columns = vec![self.src.as_str(), self.dst.as_str()];
+        columns.extend(self.weight.as_deref());
+        columns.extend(self.edge_type.as_deref());
+        columns.extend(self.time.as_deref());
+        columns.extend(self.features.names());
+        columns
+    }
+
+    fn chunk_rows(&self) -> usize {
+        (CHUNK * 16 / (16 + 4 * self.features.width())).max(64)
     }
 
     /// The place of a row counted over all files.

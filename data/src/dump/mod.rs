@@ -12,4 +12,5 @@ mod values;
 
 pub use edges::{EdgeChunk, EdgeReader};
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
+pub(crate) use ordered::ordered;
 pub use values::{Ids, Types};

@@ -168,19 +168,39 @@ impl NodeReader {
     ) -> Result<()> {
         let mut columns = self.small_columns();
         columns.extend(self.features.names());
-        let rows = (CHUNK_BYTES / (4 * self.features.width() + 16)).clamp(16, CHUNK);
-        self.table.scan(&columns, rows, |chunk| map(self.read(&chunk, true)?), consume)
+        self.table.scan(&columns, self.chunk_rows(), |chunk| map(self.read(&chunk, true)?), consume)
     }
 
-    /// Reads the features only.
-    pub(crate) fn for_each_features<T: Send>(
+    /// Number of units of reading: row groups.
+    pub(crate) fn units(&self) -> usize {
+        self.table.units()
+    }
+
+    /// Reads one unit as [`NodeReader::for_each`] reads all; `send` tells whether to go on.
+    pub(crate) fn read_all<T>(
         &self,
-        map: impl Fn(Vec<f32>) -> Result<T> + Sync,
-        consume: impl FnMut(T) -> Result<()>,
+        unit: usize,
+        map: impl Fn(NodeChunk) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        let mut columns = self.small_columns();
+        columns.extend(self.features.names());
+        self.table.read_unit(unit, &columns, self.chunk_rows(), |chunk| map(self.read(&chunk, true)?), send)
+    }
+
+    /// Reads the features of one unit.
+    pub(crate) fn read_features<T>(
+        &self,
+        unit: usize,
+        map: impl Fn(Vec<f32>) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
     ) -> Result<()> {
         let columns: Vec<&str> = self.features.names().collect();
-        let rows = (CHUNK_BYTES / (4 * self.features.width() + 16)).clamp(16, CHUNK);
-        self.table.scan(&columns, rows, |chunk| map(self.features.read(&chunk)?), consume)
+        self.table.read_unit(unit, &columns, self.chunk_rows(), |chunk| map(self.features.read(&chunk)?), send)
+    }
+
+    fn chunk_rows(&self) -> usize {
+        (CHUNK_BYTES / (4 * self.features.width() + 16)).clamp(16, CHUNK)
     }
 
     /// Name of the id column.

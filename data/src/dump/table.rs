@@ -142,6 +142,29 @@ impl Table {
         ordered(self.units.len(), rayon::current_num_threads(), produce, consume)
     }
 
+    /// Number of units of reading: row groups.
+    pub(crate) fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Rows of a unit.
+    pub(crate) fn unit_rows(&self, unit: usize) -> u64 {
+        let Unit { file, row_group, .. } = self.units[unit];
+        self.files[file].metadata.metadata().row_group(row_group).num_rows().max(0) as u64
+    }
+
+    /// Reads `columns` of one unit as [`Table::scan`] reads all; `send` tells whether to go on.
+    pub(crate) fn read_unit<T>(
+        &self,
+        unit: usize,
+        columns: &[&str],
+        rows: usize,
+        map: impl Fn(Chunk) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        self.read(&self.units[unit], columns, rows, &map, send)
+    }
+
     /// The first row of `columns`, if there is any.
     pub(crate) fn first(&self, columns: &[&str]) -> Result<Option<Chunk>> {
         let mut first = None;

@@ -12,8 +12,6 @@ pub(super) struct Rules<'a> {
     pub(super) duplicates: Duplicates,
     /// Give every node without an edge to itself one.
     pub(super) add_loops: bool,
-    /// Final code of each provisional edge type.
-    pub(super) remap: Option<&'a [u16]>,
     /// Edge type of the edges that are added.
     pub(super) loop_type: u16,
     /// Core nodes of the partition.
@@ -23,15 +21,14 @@ pub(super) struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// Final type of the edge at `position`; 0 when edges have none.
+    /// Type of the edge at `position`; 0 when edges have none.
     #[inline]
     fn kind(&self, records: &[u8], position: usize) -> u16 {
         if self.record.is_plain() {
             return 0;
         }
         let stride = self.record.stride;
-        let code = self.record.edge_type(&records[position * stride..(position + 1) * stride]);
-        code.map_or(0, |code| self.remap.map_or(code, |remap| remap[usize::from(code)]))
+        self.record.edge_type(&records[position * stride..(position + 1) * stride]).unwrap_or(0)
     }
 }
 

@@ -9,10 +9,12 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use super::record::{Record, codes};
+use super::crew::{Crew, Parcel, To, put, take};
+use super::record::Record;
 use super::relabel::Relabel;
-use super::stream::ends;
-use super::types::TypeNames;
+use super::stream::{UNKNOWN, ends};
+use super::types::codes;
+use crate::dataset::TypeInfo;
 use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
 use crate::id_map::IdMap;
@@ -93,15 +95,33 @@ impl Bucket {
         self.spilled + self.rest.len() as u64
     }
 
-    /// All records; removes the file.
+    /// A bucket that an earlier preparation left in `dir`.
+    pub(super) fn left((start, end, bytes): (u32, u32, u64), dir: &Path) -> Self {
+        let file = (bytes > 0).then(|| dir.join(name(&(start..end))));
+        Self { range: start..end, file, spilled: bytes, rest: Vec::new() }
+    }
+
+    /// What [`Bucket::left`] needs to know; `None` while some of it is in memory only.
+    pub(super) fn on_disk(&self) -> Option<(u32, u32, u64)> {
+        self.rest.is_empty().then_some((self.range.start, self.range.end, self.spilled))
+    }
+
+    /// Its file, to be removed when nobody needs it any more.
+    pub(super) fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// All records.
     pub(super) fn load(self) -> Result<Vec<u8>> {
         let Some(path) = &self.file else { return Ok(self.rest) };
         let mut records = Vec::with_capacity(self.bytes() as usize);
         let mut file = File::open(path).map_err(Error::io(path, "open"))?;
         file.read_to_end(&mut records).map_err(Error::io(path, "read"))?;
         records.extend_from_slice(&self.rest);
-        drop(file);
-        std::fs::remove_file(path).map_err(Error::io(path, "remove"))?;
+        if records.len() as u64 != self.bytes() {
+            let reason = format!("has {} bytes of edges instead of {}", records.len(), self.bytes());
+            return Err(Error::Damaged { path: path.clone(), reason });
+        }
         Ok(records)
     }
 
@@ -129,11 +149,15 @@ impl Bucket {
                 append(&block[..length])?;
                 left -= length as u64;
             }
-            std::fs::remove_file(path).map_err(Error::io(path, "remove"))?;
         }
         append(&self.rest)?;
-        Ok(spool.finish())
+        spool.finish()
     }
+}
+
+/// The name of a bucket's file: its destinations, which no two buckets share at a time.
+fn name(Range { start, end }: &Range<u32>) -> String {
+    format!("edges-{start}-{end}")
 }
 
 /// Takes records into buckets.
@@ -163,10 +187,9 @@ impl Spool {
         Ok(())
     }
 
-    /// The file of a bucket: named by its first destination, which no two buckets share at a time.
+    /// The file of a bucket.
     fn path(&self, bucket: usize) -> PathBuf {
-        let Range { start, end } = self.cuts.range(bucket);
-        self.dir.join(format!("edges-{start}-{end}"))
+        self.dir.join(name(&self.cuts.range(bucket)))
     }
 
     fn spill(&mut self) -> Result<()> {
@@ -177,7 +200,9 @@ impl Spool {
             let path = self.path(bucket);
             // A buffer that is given back: every bucket's would otherwise keep its largest size.
             let records = std::mem::take(&mut self.buffers[bucket]);
-            let file = File::options().create(true).append(true).open(&path);
+            // The first stretch replaces what a killed preparation may have left.
+            let fresh = self.spilled[bucket] == 0;
+            let file = File::options().create(true).write(true).truncate(fresh).append(!fresh).open(&path);
             file.and_then(|mut file| file.write_all(&records)).map_err(Error::io(&path, "write"))?;
             self.spilled[bucket] += records.len() as u64;
         }
@@ -185,7 +210,11 @@ impl Spool {
         Ok(())
     }
 
-    fn finish(mut self) -> Vec<Bucket> {
+    /// The buckets: all of them in memory, or none.
+    fn finish(mut self) -> Result<Vec<Bucket>> {
+        if self.spilled.iter().any(|&bytes| bytes > 0) {
+            self.spill()?;
+        }
         let buffers = std::mem::take(&mut self.buffers);
         let bucket = |(bucket, rest): (usize, Vec<u8>)| Bucket {
             range: self.cuts.range(bucket),
@@ -193,7 +222,7 @@ impl Spool {
             spilled: self.spilled[bucket],
             rest,
         };
-        buffers.into_iter().enumerate().map(bucket).collect()
+        Ok(buffers.into_iter().enumerate().map(bucket).collect())
     }
 }
 
@@ -204,46 +233,107 @@ pub(super) struct EdgePass<'a> {
     pub(super) ids: &'a IdMap,
     pub(super) relabel: &'a Relabel,
     pub(super) record: Record,
+    /// Edge types, if there are any.
+    pub(super) types: Option<&'a TypeInfo>,
 }
 
-/// A chunk, sorted by bucket.
-struct Parcel {
+/// Some edges of a chunk, sorted by bucket.
+struct Sorted {
     rows: u64,
+    dropped: u64,
     /// Bucket and end of its records in `records`.
-    ends: Vec<(u32, usize)>,
+    ends: Vec<(u32, u32)>,
     records: Vec<u8>,
 }
 
-impl EdgePass<'_> {
-    /// Reads all edges into buckets; also tells the edge types that there are.
-    pub(super) fn run(&self, mut spool: Spool, mut advance: impl FnMut(u64)) -> Result<(Vec<Bucket>, TypeNames)> {
-        let names = TypeNames::default();
-        // The reading threads need the cuts while the spool is written to.
-        let cuts = std::mem::replace(&mut spool.cuts, Cuts::from_starts(vec![0, 0]));
-        let paths = Cuts::from_starts(cuts.starts.clone());
-        spool.cuts = paths;
-        self.edges.for_each(
-            |chunk| self.parcel(&chunk, &cuts, &names),
-            |parcel| {
-                let mut start = 0;
-                for (bucket, end) in parcel.ends {
-                    spool.append(bucket as usize, &parcel.records[start..end])?;
-                    start = end;
-                }
-                advance(parcel.rows);
-                Ok(())
-            },
-        )?;
-        Ok((spool.finish(), names))
+impl Parcel for Sorted {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.records.len() + 8 * self.ends.len() + 64);
+        put(&mut bytes, &[self.rows, self.dropped]);
+        put(&mut bytes, &self.ends.iter().flat_map(|&(bucket, end)| [bucket, end]).collect::<Vec<u32>>());
+        put(&mut bytes, &self.records);
+        bytes
     }
 
-    fn parcel(&self, chunk: &EdgeChunk, cuts: &Cuts, names: &TypeNames) -> Result<Parcel> {
-        let [src, dst] = ends(chunk, self.edges, self.ids)?;
-        let types = codes(chunk.types.as_ref(), names)?;
+    fn decode(mut bytes: &[u8]) -> Result<Self> {
+        let counts: Vec<u64> = take(&mut bytes)?;
+        let ends: Vec<u32> = take(&mut bytes)?;
+        let ends = ends.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let [rows, dropped] = counts[..] else { return Err(Error::Bug("a parcel of edges is broken".into())) };
+        Ok(Self { rows, dropped, ends, records: take(&mut bytes)? })
+    }
+}
+
+/// What the pass over the edges came to in this process.
+pub(super) struct Bucketed {
+    pub(super) buckets: Vec<Bucket>,
+    /// Rows that name an unknown node, among those that this process has heard of.
+    pub(super) unknown: u64,
+}
+
+impl EdgePass<'_> {
+    /// Reads all edges into the buckets of their owners: process `part % size` has the buckets of partition `part`.
+    pub(super) fn run<C: Crew>(&self, crew: &C, mut spool: Spool, mut advance: impl FnMut(u64)) -> Result<Bucketed> {
+        let size = crew.size() as u32;
+        // The reading threads need the cuts while the spool is written to.
+        let cuts = Cuts::from_starts(spool.cuts.starts.clone());
+        let owner = |bucket: usize| {
+            let start = u64::from(cuts.starts[bucket]);
+            self.relabel.book.owner(start).map_or(0, |part| part as u32 % size)
+        };
+        let owners: Vec<u32> = (0..cuts.len()).map(owner).collect();
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Sorted) -> bool| {
+            self.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut |sorted: Sorted| match size {
+                1 => send(To::One(0), sorted),
+                _ => (0..).zip(self.deal(&sorted, &owners, size)).all(|(to, part)| send(To::One(to), part)),
+            })
+        };
+        let mut unknown = 0;
+        crew.pass(self.edges.units(), &produce, &mut |_, sorted: Sorted| {
+            let mut start = 0;
+            for (bucket, end) in sorted.ends {
+                spool.append(bucket as usize, &sorted.records[start..end as usize])?;
+                start = end as usize;
+            }
+            unknown += sorted.dropped;
+            advance(sorted.rows);
+            Ok(())
+        })?;
+        Ok(Bucketed { buckets: spool.finish()?, unknown })
+    }
+
+    /// Splits a chunk by the processes that own its buckets. The first hears how many rows there were.
+    fn deal(&self, sorted: &Sorted, owners: &[u32], size: u32) -> Vec<Sorted> {
+        let mut dealt: Vec<Sorted> = (0..size)
+            .map(|to| Sorted {
+                rows: if to == 0 { sorted.rows } else { 0 },
+                dropped: if to == 0 { sorted.dropped } else { 0 },
+                ends: Vec::new(),
+                records: Vec::new(),
+            })
+            .collect();
+        let mut start = 0;
+        for &(bucket, end) in &sorted.ends {
+            let part = &mut dealt[owners[bucket as usize] as usize];
+            part.records.extend_from_slice(&sorted.records[start..end as usize]);
+            part.ends.push((bucket, part.records.len() as u32));
+            start = end as usize;
+        }
+        dealt
+    }
+
+    fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<Sorted> {
+        let [src, dst] = ends(chunk, self.edges, self.ids, self.source.unknown_nodes)?;
+        let types = codes(chunk.types.as_ref(), self.types)?;
         let mut counts = vec![0usize; cuts.len()];
         // (destination, source, edge of the chunk), in the order of the dump.
         let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(src.len() << u8::from(self.source.undirected));
+        let mut dropped = 0;
         for (i, (&src, &dst)) in src.iter().zip(&dst).enumerate() {
+            if src == UNKNOWN || dst == UNKNOWN {
+                dropped += 1;
+                continue;
+            }
             if src == dst {
                 match self.source.self_loops {
                     SelfLoops::Keep | SelfLoops::Add => {}
@@ -268,7 +358,7 @@ impl EdgePass<'_> {
         for (bucket, count) in counts.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
             let start = end;
             end += *count * stride;
-            ends.push((bucket as u32, end));
+            ends.push((bucket as u32, end as u32));
             *count = start;
         }
         let mut records = vec![0; end];
@@ -281,7 +371,7 @@ impl EdgePass<'_> {
             }
             *at += stride;
         }
-        Ok(Parcel { rows: src.len() as u64, ends, records })
+        Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
     }
 }
 
@@ -321,7 +411,7 @@ mod tests {
                 spool.append(spool.cuts.bucket((edge >> 32) as u32), &edge.to_le_bytes()).unwrap();
             }
             let mut seen = 0;
-            for bucket in spool.finish() {
+            for bucket in spool.finish().unwrap() {
                 for bucket in bucket.split(&record, 2000, dir.path()).unwrap() {
                     let range = bucket.range.clone();
                     let found: Vec<u8> = bucket.load().unwrap();
@@ -332,7 +422,6 @@ mod tests {
                 }
             }
             assert_eq!(seen, edges.len());
-            assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files are removed");
         }
     }
 }

@@ -3,8 +3,8 @@
 //! The fingerprint is a SHA-256 over the layout's version, every setting that decides the dataset's bytes, and a digest of each
 //! input file. The digest covers the file's length and its content: all of it up to 64 MiB; of larger files the first and
 //! last MiB (the last holds the Parquet footer with all offsets, counts and statistics) and 64 samples of 64 KiB, evenly
-//! spread. Names of folders and times of modification do not count: a dump may move. Memory budget and number of threads do
-//! not count either: they do not change the dataset.
+//! spread. Names of folders and times of modification do not count: a dump may move. The number of threads and
+//! processes does not count: it does not change the dataset. The memory budget counts where the partitioner says so.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -31,7 +32,7 @@ const SAMPLES: u64 = 64;
 const SAMPLE: u64 = 64 << 10;
 
 /// What a dataset is made from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Fingerprint {
     /// SHA-256 in hexadecimal.
     pub digest: String,
@@ -62,6 +63,8 @@ pub fn fingerprint(
             "settings": partitioner.settings(),
             "parts": settings.parts,
             "seed": settings.seed,
+            "balance": settings.balance,
+            "memory": partitioner.memory_decides().then_some(settings.memory),
         },
     });
     let files = |role: &'static str, paths: Vec<PathBuf>| paths.into_iter().map(move |path| (role, path));

@@ -12,6 +12,9 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
+/// Name of the folder within it for what is needed only while it grows.
+pub(super) const SCRATCH: &str = "scratch";
+
 /// How often a waiting process looks again.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -49,27 +52,43 @@ impl Lock {
     }
 }
 
-/// The hidden folder where a dataset grows. Removed when dropped, unless published.
+/// The hidden folder where a dataset grows. Removed when dropped, unless published: only what kills the process leaves it, for
+/// the next preparation of the same to go on with.
 pub(super) struct Growing {
     path: PathBuf,
     out: PathBuf,
     published: bool,
 }
 
+/// Name of the file that says what grows in a folder.
+const KEY: &str = "key";
+
 impl Growing {
-    /// Creates it, and removes those that killed processes left. The lock must be held.
-    pub(super) fn create(out: &Path) -> Result<Self> {
-        let (prefixes, parent) = ([sibling_name(out, ".", ".tmp-")?, sibling_name(out, ".", ".old-")?], parent(out));
-        for entry in std::fs::read_dir(&parent).map_err(Error::io(&parent, "list"))? {
-            let entry = entry.map_err(Error::io(&parent, "list"))?;
-            let name = entry.file_name();
-            if prefixes.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_encoded_bytes())) {
-                std::fs::remove_dir_all(entry.path()).map_err(Error::io(entry.path(), "remove"))?;
-            }
+    /// Takes up the folder that a killed preparation of the same `key` left, or creates one, and removes whatever else was
+    /// left. The lock must be held.
+    pub(super) fn create(out: &Path, key: &str) -> Result<Self> {
+        let path = sibling(out, ".", ".tmp")?;
+        let old = sibling(out, ".", ".old")?;
+        let scratch = path.join(SCRATCH);
+        if old.exists() {
+            std::fs::remove_dir_all(&old).map_err(Error::io(&old, "remove"))?;
         }
-        let path = sibling(out, ".", &format!(".tmp-{}", std::process::id()))?;
-        std::fs::create_dir(&path).map_err(Error::io(&path, "create"))?;
-        Ok(Self { path, out: out.to_path_buf(), published: false })
+        if path.exists() {
+            if std::fs::read_to_string(scratch.join(KEY)).is_ok_and(|found| found == key) {
+                return Ok(Self { path, out: out.to_path_buf(), published: false });
+            }
+            std::fs::remove_dir_all(&path).map_err(Error::io(&path, "remove"))?;
+        }
+        std::fs::create_dir_all(&scratch).map_err(Error::io(&scratch, "create"))?;
+        let this = Self { path, out: out.to_path_buf(), published: false };
+        let file = scratch.join(KEY);
+        std::fs::write(&file, key).map_err(Error::io(&file, "write"))?;
+        Ok(this)
+    }
+
+    /// The folder of other processes' work on the same dataset: removed by the first of them.
+    pub(super) fn path_for(out: &Path) -> Result<PathBuf> {
+        sibling(out, ".", ".tmp")
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -85,7 +104,7 @@ impl Growing {
             }
         }
         sync(&self.path)?;
-        let old = sibling(&self.out, ".", &format!(".old-{}", std::process::id()))?;
+        let old = sibling(&self.out, ".", ".old")?;
         let replaced = self.out.exists();
         if replaced {
             std::fs::rename(&self.out, &old).map_err(Error::io(&self.out, "move away"))?;
@@ -127,7 +146,7 @@ fn parent(out: &Path) -> PathBuf {
     }
 }
 
-fn sibling_name(out: &Path, before: &str, after: &str) -> Result<OsString> {
+fn sibling(out: &Path, before: &str, after: &str) -> Result<PathBuf> {
     let name = out.file_name().ok_or_else(|| Error::Setting {
         key: "partition.out",
         reason: format!("{:?} has no name that a folder could have", out.display()),
@@ -135,9 +154,5 @@ fn sibling_name(out: &Path, before: &str, after: &str) -> Result<OsString> {
     let mut sibling = OsString::from(before);
     sibling.push(name);
     sibling.push(after);
-    Ok(sibling)
-}
-
-fn sibling(out: &Path, before: &str, after: &str) -> Result<PathBuf> {
-    Ok(parent(out).join(sibling_name(out, before, after)?))
+    Ok(parent(out).join(sibling))
 }

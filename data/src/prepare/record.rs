@@ -1,6 +1,6 @@
 //! One edge in a bucket: destination and source, and whatever it carries, packed.
 
-use crate::dump::{EdgeChunk, Types};
+use crate::dump::EdgeChunk;
 use crate::source::{Columns, Duplicates};
 
 /// Layout of a record: `destination << 32 | source` (8 bytes), then the optional fields in this order. Little-endian,
@@ -95,16 +95,4 @@ fn array<const N: usize>(record: &[u8], at: usize) -> [u8; N] {
     let mut bytes = [0; N];
     bytes.copy_from_slice(&record[at..at + N]);
     bytes
-}
-
-/// Codes of the edge types of a chunk.
-pub(super) fn codes(types: Option<&Types>, names: &super::types::TypeNames) -> crate::error::Result<Vec<u16>> {
-    match types {
-        None => Ok(Vec::new()),
-        Some(Types::Code(codes)) => {
-            names.saw(codes.iter().copied().max());
-            Ok(codes.clone())
-        }
-        Some(Types::Name(texts)) => names.codes(texts),
-    }
 }

@@ -1,7 +1,8 @@
 //! Scaling of features: by row, or by column over the whole graph.
 
+use super::crew::{Crew, Parcel, To, put, take};
 use crate::dump::NodeReader;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::source::Normalize;
 
@@ -16,7 +17,12 @@ pub(super) enum Scale {
 
 impl Scale {
     /// Reads the features once when their moments are wanted.
-    pub(super) fn new(normalize: Normalize, nodes: &NodeReader, progress: &dyn Progress) -> Result<Self> {
+    pub(super) fn new<C: Crew>(
+        crew: &C,
+        normalize: Normalize,
+        nodes: &NodeReader,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
         let width = nodes.feature_width();
         if width == 0 {
             return Ok(Self::None);
@@ -27,14 +33,15 @@ impl Scale {
             Normalize::Standard => {
                 let mut all = Moments::new(width);
                 progress.stage("measuring features", Some(nodes.rows()), "nodes");
-                nodes.for_each_features(
-                    |features| Ok(Moments::of(&features, width)),
-                    |chunk| {
-                        all.merge(&chunk);
-                        progress.advance(chunk.count as u64);
-                        Ok(())
-                    },
-                )?;
+                let produce = |unit: usize, send: &mut dyn FnMut(To, Moments) -> bool| {
+                    let moments = |features: Vec<f32>| Ok(Moments::of(&features, width));
+                    nodes.read_features(unit, moments, &mut |moments| send(To::All, moments))
+                };
+                crew.pass(nodes.units(), &produce, &mut |_, chunk: Moments| {
+                    all.merge(&chunk);
+                    progress.advance(chunk.count as u64);
+                    Ok(())
+                })?;
                 progress.done();
                 Ok(Self::Standard(all.scales()))
             }
@@ -68,6 +75,21 @@ impl Scale {
 struct Moments {
     count: f64,
     columns: Vec<(f64, f64)>,
+}
+
+impl Parcel for Moments {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        put(&mut bytes, &[self.count]);
+        put(&mut bytes, &self.columns.iter().flat_map(|&(mean, squares)| [mean, squares]).collect::<Vec<_>>());
+        bytes
+    }
+
+    fn decode(mut bytes: &[u8]) -> Result<Self> {
+        let [count] = take::<f64>(&mut bytes)?[..] else { return Err(Error::Bug("broken moments".into())) };
+        let columns: Vec<f64> = take(&mut bytes)?;
+        Ok(Self { count, columns: columns.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect() })
+    }
 }
 
 impl Moments {

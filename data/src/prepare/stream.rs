@@ -1,24 +1,89 @@
-//! The dump as partitioners see it.
+//! The dump as partitioners see it: pairs of indexes that are on disk after the first pass.
 
-use std::collections::BTreeMap;
+use std::cell::OnceCell;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 
+use rayon::prelude::*;
+
+use super::crew::{Crew, To, collect};
+use super::journal::Journal;
+use super::key_counts::KeyCounts;
+use super::pairs::{Pairs, SLICE, Stretch};
 use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
 use crate::id_map::IdMap;
 use crate::partitioner::{AddEdges, ConsumeKeys, EdgeKey, GraphStream, VisitEdges};
 use crate::progress::Progress;
+use crate::source::UnknownNodes;
 
-/// Edges in index space, read anew for every visit.
-pub(super) struct DumpStream<'a> {
+/// Name of the pass that writes the pairs, in the journal.
+const PAIRS: &str = "pairs";
+/// Keys that each process draws to find out how they are spread.
+const SAMPLES: usize = 1024;
+
+/// Edges in index space.
+pub(super) struct DumpStream<'a, C> {
+    pub(super) crew: &'a C,
     pub(super) edges: &'a EdgeReader,
     pub(super) ids: &'a IdMap,
     pub(super) splits: &'a [u8],
+    pub(super) types: &'a [u16],
     pub(super) undirected: bool,
+    pub(super) unknown: UnknownNodes,
+    pub(super) scratch: &'a Path,
+    pub(super) journal: &'a Journal,
     pub(super) progress: &'a dyn Progress,
+    pub(super) pairs: OnceCell<Pairs>,
 }
 
-impl GraphStream for DumpStream<'_> {
+impl<C: Crew> DumpStream<'_, C> {
+    /// The pairs; written when they are wanted for the first time.
+    fn pairs(&self) -> Result<&Pairs> {
+        if let Some(pairs) = self.pairs.get() {
+            return Ok(pairs);
+        }
+        let pairs = match self.journal.agreed::<Vec<Stretch>>(PAIRS)? {
+            Some(stretches) => Pairs::open(self.scratch, self.crew.rank(), stretches)?,
+            None => {
+                let pairs = Pairs::write(self.crew, self.edges, self.ids, self.unknown, self.scratch, self.progress)?;
+                self.journal.finish(PAIRS, &pairs.stretches())?;
+                pairs
+            }
+        };
+        Ok(self.pairs.get_or_init(|| pairs))
+    }
+
+    /// The slices of this process.
+    fn own_slices(&self, pairs: &Pairs) -> Vec<(u64, usize)> {
+        (0..pairs.units()).filter(|&unit| self.crew.owns(unit)).flat_map(|unit| pairs.slices(unit)).collect()
+    }
+
+    /// Splits the keys into as many ranges as there are processes, about as full as each other: the first key of each but the
+    /// first. How well they fit decides the time, not the result.
+    fn splitters(&self, pairs: &Pairs, key: &EdgeKey<'_>) -> Result<Vec<u64>> {
+        if self.crew.size() == 1 {
+            return Ok(Vec::new());
+        }
+        let slices = self.own_slices(pairs);
+        let mut own = Vec::new();
+        let mut buffer = Vec::new();
+        for &slice in slices.iter().step_by(slices.len().div_ceil(16).max(1)) {
+            pairs.read(slice, &mut buffer)?;
+            let step = buffer.len().div_ceil(SAMPLES / 16).max(1);
+            own.extend(buffer.iter().step_by(step).filter_map(|&(src, dst)| key(src, dst)));
+        }
+        let mut all = Vec::new();
+        for some in self.crew.gather(bytemuck::cast_slice(&own))? {
+            all.extend(collect::<u64>(&some));
+        }
+        all.sort_unstable();
+        let size = self.crew.size();
+        Ok((1..size).map(|range| all.get(range * all.len() / size).copied().unwrap_or(u64::MAX)).collect())
+    }
+}
+
+impl<C: Crew> GraphStream for DumpStream<'_, C> {
     fn num_nodes(&self) -> u64 {
         self.ids.len() as u64
     }
@@ -36,60 +101,156 @@ impl GraphStream for DumpStream<'_> {
     }
 
     fn node_types(&self) -> &[u16] {
-        &[]
+        self.types
     }
 
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()> {
-        let pairs = |chunk: EdgeChunk| {
-            let [src, dst] = ends(&chunk, self.edges, self.ids)?;
-            Ok(src.into_iter().zip(dst).collect::<Vec<_>>())
+        let pairs = self.pairs()?;
+        self.progress.stage(pass, Some(pairs.len()), "edges");
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<(u32, u32)>) -> bool| {
+            for slice in pairs.slices(unit) {
+                let mut some = Vec::with_capacity(SLICE);
+                pairs.read(slice, &mut some)?;
+                if !send(To::All, some) {
+                    break;
+                }
+            }
+            Ok(())
         };
-        self.progress.stage(pass, Some(self.num_edges()), "edges");
-        self.edges.for_each_pair(pairs, |pairs| {
-            visit(&pairs)?;
-            self.progress.advance(pairs.len() as u64);
+        self.crew.pass(pairs.units(), &produce, &mut |_, some: Vec<(u32, u32)>| {
+            visit(&some)?;
+            self.progress.advance(some.len() as u64);
             Ok(())
         })?;
         self.progress.done();
         Ok(())
     }
 
-    fn accumulate(&self, pass: &str, _: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
-        self.for_each_edges(pass, &mut |edges| {
-            visit(edges);
-            Ok(())
-        })
+    fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
+        let pairs = self.pairs()?;
+        let slices = self.own_slices(pairs);
+        self.progress.stage(pass, Some(slices.iter().map(|slice| slice.1 as u64).sum()), "edges");
+        self.crew.sum(cells, &mut || {
+            slices.par_iter().try_for_each_init(Vec::new, |buffer, &slice| {
+                pairs.read(slice, buffer)?;
+                visit(buffer);
+                self.progress.advance(buffer.len() as u64);
+                Ok(())
+            })
+        })?;
+        self.progress.done();
+        Ok(())
     }
 
-    fn count_keys(&self, pass: &str, _: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
-        let mut counts = BTreeMap::new();
-        self.for_each_edges(pass, &mut |edges| {
-            for key in edges.iter().filter_map(|&(src, dst)| key(src, dst)) {
-                *counts.entry(key).or_insert(0) += 1;
+    fn count_keys(&self, pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
+        let pairs = self.pairs()?;
+        let splitters = self.splitters(pairs, key)?;
+        self.progress.stage(pass, Some(pairs.len()), "edges");
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
+            let mut buffer = Vec::new();
+            for slice in pairs.slices(unit) {
+                pairs.read(slice, &mut buffer)?;
+                let keys = buffer.iter().filter_map(|&(src, dst)| key(src, dst));
+                let open = if splitters.is_empty() {
+                    send(To::One(0), keys.collect())
+                } else {
+                    let mut by_owner = vec![Vec::new(); splitters.len() + 1];
+                    keys.for_each(|key| by_owner[splitters.partition_point(|&first| first <= key)].push(key));
+                    let mut full = (0..).zip(by_owner).filter(|(_, keys)| !keys.is_empty());
+                    full.all(|(owner, keys)| send(To::One(owner), keys))
+                };
+                if !open {
+                    break;
+                }
+                self.progress.advance(buffer.len() as u64);
             }
             Ok(())
-        })?;
-        counts.into_iter().collect::<Vec<_>>().chunks(4096).try_for_each(consume)
+        };
+        let mut counts = KeyCounts::new(memory, self.scratch);
+        self.crew.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
+        if self.crew.size() == 1 {
+            counts.finish(consume)?;
+        } else {
+            // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
+            // thread and sent from another, so they go by way of a file.
+            let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
+            spool(counts, &mut own, self.scratch)?;
+            let produce =
+                |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
+            self.crew.pass(self.crew.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
+        }
+        self.progress.done();
+        Ok(())
     }
 
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         self.progress.stage(pass, None, "");
-        let result = work();
+        let own = if self.crew.rank() == 0 { work()? } else { Vec::new() };
+        let result = self.crew.broadcast(own);
         self.progress.done();
         result
     }
 
-    fn kept(&self, _: &str) -> Result<Option<Vec<u8>>> {
-        Ok(None)
+    fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        // The first byte says whether there is anything.
+        let own = match self.crew.rank() {
+            0 => self.journal.kept(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat()),
+            _ => Vec::new(),
+        };
+        let mut told = self.crew.broadcast(own)?;
+        Ok((told.first() == Some(&1)).then(|| told.split_off(1)))
     }
 
-    fn keep(&self, _: &str, _: &[u8]) -> Result<()> {
-        Ok(())
+    fn keep(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        if self.crew.rank() == 0 { self.journal.keep(name, bytes) } else { Ok(()) }
     }
 }
 
-/// The node indexes of both ends of the edges of a chunk.
-pub(super) fn ends(chunk: &EdgeChunk, edges: &EdgeReader, ids: &IdMap) -> Result<[Vec<u32>; 2]> {
+/// Writes sorted counts to `file`.
+fn spool(counts: KeyCounts, file: &mut std::fs::File, dir: &Path) -> Result<()> {
+    use std::io::Write;
+    let mut writer = std::io::BufWriter::with_capacity(1 << 20, file);
+    let fail = |error| Error::io(dir, "write a temporary file in")(error);
+    counts.finish(|some| {
+        some.iter().try_for_each(|&(key, count)| writer.write_all(bytemuck::bytes_of(&[key, count]))).map_err(fail)
+    })?;
+    writer.flush().map_err(fail)
+}
+
+/// Sends what [`spool`] wrote.
+fn unspool(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let fail = |error| Error::io(dir, "read a temporary file in")(error);
+    let length = file.metadata().map_err(fail)?.len();
+    for at in (0..length).step_by(128 << 10) {
+        let mut words = vec![0u64; ((length - at).min(128 << 10) / 8) as usize];
+        file.read_exact_at(bytemuck::cast_slice_mut(&mut words), at).map_err(fail)?;
+        if !send(To::All, words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The pairs of a chunk whose ends are known; what happens to the others is the policy's.
+pub(super) fn known_pairs(
+    chunk: &EdgeChunk,
+    edges: &EdgeReader,
+    ids: &IdMap,
+    unknown: UnknownNodes,
+) -> Result<Vec<(u32, u32)>> {
+    let [src, dst] = ends(chunk, edges, ids, unknown)?;
+    Ok(src.into_iter().zip(dst).filter(|&(src, dst)| src != UNKNOWN && dst != UNKNOWN).collect())
+}
+
+/// The index that stands for an end that is no node's.
+pub(super) const UNKNOWN: u32 = u32::MAX;
+
+/// The node indexes of both ends of the edges of a chunk; [`UNKNOWN`] where the policy is to drop such edges.
+pub(super) fn ends(chunk: &EdgeChunk, edges: &EdgeReader, ids: &IdMap, unknown: UnknownNodes) -> Result<[Vec<u32>; 2]> {
+    if unknown == UnknownNodes::Drop {
+        return Ok([&chunk.src, &chunk.dst].map(|column| ids.indexes_or(column, UNKNOWN)));
+    }
     let [src, dst] = [(&chunk.src, 0), (&chunk.dst, 1)].map(|(column, which)| {
         ids.indexes(column).map_err(|row| {
             let place = chunk.origin.place(row, edges.end_names()[which]);

@@ -1,89 +1,86 @@
-//! Edge types that are strings: numbered as they come, by whichever thread meets them first, and renumbered in the order of
-//! their names when all are known.
+//! The pass over the edges' types, where there are any: which there are.
 
-use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
 
-use arrow::array::{Array, LargeStringArray};
-
+use super::crew::{Crew, To};
+use super::scan::ranks;
 use crate::dataset::TypeInfo;
+use crate::dump::{EdgeReader, Types};
 use crate::error::{Error, Result};
+use crate::progress::Progress;
 
-/// The types met so far.
-#[derive(Default)]
-pub(super) struct TypeNames {
-    names: Mutex<HashMap<String, u16>>,
-    /// Number of types when they are integers.
-    count: AtomicU32,
-}
+/// Types of edges are below this.
+const LIMIT: usize = u16::MAX as usize;
 
-impl TypeNames {
-    /// Notes the largest integer of a chunk.
-    pub(super) fn saw(&self, largest: Option<u16>) {
-        if let Some(largest) = largest {
-            self.count.fetch_max(u32::from(largest) + 1, Ordering::Relaxed);
-        }
-    }
-
-    /// Provisional codes.
-    pub(super) fn codes(&self, texts: &LargeStringArray) -> Result<Vec<u16>> {
-        let mut known: HashMap<&str, u16> = HashMap::new();
-        let mut codes = Vec::with_capacity(texts.len());
-        for text in texts.iter().flatten() {
-            let code = match known.get(text) {
-                Some(&code) => code,
-                None => {
-                    let code = self.code(text)?;
-                    known.insert(text, code);
-                    code
+/// Finds the types of all edges: names in their order, or as many as the largest number needs.
+pub(super) fn edge_types<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn Progress) -> Result<TypeInfo> {
+    let (mut names, mut count) = (BTreeSet::new(), 0);
+    progress.stage("reading edge types", Some(edges.rows()), "edges");
+    // A parcel is the largest number plus one (four bytes), and the names, each after a line feed.
+    let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+        let (mut own, mut most) = (BTreeSet::new(), 0u32);
+        edges.read_types(unit, Ok, &mut |types| {
+            match &types {
+                Types::Code(codes) => most = codes.iter().fold(most, |most, &code| most.max(u32::from(code) + 1)),
+                Types::Name(texts) => {
+                    for text in texts.iter().flatten() {
+                        if !own.contains(text) {
+                            own.insert(text.to_string());
+                        }
+                    }
                 }
-            };
-            codes.push(code);
+            }
+            own.len() <= LIMIT
+        })?;
+        let mut parcel = most.to_le_bytes().to_vec();
+        for name in &own {
+            parcel.extend_from_slice(&(name.len() as u32).to_le_bytes());
+            parcel.extend_from_slice(name.as_bytes());
         }
-        Ok(codes)
-    }
-
-    fn code(&self, text: &str) -> Result<u16> {
-        let mut names = self.names.lock().map_err(|_| Error::Bug("a reading thread panicked".into()))?;
-        if let Some(&code) = names.get(text) {
-            return Ok(code);
+        send(To::All, parcel);
+        Ok(())
+    };
+    crew.pass(edges.units(), &produce, &mut |unit, parcel: Vec<u8>| {
+        let mut rest = &parcel[..];
+        count = count.max(number(&mut rest)?);
+        while !rest.is_empty() {
+            let length = number(&mut rest)? as usize;
+            let (name, after) = rest.split_at_checked(length).ok_or_else(broken)?;
+            names.insert(String::from_utf8_lossy(name).into_owned());
+            rest = after;
         }
-        let limit = u64::from(u16::MAX);
-        let code = u16::try_from(names.len()).ok().filter(|&code| u64::from(code) < limit);
-        let code = code.ok_or(Error::TooLarge { what: "number of edge types".into(), found: limit + 1, limit })?;
-        names.insert(text.to_string(), code);
-        Ok(code)
-    }
-
-    /// The final numbering: what there is, and the final code of each provisional one (`None`: codes are final).
-    pub(super) fn finish(self) -> Result<(TypeInfo, Option<Vec<u16>>)> {
-        let names = self.names.into_inner().map_err(|_| Error::Bug("a reading thread panicked".into()))?;
-        if names.is_empty() {
-            return Ok((TypeInfo { count: self.count.into_inner(), names: Vec::new() }, None));
+        if names.len() > LIMIT {
+            let (found, limit) = (names.len() as u64, LIMIT as u64);
+            return Err(Error::TooLarge { what: "number of edge types".into(), found, limit });
         }
-        let mut sorted: Vec<(String, u16)> = names.into_iter().collect();
-        sorted.sort();
-        let mut remap = vec![0; sorted.len()];
-        sorted.iter().zip(0..).for_each(|((_, provisional), code)| remap[usize::from(*provisional)] = code);
-        let names: Vec<String> = sorted.into_iter().map(|(name, _)| name).collect();
-        Ok((TypeInfo { count: names.len() as u32, names }, Some(remap)))
+        progress.advance(edges.unit_rows(unit));
+        Ok(())
+    })?;
+    progress.done();
+    if names.is_empty() {
+        return Ok(TypeInfo { count, names: Vec::new() });
     }
+    let names: Vec<String> = names.into_iter().collect();
+    Ok(TypeInfo { count: names.len() as u32, names })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn number(bytes: &mut &[u8]) -> Result<u32> {
+    let (first, rest) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
+    *bytes = rest;
+    Ok(u32::from_le_bytes(*first))
+}
 
-    #[test]
-    fn final_codes_follow_the_names() {
-        let types = TypeNames::default();
-        let first = types.codes(&LargeStringArray::from(vec!["likes", "cites", "likes"])).unwrap();
-        let second = types.codes(&LargeStringArray::from(vec!["authors", "cites"])).unwrap();
-        let (info, remap) = types.finish().unwrap();
-        let remap = remap.unwrap();
-        assert_eq!(info.names, ["authors", "cites", "likes"]);
-        assert_eq!(first.iter().map(|&c| remap[c as usize]).collect::<Vec<_>>(), [2, 1, 2]);
-        assert_eq!(second.iter().map(|&c| remap[c as usize]).collect::<Vec<_>>(), [0, 1]);
+fn broken() -> Error {
+    Error::Bug("a parcel of edge types is broken".into())
+}
+
+/// Codes of the types of some edges.
+pub(super) fn codes(types: Option<&Types>, info: Option<&TypeInfo>) -> Result<Vec<u16>> {
+    match (types, info) {
+        (Some(Types::Code(codes)), _) => Ok(codes.clone()),
+        (Some(Types::Name(names)), Some(info)) => {
+            Ok(ranks(names, &info.names)?.into_iter().map(|rank| rank as u16).collect())
+        }
+        _ => Ok(Vec::new()),
     }
 }

@@ -6,10 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::array::LargeStringArray;
 use arrow::datatypes::{DataType, Field, Schema};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
 
+use super::crew::{Crew, Parcel, To, put, take};
 use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
@@ -34,6 +37,7 @@ pub(super) struct NodePass<'a> {
 }
 
 /// The files of one partition.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct NodeFiles {
     pub(super) nodes: FileInfo,
     pub(super) features: Option<FileInfo>,
@@ -55,9 +59,10 @@ struct Part {
     train: u64,
 }
 
-/// A chunk, ready to be appended.
+/// Some nodes of a chunk, ready to be appended.
 struct Ready {
-    first_row: u64,
+    /// Their indexes, ascending.
+    nodes: Vec<u32>,
     ids: Ids,
     /// Bytes of the labels, `label_size` a node.
     labels: Vec<u8>,
@@ -66,27 +71,110 @@ struct Ready {
     features: Vec<u8>,
 }
 
-impl NodePass<'_> {
-    /// Writes both files of every partition.
-    pub(super) fn run(&self, mut advance: impl FnMut(u64)) -> Result<Vec<NodeFiles>> {
-        let mut parts = (0..self.relabel.book.parts()).map(|part| self.open(part)).collect::<Result<Vec<_>>>()?;
-        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
-        self.nodes.for_each(
-            |chunk| self.ready(chunk),
-            |ready| {
-                for i in 0..ready.ids.len() {
-                    let index = ready.first_row as usize + i;
-                    let global = u64::from(self.relabel.global(index as u32));
-                    let owner =
-                        self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
-                    let part = &mut parts[owner];
-                    part.append(&ready, i, self.scan.splits[index], label_size, row_size)?;
+impl Parcel for Ready {
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.features.len() + self.labels.len() + 32 * self.nodes.len() + 64);
+        put(&mut bytes, &self.nodes);
+        match &self.ids {
+            Ids::Int(ids) => {
+                put(&mut bytes, &[0u8]);
+                put(&mut bytes, ids);
+            }
+            Ids::Text(ids) => {
+                put(&mut bytes, &[1u8]);
+                put(&mut bytes, &ids.iter().map(|id| id.unwrap_or("").len() as u64).collect::<Vec<_>>());
+                put(&mut bytes, ids.iter().flatten().collect::<String>().as_bytes());
+            }
+        }
+        put(&mut bytes, &self.labels);
+        put(&mut bytes, &self.types);
+        put(&mut bytes, &self.features);
+        bytes
+    }
+
+    fn decode(mut bytes: &[u8]) -> Result<Self> {
+        let broken = || Error::Bug("a parcel of nodes is broken".into());
+        let nodes = take(&mut bytes)?;
+        let ids = match take::<u8>(&mut bytes)?[..] {
+            [0] => Ids::Int(take::<i64>(&mut bytes)?.into()),
+            [1] => {
+                let lengths: Vec<u64> = take(&mut bytes)?;
+                let texts = String::from_utf8(take(&mut bytes)?).map_err(|_| broken())?;
+                let mut rest = &texts[..];
+                let mut ids = Vec::with_capacity(lengths.len());
+                for length in lengths {
+                    let (id, after) = rest.split_at_checked(length as usize).ok_or_else(broken)?;
+                    ids.push(id);
+                    rest = after;
                 }
-                advance(ready.ids.len() as u64);
-                Ok(())
+                Ids::Text(LargeStringArray::from(ids))
+            }
+            _ => return Err(broken()),
+        };
+        Ok(Self { nodes, ids, labels: take(&mut bytes)?, types: take(&mut bytes)?, features: take(&mut bytes)? })
+    }
+}
+
+impl NodePass<'_> {
+    /// Writes both files of every partition of this process, `part % size`.
+    pub(super) fn run<C: Crew>(&self, crew: &C, mut advance: impl FnMut(u64)) -> Result<Vec<(usize, NodeFiles)>> {
+        let own = |part: usize| crew.owns(part).then(|| self.open(part)).transpose();
+        let mut parts = (0..self.relabel.book.parts()).map(own).collect::<Result<Vec<_>>>()?;
+        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
+        let owner = |node: u32| {
+            let global = u64::from(self.relabel.global(node));
+            self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))
+        };
+        let size = crew.size();
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
+            let mut failed = None;
+            let mut deal = |ready: Ready| match self.deal(ready, size, &owner) {
+                Ok(dealt) => (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready)),
+                Err(error) => {
+                    failed = Some(error);
+                    false
+                }
+            };
+            self.nodes.read_all(unit, |chunk| self.ready(chunk), &mut deal)?;
+            failed.map_or(Ok(()), Err)
+        };
+        crew.pass(self.nodes.units(), &produce, &mut |_, ready: Ready| {
+            for (i, &node) in ready.nodes.iter().enumerate() {
+                let part =
+                    parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
+                part.append(&ready, i, self.scan.splits[node as usize], label_size, row_size)?;
+            }
+            advance(ready.nodes.len() as u64);
+            Ok(())
+        })?;
+        let close = |(part, files): (usize, Option<Part>)| files.map(|files| Ok((part, self.close(files)?)));
+        parts.into_iter().enumerate().filter_map(close).collect()
+    }
+
+    /// Splits nodes by the processes that own their partitions.
+    fn deal(&self, ready: Ready, size: usize, owner: &impl Fn(u32) -> Result<usize>) -> Result<Vec<Ready>> {
+        if size == 1 {
+            return Ok(vec![ready]);
+        }
+        let mut rows = vec![Vec::new(); size];
+        for (i, &node) in ready.nodes.iter().enumerate() {
+            rows[owner(node)? % size].push(i);
+        }
+        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
+        let pick = |bytes: &[u8], rows: &[usize], size: usize| -> Vec<u8> {
+            rows.iter().flat_map(|&i| &bytes[i * size..(i + 1) * size]).copied().collect()
+        };
+        let part = |rows: Vec<usize>| Ready {
+            nodes: rows.iter().map(|&i| ready.nodes[i]).collect(),
+            ids: match &ready.ids {
+                Ids::Int(ids) => Ids::Int(rows.iter().map(|&i| ids[i]).collect()),
+                Ids::Text(ids) => Ids::Text(rows.iter().map(|&i| Some(ids.value(i))).collect()),
             },
-        )?;
-        parts.into_iter().map(|part| self.close(part)).collect()
+            labels: pick(&ready.labels, &rows, label_size),
+            types: if ready.types.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.types[i]).collect() },
+            features: pick(&ready.features, &rows, row_size),
+        };
+        Ok(rows.into_iter().map(part).collect())
     }
 
     /// Bytes of a node's label.
@@ -100,7 +188,8 @@ impl NodePass<'_> {
 
     fn open(&self, part: usize) -> Result<Part> {
         let dir = self.dir.join(part_folder(part));
-        std::fs::create_dir(&dir).map_err(Error::io(&dir, "create"))?;
+        // A killed preparation may have left it.
+        std::fs::create_dir_all(&dir).map_err(Error::io(&dir, "create"))?;
         let range = self.relabel.book.range(part);
         let n = range.end - range.start;
         let width = self.nodes.feature_width();
@@ -179,7 +268,9 @@ impl NodePass<'_> {
             }
             _ => Vec::new(),
         };
-        Ok(Ready { first_row: chunk.first_row, ids: chunk.ids, labels, types, features })
+        let first = chunk.first_row as u32;
+        let nodes = (first..first + chunk.ids.len() as u32).collect();
+        Ok(Ready { nodes, ids: chunk.ids, labels, types, features })
     }
 
     fn close(&self, part: Part) -> Result<NodeFiles> {

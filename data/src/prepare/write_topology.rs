@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::{DataType, Field, Schema};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 use tempfile::SpooledTempFile;
 
 use super::arrange::{Arranged, Rules, Twice, arrange};
 use super::buckets::Bucket;
+use super::quality::PAIRS;
 use super::record::Record;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{EdgeColumns, FileInfo, TOPOLOGY, edge_names, part_folder};
 use crate::error::{Error, Result};
+use crate::partition_book::PartitionBook;
 use crate::source::Duplicates;
 
 /// Bytes of a write buffer.
@@ -29,23 +32,24 @@ pub(super) struct TopologyPass<'a> {
     pub(super) record: Record,
     pub(super) duplicates: Duplicates,
     pub(super) add_loops: bool,
-    pub(super) remap: Option<&'a [u16]>,
     pub(super) loop_type: u16,
     pub(super) columns: &'a EdgeColumns,
     /// Bytes of a bucket that is sorted in one piece.
     pub(super) target: u64,
+    pub(super) book: &'a PartitionBook,
     /// One bit a node.
     pub(super) halo: Vec<AtomicU64>,
 }
 
 /// What came of a partition.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct TopologyFile {
     pub(super) file: FileInfo,
     pub(super) edges: u64,
     /// Edges from other partitions.
     pub(super) cross: u64,
-    /// Nodes of other partitions that edges come from.
-    pub(super) halo: u64,
+    /// Nodes of each partition that edges come from, none of the own; or, of many partitions, their sum.
+    pub(super) halo: Vec<u64>,
     pub(super) dropped: u64,
     pub(super) loops: u64,
     pub(super) twice: Option<Twice>,
@@ -99,14 +103,14 @@ impl TopologyPass<'_> {
         let mut times = self.columns.time.then(|| Waiting::new(self.scratch));
         let mut features = (self.columns.features > 0).then(|| Waiting::new(self.scratch));
         let info = FileInfo { bytes: 0, body: (0, 0), headers_crc32: 0, crc32: 0 };
-        let mut all = TopologyFile { file: info, edges: 0, cross: 0, halo: 0, dropped: 0, loops: 0, twice: None };
+        let mut all =
+            TopologyFile { file: info, edges: 0, cross: 0, halo: Vec::new(), dropped: 0, loops: 0, twice: None };
         offsets.write(&0i64.to_le_bytes())?;
 
         let rules = Rules {
             record: self.record,
             duplicates: self.duplicates,
             add_loops: self.add_loops,
-            remap: self.remap,
             loop_type: self.loop_type,
             core,
             halo: &self.halo,
@@ -133,7 +137,10 @@ impl TopologyPass<'_> {
             }
             advance(rows);
         }
-        all.halo = self.halo.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum();
+        all.halo = match self.book.parts() {
+            parts @ 0..=PAIRS => (0..parts).map(|part| self.halo_in(self.book.range(part))).collect(),
+            _ => vec![self.halo_in(0..self.book.nodes())],
+        };
 
         let (mut nodes, offset_span) = (vec![n, all.edges], offsets.span());
         let mut buffers = vec![Span::NONE, offset_span, Span::NONE, indices.span()];
@@ -155,6 +162,20 @@ impl TopologyPass<'_> {
         }
         all.file = file.finish(&nodes, &buffers, regions)?;
         Ok(all)
+    }
+
+    /// Number of halo nodes in a range.
+    fn halo_in(&self, range: Range<u64>) -> u64 {
+        let bit = |node: u64| node % 64;
+        let count =
+            |word: u64, mask: u64| u64::from((self.halo[word as usize].load(Ordering::Relaxed) & mask).count_ones());
+        let (below, above) = (|end: u64| (1u64 << bit(end)) - 1, |start: u64| !((1u64 << bit(start)) - 1));
+        let (first, last) = (range.start / 64, range.end / 64);
+        if first == last {
+            return count(first, above(range.start) & below(range.end));
+        }
+        let whole: u64 = (first + 1..last).map(|word| count(word, u64::MAX)).sum();
+        count(first, above(range.start)) + whole + count(last, below(range.end))
     }
 
     /// The next buckets to be sorted side by side, one a thread; too large ones are split first.

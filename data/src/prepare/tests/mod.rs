@@ -9,10 +9,12 @@ mod whole_or_not;
 use std::path::Path;
 
 use super::*;
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, PartitionInfo};
 use crate::progress::Silent;
+use crate::source::Duplicates;
 use crate::testing::Modulo;
 
+/// What the tests' partitioners and dumps have in common.
 fn settings(out: &Path, parts: u32) -> PrepareSettings {
     PrepareSettings { parts, out: out.to_path_buf(), memory: 64 << 20, seed: 1, balance: Targets::default() }
 }

@@ -134,7 +134,7 @@ fn bytes_depend_on_neither_threads_nor_memory() {
     let source = GraphSource { undirected: true, columns, normalize_features, ..plain };
     let mut expected = None;
     for threads in [1, 2, 3] {
-        for memory in [1 << 10, 64 << 10, 1 << 30] {
+        for memory in [18 << 10, 64 << 10, 1 << 30] {
             let dir = tempfile::tempdir().unwrap();
             let settings = PrepareSettings { memory, ..settings(&dir.path().join("out"), 3) };
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();

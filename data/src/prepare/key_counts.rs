@@ -1,0 +1,153 @@
+//! Counts keys of which there are more than memory holds: sorted runs on disk, merged.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io::{BufReader, BufWriter, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+
+/// Bytes of the buffer for each run that is read back.
+const RUN_BUFFER: usize = 64 << 10;
+/// Keys and counts that are handed over at a time.
+const BATCH: usize = 4096;
+/// Fewest keys of a run.
+const SMALLEST: usize = 1 << 12;
+
+/// Takes keys in any order, gives each with its count in ascending order.
+pub(super) struct KeyCounts {
+    dir: PathBuf,
+    keys: Vec<u64>,
+    limit: usize,
+    runs: Vec<std::fs::File>,
+}
+
+impl KeyCounts {
+    /// Holds at most about `memory` bytes; more goes to nameless files in `dir`.
+    pub(super) fn new(memory: u64, dir: &Path) -> Self {
+        let limit = ((memory / 8) as usize).max(SMALLEST);
+        Self { dir: dir.to_path_buf(), keys: Vec::new(), limit, runs: Vec::new() }
+    }
+
+    /// Takes some keys.
+    pub(super) fn add(&mut self, keys: &[u64]) -> Result<()> {
+        for piece in keys.chunks(self.limit) {
+            if self.keys.len() + piece.len() > self.limit {
+                self.spill()?;
+            }
+            // The vector doubles as it grows: with its capacity said beforehand it ends at the limit.
+            if self.keys.capacity() < self.keys.len() + piece.len() {
+                let wanted = (2 * self.keys.capacity()).clamp(piece.len(), self.limit);
+                self.keys.reserve_exact(wanted.max(self.keys.len() + piece.len()) - self.keys.len());
+            }
+            self.keys.extend_from_slice(piece);
+        }
+        Ok(())
+    }
+
+    /// The keys in memory, sorted, to a run.
+    fn spill(&mut self) -> Result<()> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        self.keys.par_sort_unstable();
+        let fail = || Error::io(&self.dir, "write a temporary file in");
+        let file = tempfile::tempfile_in(&self.dir).map_err(fail())?;
+        let mut writer = BufWriter::with_capacity(1 << 20, file);
+        for (key, count) in counted(&self.keys) {
+            writer.write_all(bytemuck::bytes_of(&[key, count])).map_err(fail())?;
+        }
+        let mut file = writer.into_inner().map_err(|error| fail()(error.into_error()))?;
+        file.rewind().map_err(fail())?;
+        self.runs.push(file);
+        self.keys.clear();
+        Ok(())
+    }
+
+    /// Gives every key with its count, ascending.
+    pub(super) fn finish(mut self, mut consume: impl FnMut(&[(u64, u64)]) -> Result<()>) -> Result<()> {
+        if self.runs.is_empty() {
+            self.keys.par_sort_unstable();
+            let mut batch = Vec::with_capacity(BATCH);
+            for counted in counted(&self.keys) {
+                batch.push(counted);
+                if batch.len() == BATCH {
+                    consume(&batch)?;
+                    batch.clear();
+                }
+            }
+            return if batch.is_empty() { Ok(()) } else { consume(&batch) };
+        }
+        self.spill()?;
+        self.keys = Vec::new();
+        let fail = |error: std::io::Error| Error::io(&self.dir, "read a temporary file in")(error);
+        let mut runs: Vec<_> =
+            std::mem::take(&mut self.runs).into_iter().map(|run| BufReader::with_capacity(RUN_BUFFER, run)).collect();
+        let mut heap = BinaryHeap::new();
+        for (run, reader) in runs.iter_mut().enumerate() {
+            heap.extend(next(reader).map_err(fail)?.map(|(key, count)| Reverse((key, run, count))));
+        }
+        let mut batch: Vec<(u64, u64)> = Vec::with_capacity(BATCH);
+        while let Some(Reverse((key, run, count))) = heap.pop() {
+            match batch.last_mut() {
+                Some(last) if last.0 == key => last.1 += count,
+                _ => {
+                    if batch.len() == BATCH {
+                        consume(&batch)?;
+                        batch.clear();
+                    }
+                    batch.push((key, count));
+                }
+            }
+            heap.extend(next(&mut runs[run]).map_err(fail)?.map(|(key, count)| Reverse((key, run, count))));
+        }
+        if batch.is_empty() { Ok(()) } else { consume(&batch) }
+    }
+}
+
+/// Sorted keys as keys and counts.
+fn counted(keys: &[u64]) -> impl Iterator<Item = (u64, u64)> {
+    keys.chunk_by(|a, b| a == b).map(|same| (same[0], same.len() as u64))
+}
+
+fn next(reader: &mut impl Read) -> std::io::Result<Option<(u64, u64)>> {
+    let mut pair = [0u64; 2];
+    match reader.read_exact(bytemuck::bytes_of_mut(&mut pair)) {
+        Ok(()) => Ok(Some((pair[0], pair[1]))),
+        Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::rng::{Key, Purpose};
+
+    #[test]
+    fn counts_are_those_of_a_map_however_little_memory() {
+        let random = Key::new(3, Purpose::Partition);
+        for (keys, distinct, memory) in
+            [(0u64, 1, 0), (1, 1, 0), (50_000, 700, 0), (50_000, 40_000, 100_000), (50_000, 9, 1 << 20)]
+        {
+            let all: Vec<u64> = (0..keys).map(|i| random.below(i, distinct)).collect();
+            let mut expected = BTreeMap::new();
+            all.iter().for_each(|&key| *expected.entry(key).or_insert(0) += 1);
+            let dir = tempfile::tempdir().unwrap();
+            let mut counts = KeyCounts::new(memory, dir.path());
+            all.chunks(999).for_each(|some| counts.add(some).unwrap());
+            let mut found = Vec::new();
+            counts
+                .finish(|some| {
+                    found.extend_from_slice(some);
+                    Ok(())
+                })
+                .unwrap();
+            assert_eq!(found, expected.into_iter().collect::<Vec<_>>(), "{keys} keys, {memory} bytes");
+        }
+    }
+}

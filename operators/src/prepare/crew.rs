@@ -1,0 +1,223 @@
+//! The crew of a timely worker: every pass is a dataflow.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::time::Duration;
+
+use gnnflow_data::prepare::{Consume, Crew, Parcel, Produce, To};
+use gnnflow_data::{Error, Result};
+use timely::dataflow::operators::{Probe, probe};
+use timely::scheduling::{Activator, SyncActivator};
+use timely::worker::Worker;
+
+use super::deliver::{Deliver, Delivery};
+use super::units::{Read, Readers, Units, Wake};
+
+/// Parcels that a reading thread may be ahead of its worker.
+const READ_AHEAD: usize = 2;
+/// How long a worker without work waits at most: it has to show that it lives.
+const PARK: Duration = Duration::from_millis(10);
+
+/// The processes of a timely cluster as a crew: one worker in each.
+pub struct DataflowCrew<'a> {
+    worker: RefCell<&'a mut Worker>,
+    threads: usize,
+    tick: Box<dyn Fn() + 'a>,
+}
+
+impl<'a> DataflowCrew<'a> {
+    /// The crew of `worker`, each member with so many reading threads. `tick` is called at every turn of the worker's loop.
+    pub fn new(worker: &'a mut Worker, threads: usize, tick: impl Fn() + 'a) -> Self {
+        Self { worker: RefCell::new(worker), threads: threads.max(1), tick: Box::new(tick) }
+    }
+}
+
+impl Crew for DataflowCrew<'_> {
+    fn rank(&self) -> usize {
+        self.worker.borrow().index()
+    }
+
+    fn size(&self) -> usize {
+        self.worker.borrow().peers()
+    }
+
+    fn pass<T: Parcel>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()> {
+        let mut worker = self.worker.borrow_mut();
+        let (me, peers) = (worker.index(), worker.peers());
+        let own_units: Vec<usize> = (me..units).step_by(peers).collect();
+        let threads = self.threads.min(own_units.len());
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| sync_channel::<Read<T>>(READ_AHEAD)).unzip();
+        let channels = Rc::new(RefCell::new(receivers));
+        let failed = Rc::new(RefCell::new(None));
+        let delivery: Delivery<T> = Rc::new(RefCell::new(VecDeque::new()));
+        let (reader, deliverer) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(None)));
+        let consumed = probe::Handle::new();
+        let readers = Readers {
+            units: own_units.clone(),
+            channels: channels.clone(),
+            failed: failed.clone(),
+            own: Rc::default(),
+        };
+        let (tell_reader, tell_deliverer) = (reader.clone(), deliverer.clone());
+        worker.dataflow::<u64, _, _>(|scope| {
+            let own = readers.own.clone();
+            scope
+                .units(readers, &consumed, move |wake| tell_reader.set(Some(wake)))
+                .deliver(own, delivery.clone(), move |wake| tell_deliverer.set(Some(wake)))
+                .probe_with(&consumed);
+        });
+        let no_operator = || Error::Bug("an operator was not built".into());
+        let wake: Wake = reader.take().ok_or_else(no_operator)?;
+        let deliverer: Activator = deliverer.take().ok_or_else(no_operator)?;
+
+        std::thread::scope(|scope| {
+            for (thread, sender) in senders.into_iter().enumerate() {
+                let own_units = &own_units;
+                let wake = wake.anywhere.clone();
+                scope.spawn(move || {
+                    let mine = own_units.iter().skip(thread).step_by(threads);
+                    mine.copied().all(|unit| read(unit, produce, &sender, &wake))
+                });
+            }
+            let mut turn = || -> Result<()> {
+                let mut frontier = None;
+                while !consumed.done() {
+                    (self.tick)();
+                    worker.step_or_park(Some(PARK));
+                    if let Some(error) = failed.borrow_mut().take() {
+                        return Err(error);
+                    }
+                    loop {
+                        let Some(delivered) = delivery.borrow_mut().pop_front() else { break };
+                        consume(delivered.unit, delivered.parcel?)?;
+                        drop(delivered.hold);
+                        deliverer.activate();
+                    }
+                    let now = consumed.with_frontier(|frontier| frontier.first().copied());
+                    if now != frontier {
+                        frontier = now;
+                        wake.here.activate();
+                    }
+                }
+                Ok(())
+            };
+            let result = turn();
+            // Threads that wait to be read from end.
+            channels.borrow_mut().clear();
+            result
+        })
+    }
+}
+
+/// Reads one unit on a reading thread; tells whether to go on.
+fn read<T: Parcel>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Read<T>>, wake: &SyncActivator) -> bool {
+    let mut open = true;
+    let say = |read: Read<T>| {
+        let open = sender.send(read).is_ok();
+        // The worker may be gone already; then nobody is to be woken.
+        let _ = wake.activate();
+        open
+    };
+    let end = produce(unit, &mut |to: To, parcel: T| {
+        open = say(Ok(Some((to, parcel))));
+        open
+    });
+    let whole = end.is_ok();
+    open && say(end.map(|()| None)) && whole
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use gnnflow_data::prepare::Alone;
+
+    use super::*;
+
+    /// Runs `work` at so many workers and returns what each came to.
+    fn at<R: Send + 'static>(workers: usize, work: impl Fn(&DataflowCrew<'_>) -> R + Send + Sync + 'static) -> Vec<R> {
+        let run = move |worker: &mut Worker| work(&DataflowCrew::new(worker, 2, || ()));
+        timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
+    }
+
+    /// Unit `u` has `u % 5` parcels for all, and one for process `u / 3 % size`.
+    fn everything<C: Crew>(crew: &C, units: usize) -> (Vec<(usize, u64)>, Vec<(usize, u64)>) {
+        let (mut all, mut one) = (Vec::new(), Vec::new());
+        let size = crew.size();
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
+            (0..unit as u64 % 5).all(|i| send(To::All, vec![0, 10 * unit as u64 + i]));
+            send(To::One(unit / 3 % size), vec![1, unit as u64]);
+            Ok(())
+        };
+        crew.pass(units, &produce, &mut |unit, parcel: Vec<u64>| {
+            if parcel[0] == 0 { &mut all } else { &mut one }.push((unit, parcel[1]));
+            Ok(())
+        })
+        .unwrap();
+        (all, one)
+    }
+
+    #[test]
+    fn everybody_hears_everything_in_the_order_of_the_units() {
+        for units in [0, 1, 7, 100] {
+            let (expected, mine) = everything(&Alone, units);
+            for workers in [1, 2, 4] {
+                let found = at(workers, move |crew| everything(crew, units));
+                let mut ones = Vec::new();
+                for (rank, (all, one)) in found.into_iter().enumerate() {
+                    assert_eq!(all, expected, "{units} units, worker {rank} of {workers}");
+                    assert!(one.is_sorted() && one.iter().all(|(unit, _)| unit / 3 % workers == rank));
+                    ones.extend(one);
+                }
+                ones.sort_unstable();
+                assert_eq!(ones, mine);
+            }
+        }
+    }
+
+    #[test]
+    fn sums_gatherings_and_broadcasts() {
+        for workers in [1, 2, 4] {
+            let found = at(workers, |crew| {
+                let cells: Vec<AtomicU32> = (0..100_000).map(AtomicU32::new).collect();
+                let add = crew.rank() as u32 + 1;
+                crew.sum(&cells, &mut || {
+                    cells.iter().for_each(|cell| drop(cell.fetch_add(add, Ordering::Relaxed).to_string()));
+                    Ok(())
+                })
+                .unwrap();
+                let own = vec![crew.rank() as u8; 300_000 + crew.rank()];
+                let gathered = crew.gather(&own).unwrap();
+                let told = crew.broadcast(own).unwrap();
+                (cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect::<Vec<_>>(), gathered, told)
+            });
+            let sum = (1..=workers as u32).sum::<u32>();
+            for (cells, gathered, told) in found {
+                assert!(cells.iter().zip(0..).all(|(&cell, before)| cell == before + sum));
+                assert_eq!(told, vec![0; 300_000]);
+                let lengths: Vec<_> = gathered.iter().map(|own| (own.len(), own[0])).collect();
+                assert_eq!(lengths, (0..workers).map(|rank| (300_000 + rank, rank as u8)).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_reading_thread_reports_ends_the_pass() {
+        let found = at(1, |crew| {
+            let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+                while unit < 3 && send(To::All, vec![unit as u8]) && unit == 9 {}
+                if unit == 3 { Err(Error::Bug("unit 3".into())) } else { Ok(()) }
+            };
+            let mut seen = Vec::new();
+            let end = crew.pass(10, &produce, &mut |unit, _: Vec<u8>| {
+                seen.push(unit);
+                Ok(())
+            });
+            (seen, end.unwrap_err().to_string())
+        });
+        assert!(found[0].1.contains("unit 3"), "{found:?}");
+        assert!(found[0].0.iter().all(|&unit| unit < 3));
+    }
+}

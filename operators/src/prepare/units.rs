@@ -1,0 +1,148 @@
+//! Emits the parcels that reading threads make of this worker's units.
+//!
+//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`: one to each receiver of the parcel; for the worker itself an empty
+//! one, while the parcel waits in a queue. *Kept*: what the threads have read and nobody may have yet.
+//! *Capabilities*: one, at the next chunk.
+//!
+//! Back-pressure: a chunk leaves when it is fewer than `AHEAD` chunks from the frontier of what has been consumed
+//! everywhere; the threads' channels hold two chunks more each.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+
+use gnnflow_data::prepare::{Parcel, To};
+use timely::container::NoopBuilder;
+use timely::dataflow::operators::generic::operator::source;
+use timely::dataflow::operators::probe;
+use timely::dataflow::{Scope, Stream};
+use timely::scheduling::{Activator, SyncActivator};
+
+use super::{Own, tick, untick};
+use crate::wire::{Header, Rows, WireBlock};
+
+/// Chunks of a unit that may be under way.
+const AHEAD: u32 = 8;
+
+/// What a reading thread says: a parcel, the end of its unit (`Ok(None)`), or what went wrong.
+pub type Read<T> = Result<Option<(To, T)>, gnnflow_data::Error>;
+
+/// The reading threads of one pass, as the operator sees them.
+pub struct Readers<T> {
+    /// The units of this worker, ascending; thread `i` of `n` reads those at positions `i`, `i + n`, ….
+    pub units: Vec<usize>,
+    /// What they send. Cleared by whoever gives the pass up: then the threads end.
+    pub channels: Rc<RefCell<Vec<Receiver<Read<T>>>>>,
+    /// What went wrong.
+    pub failed: Rc<RefCell<Option<gnnflow_data::Error>>>,
+    /// Parcels for this worker itself.
+    pub own: Own<T>,
+}
+
+/// How to wake the operator: when the frontier has moved, and from a reading thread.
+pub struct Wake {
+    /// On the worker's own thread.
+    pub here: Activator,
+    /// From anywhere.
+    pub anywhere: SyncActivator,
+}
+
+/// Units as a source.
+pub trait Units<'scope> {
+    /// Emits the parcels of `readers`, as far as `consumed` lets it. Calls `ready` with how to wake it.
+    fn units<T: Parcel>(
+        self,
+        readers: Readers<T>,
+        consumed: &probe::Handle<u64>,
+        ready: impl FnOnce(Wake) + 'static,
+    ) -> Stream<'scope, u64, WireBlock>;
+}
+
+impl<'scope> Units<'scope> for Scope<'scope, u64> {
+    fn units<T: Parcel>(
+        self,
+        readers: Readers<T>,
+        consumed: &probe::Handle<u64>,
+        ready: impl FnOnce(Wake) + 'static,
+    ) -> Stream<'scope, u64, WireBlock> {
+        let (me, peers) = (self.worker().index(), self.worker().peers());
+        let consumed = consumed.clone();
+        source::<_, NoopBuilder<WireBlock>, _, _>(self, "units", move |capability, info| {
+            let worker = self.worker();
+            ready(Wake {
+                here: self.activator_for(info.address.clone()),
+                anywhere: worker.sync_activator_for(info.address.to_vec()),
+            });
+            let mut capability = Some(capability);
+            let (mut position, mut chunk) = (0, 0);
+            move |output| {
+                let Readers { units, channels, failed, own } = &readers;
+                let channels = channels.borrow();
+                if channels.is_empty() {
+                    // No unit at all, or given up. In the latter case the capability stays: nothing is whole.
+                    if units.is_empty() {
+                        capability = None;
+                    }
+                    return;
+                }
+                while let Some(cap) = &mut capability {
+                    let Some(&unit) = units.get(position) else {
+                        capability = None;
+                        break;
+                    };
+                    cap.downgrade(&tick(unit, chunk));
+                    if !within(&consumed, unit, chunk) {
+                        break;
+                    }
+                    match channels[position % channels.len()].try_recv() {
+                        Ok(Ok(Some((to, parcel)))) => {
+                            let mut send = |to: usize, rows: Rows| {
+                                let header = Header { to: to as u32, from: me as u32, ..Header::default() };
+                                output.session_with_builder(&*cap).give_container(&mut WireBlock::new(header, vec![], vec![], rows));
+                            };
+                            match to {
+                                To::One(to) if to != me => send(to, Rows::Bytes(parcel.encode())),
+                                To::One(_) => {
+                                    own.borrow_mut().push_back(parcel);
+                                    send(me, Rows::None);
+                                }
+                                To::All => {
+                                    if peers > 1 {
+                                        let bytes = parcel.encode();
+                                        let others = (0..peers).filter(|&to| to != me);
+                                        others.for_each(|to| send(to, Rows::Bytes(bytes.clone())));
+                                    }
+                                    own.borrow_mut().push_back(parcel);
+                                    send(me, Rows::None);
+                                }
+                            }
+                            chunk += 1;
+                        }
+                        Ok(Ok(None)) => {
+                            position += 1;
+                            chunk = 0;
+                        }
+                        Ok(Err(error)) => {
+                            failed.borrow_mut().get_or_insert(error);
+                            break;
+                        }
+                        Err(TryRecvError::Empty) => break,
+                        Err(TryRecvError::Disconnected) => {
+                            let bug = || gnnflow_data::Error::Bug("a reading thread ended early".into());
+                            failed.borrow_mut().get_or_insert_with(bug);
+                            break;
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Whether a chunk may leave already.
+fn within(consumed: &probe::Handle<u64>, unit: usize, chunk: u32) -> bool {
+    let first = consumed.with_frontier(|frontier| frontier.first().copied());
+    let (first_unit, first_chunk) = first.map_or((usize::MAX, 0), untick);
+    let base = if unit == first_unit { first_chunk } else { 0 };
+    chunk < base.saturating_add(AHEAD)
+}
