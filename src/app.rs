@@ -21,7 +21,8 @@ use std::process::ExitCode;
 ///         "modulo"
 ///     }
 ///     fn assign(&self, _: &dyn GraphStream, goal: &Goal) -> gnnflow_data::Result<Assignment> {
-///         Ok(Assignment::computed(move |node| (node % u64::from(parts)) as u32))
+///         let parts = u64::from(goal.parts);
+///         Ok(Assignment::computed(move |node| (node % parts) as u32))
 ///     }
 /// }
 ///

@@ -72,7 +72,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
 }
 
 /// This process's place among several, if it has one: a child's, or a line of the hosts file.
-fn find_seat(spec: &Spec, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
+pub(crate) fn find_seat(spec: &Spec, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
     if let Some(child) = seat_from_launcher()? {
         return Ok(Some(child));
     }

@@ -22,7 +22,7 @@ mod work;
 pub use error::{Error, Fault};
 pub use job::{Host, Job, NoHost};
 pub use plan::Plan;
-pub use prepare::prepare;
+pub use prepare::{prepare, prepare_on};
 pub use registry::Registry;
 pub use spec::Spec;
 pub use summary::Summary;

@@ -3,9 +3,12 @@
 use std::path::Path;
 
 use gnnflow_data::Dataset;
-use gnnflow_data::prepare::{PrepareSettings, prepare as write_dataset};
+use gnnflow_data::prepare::{Alone, Crew, PrepareSettings, prepare_with as write_dataset};
 use gnnflow_data::progress::Progress;
+use gnnflow_operators::prepare::{DataflowCrew, Sign};
+use timely::worker::Worker;
 
+use crate::spec::Halo;
 use crate::{Error, Registry, Spec};
 
 /// Makes sure that the prepared dataset of `spec` is there and current, and opens it.
@@ -16,6 +19,34 @@ use crate::{Error, Registry, Spec};
 /// # Errors
 /// What is wrong with the dump, the dataset or the disk.
 pub fn prepare(
+    spec: &Spec,
+    registry: &Registry,
+    out: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Dataset, Error> {
+    prepare_with(&Alone, spec, registry, out, progress)
+}
+
+/// [`prepare`] by all processes of a timely cluster together: `worker` is this one's. They see the same input files, and write
+/// into the same folder. Each reads with `threads` threads; `sign` says whether the worker's
+/// loop turns.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_on(
+    worker: &mut Worker,
+    threads: usize,
+    sign: impl Fn(Sign),
+    spec: &Spec,
+    registry: &Registry,
+    out: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Dataset, Error> {
+    prepare_with(&DataflowCrew::new(worker, threads, sign), spec, registry, out, progress)
+}
+
+fn prepare_with<C: Crew>(
+    crew: &C,
     spec: &Spec,
     registry: &Registry,
     out: Option<&Path>,
@@ -35,13 +66,15 @@ pub fn prepare(
         memory: spec.partition.memory.0,
         seed: spec.partition.seed,
         balance: spec.partition.balance.targets(),
+        halo_features: spec.partition.halo == Halo::Features,
     };
     match registry.partitioner(&spec.partition.method) {
-        Some(own) => write_dataset(&source, &*own, &settings, progress)?,
+        Some(own) => write_dataset(crew, &source, &*own, &settings, progress)?,
         None => {
             let method = &spec.partition.method;
             let unknown = || spec.problem("partition.method", format!("{method:?} is not in this version"));
-            write_dataset(&source, &*spec.partition.builtin().ok_or_else(unknown)?, &settings, progress)?
+            let builtin = spec.partition.builtin().ok_or_else(unknown)?;
+            write_dataset(crew, &source, &*builtin, &settings, progress)?
         }
     };
     Ok(Dataset::open(out)?)

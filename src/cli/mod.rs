@@ -60,7 +60,9 @@ struct Pipeline {
 
 impl Pipeline {
     fn load(&self, registry: &Registry) -> Result<Spec, PipelineError> {
-        Spec::load(&self.file, &self.sets, &registry.names())
+        let mut spec = Spec::load(&self.file, &self.sets, &registry.names())?;
+        spec.resolve_parts()?;
+        Ok(spec)
     }
 }
 
@@ -86,7 +88,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
     let context = Context { json: args.json, talk, registry };
     let result = match args.command {
         Command::Run(command) => command.execute(context),
-        Command::Prepare(command) => command.execute(&context).map(|()| 0),
+        Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),

@@ -1,9 +1,9 @@
 //! `gnnflow prepare`: the stages `[graph]` and `[partition]` only.
 
 use super::{Context, Pipeline, print, print_json};
-use crate::Error;
+use crate::prepare::prepare;
+use crate::{Error, PrepareOptions, Prepared, report};
 use gnnflow_data::prepare::Quality;
-use gnnflow_pipelines::prepare;
 use std::path::PathBuf;
 
 /// Prepare the dataset of a pipeline and stop: read, cut, and write partitions, with a report of the cut's quality.
@@ -14,32 +14,53 @@ pub(super) struct Prepare {
     /// The folder for the dataset [default: what the file says, or .gnnflow/ beside it].
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Processes on this machine that prepare it together. They write the same bytes as one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    processes: u16,
+    /// A file with one line `host:port` per process across machines that share their files; start this command once for each.
+    #[arg(long, value_name = "FILE", conflicts_with = "processes")]
+    hosts: Option<PathBuf>,
+    /// This process's line in the hosts file, from 0 [default: what Slurm, MPI or torchrun say in the environment].
+    #[arg(long, value_name = "K", requires = "hosts")]
+    rank: Option<usize>,
 }
 
 impl Prepare {
-    pub(super) fn execute(self, context: &Context) -> Result<(), Error> {
+    pub(super) fn execute(self, context: &Context) -> Result<u8, Error> {
         let spec = self.pipeline.load(&context.registry)?;
         if spec.graph.dataset.is_some() {
             return Err(spec.problem("graph.dataset", "is prepared already; there is nothing to do").into());
         }
-        let dataset = prepare(&spec, &context.registry, self.out.as_deref(), &context.talk)?;
+        let options = PrepareOptions {
+            processes: usize::from(self.processes),
+            hosts: self.hosts,
+            rank: self.rank,
+            out: self.out,
+            talk: context.talk.clone(),
+            registry: context.registry.clone(),
+        };
+        let dataset = match prepare(&spec, &options)? {
+            Prepared::Done(dataset) => dataset,
+            Prepared::Elsewhere(code) => return Ok(code),
+        };
         let manifest = dataset.manifest();
         let quality = Quality::read(dataset.dir())?;
+        report::write_partition(dataset.dir(), &quality)?;
         if context.json {
-            return print_json(&quality);
+            return print_json(&quality).map(|()| 0);
         }
         if context.talk.is_silent() {
-            return Ok(());
+            return Ok(0);
         }
         print(&format!(
-            "{}: {} nodes, {} edges in {} partitions by \"{}\"; edge cut {:.3}, replication factor {:.3}\n",
+            "{}: {} nodes, {} edges in {} partitions by \"{}\"\n{}",
             dataset.dir().display(),
             manifest.nodes,
             manifest.edges,
             manifest.parts(),
             manifest.method,
-            quality.edge_cut,
-            quality.replication_factor,
+            report::partition_table(&quality),
         ))
+        .map(|()| 0)
     }
 }

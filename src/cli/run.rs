@@ -3,6 +3,7 @@
 use super::{Context, Pipeline, print, print_json};
 use crate::options::{Outcome, RunOptions};
 use crate::{Error, cluster, report};
+use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::Plan;
 use std::path::PathBuf;
 
@@ -65,7 +66,9 @@ impl Run {
         match crate::run::run(&spec, &options)? {
             Outcome::Elsewhere(code) => Ok(code),
             Outcome::Done(summary) => {
-                report::write(&run_dir, &summary)?;
+                // A dataset of an older version may have no such report.
+                let quality = Quality::read(spec.dataset_folder()).ok();
+                report::write(&run_dir, &summary, quality.as_ref())?;
                 if context.json {
                     print(&summary.to_json())?;
                 } else if !quiet {

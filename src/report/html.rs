@@ -1,7 +1,9 @@
 //! `report.html`: one file with everything in it, for a browser.
 
+use super::partition::partition_section;
 use super::table::{metric_names, splits, stages};
 use super::{bytes, chart, count, plural, seconds};
+use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
 use gnnflow_pipelines::{Error, Summary};
 use std::fmt::Write;
@@ -10,28 +12,29 @@ use std::path::Path;
 /// Name of the file in a run folder.
 const FILE: &str = "report.html";
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:720px;margin:2em auto;padding:0 1em;color:#222}\
+pub(super) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:720px;margin:2em auto;padding:0 1em;color:#222}\
 table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em 1em .2em 0;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}.bar{display:inline-block;height:.8em;background:#4a78b5}svg{max-width:100%;height:auto}\
 pre{background:#f6f6f6;padding:1em;overflow-x:auto}";
 
-/// Writes the report of the run in `run_dir`, from its epochs, its resolved pipeline and `summary`.
+/// Writes the report of the run in `run_dir`, from its epochs, its resolved pipeline, `summary`, and the quality of the
+/// partition, where it is known.
 ///
 /// # Errors
 /// When the folder cannot be read or written.
-pub fn write(run_dir: &Path, summary: &Summary) -> Result<(), Error> {
+pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Result<(), Error> {
     let epochs = match EpochRecord::read_all(run_dir) {
         Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         epochs => epochs?,
     };
     let pipeline = std::fs::read_to_string(run_dir.join("pipeline.toml")).unwrap_or_default();
-    let page = page(summary, &epochs, &pipeline)?;
+    let page = page(summary, &epochs, quality, &pipeline)?;
     let (path, beside) = (run_dir.join(FILE), run_dir.join(format!(".{FILE}.new")));
     std::fs::write(&beside, page).map_err(Error::io("write", &beside))?;
     std::fs::rename(&beside, &path).map_err(Error::io("write", &path))
 }
 
-fn page(summary: &Summary, epochs: &[EpochRecord], pipeline: &str) -> Result<String, Error> {
+fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pipeline: &str) -> Result<String, Error> {
     let name = escape(&summary.name);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{name}</title><style>{STYLE}</style></head>\n\
@@ -53,6 +56,10 @@ fn page(summary: &Summary, epochs: &[EpochRecord], pipeline: &str) -> Result<Str
     }
     times(&mut page, summary);
     traffic(&mut page, summary);
+    if let Some(quality) = quality {
+        let _ = writeln!(page, "<h2>Partition by {}</h2>", escape(&quality.method));
+        partition_section(&mut page, quality)?;
+    }
     if !pipeline.is_empty() {
         let _ = write!(page, "<h2>Pipeline</h2>\n<pre>{}</pre>\n", escape(pipeline));
     }
@@ -124,7 +131,7 @@ fn traffic(page: &mut String, summary: &Summary) {
 }
 
 /// Text as HTML.
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
@@ -138,7 +145,7 @@ mod tests {
         let epoch = |epoch| EpochRecord { epoch, loss: 1.0 / epoch as f64, val: scores(0.5), ..EpochRecord::default() };
         let mut summary = Summary { name: "a<b".into(), epochs: 3, val: scores(0.75), ..Summary::default() };
         summary.seconds.train = 1.5;
-        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], "name = \"<script>\"").unwrap();
+        let page = page(&summary, &[epoch(1), epoch(2), epoch(3)], None, "name = \"<script>\"").unwrap();
         assert_eq!(page.matches("<svg").count(), 2);
         assert!(page.contains("a&lt;b") && page.contains("0.7500") && !page.contains("<script"), "{page}");
         // Nothing is loaded from elsewhere; the SVG namespace is only a name.
@@ -149,7 +156,7 @@ mod tests {
     #[test]
     fn a_run_without_training_has_a_report_too() {
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &Summary { name: "prepare".into(), ..Summary::default() }).unwrap();
+        write(folder.path(), &Summary { name: "prepare".into(), ..Summary::default() }, None).unwrap();
         let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names, [FILE]);
     }

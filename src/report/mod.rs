@@ -2,9 +2,11 @@
 
 mod chart;
 mod html;
+mod partition;
 mod table;
 
 pub use html::write;
+pub use partition::{partition_table, write_partition};
 pub use table::table;
 
 /// `1234567` as `1,234,567`.

@@ -60,9 +60,9 @@ pub(crate) struct IpcFile {
 }
 
 impl IpcFile {
-    /// Creates the file and makes room for its headers.
+    /// Creates the file and makes room for its headers. Replaces what a killed preparation may have left.
     pub(crate) fn create(path: &Path, schema: Schema) -> Result<Self> {
-        let file = File::options().read(true).write(true).create_new(true).open(path);
+        let file = File::options().read(true).write(true).create(true).truncate(true).open(path);
         let file = Arc::new(file.map_err(Error::io(path, "create"))?);
         let schema_message = schema_message(&schema);
         let (nodes, buffers) = schema.fields().iter().fold((0, 0), |sum, field| add(sum, shape(field)));

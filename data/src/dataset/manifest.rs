@@ -47,6 +47,9 @@ pub struct Manifest {
     pub method: String,
     /// Kind of the user's node ids.
     pub ids: IdKind,
+    /// Whether the features of halo nodes are stored with every partition.
+    #[serde(default)]
+    pub halo_features: bool,
     /// Node features.
     pub features: FeatureInfo,
     /// Labels, if there are any.
@@ -219,6 +222,12 @@ pub struct PartitionInfo {
     pub node_columns: FileInfo,
     /// `features.arrow`; none when the graph has no features.
     pub features: Option<FileInfo>,
+    /// `halo.arrow`.
+    #[serde(default)]
+    pub halo: Option<FileInfo>,
+    /// Foreign nodes that its edges come from.
+    #[serde(default)]
+    pub halo_nodes: u64,
 }
 
 /// One file.

@@ -6,12 +6,14 @@
 //! part-00000/topology.arrow   in-edges of the core nodes, by destination    Topology
 //!            nodes.arrow      id, label, split, type                        Nodes
 //!            features.arrow   one contiguous matrix                         Features
+//!            halo.arrow       foreign in-neighbours (and their features)    Halo
 //! part-00001/…
 //! ```
 //!
-//! Each Arrow file is an IPC file with one record batch and one row per core node; any Arrow reader opens it.
+//! Each Arrow file is an IPC file with one record batch and one row per core (or halo) node; any Arrow reader opens it.
 
 mod features;
+mod halo;
 pub(crate) mod ipc;
 mod manifest;
 mod mapped;
@@ -27,6 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use features::COLUMN as FEATURE_COLUMN;
 pub use features::{DTYPE_KEY, Features};
+pub use halo::Halo;
+pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
     EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest, PartitionInfo,
     SCHEMA_VERSION, SplitCounts, TypeInfo,
@@ -171,6 +175,22 @@ impl Dataset {
         }
     }
 
+    /// Opens the halo of partition `part`; `None` for a dataset that an older version prepared.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a file that is not what the manifest says.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn halo(&self, part: usize) -> Result<Option<Halo>> {
+        let path = self.file(part, HALO);
+        let info = &self.manifest.partitions[part];
+        let Some(file) = &info.halo else { return Ok(None) };
+        let batch = mapped::open(&path, file, info.halo_nodes)?;
+        let features = self.manifest.halo_features.then_some(self.manifest.features);
+        Halo::from_batch(&batch, &path, features).map(Some)
+    }
+
     /// Compares the lengths of all files with the manifest.
     ///
     /// # Errors
@@ -214,7 +234,8 @@ impl Dataset {
     fn files(&self) -> impl Iterator<Item = (PathBuf, FileInfo)> {
         self.manifest.partitions.iter().enumerate().flat_map(move |(part, info)| {
             let features = info.features.map(|file| (FEATURES, file));
-            let files = [(TOPOLOGY, info.topology), (NODES, info.node_columns)].into_iter().chain(features);
+            let halo = info.halo.map(|file| (HALO, file));
+            let files = [(TOPOLOGY, info.topology), (NODES, info.node_columns)].into_iter().chain(features).chain(halo);
             files.map(move |(name, file)| (self.file(part, name), file))
         })
     }
@@ -232,3 +253,4 @@ pub(crate) fn part_folder(part: usize) -> String {
 pub(crate) const TOPOLOGY: &str = "topology.arrow";
 pub(crate) const NODES: &str = "nodes.arrow";
 pub(crate) const FEATURES: &str = "features.arrow";
+pub(crate) const HALO: &str = "halo.arrow";

@@ -64,6 +64,7 @@ pub fn fingerprint(
             "parts": settings.parts,
             "seed": settings.seed,
             "balance": settings.balance,
+            "halo_features": settings.halo_features,
             "memory": partitioner.memory_decides().then_some(settings.memory),
         },
     });

@@ -24,6 +24,7 @@ mod buckets;
 mod crew;
 mod fingerprint;
 mod folder;
+mod halo;
 mod journal;
 mod key_counts;
 mod pairs;
@@ -69,6 +70,8 @@ pub struct PrepareSettings {
     pub seed: u64,
     /// How even the partitions have to be.
     pub balance: Targets,
+    /// Store the features of every partition's halo nodes with it, and not only their ids.
+    pub halo_features: bool,
 }
 
 /// What a dump needs, from its footers alone.

@@ -13,6 +13,7 @@ use super::buckets::{Bucket, Bucketed, Cuts, EdgePass, Spool};
 use super::crew::{Crew, collect};
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{self, Growing, Lock, SCRATCH};
+use super::halo::HaloFeatures;
 use super::journal::Journal;
 use super::quality::{self, Quality};
 use super::record::Record;
@@ -178,7 +179,10 @@ impl<C: Crew> Work<'_, C> {
             features: self.edges.feature_width(),
         };
         let Bucketed { buckets, unknown } = self.read_edges(&scan, &relabel, types.as_ref(), &budget)?;
-        let topologies = self.write_edges(&relabel, buckets, &columns, &budget)?;
+        let mut all_files: Vec<(usize, NodeFiles)> = gathered(self.crew, &node_files)?.into_iter().flatten().collect();
+        all_files.sort_by_key(|(part, _)| *part);
+        let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();
+        let topologies = self.write_edges(&relabel, buckets, &columns, &all_files, &budget)?;
 
         // From here on every process knows everything.
         let mut all: Vec<(usize, NodeFiles, TopologyFile)> = gathered(
@@ -358,6 +362,7 @@ impl<C: Crew> Work<'_, C> {
         relabel: &Relabel,
         buckets: Vec<Bucket>,
         columns: &EdgeColumns,
+        files: &[NodeFiles],
         budget: &Budget,
     ) -> Result<Vec<TopologyFile>> {
         let Self { source, edges, progress, .. } = self;
@@ -373,6 +378,11 @@ impl<C: Crew> Work<'_, C> {
             columns,
             target: self.target(budget),
             book: &relabel.book,
+            halo_features: (self.settings.halo_features && self.nodes.feature_width() > 0).then(|| HaloFeatures {
+                files,
+                width: self.nodes.feature_width(),
+                dtype: source.feature_dtype,
+            }),
             halo: std::iter::repeat_with(|| AtomicU64::new(0)).take(relabel.book.nodes() as usize / 64 + 1).collect(),
         };
         progress.stage("writing edges", Some(records), "edges");
@@ -440,6 +450,8 @@ impl<C: Crew> Work<'_, C> {
                 edges: topology.edges,
                 train: nodes.train,
                 topology: topology.file,
+                halo: Some(topology.halo_file),
+                halo_nodes: topology.halo.iter().sum(),
                 node_columns: nodes.nodes,
                 features: nodes.features,
             }
@@ -461,6 +473,7 @@ impl<C: Crew> Work<'_, C> {
             offsets: book.offsets().to_vec(),
             method: self.partitioner.name().to_string(),
             ids: self.nodes.id_kind(),
+            halo_features: self.settings.halo_features && self.nodes.feature_width() > 0,
             features: FeatureInfo {
                 dim: self.nodes.feature_width(),
                 dtype: self.source.feature_dtype,

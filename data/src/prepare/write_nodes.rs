@@ -218,7 +218,7 @@ impl NodePass<'_> {
         let features = match width {
             0 => None,
             _ => {
-                let file = IpcFile::create(&dir.join(FEATURES), feature_schema(width, self.dtype))?;
+                let file = IpcFile::create(&dir.join(FEATURES), Schema::new(vec![feature_field(width, self.dtype)]))?;
                 let region = file.region(0, capacity);
                 Some((file, region))
             }
@@ -339,7 +339,8 @@ impl Part {
     }
 }
 
-fn feature_schema(width: usize, dtype: FeatureDtype) -> Schema {
+/// The column of features.
+pub(super) fn feature_field(width: usize, dtype: FeatureDtype) -> Field {
     let (item, name) = match dtype {
         FeatureDtype::F32 => (DataType::Float32, "f32"),
         FeatureDtype::F16 => (DataType::Float16, "f16"),
@@ -347,7 +348,7 @@ fn feature_schema(width: usize, dtype: FeatureDtype) -> Schema {
     };
     let metadata: HashMap<_, _> = [(DTYPE_KEY.to_string(), name.to_string())].into();
     let item = Field::new("item", item, false).with_metadata(metadata);
-    Schema::new(vec![Field::new(FEATURE_COLUMN, DataType::FixedSizeList(Arc::new(item), width as i32), false)])
+    Field::new(FEATURE_COLUMN, DataType::FixedSizeList(Arc::new(item), width as i32), false)
 }
 
 /// The bytes of the values as `dtype`, or the position of the first value that does not fit.

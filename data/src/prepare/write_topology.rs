@@ -14,6 +14,7 @@ use tempfile::SpooledTempFile;
 
 use super::arrange::{Arranged, Rules, Twice, arrange};
 use super::buckets::Bucket;
+use super::halo::{HaloFeatures, write_halo};
 use super::quality::PAIRS;
 use super::record::Record;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
@@ -37,6 +38,8 @@ pub(super) struct TopologyPass<'a> {
     /// Bytes of a bucket that is sorted in one piece.
     pub(super) target: u64,
     pub(super) book: &'a PartitionBook,
+    /// Whose features go with the halo's nodes, if any.
+    pub(super) halo_features: Option<HaloFeatures<'a>>,
     /// One bit a node.
     pub(super) halo: Vec<AtomicU64>,
 }
@@ -46,6 +49,8 @@ pub(super) struct TopologyPass<'a> {
 pub(super) struct TopologyFile {
     pub(super) file: FileInfo,
     pub(super) edges: u64,
+    /// `halo.arrow`.
+    pub(super) halo_file: FileInfo,
     /// Edges from other partitions.
     pub(super) cross: u64,
     /// Nodes of each partition that edges come from, none of the own; or, of many partitions, their sum.
@@ -103,8 +108,16 @@ impl TopologyPass<'_> {
         let mut times = self.columns.time.then(|| Waiting::new(self.scratch));
         let mut features = (self.columns.features > 0).then(|| Waiting::new(self.scratch));
         let info = FileInfo { bytes: 0, body: (0, 0), headers_crc32: 0, crc32: 0 };
-        let mut all =
-            TopologyFile { file: info, edges: 0, cross: 0, halo: Vec::new(), dropped: 0, loops: 0, twice: None };
+        let mut all = TopologyFile {
+            file: info,
+            halo_file: info,
+            edges: 0,
+            cross: 0,
+            halo: Vec::new(),
+            dropped: 0,
+            loops: 0,
+            twice: None,
+        };
         offsets.write(&0i64.to_le_bytes())?;
 
         let rules = Rules {
@@ -160,6 +173,7 @@ impl TopologyPass<'_> {
             next = region.span().next();
             regions.push(region);
         }
+        all.halo_file = write_halo(self.dir, part, self.book, &self.halo, self.halo_features.as_ref())?;
         all.file = file.finish(&nodes, &buffers, regions)?;
         Ok(all)
     }

@@ -20,17 +20,28 @@ const READ_AHEAD: usize = 2;
 /// How long a worker without work waits at most: it has to show that it lives.
 const PARK: Duration = Duration::from_millis(10);
 
+/// What a member of the crew is doing, for those who watch over it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// Its worker's loop turns.
+    Turn,
+    /// It has left the loop for work of its own, until the next turn.
+    Away,
+}
+
 /// The processes of a timely cluster as a crew: one worker in each.
 pub struct DataflowCrew<'a> {
     worker: RefCell<&'a mut Worker>,
     threads: usize,
-    tick: Box<dyn Fn() + 'a>,
+    sign: Box<dyn Fn(Sign) + 'a>,
 }
 
 impl<'a> DataflowCrew<'a> {
-    /// The crew of `worker`, each member with so many reading threads. `tick` is called at every turn of the worker's loop.
-    pub fn new(worker: &'a mut Worker, threads: usize, tick: impl Fn() + 'a) -> Self {
-        Self { worker: RefCell::new(worker), threads: threads.max(1), tick: Box::new(tick) }
+    /// The crew of `worker`, each member with so many reading threads. `sign` is called at every turn of the worker's loop, and
+    /// when it is left.
+    pub fn new(worker: &'a mut Worker, threads: usize, sign: impl Fn(Sign) + 'a) -> Self {
+        sign(Sign::Away);
+        Self { worker: RefCell::new(worker), threads: threads.max(1), sign: Box::new(sign) }
     }
 }
 
@@ -84,7 +95,7 @@ impl Crew for DataflowCrew<'_> {
             let mut turn = || -> Result<()> {
                 let mut frontier = None;
                 while !consumed.done() {
-                    (self.tick)();
+                    (self.sign)(Sign::Turn);
                     worker.step_or_park(Some(PARK));
                     if let Some(error) = failed.borrow_mut().take() {
                         return Err(error);
@@ -106,6 +117,7 @@ impl Crew for DataflowCrew<'_> {
             let result = turn();
             // Threads that wait to be read from end.
             channels.borrow_mut().clear();
+            (self.sign)(Sign::Away);
             result
         })
     }
@@ -138,7 +150,7 @@ mod tests {
 
     /// Runs `work` at so many workers and returns what each came to.
     fn at<R: Send + 'static>(workers: usize, work: impl Fn(&DataflowCrew<'_>) -> R + Send + Sync + 'static) -> Vec<R> {
-        let run = move |worker: &mut Worker| work(&DataflowCrew::new(worker, 2, || ()));
+        let run = move |worker: &mut Worker| work(&DataflowCrew::new(worker, 2, |_| ()));
         timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
     }
 

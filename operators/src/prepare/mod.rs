@@ -14,7 +14,7 @@ mod crew;
 pub mod deliver;
 pub mod units;
 
-pub use crew::DataflowCrew;
+pub use crew::{DataflowCrew, Sign};
 
 /// The time of chunk `chunk` of unit `unit`.
 fn tick(unit: usize, chunk: u32) -> u64 {

@@ -98,7 +98,12 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
                         Ok(Ok(Some((to, parcel)))) => {
                             let mut send = |to: usize, rows: Rows| {
                                 let header = Header { to: to as u32, from: me as u32, ..Header::default() };
-                                output.session_with_builder(&*cap).give_container(&mut WireBlock::new(header, vec![], vec![], rows));
+                                output.session_with_builder(&*cap).give_container(&mut WireBlock::new(
+                                    header,
+                                    vec![],
+                                    vec![],
+                                    rows,
+                                ));
                             };
                             match to {
                                 To::One(to) if to != me => send(to, Rows::Bytes(parcel.encode())),

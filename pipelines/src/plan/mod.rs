@@ -3,10 +3,12 @@
 //! Everything is arithmetic over the pipeline file and the graph's sizes. The formulas are upper bounds where a bound can be
 //! had (fanouts bound a batch), and say "about" where only an average can (all neighbours of a skewed graph).
 
+mod auto_parts;
 mod model;
 mod sizes;
 mod text;
 
+pub use auto_parts::AutoParts;
 pub use model::{Layer, layers};
 pub use sizes::{PartSize, Sizes};
 
@@ -29,6 +31,8 @@ pub struct Plan {
     pub graph: Sizes,
     /// Partition method.
     pub method: String,
+    /// How the number of partitions was found, when it was asked to be.
+    pub auto_parts: Option<AutoParts>,
     /// Where the structure is kept.
     pub topology: String,
     /// The folder of the prepared dataset.
@@ -152,6 +156,7 @@ impl Plan {
             name: spec.name.clone(),
             stages: stages(spec, &graph),
             method: spec.partition.method.clone(),
+            auto_parts: spec.auto_parts(),
             topology: spec.partition.topology.to_string(),
             dataset: spec.dataset_folder().to_owned(),
             graph,

@@ -101,7 +101,8 @@ impl Sizes {
         let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
         let parts = u32::try_from(spec.parts()).unwrap_or(u32::MAX);
         let (out, memory, seed) = (spec.dataset_folder().to_owned(), spec.partition.memory.0, spec.partition.seed);
-        let found = estimate(&source, &PrepareSettings { parts, out, memory, seed, balance: Targets::default() })?;
+        let (balance, halo_features) = (Targets::default(), false);
+        let found = estimate(&source, &PrepareSettings { parts, out, memory, seed, balance, halo_features })?;
         let train = source.split_fractions.map(|shares| (found.nodes as f64 * shares[0]).ceil() as u64);
         let mut sizes =
             Self::ahead(spec, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
@@ -129,7 +130,7 @@ impl Sizes {
         };
         let parts: Vec<PartSize> = (0..parts).map(one).collect();
         let disk_bytes = 21 * nodes + parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum::<u64>();
-        let prepare_bytes = spec.partition.memory.0 + 21 * nodes;
+        let prepare_bytes = spec.partition.memory.0.max(22 * nodes);
         Self {
             prepared: false,
             nodes,

@@ -1,6 +1,6 @@
 //! The plan as text, for people.
 
-use super::Plan;
+use super::{AutoParts, Plan};
 use std::fmt;
 
 /// `1234567` as `1,234,567`.
@@ -36,6 +36,14 @@ impl fmt::Display for Plan {
         writeln!(f, "dataset     {folder}, {at_most}{disk}{not_yet}")?;
         let method = if graph.prepared { String::new() } else { format!(" by \"{}\"", self.method) };
         writeln!(f, "partitions  {}{method}, topology {}", graph.parts.len(), self.topology)?;
+        if let Some(AutoParts { graph_bytes, worker_memory, reserve, workers, .. }) = self.auto_parts {
+            let [graph, memory, reserve] = [graph_bytes, worker_memory, reserve].map(bytes);
+            let workers = count(workers);
+            writeln!(
+                f,
+                "            chosen for {graph} of graph, {workers} workers of {memory} of which training keeps {reserve}"
+            )?;
+        }
         if graph.prepare_bytes > 0 {
             writeln!(f, "prepare     at most {} of memory", bytes(graph.prepare_bytes))?;
         }

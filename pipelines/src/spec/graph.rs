@@ -31,6 +31,8 @@ section! {
         pub duplicates: Duplicates = Duplicates::Drop,
         /// What to do with an edge from a node to itself.
         pub self_loops: SelfLoops = SelfLoops::Keep,
+        /// What to do with an edge that names a node that is not among the nodes.
+        pub unknown_nodes: UnknownNodes = UnknownNodes::Fail,
         /// How to scale the features while the dataset is prepared.
         pub normalize_features: Normalize = Normalize::None,
         /// The type in which the prepared dataset stores features. Arithmetic is always f32.
@@ -113,6 +115,16 @@ words! {
 }
 
 words! {
+    /// What to do with an edge that names an unknown node.
+    pub enum UnknownNodes {
+        /// Refuse the input.
+        Fail = "fail",
+        /// Drop the edge, and count it.
+        Drop = "drop",
+    }
+}
+
+words! {
     /// How features are scaled while the dataset is prepared.
     pub enum Normalize {
         /// As they are.
@@ -158,6 +170,7 @@ impl Graph {
             undirected: self.undirected,
             duplicates: self.duplicates.into(),
             self_loops: self.self_loops.into(),
+            unknown_nodes: self.unknown_nodes.into(),
             normalize_features: self.normalize_features.into(),
             split_fractions: self.split_fractions.as_deref().and_then(|shares| shares.try_into().ok()),
             num_classes: self.num_classes,
@@ -221,6 +234,7 @@ macro_rules! same_in_data {
 same_in_data! {
     Duplicates { Keep, Drop, Fail }
     SelfLoops { Keep, Drop, Add, Fail }
+    UnknownNodes { Fail, Drop }
     Normalize { None, Row, Standard }
     FeatureDtype { F32, F16, Bf16 }
 }

@@ -24,7 +24,7 @@ pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Aggregator, Model};
-pub use partition::{Balance, Degrees, Partition, Topology};
+pub use partition::{Balance, Degrees, Halo, Partition, Topology};
 pub use problem::{Problem, Problems};
 pub use train::{Device, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
@@ -69,6 +69,8 @@ pub struct Source {
     file: PathBuf,
     /// Where every key that was given stands.
     places: BTreeMap<String, Place>,
+    /// How the number of partitions was found, when it was asked to be.
+    pub(crate) auto: Option<crate::plan::AutoParts>,
 }
 
 /// Names that a user's own program registered, and that a pipeline file may therefore use.
@@ -144,7 +146,7 @@ impl Spec {
         }
         let mut places = BTreeMap::new();
         remember(&root, "", &mut places);
-        spec.source = Source { file: file.into(), places };
+        spec.source = Source { file: file.into(), places, auto: None };
         Ok(spec)
     }
 

@@ -18,8 +18,17 @@ section! {
         /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), or the name of a registered one.
         #[schemars(extend("x-known" = METHODS))]
         pub method: String = "random".into(),
-        /// Number of partitions, or "auto".
+        /// Number of partitions; or "auto": one for each of `workers` when the graph fits them, else as many as it takes (SDT-GNN's rule).
         pub parts: Parts = Parts::Count(1),
+        /// For `parts = "auto"`: workers that will train.
+        #[schemars(range(min = 1))]
+        pub workers: u32 = 1,
+        /// For `parts = "auto"`: memory of a worker. Unset: this machine's.
+        #[schemars(extend("examples" = ["16GiB"]))]
+        pub worker_memory: Option<Bytes> = None,
+        /// For `parts = "auto"`: how much of it training keeps for itself. Unset: two thirds.
+        #[schemars(extend("examples" = ["8GiB"]))]
+        pub reserve: Option<Bytes> = None,
         /// How even the partitions have to be.
         pub balance: Balance = Balance::default(),
         /// Where `spring` and the vertex cuts have degrees from. Unset: `exact`.
@@ -31,10 +40,12 @@ section! {
         /// Hold core nodes to `balance.nodes`, which vertex cuts do not by themselves. Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub hold_balance: Option<bool> = None,
+        /// What is stored with a partition about the foreign nodes that its edges come from.
+        pub halo: Halo = Halo::Ids,
         /// Where the graph's structure is kept while training.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,
-        /// What `prepare` may keep in memory beside its arrays over all nodes; more spills to disk.
+        /// What `prepare` may keep in memory, everything counted, in each process; more spills to disk.
         #[schemars(extend("x-results" = false))]
         pub memory: Bytes = Bytes(2 << 30),
         /// Seed of what methods do by chance: the order of `random`, the hash of `dbh` and `2ps-l`.
@@ -107,6 +118,16 @@ words! {
         Exact = "exact",
         /// The degree seen so far: a pass less.
         Online = "online",
+    }
+}
+
+words! {
+    /// What is stored about foreign nodes.
+    pub enum Halo {
+        /// Their ids.
+        Ids = "ids",
+        /// Their ids and features, so that a partition can be trained by itself.
+        Features = "features",
     }
 }
 

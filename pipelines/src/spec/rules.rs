@@ -125,8 +125,10 @@ fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             report.only(&[&format!("partition.{key}")], &format!("only {have} has it, not \"{method}\""));
         }
     }
-    if spec.partition.parts == Parts::Auto {
-        report.add("partition.parts", "\"auto\" is not in this version yet; give a number");
+    if spec.partition.parts != Parts::Auto {
+        for key in ["worker_memory", "reserve", "workers"] {
+            report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has a use for it");
+        }
     }
 }
 

@@ -16,7 +16,14 @@ use crate::testing::Modulo;
 
 /// What the tests' partitioners and dumps have in common.
 fn settings(out: &Path, parts: u32) -> PrepareSettings {
-    PrepareSettings { parts, out: out.to_path_buf(), memory: 64 << 20, seed: 1, balance: Targets::default() }
+    PrepareSettings {
+        parts,
+        out: out.to_path_buf(),
+        memory: 64 << 20,
+        seed: 1,
+        balance: Targets::default(),
+        halo_features: false,
+    }
 }
 
 fn prepared(source: &GraphSource, out: &Path, parts: u32) -> Result<Dataset> {

@@ -1,0 +1,38 @@
+//! `halo.arrow`: the foreign nodes that a partition's edges come from.
+
+use std::path::Path;
+
+use arrow::array::{RecordBatch, UInt32Array};
+use arrow::buffer::ScalarBuffer;
+
+use super::mapped::column;
+use super::{FeatureInfo, Features};
+use crate::error::Result;
+
+/// Name of the column of ids.
+pub(crate) const NODE: &str = "node";
+
+/// The halo of a partition. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct Halo {
+    nodes: ScalarBuffer<u32>,
+    features: Option<Features>,
+}
+
+impl Halo {
+    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, features: Option<FeatureInfo>) -> Result<Self> {
+        let nodes: UInt32Array = column(batch, path, NODE)?;
+        let features = features.map(|info| Features::from_batch(batch, path, info.dim, info.dtype)).transpose()?;
+        Ok(Self { nodes: nodes.values().clone(), features })
+    }
+
+    /// Their global ids, ascending.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// Their features, in the same order, where `partition.halo` asked for them.
+    pub fn features(&self) -> Option<&Features> {
+        self.features.as_ref()
+    }
+}

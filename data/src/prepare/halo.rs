@@ -1,0 +1,114 @@
+//! The halo of a partition → `halo.arrow`: the foreign nodes that its edges come from, and, on request, their features.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::datatypes::{DataType, Field, Schema};
+
+use super::write_nodes::{NodeFiles, feature_field};
+use crate::dataset::ipc::{IpcFile, Span, align};
+use crate::dataset::{FEATURES, FileInfo, HALO, HALO_NODE, part_folder};
+use crate::error::{Error, Result};
+use crate::partition_book::PartitionBook;
+use crate::source::FeatureDtype;
+
+/// Bytes of a write buffer, and of features that are read at a time.
+const BUFFER: usize = 1 << 20;
+
+/// Whose features a halo's are.
+pub(super) struct HaloFeatures<'a> {
+    /// The files of all partitions, in order.
+    pub(super) files: &'a [NodeFiles],
+    /// Values of a row.
+    pub(super) width: usize,
+    pub(super) dtype: FeatureDtype,
+}
+
+/// Writes the halo of partition `part`: the nodes whose bits are set.
+pub(super) fn write_halo(
+    dir: &Path,
+    part: usize,
+    book: &PartitionBook,
+    bits: &[AtomicU64],
+    features: Option<&HaloFeatures<'_>>,
+) -> Result<FileInfo> {
+    let count: u64 = bits.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum();
+    let mut fields = vec![Field::new(HALO_NODE, DataType::UInt32, false)];
+    fields.extend(features.map(|features| feature_field(features.width, features.dtype)));
+    let file = IpcFile::create(&dir.join(part_folder(part)).join(HALO), Schema::new(fields))?;
+    let mut nodes = file.region(0, BUFFER);
+    for_each_node(bits, |node| nodes.write(&node.to_le_bytes()))?;
+    let mut spans = vec![Span::NONE, nodes.span()];
+    let mut lengths = vec![count];
+    let mut regions = vec![nodes];
+    if let Some(features) = features {
+        let mut rows = file.region(align(4 * count), BUFFER);
+        let row = features.width * features.dtype.size();
+        let mut open: Option<(usize, FeatureFile)> = None;
+        for_each_node(bits, |node| {
+            let owner = book.owner(u64::from(node)).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
+            if open.as_ref().is_none_or(|(part, _)| *part != owner) {
+                open = Some((owner, FeatureFile::open(dir, owner, features, row)?));
+            }
+            let local = u64::from(node) - book.range(owner).start;
+            match &mut open {
+                Some((_, file)) => rows.write(file.row(local)?),
+                None => Ok(()),
+            }
+        })?;
+        lengths.extend([count, count * features.width as u64]);
+        spans.extend([Span::NONE, Span::NONE, rows.span()]);
+        regions.push(rows);
+    }
+    file.finish(&lengths, &spans, regions)
+}
+
+fn for_each_node(bits: &[AtomicU64], mut each: impl FnMut(u32) -> Result<()>) -> Result<()> {
+    for (word, base) in bits.iter().zip((0u64..).step_by(64)) {
+        let mut left = word.load(Ordering::Relaxed);
+        while left != 0 {
+            each((base + u64::from(left.trailing_zeros())) as u32)?;
+            left &= left - 1;
+        }
+    }
+    Ok(())
+}
+
+/// The features of one partition, read by ascending rows.
+struct FeatureFile {
+    path: std::path::PathBuf,
+    file: File,
+    body: u64,
+    rows: u64,
+    row: usize,
+    /// Rows `first..` that have been read.
+    first: u64,
+    window: Vec<u8>,
+}
+
+impl FeatureFile {
+    fn open(dir: &Path, part: usize, features: &HaloFeatures<'_>, row: usize) -> Result<Self> {
+        let path = dir.join(part_folder(part)).join(FEATURES);
+        let info = features.files.get(part).and_then(|files| files.features);
+        let info = info.ok_or_else(|| Error::Bug(format!("partition {part} has no features")))?;
+        let file = File::open(&path).map_err(Error::io(&path, "open"))?;
+        let rows = (info.body.1 - info.body.0) / row.max(1) as u64;
+        Ok(Self { path, file, body: info.body.0, rows, row, first: 0, window: Vec::new() })
+    }
+
+    fn row(&mut self, at: u64) -> Result<&[u8]> {
+        let held = (self.window.len() / self.row) as u64;
+        if at < self.first || at >= self.first + held {
+            let rows = (BUFFER / self.row).max(1) as u64;
+            let rows = rows.min(self.rows.saturating_sub(at)).max(1);
+            self.window.resize(rows as usize * self.row, 0);
+            let offset = self.body + at * self.row as u64;
+            self.file.read_exact_at(&mut self.window, offset).map_err(Error::io(&self.path, "read"))?;
+            self.first = at;
+        }
+        let start = (at - self.first) as usize * self.row;
+        Ok(&self.window[start..start + self.row])
+    }
+}

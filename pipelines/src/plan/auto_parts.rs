@@ -1,0 +1,123 @@
+//! `partition.parts = "auto"`: SDT-GNN's rule (Section III-C) for the number of partitions.
+
+use crate::Error;
+use crate::plan::Sizes;
+use crate::spec::{Parts, Spec};
+use serde::Serialize;
+
+/// The numbers behind an automatic number of partitions. All of them in bytes, but `workers` and `parts`.
+///
+/// With q workers of M bytes each, of which training needs T, a graph of S bytes is cut into q partitions when S ≤ q (M − T), and
+/// into ⌈S / (M − T)⌉ otherwise. By default T is two thirds of M, as in the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct AutoParts {
+    /// S: structure and features of the whole graph.
+    pub graph_bytes: u64,
+    /// M: memory of a worker.
+    pub worker_memory: u64,
+    /// T: what a worker keeps for training.
+    pub reserve: u64,
+    /// q: workers.
+    pub workers: u64,
+    /// The number of partitions.
+    pub parts: u64,
+}
+
+impl AutoParts {
+    /// The rule.
+    ///
+    /// ```
+    /// use gnnflow_pipelines::plan::AutoParts;
+    /// let gib = 1 << 30;
+    /// // 100 GiB on 4 workers of 24 GiB that keep 16 for training: 8 GiB each, so 13 partitions.
+    /// assert_eq!(AutoParts::new(100 * gib, 24 * gib, 16 * gib, 4).parts, 13);
+    /// // A graph that fits is cut into one for each worker.
+    /// assert_eq!(AutoParts::new(20 * gib, 24 * gib, 16 * gib, 4).parts, 4);
+    /// ```
+    pub fn new(graph_bytes: u64, worker_memory: u64, reserve: u64, workers: u64) -> Self {
+        let room = worker_memory.saturating_sub(reserve).max(1);
+        let parts = if graph_bytes <= workers.saturating_mul(room) { workers } else { graph_bytes.div_ceil(room) };
+        Self { graph_bytes, worker_memory, reserve, workers, parts: parts.max(1) }
+    }
+}
+
+impl Spec {
+    /// Puts a number in place of `parts = "auto"`; nothing happens when there is one.
+    ///
+    /// # Errors
+    /// Input whose size cannot be read; a reserve that leaves nothing; more partitions than a dataset can have.
+    pub fn resolve_parts(&mut self) -> Result<(), Error> {
+        if self.partition.parts != Parts::Auto || self.graph.dataset.is_some() {
+            return Ok(());
+        }
+        let sizes = Sizes::of(self)?;
+        let graph_bytes = sizes.parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum();
+        let memory = self.partition.worker_memory.map_or_else(machine_memory, |bytes| bytes.0);
+        let reserve = self.partition.reserve.map_or(memory / 3 * 2, |bytes| bytes.0);
+        if reserve >= memory {
+            let message =
+                format!("leaves nothing of a worker's {memory} bytes (partition.worker_memory) for the graph");
+            return Err(self.problem("partition.reserve", message));
+        }
+        let auto = AutoParts::new(graph_bytes, memory, reserve, self.partition.workers as u64);
+        if auto.parts > u64::from(gnnflow_data::partitioner::MAX_PARTS) {
+            let message = format!("comes to {} partitions; give workers more memory", auto.parts);
+            return Err(self.problem("partition.parts", message));
+        }
+        self.partition.parts = Parts::Count(auto.parts as usize);
+        self.source.auto = Some(auto);
+        Ok(())
+    }
+
+    /// How the number of partitions was found, when it was asked to be.
+    pub fn auto_parts(&self) -> Option<AutoParts> {
+        self.source.auto
+    }
+}
+
+/// Memory of this machine, or of the control group that this process is in.
+fn machine_memory() -> u64 {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let info = rustix::system::sysinfo();
+    let machine = info.totalram.saturating_mul(u64::from(info.mem_unit.max(1)));
+    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    limits.into_iter().filter_map(number).fold(machine, u64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Registered;
+    use std::path::Path;
+
+    fn spec(partition: &str) -> Spec {
+        let text = format!(
+            "[graph.generate]\nkind = 'planted'\nnodes = 100000\nedges = 1000000\nfeatures = 64\nclasses = 4\n[partition]\n{partition}"
+        );
+        Spec::parse(&text, Path::new("p.toml"), &[], &Registered::default()).unwrap()
+    }
+
+    #[test]
+    fn the_rule_is_applied_to_the_graphs_size() {
+        let mut spec = spec("parts = 'auto'\nworker_memory = '9MB'");
+        spec.resolve_parts().unwrap();
+        let auto = spec.auto_parts().unwrap();
+        // 25.6 MB of features, 8 MB of edges (both ways), 0.8 MB of offsets; 3 MB for them in each worker.
+        assert_eq!((auto.graph_bytes, auto.reserve, auto.parts), (25_600_000 + 8_000_000 + 800_008, 6_000_000, 12));
+        assert_eq!(spec.parts(), 12);
+        let before = spec.clone();
+        spec.resolve_parts().unwrap();
+        assert_eq!(spec, before, "a number stays");
+    }
+
+    #[test]
+    fn a_reserve_that_leaves_nothing_is_refused() {
+        let error = spec("parts = 'auto'\nworker_memory = '1GB'\nreserve = '1GB'").resolve_parts().unwrap_err();
+        assert!(error.to_string().contains("partition.reserve: leaves nothing"), "{error}");
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        assert!(machine_memory() > 1 << 26);
+    }
+}

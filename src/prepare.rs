@@ -1,0 +1,89 @@
+//! A prepared dataset from a checked pipeline file, made by one process or by several.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gnnflow_data::Dataset;
+use gnnflow_operators::prepare::Sign;
+use gnnflow_pipelines::{Registry, Spec};
+
+use crate::cluster::{Fingerprints, Launch, Membership, execute};
+use crate::run::find_seat;
+use crate::talk::Talk;
+use crate::{Error, RunOptions};
+
+/// How and where to prepare: everything that is not in the pipeline file.
+#[derive(Clone, Debug)]
+pub struct PrepareOptions {
+    /// Processes on this machine that prepare together; 1 unless asked for more. Not with `hosts`.
+    pub processes: usize,
+    /// The file that lists every process of a preparation across machines. They share input files and output folder.
+    pub hosts: Option<PathBuf>,
+    /// This process's line in `hosts`; otherwise the environment says it.
+    pub rank: Option<usize>,
+    /// The folder for the dataset, unless the file or its default says it.
+    pub out: Option<PathBuf>,
+    /// Where progress is shown.
+    pub talk: Talk,
+    /// What the pipeline may call by name.
+    pub registry: Registry,
+}
+
+/// How a preparation ended well.
+pub enum Prepared {
+    /// This process has something to say: the only one, or rank 0.
+    Done(Dataset),
+    /// Another process says it; this one ends with this exit code.
+    Elsewhere(u8),
+}
+
+/// Prepares the dataset of `spec`.
+///
+/// # Errors
+/// Whatever ends it; with several processes, its first cause.
+pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error> {
+    let seat = find_seat(
+        spec,
+        &RunOptions {
+            processes: options.processes,
+            hosts: options.hosts.clone(),
+            rank: options.rank,
+            ..RunOptions::new("")
+        },
+    )?;
+    let Some(mut config) = seat else {
+        if options.processes > 1 {
+            return Ok(Prepared::Elsewhere(Launch::new(options.processes).run()?));
+        }
+        let dataset = gnnflow_pipelines::prepare(spec, &options.registry, options.out.as_deref(), &options.talk)?;
+        return Ok(Prepared::Done(dataset));
+    };
+    let rank = config.rank;
+    config.fingerprints =
+        Fingerprints { build: Fingerprints::of_build()?, pipeline: spec.fingerprint(), dataset: String::new() };
+    config.start_timeout = spec.cluster.start_timeout.0;
+    config.heartbeat_timeout = spec.cluster.heartbeat_timeout.0;
+    config.stall_timeout = spec.cluster.stall_timeout.0;
+    // Processes of one machine share its cores.
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(config.size()) };
+    let membership = Membership::join(config)?;
+    let liveness = membership.liveness();
+    let (spec, options) = (spec.clone(), Arc::new(options.clone()));
+    let dataset = execute(membership, move |worker| {
+        let talk = if rank == 0 { options.talk.clone() } else { Talk::silent() };
+        let (out, registry) = (options.out.as_deref(), &options.registry);
+        // Between passes a partitioner may think for long: that is no stall.
+        let away = RefCell::new(None);
+        let sign = |sign: Sign| match sign {
+            Sign::Turn => {
+                away.take();
+                liveness.tick();
+            }
+            Sign::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
+        };
+        gnnflow_pipelines::prepare_on(worker, threads, sign, &spec, registry, out, &talk).map_err(Error::from)
+    })?;
+    Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })
+}

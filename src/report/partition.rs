@@ -1,0 +1,189 @@
+//! How good a partition is, for people: a table on the terminal, and a page with a heat map of who borrows from whom.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use gnnflow_data::prepare::{PassRecord, Quality};
+use gnnflow_pipelines::Error;
+use plotters::prelude::*;
+
+use super::html::{STYLE, escape};
+use super::{bytes, count, seconds};
+
+/// Name of the page in a dataset's folder.
+const FILE: &str = "partition.html";
+/// Most partitions whose pairs are drawn.
+const DRAWN: usize = 256;
+/// Side of the picture.
+const SIDE: u32 = 520;
+
+/// The report as text for a terminal.
+pub fn partition_table(quality: &Quality) -> String {
+    let mut text = String::new();
+    for (name, value) in rows(quality) {
+        let _ = writeln!(text, "{name:<24}{value}");
+    }
+    let _ = writeln!(text, "{:<24}{:>10}  {:>14}", "pass", "time", "rate");
+    for pass in shown(&quality.passes) {
+        let _ = writeln!(text, "  {:<22}{:>10}  {:>14}", pass.name, seconds(pass.seconds), rate(pass));
+    }
+    text
+}
+
+/// Writes the report as a page into the dataset's folder.
+///
+/// # Errors
+/// When the folder cannot be written.
+pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>partition</title><style>{STYLE}</style></head>\n\
+         <body>\n<h1>{} partitions by {}</h1>\n",
+        quality.parts,
+        escape(&quality.method),
+    );
+    partition_section(&mut page, quality)?;
+    page.push_str("</body></html>\n");
+    let (path, beside) = (dataset.join(FILE), dataset.join(format!(".{FILE}.new")));
+    std::fs::write(&beside, page).map_err(Error::io("write", &beside))?;
+    std::fs::rename(&beside, &path).map_err(Error::io("write", &path))
+}
+
+/// Table, heat map and passes as HTML.
+pub(super) fn partition_section(page: &mut String, quality: &Quality) -> Result<(), Error> {
+    page.push_str("<table>\n");
+    for (name, value) in rows(quality) {
+        let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", escape(name), escape(&value));
+    }
+    page.push_str("</table>\n");
+    if (2..=DRAWN).contains(&quality.halo.len()) {
+        let picture = heat_map(&quality.halo).map_err(|error| Error::Bug(format!("heat map: {error}")))?;
+        let _ = writeln!(
+            page,
+            "<h2>Halo</h2>\n<p>Nodes that each partition (row) has in-edges from, by the partition that owns them (column).</p>\n{picture}"
+        );
+    }
+    page.push_str("<h2>Passes</h2>\n<table><tr><th>pass</th><th>time</th><th>rate</th></tr>\n");
+    for pass in shown(&quality.passes) {
+        let (name, time) = (escape(&pass.name), seconds(pass.seconds));
+        let _ = writeln!(page, "<tr><td>{name}</td><td>{time}</td><td>{}</td></tr>", rate(pass));
+    }
+    page.push_str("</table>\n");
+    Ok(())
+}
+
+/// The stages that took time or went through something.
+fn shown(passes: &[PassRecord]) -> impl Iterator<Item = &PassRecord> {
+    passes.iter().filter(|pass| pass.items > 0 || pass.seconds >= 0.01)
+}
+
+fn rate(pass: &PassRecord) -> String {
+    if pass.items == 0 {
+        return String::new();
+    }
+    format!("{} {}/s", count(pass.rate().round() as u64), pass.unit)
+}
+
+fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
+    let balance = &quality.balance;
+    let halo: u64 = quality.halo.iter().flatten().sum();
+    let mut rows = vec![
+        ("edge cut", format!("{:.4}", quality.edge_cut)),
+        ("replication factor", format!("{:.3}", quality.replication_factor)),
+        (
+            "balance",
+            format!(
+                "nodes {:.3}, edges {:.3}, train {:.3}, features {:.3} (largest over mean)",
+                balance.nodes, balance.edges, balance.train, balance.features
+            ),
+        ),
+        ("remote seeds", format!("{:.2}% of the train nodes", 100.0 * quality.remote_seed_share)),
+    ];
+    if !quality.halo.is_empty() {
+        rows.push(("halo nodes", count(halo)));
+    }
+    rows.push((
+        "time",
+        format!("{}, {} of it the method", seconds(quality.seconds), seconds(quality.partition_seconds)),
+    ));
+    if quality.peak_rss_bytes > 0 {
+        let (peak, method) = (bytes(quality.peak_rss_bytes), bytes(quality.partition_bytes));
+        rows.push(("peak memory", format!("{peak}; the method took {method}")));
+    }
+    rows
+}
+
+/// Cells from white to blue, by halo nodes.
+fn heat_map(halo: &[Vec<u64>]) -> Result<String, Box<dyn std::error::Error>> {
+    let parts = halo.len();
+    let most = halo.iter().flatten().copied().max().unwrap_or(0).max(1) as f64;
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (SIDE, SIDE)).into_drawing_area();
+        let fail = |error: &dyn std::fmt::Display| error.to_string();
+        area.fill(&WHITE).map_err(|e| fail(&e))?;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(8)
+            .x_label_area_size(32)
+            .y_label_area_size(44)
+            .build_cartesian_2d(0..parts as i32, parts as i32..0)
+            .map_err(|e| fail(&e))?;
+        chart.configure_mesh().disable_mesh().x_desc("owner").y_desc("partition").draw().map_err(|e| fail(&e))?;
+        let cells = halo.iter().enumerate().flat_map(|(row, cells)| {
+            cells.iter().enumerate().filter(|(_, nodes)| **nodes > 0).map(move |(column, &nodes)| {
+                let weight = nodes as f64 / most;
+                let shade = |from: f64, to: f64| (from + (to - from) * weight).round() as u8;
+                let color = RGBColor(shade(240.0, 16.0), shade(245.0, 60.0), shade(252.0, 120.0));
+                let corners = [(column as i32, row as i32), (column as i32 + 1, row as i32 + 1)];
+                Rectangle::new(corners, color.filled())
+            })
+        });
+        chart.draw_series(cells).map_err(|e| fail(&e))?;
+        area.present().map_err(|e| fail(&e))?;
+    }
+    Ok(svg)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::prepare::Balance;
+
+    fn quality() -> Quality {
+        let pass = |name: &str, items| PassRecord { name: name.into(), seconds: 0.5, items, unit: "edges".into() };
+        Quality {
+            method: "a<b".into(),
+            parts: 3,
+            edge_cut: 0.25,
+            replication_factor: 1.5,
+            balance: Balance { nodes: 1.0, edges: 1.1, train: 1.2, features: 1.3 },
+            remote_seed_share: 0.125,
+            halo: vec![vec![0, 5, 10], vec![2, 0, 1], vec![3, 4, 0]],
+            processes: 1,
+            seconds: 2.0,
+            partition_seconds: 1.0,
+            partition_bytes: 1 << 20,
+            peak_rss_bytes: 1 << 30,
+            passes: vec![pass("clustering", 1_000_000), PassRecord { seconds: 0.0, ..pass("nothing", 0) }],
+        }
+    }
+
+    #[test]
+    fn the_terminal_gets_every_number() {
+        let text = partition_table(&quality());
+        for part in ["0.2500", "1.500", "edges 1.100", "12.50%", "25", "2,000,000 edges/s", "1.0 GiB"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(!text.contains("nothing"), "a stage without work is not shown");
+    }
+
+    #[test]
+    fn the_page_draws_a_cell_for_every_pair_that_borrows() {
+        let folder = tempfile::tempdir().unwrap();
+        write_partition(folder.path(), &quality()).unwrap();
+        let page = std::fs::read_to_string(folder.path().join(FILE)).unwrap();
+        assert!(page.contains("a&lt;b") && !page.contains("a<b"));
+        // The background is a rectangle too.
+        assert_eq!(page.matches("<rect").count(), 6 + 1, "{page}");
+        assert_eq!(page.matches("<table>").count(), page.matches("</table>").count());
+    }
+}
