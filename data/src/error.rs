@@ -217,6 +217,24 @@ pub enum Error {
         /// Whose fault that is.
         fault: Fault,
     },
+    /// A line of a text file that is not what the format says.
+    #[error("{}:{line}: {reason}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: u64,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
+    /// A file that is to be imported, and cannot be.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// The file, or a folder that lacks one.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        reason: String,
+    },
     /// The folder is not a prepared dataset.
     #[error("{}: not a prepared dataset: {reason}", path.display())]
     NotADataset {

@@ -3,8 +3,10 @@
 pub mod dataset;
 pub mod dump;
 pub mod error;
+pub mod export;
 pub mod generate;
 pub mod id_map;
+pub mod import;
 pub mod inspect;
 pub mod partition_book;
 pub mod partitioner;

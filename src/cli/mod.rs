@@ -4,7 +4,9 @@
 //! says whose fault it is.
 
 mod check_device;
+mod export;
 mod generate;
+mod import;
 mod inspect;
 mod interrupt;
 mod prepare;
@@ -43,6 +45,8 @@ enum Command {
     Run(run::Run),
     Prepare(prepare::Prepare),
     Generate(generate::Generate),
+    Import(Box<import::Import>),
+    Export(export::Export),
     Inspect(inspect::Inspect),
     Reference(reference::Reference),
     CheckDevice(check_device::CheckDevice),
@@ -90,6 +94,8 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Command::Run(command) => command.execute(context),
         Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
+        Command::Import(command) => command.execute(&context).map(|()| 0),
+        Command::Export(command) => command.execute(&context).map(|()| 0),
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),

@@ -16,7 +16,8 @@ mod nodes;
 mod planted;
 mod power_law;
 mod rmat;
-mod table;
+pub(crate) mod stream;
+pub(crate) mod table;
 
 pub use planted::Planted;
 pub use rmat::Rmat;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 
 use crate::error::{Error, Result};
+use table::Note;
 
 /// What a generator has written.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -51,6 +53,10 @@ pub(crate) const RECIPE_KEY: &str = "gnnflow.generate";
 /// The recipe as text: generator and all settings, the version of the rows' definition first.
 fn recipe(generator: &str, settings: &impl serde::Serialize) -> String {
     serde_json::json!({ "version": 1, "generator": generator, "settings": settings }).to_string()
+}
+
+fn note(recipe: String) -> Note {
+    Note { key: RECIPE_KEY, text: recipe }
 }
 
 /// The file names of a table that is split into `files`.

@@ -10,7 +10,7 @@ use super::nodes::NodeTable;
 use super::power_law::PowerLaw;
 use super::rmat::edge_schema;
 use super::table::{Output, Table};
-use super::{Generated, check_common, is_made_by, recipe, refuse};
+use super::{Generated, check_common, is_made_by, note, recipe, refuse};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
@@ -116,7 +116,7 @@ impl Planted {
     /// A setting out of range; anything that the file system refuses.
     pub fn write(&self, out: &Path, progress: &dyn Progress) -> Result<Generated> {
         self.check()?;
-        let mut output = Output::new(out, self.files, recipe("planted", self))?;
+        let mut output = Output::new(out, note(recipe("planted", self)))?;
         let blocks = Blocks::new(self);
         let class_of = |id: u64| blocks.class_of(id);
         let table =
@@ -129,6 +129,7 @@ impl Planted {
                 row_bytes: table.row_bytes(),
                 make: &|rows| table.rows(rows),
             },
+            self.files,
             progress,
         )?;
         let ids = blocks.ids_by_rank();
@@ -145,6 +146,7 @@ impl Planted {
                     Ok(vec![Arc::new(Int64Array::from(src)), Arc::new(Int64Array::from(dst))])
                 },
             },
+            self.files,
             progress,
         )?;
         let (nodes_path, edges_path) = (output.place("nodes.parquet"), output.place("edges.parquet"));

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::nodes::NodeTable;
 use super::table::{Output, Table};
-use super::{Generated, check_common, is_made_by, recipe, refuse};
+use super::{Generated, check_common, is_made_by, note, recipe, refuse};
 use crate::error::Result;
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
@@ -106,7 +106,7 @@ impl Rmat {
     pub fn write(&self, out: &Path, progress: &dyn Progress) -> Result<Generated> {
         let nodes = self.check()?;
         let edges = self.edges.unwrap_or(self.edge_factor << self.scale);
-        let mut output = Output::new(out, self.files, recipe("rmat", self))?;
+        let mut output = Output::new(out, note(recipe("rmat", self)))?;
 
         let class_key = Key::new(self.seed, Purpose::GenerateNodes).fold(2);
         let class_of = |id: u64| class_key.below(id, self.classes);
@@ -119,6 +119,7 @@ impl Rmat {
                 row_bytes: table.row_bytes(),
                 make: &|rows| table.rows(rows),
             },
+            self.files,
             progress,
         )?;
 
@@ -134,6 +135,7 @@ impl Rmat {
                     Ok(vec![Arc::new(Int64Array::from(src)), Arc::new(Int64Array::from(dst))])
                 },
             },
+            self.files,
             progress,
         )?;
         let (nodes_path, edges_path) = (output.place("nodes.parquet"), output.place("edges.parquet"));

@@ -1,0 +1,369 @@
+//! A prepared dataset, written back as a Parquet dump.
+//!
+//! ```text
+//! nodes.parquet   node_id, features, label, split, node_type, partition     partition after partition
+//! edges.parquet   src, dst, weight, edge_type, time, edge_features          by destination, in the nodes' order
+//! pipeline.toml   reads the two
+//! ```
+//!
+//! Ids are the user's. Every directed edge of the dataset is a row, both directions of an undirected graph too, after all
+//! policies: preparing the export with `undirected = false`, `duplicates = "keep"` and every node in the partition of column
+//! `partition` gives the same graph with the same numbering. Features are what the dataset holds, scaled and rounded if it is.
+//! Types and classes have their names, unless the dataset's numbering does not follow the names' order: then they are numbers.
+//!
+//! One partition after the other is read, in place; in memory are some row groups (about 0.4 GiB at most).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray, StringBuilder};
+use arrow::datatypes::{DataType, Field, Schema};
+use serde::Serialize;
+
+use crate::dataset::{Dataset, IdColumn, IdKind, LabelKind, Labels, Nodes, Partition, TypeInfo};
+use crate::error::{Error, Result};
+use crate::generate::stream::TableStream;
+use crate::generate::table::{Note, Output, group_rows};
+use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix, split_name};
+use crate::progress::Progress;
+use crate::source::FeatureDtype;
+
+/// What an export has written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Exported {
+    /// `nodes.parquet`: a file, or a folder of files.
+    pub nodes_path: PathBuf,
+    /// `edges.parquet`: a file, or a folder of files.
+    pub edges_path: PathBuf,
+    /// A pipeline file that reads the two.
+    pub pipeline_path: PathBuf,
+    /// Rows of the node table.
+    pub nodes: u64,
+    /// Rows of the edge table.
+    pub edges: u64,
+    /// Number of partitions.
+    pub parts: usize,
+    /// Size of the Parquet files together.
+    pub bytes: u64,
+}
+
+/// Writes `dataset` into folder `out`, in files of at least `file_rows` rows each, or else one file for each table.
+///
+/// # Errors
+/// A damaged dataset; a folder that cannot be written.
+pub fn export(dataset: &Dataset, out: &Path, file_rows: Option<u64>, progress: &dyn Progress) -> Result<Exported> {
+    if file_rows == Some(0) {
+        return Err(Error::Setting { key: "--file-rows", reason: "must be at least 1".into() });
+    }
+    dataset.check_lengths()?;
+    let manifest = dataset.manifest();
+    let text = serde_json::json!({ "version": 1, "fingerprint": manifest.fingerprint }).to_string();
+    let mut output = Output::new(out, Note { key: "gnnflow.export", text })?;
+
+    let nodes = NodeTable { dataset, names: Names::of(dataset) };
+    let nodes = nodes.write(&mut output, file_rows, progress)?;
+    let edges = EdgeTable::open(dataset)?.write(&mut output, file_rows, progress)?;
+    output.text(PIPELINE, &recipe(dataset).text())?;
+    let place = |name: &str| output.place(name);
+    let (nodes_path, edges_path, pipeline_path) = (place(NODES), place(EDGES), place(PIPELINE));
+    let parts = manifest.parts();
+    Ok(Exported { nodes_path, edges_path, pipeline_path, nodes, edges, parts, bytes: output.publish()? })
+}
+
+fn recipe(dataset: &Dataset) -> Recipe {
+    let manifest = dataset.manifest();
+    let labels = manifest.labels.as_ref();
+    let names = Names::of(dataset);
+    Recipe {
+        title: "Exported from a prepared dataset: its edges, both directions if it was undirected.".into(),
+        undirected: false,
+        keep_duplicates: true,
+        features: manifest.features.dim,
+        feature_dtype: match manifest.features.dtype {
+            FeatureDtype::F32 => "f32",
+            FeatureDtype::F16 => "f16",
+            FeatureDtype::Bf16 => "bf16",
+        },
+        label: labels.map(|labels| labels.kind != LabelKind::Value),
+        num_classes: labels
+            .filter(|labels| labels.kind == LabelKind::Class && !names.classes)
+            .map(|labels| labels.classes),
+        split: true,
+        node_type: manifest.node_types.is_some(),
+        weight: manifest.edge_columns.weight,
+        edge_type: manifest.edge_columns.edge_type.is_some(),
+        time: manifest.edge_columns.time,
+        edge_features: manifest.edge_columns.features > 0,
+        partition: vec![format!(
+            "parts = {}                           # column \"partition\" of the nodes has those of the dataset",
+            manifest.parts()
+        )],
+    }
+}
+
+/// Which numbers are written as names.
+#[derive(Clone, Copy, Debug)]
+struct Names {
+    classes: bool,
+    node_types: bool,
+    edge_types: bool,
+}
+
+impl Names {
+    fn of(dataset: &Dataset) -> Self {
+        let manifest = dataset.manifest();
+        // Only names in order get the same numbers again.
+        let ordered = |names: &[String], count: u64| {
+            !names.is_empty() && names.len() as u64 == count && names.is_sorted_by(|a, b| a < b)
+        };
+        let types = |info: &Option<TypeInfo>| info.as_ref().is_some_and(|info| ordered(&info.names, info.count.into()));
+        let labels = manifest.labels.as_ref();
+        Self {
+            classes: labels.is_some_and(|labels| {
+                // A class that no node has would be forgotten; a node without label has no name.
+                labels.kind == LabelKind::Class
+                    && ordered(&labels.names, labels.classes.into())
+                    && labels.counts.iter().all(|&count| count > 0)
+                    && labels.labelled == manifest.nodes
+            }),
+            node_types: types(&manifest.node_types),
+            edge_types: types(&manifest.edge_columns.edge_type),
+        }
+    }
+}
+
+struct NodeTable<'a> {
+    dataset: &'a Dataset,
+    names: Names,
+}
+
+impl NodeTable<'_> {
+    fn write(&self, output: &mut Output, file_rows: Option<u64>, progress: &dyn Progress) -> Result<u64> {
+        let manifest = self.dataset.manifest();
+        let (fields, row_bytes) = self.fields();
+        let mut table = output.stream(NODES, Arc::new(Schema::new(fields)), file_rows)?;
+        progress.stage("exporting nodes", Some(manifest.nodes), "nodes");
+        for part in 0..manifest.parts() {
+            let partition = self.dataset.partition(part)?;
+            for rows in chunks(partition.nodes.len(), group_rows(row_bytes)) {
+                let length = rows.len() as u64;
+                table.push(self.columns(&partition, rows)?)?;
+                progress.advance(length);
+            }
+        }
+        let rows = output.end(table)?;
+        progress.done();
+        Ok(rows)
+    }
+
+    fn fields(&self) -> (Vec<Field>, usize) {
+        let manifest = self.dataset.manifest();
+        let mut fields = vec![Field::new("node_id", id_type(manifest.ids), false)];
+        let mut bytes = 24;
+        let dim = manifest.features.dim;
+        if dim > 0 {
+            fields.push(Field::new("features", DataType::FixedSizeList(element(DataType::Float32), dim as i32), false));
+            bytes += 4 * dim;
+        }
+        if let Some(labels) = &manifest.labels {
+            let data_type = match labels.kind {
+                LabelKind::Class if self.names.classes => DataType::Utf8,
+                LabelKind::Class => DataType::Int64,
+                LabelKind::Value => DataType::Float32,
+                LabelKind::Multi => {
+                    bytes += labels.classes as usize / 8;
+                    DataType::FixedSizeList(element(DataType::Boolean), labels.classes as i32)
+                }
+            };
+            fields.push(Field::new("label", data_type, false));
+        }
+        fields.push(Field::new("split", DataType::Utf8, false));
+        if manifest.node_types.is_some() {
+            fields.push(Field::new("node_type", type_type(self.names.node_types), false));
+        }
+        fields.push(Field::new("partition", DataType::Int32, false));
+        (fields, bytes)
+    }
+
+    fn columns(&self, partition: &Partition, rows: std::ops::Range<usize>) -> Result<Vec<ArrayRef>> {
+        let manifest = self.dataset.manifest();
+        let nodes = &partition.nodes;
+        let mut columns = vec![ids(nodes, rows.clone())];
+        let dim = manifest.features.dim;
+        if dim > 0 {
+            let mut values = vec![0.0; rows.len() * dim];
+            for (row, into) in rows.clone().zip(values.chunks_exact_mut(dim)) {
+                partition.features.row_to_f32(row, into);
+            }
+            columns.push(matrix(values, dim)?);
+        }
+        match nodes.labels() {
+            Labels::None => {}
+            Labels::Class(classes) => {
+                let classes = &classes[rows.clone()];
+                let names = manifest.labels.as_ref().filter(|_| self.names.classes).map(|labels| &labels.names);
+                columns.push(match names {
+                    Some(names) => named(classes.iter().map(|&class| class as usize), names),
+                    None => Arc::new(Int64Array::from_iter_values(classes.iter().map(|&class| i64::from(class)))),
+                });
+            }
+            Labels::Value(values) => columns.push(Arc::new(Float32Array::from(values[rows.clone()].to_vec()))),
+            Labels::Multi(flags, classes) => {
+                let flags = &flags[rows.start * classes..rows.end * classes];
+                columns.push(flag_lists(flags.iter().map(|&flag| flag == 1), *classes)?);
+            }
+        }
+        let splits = nodes.split()[rows.clone()].iter().map(|&which| split_name(which));
+        columns.push(Arc::new(StringArray::from_iter_values(splits)));
+        if let (Some(types), Some(info)) = (nodes.node_types(), &manifest.node_types) {
+            columns.push(types_column(&types[rows.clone()], info, self.names.node_types));
+        }
+        columns.push(Arc::new(Int32Array::from(vec![partition.part as i32; rows.len()])));
+        Ok(columns)
+    }
+}
+
+/// Edges: sources may lie in any partition, so that all nodes' ids are mapped.
+struct EdgeTable<'a> {
+    dataset: &'a Dataset,
+    nodes: Vec<Nodes>,
+    names: Names,
+}
+
+impl<'a> EdgeTable<'a> {
+    fn open(dataset: &'a Dataset) -> Result<Self> {
+        let nodes = (0..dataset.manifest().parts()).map(|part| dataset.nodes(part)).collect::<Result<_>>()?;
+        Ok(Self { dataset, nodes, names: Names::of(dataset) })
+    }
+
+    fn write(&self, output: &mut Output, file_rows: Option<u64>, progress: &dyn Progress) -> Result<u64> {
+        let manifest = self.dataset.manifest();
+        let (fields, row_bytes) = self.fields();
+        let mut table: TableStream = output.stream(EDGES, Arc::new(Schema::new(fields)), file_rows)?;
+        progress.stage("exporting edges", Some(manifest.edges), "edges");
+        for part in 0..manifest.parts() {
+            let topology = self.dataset.topology(part)?;
+            let indptr = topology.indptr();
+            for rows in chunks(topology.indices().len(), group_rows(row_bytes)) {
+                // The destinations of these rows: from the node whose list holds the first of them.
+                let mut local = indptr.partition_point(|&start| start as usize <= rows.start) - 1;
+                let destinations = rows.clone().map(|row| {
+                    while indptr[local + 1] as usize <= row {
+                        local += 1;
+                    }
+                    (part, local)
+                });
+                let sources = topology.indices()[rows.clone()].iter().map(|&node| self.owner(u64::from(node)));
+                let mut columns = vec![self.ids(sources), self.ids(destinations)];
+                if let Some(weights) = topology.weights() {
+                    columns.push(Arc::new(Float32Array::from(weights[rows.clone()].to_vec())));
+                }
+                if let (Some(types), Some(info)) = (topology.edge_types(), &manifest.edge_columns.edge_type) {
+                    columns.push(types_column(&types[rows.clone()], info, self.names.edge_types));
+                }
+                if let Some(times) = topology.times() {
+                    columns.push(Arc::new(Int64Array::from(times[rows.clone()].to_vec())));
+                }
+                if let Some((values, width)) = topology.edge_features() {
+                    columns.push(matrix(values[rows.start * width..rows.end * width].to_vec(), width)?);
+                }
+                progress.advance(rows.len() as u64);
+                table.push(columns)?;
+            }
+        }
+        let rows = output.end(table)?;
+        progress.done();
+        Ok(rows)
+    }
+
+    fn fields(&self) -> (Vec<Field>, usize) {
+        let manifest = self.dataset.manifest();
+        let (id, columns) = (id_type(manifest.ids), &manifest.edge_columns);
+        let mut fields = vec![Field::new("src", id.clone(), false), Field::new("dst", id, false)];
+        if columns.weight {
+            fields.push(Field::new("weight", DataType::Float32, false));
+        }
+        if columns.edge_type.is_some() {
+            fields.push(Field::new("edge_type", type_type(self.names.edge_types), false));
+        }
+        if columns.time {
+            fields.push(Field::new("time", DataType::Int64, false));
+        }
+        let width = columns.features;
+        if width > 0 {
+            let list = DataType::FixedSizeList(element(DataType::Float32), width as i32);
+            fields.push(Field::new("edge_features", list, false));
+        }
+        (fields, 32 + 4 * width)
+    }
+
+    /// Partition and local number of a global id; topologies name no others.
+    fn owner(&self, node: u64) -> (usize, usize) {
+        let book = self.dataset.book();
+        let part = book.owner(node).unwrap_or_default();
+        (part, (node - book.offsets()[part]) as usize)
+    }
+
+    fn ids(&self, nodes: impl Iterator<Item = (usize, usize)>) -> ArrayRef {
+        match self.dataset.manifest().ids {
+            IdKind::Int => {
+                let columns: Vec<&[i64]> = self.nodes.iter().map(int_ids).collect();
+                Arc::new(Int64Array::from_iter_values(nodes.map(|(part, local)| columns[part][local])))
+            }
+            IdKind::Text => {
+                let mut texts = StringBuilder::new();
+                for (part, local) in nodes {
+                    if let IdColumn::Text(ids) = self.nodes[part].ids() {
+                        texts.append_value(ids.value(local));
+                    }
+                }
+                Arc::new(texts.finish())
+            }
+        }
+    }
+}
+
+fn int_ids(nodes: &Nodes) -> &[i64] {
+    match nodes.ids() {
+        IdColumn::Int(ids) => ids,
+        IdColumn::Text(_) => &[],
+    }
+}
+
+/// `0..length` in pieces of at most `most`.
+fn chunks(length: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    (0..length).step_by(most).map(move |start| start..(start + most).min(length))
+}
+
+fn ids(nodes: &Nodes, rows: std::ops::Range<usize>) -> ArrayRef {
+    match nodes.ids() {
+        IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[rows].to_vec())),
+        IdColumn::Text(ids) => Arc::new(StringArray::from_iter_values(rows.map(|row| ids.value(row)))),
+    }
+}
+
+fn id_type(kind: IdKind) -> DataType {
+    match kind {
+        IdKind::Int => DataType::Int64,
+        IdKind::Text => DataType::Utf8,
+    }
+}
+
+fn type_type(named: bool) -> DataType {
+    if named { DataType::Utf8 } else { DataType::Int64 }
+}
+
+fn types_column(types: &[u16], info: &TypeInfo, by_name: bool) -> ArrayRef {
+    match by_name {
+        true => named(types.iter().map(|&code| usize::from(code)), &info.names),
+        false => Arc::new(Int64Array::from_iter_values(types.iter().map(|&code| i64::from(code)))),
+    }
+}
+
+/// Numbers as names.
+fn named(numbers: impl Iterator<Item = usize>, names: &[String]) -> ArrayRef {
+    Arc::new(StringArray::from_iter_values(numbers.map(|number| names.get(number).map_or("", String::as_str))))
+}
+
+#[cfg(test)]
+mod tests;

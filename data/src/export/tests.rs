@@ -1,0 +1,145 @@
+//! Export, prepare again with the same partitions: the same graph.
+
+use std::fs::File;
+
+use arrow::array::AsArray;
+use arrow::datatypes::Int32Type;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+use super::*;
+use crate::partitioner::{Assignment, Goal, GraphStream, Partitioner};
+use crate::prepare::{PrepareSettings, prepare};
+use crate::progress::Silent;
+use crate::source::{Columns, Duplicates, GraphSource, SelfLoops};
+use crate::testing::{IdStyle, Modulo, graphs};
+
+/// Every node to the part that column `partition` of the nodes says.
+struct Column(Vec<u16>);
+
+impl Partitioner for Column {
+    fn name(&self) -> &str {
+        "column"
+    }
+
+    fn assign(&self, _: &dyn GraphStream, _: &Goal) -> Result<Assignment> {
+        Ok(Assignment::Stored(self.0.clone()))
+    }
+}
+
+fn partitions(path: &Path) -> Vec<u16> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(path).unwrap()).unwrap().build().unwrap();
+    let parts = |batch: arrow::array::RecordBatch| batch["partition"].as_primitive::<Int32Type>().values().to_vec();
+    reader.flat_map(|batch| parts(batch.unwrap())).map(|part| part as u16).collect()
+}
+
+fn prepared(source: &GraphSource, partitioner: &dyn Partitioner, out: &Path) -> Dataset {
+    let settings =
+        PrepareSettings { parts: 3, out: out.to_path_buf(), memory: 1 << 20, seed: 1, balance: Default::default() };
+    prepare(source, partitioner, &settings, &Silent).unwrap();
+    Dataset::open(out).unwrap()
+}
+
+fn columns(dataset: &Dataset) -> Columns {
+    let Recipe { features, label, node_type, weight, edge_type, time, edge_features, .. } = recipe(dataset);
+    let name = |there: bool, name: &str| there.then(|| name.to_string());
+    Columns {
+        features: name(features > 0, "features").into_iter().collect(),
+        label: name(label.is_some(), "label"),
+        split: Some("split".into()),
+        node_type: name(node_type, "node_type"),
+        weight: name(weight, "weight"),
+        edge_type: name(edge_type, "edge_type"),
+        time: name(time, "time"),
+        edge_features: name(edge_features, "edge_features").into_iter().collect(),
+        ..Columns::default()
+    }
+}
+
+/// Exports, prepares again, and compares all but fingerprints and names of files.
+fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
+    let out = dir.join("export");
+    let exported = export(dataset, &out, file_rows, &Silent).unwrap();
+    let manifest = dataset.manifest();
+    assert_eq!((exported.nodes, exported.edges, exported.parts), (manifest.nodes, manifest.edges, 3));
+    let recipe = recipe(dataset);
+    let source = GraphSource {
+        columns: columns(dataset),
+        duplicates: Duplicates::Keep,
+        num_classes: recipe.num_classes,
+        feature_dtype: manifest.features.dtype,
+        ..GraphSource::new(&exported.nodes_path, &exported.edges_path)
+    };
+    let mut files = vec![exported.nodes_path.clone()];
+    if file_rows.is_some() {
+        files = source.node_files().unwrap();
+    }
+    let parts = files.iter().flat_map(|file| partitions(file)).collect();
+    let again = prepared(&source, &Column(parts), &dir.join("again"));
+
+    let other = again.manifest();
+    assert_eq!((&manifest.offsets, manifest.edges, manifest.ids), (&other.offsets, other.edges, other.ids));
+    assert_eq!((manifest.features.dim, manifest.splits), (other.features.dim, other.splits));
+    assert_eq!((&manifest.labels, &manifest.node_types), (&other.labels, &other.node_types));
+    for part in 0..3 {
+        let (a, b) = (dataset.partition(part).unwrap(), again.partition(part).unwrap());
+        assert_eq!((a.topology.indptr(), a.topology.indices()), (b.topology.indptr(), b.topology.indices()));
+        assert_eq!((a.topology.weights(), a.topology.times()), (b.topology.weights(), b.topology.times()));
+        // Without an edge there is no row to tell the width.
+        if manifest.edges > 0 {
+            assert_eq!(a.topology.edge_features(), b.topology.edge_features());
+        }
+        assert_eq!(a.topology.edge_types(), b.topology.edge_types());
+        assert_eq!(a.features.bytes(), b.features.bytes());
+        assert_eq!(format!("{:?}", a.nodes), format!("{:?}", b.nodes));
+    }
+}
+
+#[test]
+fn preparing_an_export_gives_the_same_graph() {
+    for graph in graphs() {
+        for (ids, undirected, self_loops, dtype) in [
+            (IdStyle::Dense, true, SelfLoops::Keep, FeatureDtype::F32),
+            (IdStyle::Sparse, false, SelfLoops::Add, FeatureDtype::F16),
+            (IdStyle::Text, true, SelfLoops::Drop, FeatureDtype::Bf16),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let mut source = graph.dump(dir.path(), ids).unwrap();
+            source.columns.weight = Some("weight".into());
+            source.columns.time = Some("ts".into());
+            source.columns.edge_features = vec!["up".into(), "down".into()];
+            source.columns.node_type = Some("kind".into());
+            source.columns.edge_type = (self_loops != SelfLoops::Add).then(|| "etype".into());
+            (source.undirected, source.self_loops, source.feature_dtype) = (undirected, self_loops, dtype);
+            source.duplicates = Duplicates::Keep;
+            let dataset = prepared(&source, &Modulo, &dir.path().join("dataset"));
+            round_trip(&dataset, dir.path(), (ids == IdStyle::Text).then_some(1));
+        }
+    }
+}
+
+#[test]
+fn types_that_are_not_in_the_order_of_their_names_are_numbers() {
+    let graph = graphs().into_iter().find(|graph| graph.name == "multi-edge").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = graph.dump(dir.path(), IdStyle::Dense).unwrap();
+    source.columns.edge_type = Some("etype".into());
+    // The type of added loops is the last, though its name would come first.
+    source.self_loops = SelfLoops::Add;
+    let dataset = prepared(&source, &Modulo, &dir.path().join("dataset"));
+    assert!(!Names::of(&dataset).edge_types);
+    round_trip(&dataset, dir.path(), None);
+    source.self_loops = SelfLoops::Keep;
+    let dataset = prepared(&source, &Modulo, &dir.path().join("dataset"));
+    assert!(Names::of(&dataset).edge_types);
+}
+
+#[test]
+fn a_damaged_dataset_is_refused() {
+    let graph = graphs().into_iter().find(|graph| graph.name == "path").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dataset = prepared(&graph.dump(dir.path(), IdStyle::Dense).unwrap(), &Modulo, &dir.path().join("dataset"));
+    std::fs::remove_file(dir.path().join("dataset/part-00001/nodes.arrow")).unwrap();
+    let error = export(&dataset, &dir.path().join("out"), None, &Silent).unwrap_err();
+    assert_eq!(error.fault(), crate::Fault::Input);
+    assert!(!dir.path().join("out").exists());
+}

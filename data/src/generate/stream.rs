@@ -1,0 +1,153 @@
+//! A table whose rows come as a stream of row groups: encoded on all threads and written by a thread of its own, while the
+//! caller reads on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::SchemaRef;
+use rayon::prelude::*;
+
+use super::table::{GroupFile, Note, window};
+use crate::error::{Error, Result};
+
+/// Row groups that wait for the writer.
+const WAITING: usize = 4;
+
+/// A table under way. Its files are the same bytes whatever the number of threads.
+pub(crate) struct TableStream {
+    name: &'static str,
+    groups: Option<SyncSender<Vec<ArrayRef>>>,
+    writer: Option<JoinHandle<Result<(u64, u64)>>>,
+    given_up: Arc<AtomicBool>,
+}
+
+impl TableStream {
+    pub(super) fn begin(
+        name: &'static str,
+        target: PathBuf,
+        schema: SchemaRef,
+        file_rows: Option<u64>,
+        note: Note,
+    ) -> Result<Self> {
+        if file_rows.is_some() {
+            fs::create_dir(&target).map_err(Error::io(&target, "create"))?;
+        }
+        let (groups, receiver) = sync_channel(WAITING);
+        let given_up = Arc::new(AtomicBool::new(false));
+        let files = Files { target, schema, file_rows, note, given_up: given_up.clone() };
+        let builder = std::thread::Builder::new().name(format!("write {name}"));
+        let writer = builder.spawn(move || files.write(&receiver)).map_err(Error::io(name, "start a thread for"))?;
+        Ok(Self { name, groups: Some(groups), writer: Some(writer), given_up })
+    }
+
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Appends a row group: columns in the schema's order, all of one length.
+    ///
+    /// # Errors
+    /// Whatever has kept the writer from writing an earlier one.
+    pub(crate) fn push(&mut self, columns: Vec<ArrayRef>) -> Result<()> {
+        let sent = self.groups.as_ref().map(|groups| groups.send(columns));
+        match sent {
+            Some(Ok(())) => Ok(()),
+            _ => Err(self.join().err().unwrap_or_else(|| Error::Bug(format!("{} ended early", self.name)))),
+        }
+    }
+
+    /// Waits until all is on disk, and returns rows and bytes.
+    pub(super) fn finish(mut self) -> Result<(u64, u64)> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(u64, u64)> {
+        self.groups = None;
+        match self.writer.take().map(JoinHandle::join) {
+            Some(Ok(result)) => result,
+            _ => Err(Error::Bug(format!("the thread that writes {} panicked", self.name))),
+        }
+    }
+}
+
+impl Drop for TableStream {
+    /// A table that is not finished is not wanted any more.
+    fn drop(&mut self) {
+        if self.writer.is_some() {
+            self.given_up.store(true, Ordering::Relaxed);
+            let _ = self.join();
+        }
+    }
+}
+
+/// Where the row groups go.
+struct Files {
+    target: PathBuf,
+    schema: SchemaRef,
+    file_rows: Option<u64>,
+    note: Note,
+    given_up: Arc<AtomicBool>,
+}
+
+impl Files {
+    fn write(&self, groups: &Receiver<Vec<ArrayRef>>) -> Result<(u64, u64)> {
+        let (mut rows, mut bytes, mut files) = (0, 0, 0);
+        let mut next = groups.recv().ok();
+        while next.is_some() || files == 0 {
+            let path = match self.file_rows {
+                Some(_) => self.target.join(format!("part-{files:05}.parquet")),
+                None => self.target.clone(),
+            };
+            let (in_file, size, begun) = self.write_file(&path, next, groups)?;
+            rows += in_file;
+            bytes += size;
+            files += 1;
+            next = begun.or_else(|| groups.recv().ok());
+        }
+        Ok((rows, bytes))
+    }
+
+    /// Writes row groups until the file is full or there are no more. Returns rows, bytes, and the row group that did not fit.
+    fn write_file(
+        &self,
+        path: &Path,
+        mut next: Option<Vec<ArrayRef>>,
+        groups: &Receiver<Vec<ArrayRef>>,
+    ) -> Result<(u64, u64, Option<Vec<ArrayRef>>)> {
+        let mut file = GroupFile::create(path, &self.schema, &self.note)?;
+        let (encoder, mut appender) = file.halves();
+        let (mut rows, mut written, mut taken) = (0, 0, 0);
+        let length = |columns: &Vec<ArrayRef>| columns.first().map_or(0, |column| column.len() as u64);
+        let full = |taken: u64| self.file_rows.is_some_and(|limit| taken >= limit);
+        while let Some(first) = next.take() {
+            if full(taken) {
+                next = Some(first);
+                break;
+            }
+            taken += length(&first);
+            let mut ready = vec![first];
+            while ready.len() < window() && !full(taken) {
+                let Ok(columns) = groups.try_recv() else { break };
+                taken += length(&columns);
+                ready.push(columns);
+            }
+            if self.given_up.load(Ordering::Relaxed) {
+                break;
+            }
+            let numbered = ready.into_par_iter().enumerate();
+            let encoded: Vec<_> =
+                numbered.map(|(i, columns)| encoder.encode(written + i, &columns)).collect::<Result<_>>()?;
+            for columns in encoded {
+                rows += appender.append(columns)?;
+                written += 1;
+            }
+            next = groups.recv().ok();
+        }
+        Ok((rows, file.close()?, next))
+    }
+}

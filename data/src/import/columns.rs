@@ -1,0 +1,237 @@
+//! Columns of a node table, each a stream with one value for each node: from arrays, from text, or computed.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringArray, StringBuilder};
+use arrow::datatypes::{DataType, Field, Schema};
+
+use super::labels::class;
+use super::npy::Array;
+use super::records::{Records, count, show};
+use crate::dataset::split;
+use crate::error::{Error, Result};
+use crate::generate::stream::TableStream;
+use crate::generate::table::{Output, group_rows};
+use crate::progress::Progress;
+
+/// One column.
+pub(super) trait Column {
+    /// Name and type.
+    fn field(&self) -> Field;
+    /// Raw bytes of a value.
+    fn row_bytes(&self) -> usize {
+        8
+    }
+    /// The next `rows` values. An error when there are fewer.
+    fn take(&mut self, rows: usize) -> Result<ArrayRef>;
+    /// An error when there are more.
+    fn end(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Columns of one schema, and for how many nodes in a row they hold.
+pub(super) struct Section {
+    pub(super) rows: u64,
+    pub(super) columns: Vec<Box<dyn Column>>,
+}
+
+/// Writes a node table: section after section, all of the same schema.
+pub(super) fn write(
+    output: &mut Output,
+    name: &'static str,
+    sections: Vec<Section>,
+    file_rows: Option<u64>,
+    progress: &dyn Progress,
+) -> Result<u64> {
+    let Some(first) = sections.first() else { return Err(Error::Bug("a node table without sections".into())) };
+    let schema = Arc::new(Schema::new(first.columns.iter().map(|column| column.field()).collect::<Vec<_>>()));
+    let group = group_rows(first.columns.iter().map(|column| column.row_bytes()).sum());
+    progress.stage("importing nodes", Some(sections.iter().map(|section| section.rows).sum()), "nodes");
+    let mut table: TableStream = output.stream(name, schema, file_rows)?;
+    for mut section in sections {
+        let mut left = section.rows;
+        while left > 0 {
+            let rows = left.min(group as u64) as usize;
+            table.push(section.columns.iter_mut().map(|column| column.take(rows)).collect::<Result<_>>()?)?;
+            progress.advance(rows as u64);
+            left -= rows as u64;
+        }
+        section.columns.iter_mut().try_for_each(|column| column.end())?;
+    }
+    let rows = output.end(table)?;
+    progress.done();
+    Ok(rows)
+}
+
+/// `from`, `from + 1`, ….
+pub(super) struct Count {
+    pub(super) name: &'static str,
+    pub(super) next: i64,
+}
+
+impl Column for Count {
+    fn field(&self) -> Field {
+        Field::new(self.name, DataType::Int64, false)
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let first = self.next;
+        self.next += rows as i64;
+        Ok(Arc::new(Int64Array::from_iter_values(first..self.next)))
+    }
+}
+
+/// The same string for every node.
+pub(super) struct Constant {
+    pub(super) name: &'static str,
+    pub(super) value: String,
+}
+
+impl Column for Constant {
+    fn field(&self) -> Field {
+        Field::new(self.name, DataType::Utf8, false)
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        Ok(Arc::new(StringArray::from_iter_values(std::iter::repeat_n(&self.value, rows))))
+    }
+}
+
+/// Splits, one byte a node.
+pub(super) struct Splits {
+    pub(super) of: Vec<u8>,
+    pub(super) at: usize,
+}
+
+impl Column for Splits {
+    fn field(&self) -> Field {
+        Field::new("split", DataType::Utf8, false)
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let some = &self.of[self.at..self.at + rows];
+        self.at += rows;
+        Ok(Arc::new(StringArray::from_iter_values(some.iter().map(|&which| split_name(which)))))
+    }
+}
+
+/// The word for a split.
+pub(crate) fn split_name(which: u8) -> &'static str {
+    match which {
+        split::TRAIN => "train",
+        split::VAL => "val",
+        split::TEST => "test",
+        _ => "none",
+    }
+}
+
+/// Integers in a text file, one in each row, under a name; or −1 where there is no file.
+pub(super) struct Ints {
+    pub(super) name: String,
+    pub(super) rows: u64,
+    pub(super) source: Option<Records<'static>>,
+    pub(super) wanted_by: String,
+    pub(super) taken: u64,
+}
+
+impl Column for Ints {
+    fn field(&self) -> Field {
+        Field::new(&self.name, DataType::Int64, false)
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let Some(records) = &mut self.source else { return Ok(Arc::new(Int64Array::from(vec![-1; rows]))) };
+        let mut values = Vec::with_capacity(rows);
+        for _ in 0..rows {
+            next_row(records, self.taken, self.rows, &self.wanted_by)?;
+            let field = records.get(0).unwrap_or_default();
+            let value = class(field);
+            values.push(value.ok_or_else(|| records.wrong(format!("{} {} is no integer", self.name, show(field))))?);
+            self.taken += 1;
+        }
+        Ok(Arc::new(Int64Array::from(values)))
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.wanted_by))
+    }
+}
+
+/// Integers of an array, under a name.
+pub(super) struct ArrayInts {
+    pub(super) name: String,
+    pub(super) array: Array,
+}
+
+impl Column for ArrayInts {
+    fn field(&self) -> Field {
+        Field::new(&self.name, DataType::Int64, false)
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let mut values = Vec::new();
+        self.array.ints(rows, Some(-1), &mut values)?;
+        Ok(Arc::new(Int64Array::from(values)))
+    }
+}
+
+/// What each node was called before it was numbered: a table of numbers, ascending from 0, and names.
+pub(super) struct Names {
+    pub(super) rows: u64,
+    pub(super) source: Option<Records<'static>>,
+    pub(super) wanted_by: String,
+    pub(super) taken: u64,
+}
+
+impl Column for Names {
+    fn field(&self) -> Field {
+        Field::new("original_id", DataType::Utf8, false)
+    }
+
+    fn row_bytes(&self) -> usize {
+        24
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let mut names = StringBuilder::new();
+        for _ in 0..rows {
+            let Some(records) = &mut self.source else {
+                names.append_value("");
+                continue;
+            };
+            next_row(records, self.taken, self.rows, &self.wanted_by)?;
+            if records.int(0, "node number")? != self.taken as i64 {
+                let found = show(records.get(0).unwrap_or_default());
+                let reason = format!(
+                    "node number {found} where {} is next; sort the file, or leave it out (--without mapping)",
+                    self.taken
+                );
+                return Err(records.wrong(reason));
+            }
+            names.append_value(records.text(1)?);
+            self.taken += 1;
+        }
+        Ok(Arc::new(names.finish()))
+    }
+
+    fn end(&mut self) -> Result<()> {
+        self.source.as_mut().map_or(Ok(()), |records| no_more(records, self.rows, &self.wanted_by))
+    }
+}
+
+/// Goes to the next row of a text file that must have one.
+pub(super) fn next_row(records: &mut Records, taken: u64, rows: u64, wanted_by: &str) -> Result<()> {
+    if records.advance()? {
+        return Ok(());
+    }
+    let reason = format!("has {}, but {wanted_by} {rows}; was it cut off?", count(taken as usize, "row"));
+    Err(Error::File { path: records.path().into(), reason })
+}
+
+pub(super) fn no_more(records: &mut Records, rows: u64, wanted_by: &str) -> Result<()> {
+    match records.advance()? {
+        true => Err(records.wrong(format!("a row too many: {wanted_by} {rows}"))),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,159 @@
+//! Labels: classes, values, or a flag for each class, from an array or text.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, FixedSizeListArray, Float32Array, Int64Array};
+use arrow::datatypes::{DataType, Field};
+
+use super::columns::{Column, next_row, no_more};
+use super::npy::{Array, Item};
+use super::records::{Records, count, float, int, show};
+use super::rows::element;
+use crate::error::{Error, Result};
+
+/// What labels are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LabelStyle {
+    /// One class, −1 = none.
+    Class,
+    /// A number.
+    Value,
+    /// A flag for each of so many classes.
+    Flags(usize),
+}
+
+/// Labels: where they come from.
+pub(super) enum LabelSource {
+    Npy(Array),
+    Text(Records<'static>),
+    /// Nodes without label.
+    None,
+}
+
+/// The labels of nodes.
+pub(super) struct Labels {
+    pub(super) style: LabelStyle,
+    pub(super) rows: u64,
+    pub(super) source: LabelSource,
+    pub(super) wanted_by: String,
+    taken: u64,
+}
+
+impl Labels {
+    /// Labels in array `what`. Integers are classes; floats are numbers to predict, or classes too when `classes` says so.
+    pub(super) fn array(array: Array, classes: bool, rows: u64, wanted_by: &str) -> Result<Self> {
+        let (found, width) = array.matrix()?;
+        if found != rows {
+            return Err(array.wrong(format!("has {found} rows, but {wanted_by} {rows}")));
+        }
+        let style = match (width, array.item) {
+            (1, Item::Float(_)) if !classes => LabelStyle::Value,
+            (1, _) => LabelStyle::Class,
+            (width, _) => LabelStyle::Flags(width),
+        };
+        Ok(Self { style, rows, source: LabelSource::Npy(array), wanted_by: wanted_by.into(), taken: 0 })
+    }
+
+    /// Labels in a text file: one column of classes, or a column for each class. `first` stands at its beginning too.
+    pub(super) fn text(
+        mut first: Records<'static>,
+        source: Records<'static>,
+        rows: u64,
+        wanted_by: &str,
+    ) -> Result<Self> {
+        let width = if first.advance()? { first.len() } else { 1 };
+        let style = if width == 1 { LabelStyle::Class } else { LabelStyle::Flags(width) };
+        Ok(Self { style, rows, source: LabelSource::Text(source), wanted_by: wanted_by.into(), taken: 0 })
+    }
+
+    /// No labels at all, in the style of others.
+    pub(super) fn none(style: LabelStyle, rows: u64) -> Self {
+        Self { style, rows, source: LabelSource::None, wanted_by: String::new(), taken: 0 }
+    }
+
+    fn ints(&mut self, items: usize, width: usize) -> Result<Vec<i64>> {
+        let mut into = Vec::with_capacity(items);
+        match &mut self.source {
+            LabelSource::Npy(array) => array.ints(items, Some(-1), &mut into)?,
+            LabelSource::None => into.resize(items, if width == 1 { -1 } else { 0 }),
+            LabelSource::Text(records) => {
+                while into.len() < items {
+                    next_row(records, self.taken, self.rows, &self.wanted_by)?;
+                    for i in 0..width {
+                        let field = records.get(i).unwrap_or_default();
+                        let wrong = || records.wrong(format!("label {} is no class", show(field)));
+                        into.push(class(field).ok_or_else(wrong)?);
+                    }
+                    if records.len() != width {
+                        return Err(records
+                            .wrong(format!("{}, but the rows before have {width}", count(records.len(), "label"))));
+                    }
+                    self.taken += 1;
+                }
+            }
+        }
+        Ok(into)
+    }
+}
+
+/// A class as people write it: an integer, also as `3.0`; nothing or NaN is none.
+pub(super) fn class(field: &[u8]) -> Option<i64> {
+    if field.is_empty() {
+        return Some(-1);
+    }
+    int(field).or_else(|| match float(field)? {
+        value if value.is_nan() => Some(-1),
+        value if value.fract() == 0.0 && value.abs() < 1e7 => Some(value as i64),
+        _ => None,
+    })
+}
+
+impl Column for Labels {
+    fn field(&self) -> Field {
+        let data_type = match self.style {
+            LabelStyle::Class => DataType::Int64,
+            LabelStyle::Value => DataType::Float32,
+            LabelStyle::Flags(width) => DataType::FixedSizeList(element(DataType::Boolean), width as i32),
+        };
+        Field::new("label", data_type, false)
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        match self.style {
+            LabelStyle::Class => Ok(Arc::new(Int64Array::from(self.ints(rows, 1)?))),
+            LabelStyle::Value => {
+                let mut values = Vec::new();
+                if let LabelSource::Npy(array) = &mut self.source {
+                    array.floats(rows, &mut values)?;
+                }
+                Ok(Arc::new(Float32Array::from(values)))
+            }
+            LabelStyle::Flags(width) => {
+                let flags = self.ints(rows * width, width)?;
+                if let Some(&other) = flags.iter().find(|&&flag| !(0..=1).contains(&flag)) {
+                    let reason = format!("{other} among labels of {width} columns, which have to be 0 or 1");
+                    return Err(match &self.source {
+                        LabelSource::Npy(array) => array.wrong(format!("has {reason}")),
+                        LabelSource::Text(records) => records.wrong(format!("at or before this line: {reason}")),
+                        LabelSource::None => Error::Bug(reason),
+                    });
+                }
+                flag_lists(flags.into_iter().map(|flag| flag == 1), width)
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match &mut self.source {
+            LabelSource::Text(records) => no_more(records, self.rows, &self.wanted_by),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A list column of rows of `width` flags.
+pub(crate) fn flag_lists(flags: impl Iterator<Item = bool>, width: usize) -> Result<ArrayRef> {
+    let flags: BooleanArray = flags.map(Some).collect();
+    let list = FixedSizeListArray::try_new(element(DataType::Boolean), width as i32, Arc::new(flags), None);
+    Ok(Arc::new(list.map_err(|e| Error::Bug(e.to_string()))?))
+}

@@ -1,0 +1,170 @@
+//! Features: rows of numbers from an array, a sparse matrix or text.
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::{DataType, Field};
+
+use super::archive::Npz;
+use super::columns::{Column, next_row, no_more};
+use super::npy::Array;
+use super::records::{Records, count};
+use super::rows::{element, matrix};
+use crate::error::Result;
+
+/// Rows of numbers: where they come from.
+pub(super) enum Source {
+    Npy(Array),
+    Text(Records<'static>),
+    /// A sparse matrix by rows.
+    Sparse(Box<Sparse>),
+    /// Nothing but zeros.
+    Zeros,
+}
+
+/// A sparse matrix by rows, as SciPy stores it.
+pub(super) struct Sparse {
+    starts: Array,
+    indices: Array,
+    values: Array,
+    last: i64,
+}
+
+/// Rows of `width` numbers.
+pub(super) struct Matrix {
+    pub(super) name: &'static str,
+    pub(super) width: usize,
+    pub(super) rows: u64,
+    pub(super) source: Source,
+    /// What says how many rows there should be, for messages.
+    pub(super) wanted_by: String,
+    taken: u64,
+}
+
+impl Matrix {
+    pub(super) fn new(name: &'static str, width: usize, rows: u64, source: Source, wanted_by: &str) -> Self {
+        Self { name, width, rows, source, wanted_by: wanted_by.into(), taken: 0 }
+    }
+
+    /// The features in array `what`: dense, or a sparse matrix by rows.
+    pub(super) fn open(name: &'static str, what: &str, rows: u64, wanted_by: &str) -> Result<Self> {
+        if let Some(sparse) = what.ends_with(".npz").then(|| Npz::open(what.as_ref())).transpose()?
+            && sparse.has("indptr")
+        {
+            return Self::sparse(name, &sparse, "", rows, wanted_by);
+        }
+        Self::dense(name, Array::open(what)?, rows, wanted_by)
+    }
+
+    pub(super) fn dense(name: &'static str, array: Array, rows: u64, wanted_by: &str) -> Result<Self> {
+        let (found, width) = array.matrix()?;
+        if found != rows {
+            return Err(array.wrong(format!("has {found} rows, but {wanted_by} {rows}")));
+        }
+        if width == 0 {
+            return Err(array.wrong("has rows of no numbers; leave it out"));
+        }
+        Ok(Self::new(name, width, rows, Source::Npy(array), wanted_by))
+    }
+
+    /// The sparse matrix whose arrays' names begin with `prefix`.
+    pub(super) fn sparse(name: &'static str, npz: &Npz, prefix: &str, rows: u64, wanted_by: &str) -> Result<Self> {
+        let array = |name: &str| npz.array(&format!("{prefix}{name}"));
+        let by_rows = !npz.has(&format!("{prefix}format")) || array("format")?.string()? == "csr";
+        let shape = array("shape")?.all_ints()?;
+        let &[found, width] = &shape[..] else { return Err(npz.fail(format!("a matrix of shape {shape:?}"))) };
+        if !by_rows {
+            return Err(npz.fail("features have to be a matrix by rows: save tocsr() of it"));
+        }
+        if found as u64 != rows || !(1..=1 << 24).contains(&width) {
+            return Err(npz.fail(format!("the features have shape {shape:?}, but {wanted_by} {rows}")));
+        }
+        let mut starts = array("indptr")?;
+        if starts.len() != rows + 1 {
+            return Err(starts.wrong(format!("has {} items; {} rows take {}", starts.len(), rows, rows + 1)));
+        }
+        let mut first = Vec::new();
+        starts.ints(1, None, &mut first)?;
+        let sparse = Sparse { starts, indices: array("indices")?, values: array("data")?, last: first[0] };
+        Ok(Self::new(name, width as usize, rows, Source::Sparse(Box::new(sparse)), wanted_by))
+    }
+
+    /// A text file of rows, whose first row tells the width.
+    pub(super) fn text(
+        name: &'static str,
+        mut records: Records<'static>,
+        reopen: Records<'static>,
+        rows: u64,
+        by: &str,
+    ) -> Result<Self> {
+        let width = if records.advance()? { records.len() } else { 1 };
+        Ok(Self::new(name, width, rows, Source::Text(reopen), by))
+    }
+
+    /// The next `rows` rows, one after the other.
+    pub(super) fn values(&mut self, rows: usize) -> Result<Vec<f32>> {
+        let mut into = Vec::with_capacity(rows * self.width);
+        match &mut self.source {
+            Source::Npy(array) => array.floats(rows * self.width, &mut into)?,
+            Source::Zeros => into.resize(rows * self.width, 0.0),
+            Source::Sparse(sparse) => {
+                into.resize(rows * self.width, 0.0);
+                sparse.rows(rows, self.width, &mut into)?;
+            }
+            Source::Text(records) => {
+                for _ in 0..rows {
+                    next_row(records, self.taken, self.rows, &self.wanted_by)?;
+                    if records.len() != self.width {
+                        let found = count(records.len(), "number");
+                        return Err(records.wrong(format!("{found}, but the rows before have {}", self.width)));
+                    }
+                    for i in 0..self.width {
+                        into.push(records.float(i, "feature")?);
+                    }
+                    self.taken += 1;
+                }
+            }
+        }
+        Ok(into)
+    }
+}
+
+impl Column for Matrix {
+    fn field(&self) -> Field {
+        Field::new(self.name, DataType::FixedSizeList(element(DataType::Float32), self.width as i32), false)
+    }
+
+    fn row_bytes(&self) -> usize {
+        4 * self.width
+    }
+
+    fn take(&mut self, rows: usize) -> Result<ArrayRef> {
+        let values = self.values(rows)?;
+        matrix(values, self.width)
+    }
+
+    fn end(&mut self) -> Result<()> {
+        match &mut self.source {
+            Source::Text(records) => no_more(records, self.rows, &self.wanted_by),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Sparse {
+    fn rows(&mut self, rows: usize, width: usize, into: &mut [f32]) -> Result<()> {
+        let (mut ends, mut columns, mut values) = (Vec::new(), Vec::new(), Vec::new());
+        self.starts.ints(rows, None, &mut ends)?;
+        for (row, &end) in ends.iter().enumerate() {
+            let some = usize::try_from(end - self.last).map_err(|_| self.starts.wrong("decreases"))?;
+            self.indices.ints(some, None, &mut columns)?;
+            self.values.floats(some, &mut values)?;
+            for (&column, &value) in columns.iter().zip(&values) {
+                let column = usize::try_from(column).ok().filter(|&column| column < width);
+                let column = column.ok_or_else(|| self.indices.wrong(format!("names columns beyond {width}")))?;
+                // SciPy lets an entry stand twice, for the sum of both.
+                into[row * width + column] += value;
+            }
+            self.last = end;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,61 @@
+//! The split of an OGB download: `split/<how>/{train,valid,test}.csv.gz`, lists of node numbers.
+
+use std::path::{Path, PathBuf};
+
+use super::ogb::{find, missing};
+use super::records::{Delimiter, Records};
+use super::{Import, OgbPart};
+use crate::dataset::split;
+use crate::error::{Error, Result};
+
+/// The folder of the split that is wanted; `None` when none is.
+pub(super) fn folder(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
+    if import.without.contains(&OgbPart::Split) {
+        return Ok(None);
+    }
+    let splits = dir.join("split");
+    if !splits.is_dir() {
+        return Err(missing(dir, "split/", "the folder with train, valid and test nodes", Some("split")));
+    }
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&splits).map_err(Error::io(&splits, "list"))? {
+        let path = entry.map_err(Error::io(&splits, "list"))?.path();
+        if path.is_dir() {
+            names.push(path.file_name().unwrap_or_default().to_string_lossy().into_owned());
+        }
+    }
+    names.sort();
+    let fail = |reason: String| Err(Error::File { path: splits.clone(), reason });
+    match (&import.ogb_split, &names[..]) {
+        (Some(wanted), _) if names.contains(wanted) => Ok(Some(splits.join(wanted))),
+        (Some(wanted), _) => fail(format!("no split \"{wanted}\" in it; it has {}", names.join(", "))),
+        (None, [only]) => Ok(Some(splits.join(only))),
+        (None, []) => fail("no folder in it; fetch the download again, or go without a split (--without split)".into()),
+        (None, _) => fail(format!("several splits in it ({}); choose one with --ogb-split", names.join(", "))),
+    }
+}
+
+/// The split of each of `nodes` nodes.
+pub(super) fn read(folder: &Path, nodes: u64) -> Result<Vec<u8>> {
+    let mut of = vec![split::NONE; nodes as usize];
+    for (name, which) in [("train", split::TRAIN), ("valid", split::VAL), ("test", split::TEST)] {
+        let Some(path) = find(folder, name) else {
+            if folder.join("split_dict.pt").exists() {
+                let reason = "the split is a PyTorch file; save train, valid and test as text (.csv.gz) beside it";
+                return Err(Error::File { path: folder.join("split_dict.pt"), reason: reason.into() });
+            }
+            return Err(missing(folder, &format!("{name}.csv.gz"), "a part of the split", Some("split")));
+        };
+        let mut records = Records::open(&path, Delimiter::Char(b','), None)?;
+        while records.advance()? {
+            let node = records.int(0, "node")?;
+            let place = usize::try_from(node).ok().and_then(|node| of.get_mut(node));
+            let place = place.ok_or_else(|| records.wrong(format!("node {node}, but there are {nodes} nodes")))?;
+            if *place != split::NONE {
+                return Err(records.wrong(format!("node {node} stands in the split already")));
+            }
+            *place = which;
+        }
+    }
+    Ok(of)
+}

@@ -1,0 +1,99 @@
+//! The pipeline file that goes with a dump.
+
+use std::fmt::Write;
+
+use super::PIPELINE;
+use crate::error::{Error, Result};
+use crate::generate::table::Output;
+
+/// What a pipeline file has to say about a dump.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Recipe {
+    /// First line, a comment.
+    pub(crate) title: String,
+    pub(crate) undirected: bool,
+    /// Several edges between the same two nodes are all meant.
+    pub(crate) keep_duplicates: bool,
+    /// Values per node.
+    pub(crate) features: usize,
+    pub(crate) feature_dtype: &'static str,
+    /// Whether there are labels, and whether they can be learnt as classes.
+    pub(crate) label: Option<bool>,
+    pub(crate) num_classes: Option<u32>,
+    pub(crate) split: bool,
+    pub(crate) node_type: bool,
+    pub(crate) weight: bool,
+    pub(crate) edge_type: bool,
+    pub(crate) time: bool,
+    pub(crate) edge_features: bool,
+    /// Lines of `[partition]`.
+    pub(crate) partition: Vec<String>,
+}
+
+impl Recipe {
+    pub(crate) fn text(&self) -> String {
+        let mut text = format!("# {}\n#\n#     gnnflow prepare {PIPELINE}\n\n[graph]\n", self.title);
+        let mut line = |line: &str| {
+            text.push_str(line);
+            text.push('\n');
+        };
+        line("nodes = \"nodes.parquet\"");
+        line("edges = \"edges.parquet\"");
+        line(match self.undirected {
+            true => "undirected = true                   # every edge stands once, and counts both ways",
+            false => "undirected = false",
+        });
+        if self.keep_duplicates {
+            line("duplicates = \"keep\"");
+        }
+        if !matches!(self.feature_dtype, "" | "f32") {
+            line(&format!("feature_dtype = \"{}\"", self.feature_dtype));
+        }
+        if let Some(classes) = self.num_classes {
+            line(&format!("num_classes = {classes}"));
+        }
+        if self.label.is_some() && !self.split {
+            line("split_fractions = [0.6, 0.2, 0.2]   # the data has no split of its own");
+        }
+        line("\n[graph.columns]\nid = \"node_id\"");
+        let columns = [
+            (self.features > 0, "features"),
+            (self.label.is_some(), "label"),
+            (self.split, "split"),
+            (self.node_type, "node_type"),
+            (true, "src"),
+            (true, "dst"),
+            (self.weight, "weight"),
+            (self.edge_type, "edge_type"),
+            (self.time, "time"),
+            (self.edge_features, "edge_features"),
+        ];
+        columns.iter().filter(|(there, _)| *there).for_each(|(_, name)| line(&format!("{name} = \"{name}\"")));
+        line("\n[partition]");
+        match &self.partition[..] {
+            [] => line("parts = 1"),
+            lines => lines.iter().for_each(|other| line(other)),
+        }
+        if self.label == Some(true) && self.features > 0 {
+            line("\n[model]\nkind = \"sage\"\nlayers = 2\nhidden = 128\n\n[train]\nepochs = 10");
+        }
+        text
+    }
+}
+
+/// Writes the pipeline file. One that is there and says something else is kept under another name; returns a note of that.
+pub(super) fn write(output: &mut Output, recipe: &Recipe) -> Result<Option<String>> {
+    let text = recipe.text();
+    let place = output.place(PIPELINE);
+    let before = std::fs::read_to_string(&place).ok().filter(|before| *before != text);
+    let mut note = None;
+    if before.is_some() {
+        let old = place.with_extension("toml.old");
+        std::fs::copy(&place, &old).map_err(Error::io(&old, "write"))?;
+        let mut said = String::new();
+        let _ = write!(said, "{}: the pipeline file that was there before", old.display());
+        note = Some(said);
+    }
+    output.text(PIPELINE, &text)?;
+    Ok(note)
+}

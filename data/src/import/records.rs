@@ -1,0 +1,278 @@
+//! Lines cut into fields: at runs of blanks, or at a delimiter, with quotes.
+
+use std::ops::Range;
+use std::path::Path;
+use std::str::FromStr;
+
+use super::input::Lines;
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// What stands between two fields of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delimiter {
+    /// One or more blanks or tabs.
+    Blanks,
+    /// This character. Fields may stand in double quotes, in which it means nothing.
+    Char(u8),
+}
+
+impl FromStr for Delimiter {
+    type Err = String;
+
+    /// `blanks`, `tab`, `comma`, `semicolon`, `pipe`, or the character itself.
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text {
+            "blanks" | "blank" | "space" | " " => Ok(Self::Blanks),
+            "tab" | "\\t" => Ok(Self::Char(b'\t')),
+            "comma" => Ok(Self::Char(b',')),
+            "semicolon" => Ok(Self::Char(b';')),
+            "pipe" => Ok(Self::Char(b'|')),
+            _ => match text.as_bytes() {
+                &[byte] if byte.is_ascii() && !byte.is_ascii_alphanumeric() && byte != b'"' => Ok(Self::Char(byte)),
+                _ => Err("must be blanks, tab, comma, semicolon, pipe, or one other character".into()),
+            },
+        }
+    }
+}
+
+/// The records of a text file: its lines but empty ones and comments (`#` or `%` at the beginning).
+pub(super) struct Records<'a> {
+    lines: Lines<'a>,
+    delimiter: Delimiter,
+    /// What the fields point into: the line, or what is left of it without quotes.
+    text: Vec<u8>,
+    fields: Vec<Range<usize>>,
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn open(path: &Path, delimiter: Delimiter, progress: Option<&'a dyn Progress>) -> Result<Self> {
+        Ok(Self { lines: Lines::open(path, progress)?, delimiter, text: Vec::new(), fields: Vec::new() })
+    }
+
+    /// Goes to the next record; `false` at the end.
+    pub(super) fn advance(&mut self) -> Result<bool> {
+        loop {
+            if !self.lines.advance()? {
+                return Ok(false);
+            }
+            if !is_comment(self.lines.line()) {
+                self.split()?;
+                return Ok(true);
+            }
+        }
+    }
+
+    fn split(&mut self) -> Result<()> {
+        self.fields.clear();
+        self.text.clear();
+        let Delimiter::Char(delimiter) = self.delimiter else {
+            self.text.extend_from_slice(self.lines.line());
+            let mut start = None;
+            for (i, byte) in self.text.iter().enumerate() {
+                match (byte.is_ascii_whitespace(), start) {
+                    (false, None) => start = Some(i),
+                    (true, Some(from)) => {
+                        self.fields.push(from..i);
+                        start = None;
+                    }
+                    _ => {}
+                }
+            }
+            self.fields.extend(start.map(|from| from..self.text.len()));
+            return Ok(());
+        };
+        if !self.lines.line().contains(&b'"') {
+            self.text.extend_from_slice(self.lines.line());
+            let mut start = 0;
+            for (i, _) in self.text.iter().enumerate().filter(|&(_, &byte)| byte == delimiter) {
+                self.fields.push(start..i);
+                start = i + 1;
+            }
+            self.fields.push(start..self.text.len());
+            return Ok(());
+        }
+        self.split_quoted(delimiter)
+    }
+
+    /// As RFC 4180 has it: a quoted field may hold delimiters, ends of lines, and quotes that are doubled.
+    fn split_quoted(&mut self, delimiter: u8) -> Result<()> {
+        let begun = self.lines.number();
+        let (mut at, mut start) = (0, 0);
+        let mut quoted = false;
+        loop {
+            let line = self.lines.line();
+            match (line.get(at), quoted) {
+                (Some(b'"'), true) if line.get(at + 1) == Some(&b'"') => {
+                    self.text.push(b'"');
+                    at += 1;
+                }
+                (Some(b'"'), true) => quoted = false,
+                (Some(b'"'), false) if self.text.len() == start => quoted = true,
+                (Some(&byte), false) if byte == delimiter => {
+                    self.fields.push(start..self.text.len());
+                    start = self.text.len();
+                }
+                (Some(&byte), _) => self.text.push(byte),
+                (None, true) => {
+                    self.text.push(b'\n');
+                    if !self.lines.append()? {
+                        let reason = "a quote that is not closed before the end of the file".into();
+                        return Err(Error::Line { path: self.lines.path().into(), line: begun, reason });
+                    }
+                    continue;
+                }
+                (None, false) => {
+                    self.fields.push(start..self.text.len());
+                    return Ok(());
+                }
+            }
+            at += 1;
+        }
+    }
+
+    /// Number of fields.
+    pub(super) fn len(&self) -> usize {
+        self.fields.len()
+    }
+
+    /// Field `i`, without blanks around it; `None` when there are fewer.
+    #[inline]
+    pub(super) fn get(&self, i: usize) -> Option<&[u8]> {
+        self.fields.get(i).map(|field| self.text[field.clone()].trim_ascii())
+    }
+
+    /// Field `i` as text.
+    pub(super) fn text(&self, i: usize) -> Result<&str> {
+        let field = self.needed(i)?;
+        std::str::from_utf8(field).map_err(|_| self.wrong(format!("field {} is no UTF-8 text", i + 1)))
+    }
+
+    /// Field `i` as an integer.
+    #[inline]
+    pub(super) fn int(&self, i: usize, what: &str) -> Result<i64> {
+        let field = self.needed(i)?;
+        int(field).ok_or_else(|| self.wrong(format!("{what} {} is no integer", show(field))))
+    }
+
+    /// Field `i` as a finite number.
+    #[inline]
+    pub(super) fn float(&self, i: usize, what: &str) -> Result<f32> {
+        let field = self.needed(i)?;
+        let value = float(field).ok_or_else(|| self.wrong(format!("{what} {} is no number", show(field))))?;
+        match value.is_finite() {
+            true => Ok(value),
+            false => {
+                Err(self.wrong(format!("{what} {} is not a finite number; fill in or drop such rows", show(field))))
+            }
+        }
+    }
+
+    #[inline]
+    fn needed(&self, i: usize) -> Result<&[u8]> {
+        self.get(i).ok_or_else(|| {
+            let hint = if self.len() == 1 { "; is the delimiter right (--delimiter)?" } else { "" };
+            self.wrong(format!("{} where field {} is wanted{hint}", count(self.len(), "field"), i + 1))
+        })
+    }
+
+    /// The file.
+    pub(super) fn path(&self) -> &Path {
+        self.lines.path()
+    }
+
+    /// That something is wrong with this record.
+    pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
+        self.lines.wrong(reason)
+    }
+}
+
+/// Whether a line carries no record.
+pub(super) fn is_comment(line: &[u8]) -> bool {
+    matches!(line.trim_ascii_start().first(), None | Some(b'#' | b'%'))
+}
+
+/// A field for a message.
+pub(super) fn show(field: &[u8]) -> String {
+    let text: String = String::from_utf8_lossy(field).chars().take(40).collect();
+    format!("{text:?}")
+}
+
+/// "1 field", "2 fields".
+pub(super) fn count(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+/// A decimal integer, all of `field`.
+#[inline]
+pub(super) fn int(field: &[u8]) -> Option<i64> {
+    let (negative, digits) = match field {
+        [b'-', rest @ ..] => (true, rest),
+        [b'+', rest @ ..] => (false, rest),
+        _ => (false, field),
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut value: i64 = 0;
+    for byte in digits {
+        let digit = byte.wrapping_sub(b'0');
+        if digit > 9 {
+            return None;
+        }
+        // Towards the negative side, which reaches one further.
+        value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
+    }
+    if negative { Some(value) } else { value.checked_neg() }
+}
+
+/// A decimal number, all of `field`. NaN and infinities are read as such.
+#[inline]
+pub(super) fn float(field: &[u8]) -> Option<f32> {
+    std::str::from_utf8(field).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str, delimiter: Delimiter) -> Result<Vec<Vec<String>>> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, text).unwrap();
+        let mut records = Records::open(&path, delimiter, None)?;
+        let mut rows = Vec::new();
+        while records.advance()? {
+            rows.push((0..records.len()).map(|i| records.text(i).unwrap().to_string()).collect());
+        }
+        Ok(rows)
+    }
+
+    #[test]
+    fn fields_by_blanks_and_by_delimiters() {
+        let blanks = all("# c\n 1\t 2 \r\n\n% d\n3 4 5", Delimiter::Blanks).unwrap();
+        assert_eq!(blanks, [vec!["1", "2"], vec!["3", "4", "5"]]);
+        let commas = all("a,,c\n\"x,y\",\"say \"\"so\"\"\",\n\"two\nlines\",1\n", Delimiter::Char(b',')).unwrap();
+        assert_eq!(commas, [vec!["a", "", "c"], vec!["x,y", "say \"so\"", ""], vec!["two\nlines", "1"]]);
+        let open = all("a,b\n\"x,y\n1,2\n", Delimiter::Char(b',')).unwrap_err();
+        assert!(open.to_string().ends_with("f:2: a quote that is not closed before the end of the file"), "{open}");
+    }
+
+    #[test]
+    fn integers_are_what_the_library_reads() {
+        for text in [
+            "0",
+            "-0",
+            "+7",
+            "12a",
+            "",
+            "-",
+            "9223372036854775807",
+            "9223372036854775808",
+            "-9223372036854775808",
+            "1.0",
+        ] {
+            assert_eq!(int(text.as_bytes()), text.parse().ok(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Rows that become a table: buffered by columns, handed on by row groups.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int64Array, StringBuilder};
+use arrow::datatypes::{DataType, Field, Schema};
+
+use crate::dataset::IdKind;
+use crate::error::{Error, Result};
+use crate::generate::stream::TableStream;
+use crate::generate::table::{Output, group_rows};
+
+/// The values of one column, waiting.
+pub(super) enum Buffer {
+    Int(Vec<i64>),
+    Float(Vec<f32>),
+    Text(StringBuilder),
+    /// Rows of so many values.
+    Matrix(Vec<f32>, usize),
+}
+
+impl Buffer {
+    pub(super) fn int() -> Self {
+        Self::Int(Vec::new())
+    }
+
+    pub(super) fn float() -> Self {
+        Self::Float(Vec::new())
+    }
+
+    pub(super) fn text() -> Self {
+        Self::Text(StringBuilder::new())
+    }
+
+    pub(super) fn matrix(width: usize) -> Self {
+        Self::Matrix(Vec::new(), width)
+    }
+
+    pub(super) fn ids(kind: IdKind) -> Self {
+        match kind {
+            IdKind::Int => Self::int(),
+            IdKind::Text => Self::text(),
+        }
+    }
+
+    fn data_type(&self) -> DataType {
+        match self {
+            Self::Int(_) => DataType::Int64,
+            Self::Float(_) => DataType::Float32,
+            Self::Text(_) => DataType::Utf8,
+            Self::Matrix(_, width) => DataType::FixedSizeList(element(DataType::Float32), *width as i32),
+        }
+    }
+
+    fn row_bytes(&self) -> usize {
+        match self {
+            Self::Int(_) => 8,
+            Self::Float(_) => 4,
+            Self::Text(_) => 24,
+            Self::Matrix(_, width) => 4 * width,
+        }
+    }
+
+    fn take(&mut self) -> Result<ArrayRef> {
+        Ok(match self {
+            Self::Int(values) => Arc::new(Int64Array::from(std::mem::take(values))),
+            Self::Float(values) => Arc::new(Float32Array::from(std::mem::take(values))),
+            Self::Text(values) => Arc::new(values.finish()),
+            Self::Matrix(values, width) => matrix(std::mem::take(values), *width)?,
+        })
+    }
+}
+
+/// The items of a list column, as Parquet files name them.
+pub(crate) fn element(item: DataType) -> Arc<Field> {
+    Arc::new(Field::new("element", item, false))
+}
+
+/// A list column of rows of `width` values.
+pub(crate) fn matrix(values: Vec<f32>, width: usize) -> Result<ArrayRef> {
+    let list = FixedSizeListArray::try_new(
+        element(DataType::Float32),
+        width as i32,
+        Arc::new(Float32Array::from(values)),
+        None,
+    );
+    Ok(Arc::new(list.map_err(|e| Error::Bug(e.to_string()))?))
+}
+
+/// A table under way, row by row.
+pub(super) struct Rows {
+    table: TableStream,
+    buffers: Vec<Buffer>,
+    waiting: usize,
+    group: usize,
+}
+
+impl Rows {
+    /// Begins table `name` with these columns.
+    pub(super) fn begin(
+        output: &Output,
+        name: &'static str,
+        columns: Vec<(String, Buffer)>,
+        file_rows: Option<u64>,
+    ) -> Result<Self> {
+        let field = |(name, buffer): &(String, Buffer)| Field::new(name, buffer.data_type(), false);
+        let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
+        let group = group_rows(columns.iter().map(|(_, buffer)| buffer.row_bytes()).sum());
+        let table = output.stream(name, schema, file_rows)?;
+        Ok(Self { table, buffers: columns.into_iter().map(|(_, buffer)| buffer).collect(), waiting: 0, group })
+    }
+
+    /// Rows until the row group is full; at least one.
+    pub(super) fn room(&self) -> usize {
+        self.group - self.waiting
+    }
+
+    #[inline]
+    pub(super) fn int(&mut self, column: usize, value: i64) {
+        if let Buffer::Int(values) = &mut self.buffers[column] {
+            values.push(value);
+        }
+    }
+
+    pub(super) fn ints(&mut self, column: usize, more: impl IntoIterator<Item = i64>) {
+        if let Buffer::Int(values) = &mut self.buffers[column] {
+            values.extend(more);
+        }
+    }
+
+    /// One value of a column of numbers, or of a row of a list column.
+    #[inline]
+    pub(super) fn float(&mut self, column: usize, value: f32) {
+        if let Buffer::Float(values) | Buffer::Matrix(values, _) = &mut self.buffers[column] {
+            values.push(value);
+        }
+    }
+
+    pub(super) fn floats(&mut self, column: usize, more: &[f32]) {
+        if let Buffer::Float(values) | Buffer::Matrix(values, _) = &mut self.buffers[column] {
+            values.extend_from_slice(more);
+        }
+    }
+
+    pub(super) fn text(&mut self, column: usize, value: &str) {
+        if let Buffer::Text(values) = &mut self.buffers[column] {
+            values.append_value(value);
+        }
+    }
+
+    /// So many rows are complete, at most [`room`](Rows::room).
+    #[inline]
+    pub(super) fn end_rows(&mut self, rows: usize) -> Result<()> {
+        self.waiting += rows;
+        if self.waiting >= self.group { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let columns = self.buffers.iter_mut().map(Buffer::take).collect::<Result<_>>()?;
+        self.waiting = 0;
+        self.table.push(columns)
+    }
+
+    /// Ends the table and returns its number of rows.
+    pub(super) fn finish(mut self, output: &mut Output) -> Result<u64> {
+        if self.waiting > 0 {
+            self.flush()?;
+        }
+        output.end(self.table)
+    }
+}

@@ -1,0 +1,82 @@
+//! Sparse matrices that SciPy has saved (`tests/fixtures/make.py`).
+
+use super::*;
+
+/// What `make.py` made.
+const ROWS: [&str; 5] = ["0 1 2.5", "0 3 1", "1 2 -1", "3 0 0.25", "3 3 4"];
+
+fn import(place: &Place, name: &str) -> Import {
+    Import::new([fixture(name)], place.path("out"))
+}
+
+fn arrays(features: Option<&str>, labels: Option<&str>, split: Option<&str>) -> NodeArrays {
+    let path = |name: &str| fixture(name).to_str().unwrap().to_string();
+    NodeArrays { features: features.map(path), labels: labels.map(path), split: split.map(path) }
+}
+
+#[test]
+fn all_formats_give_the_same_edges() {
+    let place = Place::new();
+    for name in ["csr.npz", "csc-stored.npz", "coo.npz", "benchmark.npz"] {
+        let imported = good(&import(&place, name));
+        assert_eq!((imported.nodes, imported.edges), (5, 5), "{name}");
+        let mut found = edges(&place.path("out"), &["weight"]);
+        found.sort();
+        assert_eq!(found, ROWS, "{name}");
+        assert_eq!(nodes(&place.path("out"), &[]).len(), 5);
+    }
+    let imported = good(&import(&place, "ones.npz"));
+    assert!(!std::fs::read_to_string(imported.pipeline_path).unwrap().contains("weight"));
+    assert_eq!(edges(&place.path("out"), &[]), ROWS.map(|row| row.rsplit_once(' ').unwrap().0));
+    // The archive of benchmarks brings features and labels.
+    assert_eq!(good(&import(&place, "benchmark.npz")).features, 3);
+    assert_eq!(nodes(&place.path("out"), &["label"]), ["0 1", "1 0", "2 -1", "3 2", "4 1"]);
+}
+
+#[test]
+fn features_labels_and_split_from_arrays() {
+    let place = Place::new();
+    for features in ["features-f2.npy", "features-f8-big-endian.npy", "features-sparse.npz"] {
+        let arrays = arrays(Some(features), Some("labels.npy"), Some("more.npz:split"));
+        assert_eq!(good(&Import { arrays, ..import(&place, "csr.npz") }).features, 3);
+        let wanted =
+            ["0 0 0.5 1 1 train", "1 1.5 2 2.5 0 train", "2 3 3.5 4 -1 val", "3 4.5 5 5.5 2 test", "4 6 6.5 7 1 none"];
+        assert_eq!(nodes(&place.path("out"), &["features", "label", "split"]), wanted, "{features}");
+    }
+    for (labels, wanted) in [("more.npz:flags", ["1 0 0 0", "0 1 0 0"]), ("more.npz:value", ["0.5", "1"])] {
+        good(&Import { arrays: arrays(None, Some(labels), None), ..import(&place, "csr.npz") });
+        assert_eq!(column(&place.path("out/nodes.parquet"), "label")[..2], wanted);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let place = Place::new();
+    bad(&import(&place, "bsr.npz"), "a matrix in format \"bsr\"; save tocsr() of it");
+    bad(&import(&place, "oblong.npz"), "its matrix has shape [2, 3]; that of a graph is square");
+    bad(&import(&place, "more.npz"), "no array \"shape\"");
+    let with =
+        |features, labels, split| Import { arrays: arrays(features, labels, split), ..import(&place, "csr.npz") };
+    bad(&with(Some("features-fortran.npy"), None, None), "features-fortran.npy: is in Fortran order, column by column");
+    bad(&with(Some("features-complex.npy"), None, None), "holds items of type <c8, which cannot be imported");
+    bad(&with(Some("more.npz"), None, None), "name one of its arrays, as in");
+    bad(&with(Some("more.npz:flag"), None, None), "no array \"flag\"; did you mean \"flags\"? it has \"label\"");
+    bad(&with(None, None, Some("labels.npy")), "has -1: must be 0 none, 1 train, 2 validation or 3 test");
+    bad(&with(None, Some("features-sparse.npz:data"), None), "has 14 rows, but the matrix has 5");
+
+    let whole = std::fs::read(fixture("csc-stored.npz")).unwrap();
+    std::fs::write(place.path("cut.npz"), &whole[..whole.len() / 2]).unwrap();
+    bad(&place.import("cut.npz"), "cut.npz: is no whole .npz archive");
+    let mut broken = std::fs::read(fixture("csr.npz")).unwrap();
+    let data = broken.windows(11).position(|bytes| bytes == b"indices.npy").unwrap() + 40;
+    broken[data..data + 8].fill(0x5a);
+    std::fs::write(place.path("broken.npz"), &broken).unwrap();
+    bad(&place.import("broken.npz"), "broken.npz: damaged zip data");
+    let labels = std::fs::read(fixture("labels.npy")).unwrap();
+    std::fs::write(place.path("short.npy"), &labels[..labels.len() - 3]).unwrap();
+    std::fs::write(place.path("text.npy"), "1 2 3 4 5 6 7 8").unwrap();
+    for (name, words) in [("short.npy", "is it cut off?"), ("text.npy", "is no NumPy array")] {
+        let labels = Some(place.path(name).to_str().unwrap().to_string());
+        bad(&Import { arrays: NodeArrays { labels, ..NodeArrays::default() }, ..import(&place, "csr.npz") }, words);
+    }
+}

@@ -1,0 +1,279 @@
+//! Edge lists as text: SNAP (`#` comments, blanks), KONECT (`%` comments), MatrixMarket, CSV and TSV.
+
+use super::distinct::{DistinctInts, DistinctTexts};
+use super::records::{Records, float, int, show};
+use super::rows::{Buffer, Rows};
+use super::text_nodes;
+use super::text_sample::{DST, SRC, Sample};
+use super::{EDGES, Found, Import, NODES, Recipe};
+use crate::dataset::IdKind;
+use crate::error::Result;
+use crate::generate::table::Output;
+use crate::progress::Progress;
+
+use std::path::Path;
+
+/// Where the columns stand in one file.
+struct Layout {
+    src: usize,
+    dst: usize,
+    weight: Option<usize>,
+    time: Option<usize>,
+    edge_type: Option<usize>,
+    features: Vec<usize>,
+}
+
+impl Layout {
+    fn of(sample: &Sample, import: &Import) -> Result<Self> {
+        let options = &import.text;
+        let src = sample.find(options.src.as_ref(), SRC, Some(0))?.unwrap_or(0);
+        let dst = sample.find(options.dst.as_ref(), DST, Some(1))?.unwrap_or(1);
+        let optional = |wanted: &Option<String>| wanted.as_ref().map(|wanted| sample.column(wanted)).transpose();
+        let named = |name: &str| options_named(sample, name);
+        let weight = optional(&options.weight)?.or_else(|| named("weight"));
+        let time = optional(&options.time)?.or_else(|| named("time").or_else(|| named("timestamp")));
+        Ok(Self {
+            src,
+            dst,
+            weight: weight.filter(|column| ![src, dst].contains(column)),
+            time: time.filter(|column| ![src, dst].contains(column)),
+            edge_type: optional(&options.edge_type)?,
+            features: sample.columns(&options.edge_features)?,
+        })
+    }
+
+    fn used(&self) -> Vec<usize> {
+        let some = [Some(self.src), Some(self.dst), self.weight, self.time, self.edge_type];
+        some.into_iter().flatten().chain(self.features.iter().copied()).collect()
+    }
+
+    /// Which columns the table gets: the same from every file.
+    fn shape(&self) -> (bool, bool, bool, usize) {
+        (self.weight.is_some(), self.time.is_some(), self.edge_type.is_some(), self.features.len())
+    }
+}
+
+fn options_named(sample: &Sample, name: &str) -> Option<usize> {
+    sample.header.iter().flatten().position(|found| found.to_lowercase() == name)
+}
+
+pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progress) -> Result<Found> {
+    let options = &import.text;
+    let mut notes = Vec::new();
+    let take = |path: &Path| Sample::take(path, options, &[SRC, DST]);
+    let sample = take(&import.paths[0])?;
+    let layout = Layout::of(&sample, import)?;
+    let kind = options.ids.unwrap_or_else(|| match sample.id_kind(layout.src) {
+        IdKind::Int => sample.id_kind(layout.dst),
+        IdKind::Text => IdKind::Text,
+    });
+    let recipe = Recipe {
+        title: "Imported from an edge list.".into(),
+        undirected: import.undirected.or(sample.undirected).unwrap_or(false),
+        keep_duplicates: layout.time.is_some(),
+        weight: layout.weight.is_some(),
+        time: layout.time.is_some(),
+        edge_type: layout.edge_type.is_some(),
+        edge_features: !layout.features.is_empty(),
+        ..Recipe::default()
+    };
+    if import.undirected.is_none() && sample.undirected.is_none() {
+        notes.push(
+            "edges are taken as they stand, one way each; --undirected if each stands once and counts both ways".into(),
+        );
+    }
+
+    let mut columns = vec![("src".to_string(), Buffer::ids(kind)), ("dst".to_string(), Buffer::ids(kind))];
+    let mut next = 2;
+    let mut add = |there: bool, name: &str, buffer: Buffer| {
+        there.then(|| {
+            columns.push((name.to_string(), buffer));
+            next += 1;
+            next - 1
+        })
+    };
+    let mut pass = Pass {
+        kind,
+        weight: add(recipe.weight, "weight", Buffer::float()),
+        time: add(recipe.time, "time", Buffer::int()),
+        edge_type: add(recipe.edge_type, "edge_type", Buffer::text()),
+        features: add(recipe.edge_features, "edge_features", Buffer::matrix(layout.features.len())),
+        ids: options.nodes.is_empty().then(|| (DistinctInts::default(), DistinctTexts::default())),
+        rounded: false,
+    };
+    let mut rows = Rows::begin(output, EDGES, columns, import.file_rows)?;
+    let bytes = import.paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+    progress.stage("importing edges", Some(bytes), "bytes");
+    for path in &import.paths {
+        let sample = take(path)?;
+        let own = Layout::of(&sample, import)?;
+        if sample.rows.is_empty() {
+            notes.push(format!("{}: no edges in it", path.display()));
+            continue;
+        }
+        if own.shape() != layout.shape() {
+            let reason = format!("its columns are others than those of {}", import.paths[0].display());
+            return Err(crate::Error::File { path: path.clone(), reason });
+        }
+        pass.file(path, &sample, &own, &mut rows, progress)?;
+        notes.extend(sample.others(&own.used()));
+    }
+    let edges = rows.finish(output)?;
+    progress.done();
+    if pass.rounded {
+        notes.push("times with decimals were rounded down".into());
+    }
+
+    let (nodes, recipe) = match pass.ids {
+        Some((ints, texts)) => (occurring(import, output, kind, ints, texts, progress)?, recipe),
+        None => text_nodes::import(import, output, kind, recipe, &mut notes, progress)?,
+    };
+    if let Some((wanted_nodes, wanted_edges)) = sample.counts
+        && import.paths.len() == 1
+        && (wanted_edges != edges || (wanted_nodes != nodes && options.nodes.is_empty()))
+    {
+        notes.push(format!(
+            "{}: its comments say {wanted_nodes} nodes and {wanted_edges} edges, its lines have {nodes} and {edges}",
+            import.paths[0].display()
+        ));
+    }
+    Ok(Found { nodes, edges, recipe, notes })
+}
+
+struct Pass {
+    kind: IdKind,
+    weight: Option<usize>,
+    time: Option<usize>,
+    edge_type: Option<usize>,
+    features: Option<usize>,
+    /// The ids that have occurred, when there is no node file.
+    ids: Option<(DistinctInts, DistinctTexts)>,
+    rounded: bool,
+}
+
+impl Pass {
+    fn file(
+        &mut self,
+        path: &Path,
+        sample: &Sample,
+        layout: &Layout,
+        rows: &mut Rows,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mut records = Records::open(path, sample.delimiter, Some(progress))?;
+        for _ in 0..sample.preamble() {
+            records.advance()?;
+        }
+        let strict = matches!(sample.delimiter, super::Delimiter::Char(_));
+        while records.advance()? {
+            if strict && records.len() != sample.width {
+                let (found, width) = (records.len(), sample.width);
+                return Err(records.wrong(format!("{found} fields, but the lines before have {width}")));
+            }
+            for (column, field) in [(0, layout.src), (1, layout.dst)] {
+                self.end(&records, rows, column, field)?;
+            }
+            if let (Some(column), Some(field)) = (self.weight, layout.weight) {
+                rows.float(column, records.float(field, "weight")?);
+            }
+            if let (Some(column), Some(field)) = (self.time, layout.time) {
+                let time = self.time(&records, field)?;
+                rows.int(column, time);
+            }
+            if let (Some(column), Some(field)) = (self.edge_type, layout.edge_type) {
+                rows.text(column, records.text(field)?);
+            }
+            if let Some(column) = self.features {
+                for &field in &layout.features {
+                    rows.float(column, records.float(field, "feature")?);
+                }
+            }
+            rows.end_rows(1)?;
+        }
+        Ok(())
+    }
+
+    /// One end of an edge.
+    fn end(&mut self, records: &Records, rows: &mut Rows, column: usize, field: usize) -> Result<()> {
+        match self.kind {
+            IdKind::Int => {
+                let id = match records.get(field).and_then(int) {
+                    Some(id) => id,
+                    None => {
+                        let reason = match records.get(field) {
+                            Some(id) => format!(
+                                "id {} is no integer, but those before are; if ids are strings, say so (--ids text)",
+                                show(id)
+                            ),
+                            None => return records.int(field, "id").map(drop),
+                        };
+                        return Err(records.wrong(reason));
+                    }
+                };
+                rows.int(column, id);
+                if let Some((ints, _)) = &mut self.ids {
+                    ints.insert(id);
+                }
+            }
+            IdKind::Text => {
+                let id = records.text(field)?;
+                if id.is_empty() {
+                    return Err(records.wrong(format!("field {} is empty, where an id is wanted", field + 1)));
+                }
+                rows.text(column, id);
+                if let Some((_, texts)) = &mut self.ids {
+                    texts.insert(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, records: &Records, field: usize) -> Result<i64> {
+        let text = records.get(field).unwrap_or_default();
+        if let Some(time) = int(text) {
+            return Ok(time);
+        }
+        let number = float(text).and_then(|_| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
+        let number = number.filter(|number| number.abs() < 9e15);
+        let number = number.ok_or_else(|| match records.get(field) {
+            Some(text) => {
+                records.wrong(format!("time {} is no number; write it as one, like seconds since 1970", show(text)))
+            }
+            None => records.wrong(format!("{} fields, but field {} is the time", records.len(), field + 1)),
+        })?;
+        self.rounded = true;
+        Ok(number.floor() as i64)
+    }
+}
+
+/// Writes the ids that occur in edges as nodes.
+fn occurring(
+    import: &Import,
+    output: &mut Output,
+    kind: IdKind,
+    ints: DistinctInts,
+    texts: DistinctTexts,
+    progress: &dyn Progress,
+) -> Result<u64> {
+    progress.stage("writing nodes", None, "nodes");
+    let mut rows = Rows::begin(output, NODES, vec![("node_id".into(), Buffer::ids(kind))], import.file_rows)?;
+    match kind {
+        IdKind::Int => {
+            for id in ints.finish() {
+                rows.int(0, id);
+                rows.end_rows(1)?;
+            }
+        }
+        IdKind::Text => {
+            for id in texts.finish() {
+                rows.text(0, &id);
+                rows.end_rows(1)?;
+            }
+        }
+    }
+    let nodes = rows.finish(output)?;
+    progress.advance(nodes);
+    progress.done();
+    Ok(nodes)
+}

@@ -1,0 +1,236 @@
+//! The first lines of a text file, and what they show: delimiter, header, columns, and what comments say.
+
+use std::path::{Path, PathBuf};
+
+use super::TextOptions;
+use super::input::Lines;
+use super::records::{Delimiter, Records, count, int, is_comment};
+use crate::dataset::IdKind;
+use crate::error::{Error, Result, closest};
+
+/// Records that are looked at.
+const SAMPLE: usize = 100;
+
+/// What the first lines show.
+#[derive(Debug)]
+pub(super) struct Sample {
+    path: PathBuf,
+    pub(super) delimiter: Delimiter,
+    /// The columns' names, if the first record has them.
+    pub(super) header: Option<Vec<String>>,
+    /// Fields of the first records, the header left out.
+    pub(super) rows: Vec<Vec<String>>,
+    /// Number of columns.
+    pub(super) width: usize,
+    /// What comments say: whether edges go both ways, and how many nodes and edges there are.
+    pub(super) undirected: Option<bool>,
+    pub(super) counts: Option<(u64, u64)>,
+    /// A MatrixMarket file: its first record tells sizes.
+    pub(super) matrix_market: bool,
+}
+
+/// Names that columns of edges and nodes usually have.
+pub(super) const SRC: &[&str] = &[
+    "src",
+    "source",
+    "from",
+    "src_id",
+    "source_id",
+    "id_1",
+    "id1",
+    "node_1",
+    "node1",
+    "head",
+    "start",
+    "u",
+    ":start_id",
+];
+pub(super) const DST: &[&str] =
+    &["dst", "target", "to", "dst_id", "target_id", "id_2", "id2", "node_2", "node2", "tail", "end", "v", ":end_id"];
+pub(super) const ID: &[&str] = &["node_id", "id", "node", "nodeid", "new_id", "name", ":id"];
+
+impl Sample {
+    /// Looks at a file. `usual`: names by which a header is known.
+    pub(super) fn take(path: &Path, options: &TextOptions, usual: &[&[&str]]) -> Result<Self> {
+        let mut sample = Self {
+            path: path.into(),
+            delimiter: Delimiter::Blanks,
+            header: None,
+            rows: Vec::new(),
+            width: 0,
+            undirected: None,
+            counts: None,
+            matrix_market: false,
+        };
+        let first = sample.comments(path)?;
+        let Some(first) = first else { return Ok(sample) };
+        sample.delimiter = options.delimiter.unwrap_or_else(|| guess_delimiter(path, &first));
+        let mut records = Records::open(path, sample.delimiter, None)?;
+        while sample.rows.len() < SAMPLE && records.advance()? {
+            sample.rows.push((0..records.len()).map(|i| records.text(i).map(String::from)).collect::<Result<_>>()?);
+        }
+        if sample.matrix_market && !sample.rows.is_empty() {
+            sample.rows.remove(0);
+        }
+        let named = options.header.unwrap_or_else(|| sample.looks_named(usual));
+        if named && !sample.rows.is_empty() && !sample.matrix_market {
+            sample.header = Some(sample.rows.remove(0));
+        }
+        sample.width = sample.header.as_ref().or(sample.rows.first()).map_or(0, Vec::len);
+        Ok(sample)
+    }
+
+    /// Reads the comments before the first record, and returns that record's line.
+    fn comments(&mut self, path: &Path) -> Result<Option<Vec<u8>>> {
+        let mut lines = Lines::open(path, None)?;
+        while lines.advance()? {
+            if !is_comment(lines.line()) {
+                return Ok(Some(lines.line().to_vec()));
+            }
+            let text = String::from_utf8_lossy(lines.line()).to_lowercase();
+            let words: Vec<&str> =
+                text.split(|c: char| c.is_whitespace() || c == ':').filter(|w| !w.is_empty()).collect();
+            if let Some(kind) = text.strip_prefix("%%matrixmarket") {
+                if !kind.contains("coordinate") {
+                    return Err(lines.wrong("a dense MatrixMarket file; a graph is a sparse one (coordinate)"));
+                }
+                self.matrix_market = true;
+                self.undirected = Some(kind.contains("symmetric"));
+            } else if text.contains("undirected graph") || words.starts_with(&["%", "sym"]) {
+                self.undirected = self.undirected.or(Some(true));
+            } else if text.contains("directed graph") || words.starts_with(&["%", "asym"]) {
+                self.undirected = self.undirected.or(Some(false));
+            }
+            let after = |word: &str| {
+                let at = words.iter().position(|other| *other == word)?;
+                words.get(at + 1)?.parse().ok()
+            };
+            self.counts = self.counts.or_else(|| after("nodes").zip(after("edges")));
+        }
+        Ok(None)
+    }
+
+    /// Whether the first record names columns: it has a usual name, or no number where the next one has one.
+    fn looks_named(&self, usual: &[&[&str]]) -> bool {
+        let Some(first) = self.rows.first() else { return false };
+        let is_name = |field: &String| usual.iter().any(|names| names.contains(&field.to_lowercase().as_str()));
+        let is_int = |row: &Vec<String>, i: usize| row.get(i).is_some_and(|field| int(field.as_bytes()).is_some());
+        first.iter().any(is_name)
+            || self
+                .rows
+                .get(1)
+                .is_some_and(|next| (0..first.len().min(2)).any(|i| !is_int(first, i) && is_int(next, i)))
+    }
+
+    /// The column that the user means.
+    pub(super) fn column(&self, wanted: &str) -> Result<usize> {
+        if let Some(header) = &self.header
+            && let Some(at) = header.iter().position(|name| name == wanted)
+        {
+            return Ok(at);
+        }
+        if let Ok(number) = wanted.parse::<usize>()
+            && (1..=self.width).contains(&number)
+        {
+            return Ok(number - 1);
+        }
+        let reason = match &self.header {
+            Some(header) => {
+                let near = closest(wanted, header.iter().map(String::as_str));
+                let near = near.map(|near| format!("did you mean \"{near}\"? ")).unwrap_or_default();
+                format!("no column \"{wanted}\"; {near}it has \"{}\"", header.join("\", \""))
+            }
+            None => format!(
+                "no column \"{wanted}\": the first line names no columns (--header yes if it does), so they are numbered 1 to {}",
+                self.width
+            ),
+        };
+        Err(Error::File { path: self.path.clone(), reason })
+    }
+
+    /// The column that the user means, or one with a usual name, or `else_`.
+    pub(super) fn find(&self, wanted: Option<&String>, usual: &[&str], else_: Option<usize>) -> Result<Option<usize>> {
+        if let Some(wanted) = wanted {
+            return self.column(wanted).map(Some);
+        }
+        let header = self.header.iter().flatten().map(|name| name.to_lowercase());
+        let named = header.enumerate().find(|(_, name)| usual.contains(&name.as_str())).map(|(at, _)| at);
+        let found = named.or(else_);
+        match found {
+            Some(at) if at >= self.width && self.width > 0 => {
+                let reason = format!(
+                    "{} in its first line, where at least {} are wanted; is the delimiter right (--delimiter)?",
+                    count(self.width, "field"),
+                    at + 1
+                );
+                Err(Error::File { path: self.path.clone(), reason })
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// The columns of a list of names, numbers and ranges.
+    pub(super) fn columns(&self, wanted: &[String]) -> Result<Vec<usize>> {
+        let mut all = Vec::new();
+        for item in wanted {
+            match item.split_once("..") {
+                Some((from, to)) => {
+                    let last = if to.is_empty() { self.width.saturating_sub(1) } else { self.column(to)? };
+                    let first = self.column(from)?;
+                    if first > last {
+                        let reason = format!("columns {item}: the first comes after the last");
+                        return Err(Error::File { path: self.path.clone(), reason });
+                    }
+                    all.extend(first..=last);
+                }
+                None => all.push(self.column(item)?),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Whether the ids in a column are integers, as far as the first row goes: a later one that is none is a mistake that the
+    /// user has to hear of.
+    pub(super) fn id_kind(&self, column: usize) -> IdKind {
+        match self.values(column).next().is_none_or(|id| int(id.as_bytes()).is_some()) {
+            true => IdKind::Int,
+            false => IdKind::Text,
+        }
+    }
+
+    /// The values of a column in the sample.
+    pub(super) fn values(&self, column: usize) -> impl Iterator<Item = &str> {
+        self.rows.iter().filter_map(move |row| row.get(column)).map(String::as_str)
+    }
+
+    /// The columns that are not among `used`, for a note.
+    pub(super) fn others(&self, used: &[usize]) -> Option<String> {
+        let name = |i: usize| match &self.header {
+            Some(header) => format!("\"{}\"", header[i]),
+            None => (i + 1).to_string(),
+        };
+        let others: Vec<usize> = (0..self.width).filter(|i| !used.contains(i)).collect();
+        let shown: Vec<String> = others.iter().take(8).map(|&i| name(i)).collect();
+        let more = if others.len() > 8 { format!(" and {} more", others.len() - 8) } else { String::new() };
+        (!others.is_empty()).then(|| format!("{}: left out: columns {}{more}", self.path.display(), shown.join(", ")))
+    }
+
+    /// Records before the first that is a row.
+    pub(super) fn preamble(&self) -> usize {
+        usize::from(self.header.is_some()) + usize::from(self.matrix_market)
+    }
+}
+
+/// By the file's name and its first line.
+fn guess_delimiter(path: &Path, line: &[u8]) -> Delimiter {
+    let name = path.to_string_lossy().to_lowercase();
+    let name = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let has = |byte: u8| line.contains(&byte);
+    let named = if name.ends_with(".tsv") || name.ends_with(".tab") { b'\t' } else { b',' };
+    match [named, b',', b';', b'|'].into_iter().find(|&byte| has(byte)) {
+        Some(byte) => Delimiter::Char(byte),
+        None if name.ends_with(".csv") && has(b'\t') => Delimiter::Char(b'\t'),
+        None if name.ends_with(".csv") && !has(b' ') => Delimiter::Char(b','),
+        None => Delimiter::Blanks,
+    }
+}

@@ -1,0 +1,32 @@
+//! `gnnflow export`: a prepared dataset, back to Parquet.
+
+use super::{Context, print, print_json};
+use crate::Error;
+use gnnflow_data::{Dataset, export};
+use std::path::PathBuf;
+
+/// Write a prepared dataset back to Parquet, with the partition of every node, and a pipeline file that reads it.
+#[derive(Debug, clap::Args)]
+pub(super) struct Export {
+    /// The folder of the dataset.
+    dataset: PathBuf,
+    /// The folder for nodes.parquet, edges.parquet and pipeline.toml.
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Begin a new Parquet file after so many rows.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    file_rows: Option<u64>,
+}
+
+impl Export {
+    pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
+        let dataset = Dataset::open(&self.dataset)?;
+        let exported = export::export(&dataset, &self.out, self.file_rows, &context.talk)?;
+        if context.json {
+            return print_json(&exported);
+        }
+        let (nodes, edges) = (exported.nodes_path.display(), exported.edges_path.display());
+        let parts = exported.parts;
+        print(&format!("{nodes}: {} nodes in {parts} partitions\n{edges}: {} edges\n", exported.nodes, exported.edges))
+    }
+}
