@@ -33,8 +33,7 @@ fn partitions(path: &Path) -> Vec<u16> {
 }
 
 fn prepared(source: &GraphSource, partitioner: &dyn Partitioner, out: &Path) -> Dataset {
-    let settings =
-        PrepareSettings { parts: 3, out: out.to_path_buf(), memory: 1 << 20, seed: 1, balance: Default::default() };
+    let settings = PrepareSettings { memory: 1 << 20, ..PrepareSettings::new(out, 3) };
     prepare(source, partitioner, &settings, &Silent).unwrap();
     Dataset::open(out).unwrap()
 }

@@ -10,7 +10,6 @@ use parquet::arrow::ArrowWriter;
 
 use super::*;
 use crate::generate::Planted;
-use crate::partitioner::Targets;
 use crate::prepare::{PrepareSettings, prepare};
 use crate::progress::Silent;
 use crate::source::GraphSource;
@@ -187,14 +186,7 @@ fn a_prepared_dataset_is_described_in_full() {
     source.undirected = true;
     source.columns.features = vec!["features".into()];
     (source.columns.label, source.columns.split) = (Some("label".into()), Some("split".into()));
-    let settings = PrepareSettings {
-        parts: 4,
-        out: out.clone(),
-        memory: 1 << 20,
-        seed: 1,
-        balance: Targets::default(),
-        halo_features: false,
-    };
+    let settings = PrepareSettings { memory: 1 << 20, ..PrepareSettings::new(&out, 4) };
     let manifest = prepare(&source, &Modulo, &settings, &Silent).unwrap();
 
     let Inspection::Dataset(found) = inspect(&out, &Silent).unwrap() else { panic!("taken for a dump") };

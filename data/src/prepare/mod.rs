@@ -52,7 +52,7 @@ pub use recorder::PassRecord;
 use crate::dataset::Manifest;
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
-use crate::partitioner::{MAX_PARTS, Partitioner, Targets};
+use crate::partitioner::{Goal, MAX_PARTS, Partitioner, Targets};
 use crate::progress::Progress;
 use crate::source::{GraphSource, SelfLoops};
 use record::Record;
@@ -72,6 +72,14 @@ pub struct PrepareSettings {
     pub balance: Targets,
     /// Store the features of every partition's halo nodes with it, and not only their ids.
     pub halo_features: bool,
+}
+
+impl PrepareSettings {
+    /// So many partitions in folder `out`, with everything else at its default.
+    pub fn new(out: impl Into<PathBuf>, parts: u32) -> Self {
+        let Goal { seed, memory, balance, .. } = Goal::new(parts);
+        Self { parts, out: out.into(), memory, seed, balance, halo_features: false }
+    }
 }
 
 /// What a dump needs, from its footers alone.

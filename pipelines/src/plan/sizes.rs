@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::spec::{FeatureDtype, Spec};
+use gnnflow_data::Manifest;
 use gnnflow_data::prepare::{PrepareSettings, estimate};
-use gnnflow_data::{Manifest, Targets};
 use serde::Serialize;
 
 /// What is known about the graph's size.
@@ -101,8 +101,7 @@ impl Sizes {
         let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
         let parts = u32::try_from(spec.parts()).unwrap_or(u32::MAX);
         let (out, memory, seed) = (spec.dataset_folder().to_owned(), spec.partition.memory.0, spec.partition.seed);
-        let (balance, halo_features) = (Targets::default(), false);
-        let found = estimate(&source, &PrepareSettings { parts, out, memory, seed, balance, halo_features })?;
+        let found = estimate(&source, &PrepareSettings { memory, seed, ..PrepareSettings::new(out, parts) })?;
         let train = source.split_fractions.map(|shares| (found.nodes as f64 * shares[0]).ceil() as u64);
         let mut sizes =
             Self::ahead(spec, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);

@@ -16,14 +16,7 @@ use crate::testing::Modulo;
 
 /// What the tests' partitioners and dumps have in common.
 fn settings(out: &Path, parts: u32) -> PrepareSettings {
-    PrepareSettings {
-        parts,
-        out: out.to_path_buf(),
-        memory: 64 << 20,
-        seed: 1,
-        balance: Targets::default(),
-        halo_features: false,
-    }
+    PrepareSettings { memory: 64 << 20, ..PrepareSettings::new(out, parts) }
 }
 
 fn prepared(source: &GraphSource, out: &Path, parts: u32) -> Result<Dataset> {

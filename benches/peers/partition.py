@@ -1,0 +1,169 @@
+#!/usr/bin/env python3
+"""Cuts graphs by every partition method and by METIS itself, each in a process of its own, and compares.
+
+    GNNFLOW_PEERS_PYTHON=<python with pymetis, numpy, pyarrow> \\
+    benches/peers/partition.py NAME=FOLDER… [--methods random,spring,…] [--parts 4,8,16] [--memory 2GiB] [--out FILE]
+
+A folder holds edges.parquet (src, dst: integers) and, if it has one, nodes.parquet (node_id). Edges are taken as undirected;
+duplicates and self-loops are dropped. "metis" with its seconds and peak memory is pymetis on a ready CSR in memory (loading is not
+timed, the CSR counts as memory); its quality is measured like all others', by `gnnflow prepare` with `method = "file"`.
+The result goes to benches/runs/<date>-partition.json, and a table to stdout.
+"""
+import argparse, datetime, json, os, pathlib, platform, shutil, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+METHODS = ["random", "dbh", "greedy", "hdrf", "2ps-l", "2ps-l held", "ldg", "fennel", "spring", "spring refined", "multilevel"]
+KEYS = {"2ps-l held": 'method = "2ps-l"\nhold_balance = true', "spring refined": 'method = "spring"\nrefine = 5'}
+
+# What METIS's process does: builds the CSR once, or cuts it.
+METIS = r'''
+import json, resource, sys, time
+import numpy as np
+step, folder, work = sys.argv[1:4]
+if step == "build":
+    import pyarrow.parquet as pq
+    table = pq.read_table(f"{folder}/edges.parquet", columns=["src", "dst"])
+    ids = pq.read_table(f"{folder}/nodes.parquet", columns=["node_id"])["node_id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    index = lambda column: order[np.searchsorted(ids[order], table[column].to_numpy())]
+    src, dst = index("src"), index("dst")
+    keep = src != dst
+    low, high = np.minimum(src, dst)[keep], np.maximum(src, dst)[keep]
+    key = np.unique(low * len(ids) + high)
+    low, high = key // len(ids), key % len(ids)
+    ends = np.concatenate([low, high]); starts = np.concatenate([high, low])
+    place = np.argsort(starts, kind="stable")
+    indptr = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum(np.bincount(starts, minlength=len(ids)), out=indptr[1:])
+    np.save(f"{work}/indptr.npy", indptr); np.save(f"{work}/indices.npy", ends[place]); np.save(f"{work}/ids.npy", ids)
+else:
+    import pymetis
+    parts = int(sys.argv[4])
+    indptr, indices = np.load(f"{work}/indptr.npy"), np.load(f"{work}/indices.npy")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    begin = time.perf_counter()
+    _, part = pymetis.part_graph(parts, adjacency=pymetis.CSRAdjacency(adj_starts=indptr, adjacent=indices))
+    seconds = time.perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    import pyarrow as pa, pyarrow.parquet as pq
+    pq.write_table(pa.table({"node_id": np.load(f"{work}/ids.npy"), "part": np.asarray(part, np.int32)}), f"{work}/parts.parquet")
+    print(json.dumps({"partition_seconds": seconds, "peak_rss_bytes": peak, "before_bytes": before}))
+'''
+
+
+def toml(folder, parts, keys, memory):
+    return (
+        f'[graph]\nnodes = "{folder}/nodes.parquet"\nedges = "{folder}/edges.parquet"\nundirected = true\n'
+        f'duplicates = "drop"\nself_loops = "drop"\ncolumns = {{ id = "node_id", features = "", label = "", split = "" }}\n'
+        f'[partition]\n{keys}\nparts = {parts}\nmemory = "{memory}"\n'
+    )
+
+
+def prepare(binary, work, text):
+    """One preparation in a process of its own: partition.json, or why there is none."""
+    pipeline, out = work / "p.toml", work / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    pipeline.write_text(text)
+    done = subprocess.run([binary, "prepare", pipeline, "--out", out, "--quiet"], stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        return None, done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit code {done.returncode}"
+    return json.loads((out / "partition.json").read_text()), None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graphs", nargs="+", metavar="NAME=FOLDER")
+    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--parts", default="4,8,16")
+    parser.add_argument("--memory", default="2GiB")
+    parser.add_argument("--no-metis", action="store_true")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    python = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    rows = []
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        (work / "metis.py").write_text(METIS)
+        for graph in options.graphs:
+            name, folder = graph.split("=", 1)
+            # METIS wants a list of nodes; where there is none, ids are 0, 1, 2, …
+            if not (pathlib.Path(folder) / "nodes.parquet").exists():
+                linked = work / name
+                linked.mkdir()
+                (linked / "edges.parquet").symlink_to(pathlib.Path(folder).resolve() / "edges.parquet")
+                script = (
+                    "import sys, numpy as np, pyarrow as pa, pyarrow.parquet as pq\n"
+                    "t = pq.read_table(sys.argv[1] + '/edges.parquet', columns=['src', 'dst'])\n"
+                    "n = 1 + max(t['src'].to_numpy().max(), t['dst'].to_numpy().max())\n"
+                    "pq.write_table(pa.table({'node_id': np.arange(n)}), sys.argv[1] + '/nodes.parquet')\n"
+                )
+                subprocess.run([python, "-c", script, linked], check=True)
+                folder = str(linked)
+            if not options.no_metis:
+                subprocess.run([python, work / "metis.py", "build", folder, scratch], check=True)
+            for parts in options.parts.split(","):
+                contests = options.methods.split(",") + ([] if options.no_metis else ["metis"])
+                for method in contests:
+                    keys, cost = KEYS.get(method, f'method = "{method}"'), {}
+                    if method == "metis":
+                        run = [python, work / "metis.py", "cut", folder, scratch, parts]
+                        cost = json.loads(subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout)
+                        keys = f'method = "file"\nfile = {{ path = "{scratch}/parts.parquet" }}'
+                    found, why = prepare(target / "release" / "gnnflow", work, toml(folder, parts, keys, options.memory))
+                    if found is None:
+                        print(f"{name} {parts} {method}: no result: {why}", file=sys.stderr)
+                        rows.append({"graph": name, "parts": int(parts), "method": method, "why": why})
+                        continue
+                    kept = ["edge_cut", "replication_factor", "balance", "seconds", "partition_seconds", "partition_bytes"]
+                    row = {"graph": name, "parts": int(parts), "method": method} | {key: found[key] for key in kept}
+                    row |= {"peak_rss_bytes": found["peak_rss_bytes"], "passes": found["passes"]} | cost
+                    rows.append(row)
+                    show(row)
+    summary = compare(rows)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    result = {
+        "bench": "partition beside METIS", "date": datetime.date.today().isoformat(), "commit": commit,
+        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "memory": options.memory,
+        "summary": summary, "results": rows,
+    }
+    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{result['date']}-partition.json")
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(summary, indent=1))
+
+
+def show(row):
+    balance = row["balance"]["nodes"]
+    print(
+        f"{row['graph']:16} {row['parts']:3} {row['method']:15} rf {row['replication_factor']:7.3f}  cut {row['edge_cut']:.3f}  "
+        f"nodes {balance:.3f}  {row['partition_seconds']:8.2f} s  peak {row['peak_rss_bytes'] / 2**20:7.0f} MiB  "
+        f"method {row.get('partition_bytes', 0) / 2**20:6.0f} MiB",
+        flush=True,
+    )
+
+
+def compare(rows):
+    """The ratios that this bench is for."""
+    by = {(r["graph"], r["parts"], r["method"]): r for r in rows if "why" not in r}
+    cases = sorted({key[:2] for key in by})
+    def ratios(method, other, what):
+        pairs = [(by.get((*case, method)), by.get((*case, other))) for case in cases]
+        found = {f"{c[0]} {c[1]}": round(a[what] / b[what], 4) for c, (a, b) in zip(cases, pairs) if a and b and b[what]}
+        return {"mean": round(sum(found.values()) / len(found), 4), "worst": max(found.values()), "cases": found} if found else None
+    summary = {}
+    for other in ["dbh", "greedy", "hdrf", "2ps-l"]:
+        summary[f"spring over {other}"] = {w: ratios("spring", other, w) for w in ["replication_factor", "partition_seconds"]}
+    for method in ["multilevel", "spring"]:
+        whats = ["replication_factor", "partition_seconds", "peak_rss_bytes"]
+        summary[f"{method} over metis"] = {w: ratios(method, "metis", w) for w in whats}
+    state = {
+        f"{c[0]} {c[1]}": round(by[(*c, "spring")]["partition_bytes"] / by[(*c, "metis")]["peak_rss_bytes"], 4)
+        for c in cases if (*c, "spring") in by and (*c, "metis") in by
+    }
+    summary["spring's partitioner memory over metis's peak"] = state
+    return summary
+
+
+if __name__ == "__main__":
+    main()

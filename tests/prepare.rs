@@ -1,0 +1,136 @@
+//! Preparation by the real program: several processes, kills at any moment, quality that is told.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use common::Place;
+
+/// A graph of 4,000 nodes in several files with strings for ids, cut by `method`.
+const PIPELINE: &str = "[graph]\nnodes = 'dump/nodes.parquet'\nedges = 'dump/edges.parquet'\nundirected = true\n\
+                        self_loops = 'add'\nnormalize_features = 'standard'\n[partition]\nparts = 5\n";
+
+fn place() -> Place {
+    let place = Place::new();
+    let args = ["generate", "planted", "--out", "dump", "--nodes", "4000", "--edges", "60000", "--features", "8"];
+    let ended = place.run(&[&args[..], &["--classes", "5", "--seed", "3", "--quiet"]].concat());
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    place.write("p.toml", PIPELINE);
+    place
+}
+
+/// Every file of a dataset but its reports, which tell the time.
+fn files(dataset: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![dataset.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.file_stem().is_some_and(|stem| stem != "partition") {
+                found.insert(path.strip_prefix(dataset).unwrap().to_path_buf(), std::fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+fn prepare(place: &Place, out: &str, more: &[&str]) -> BTreeMap<PathBuf, Vec<u8>> {
+    let ended = place.run(&[&["prepare", "p.toml", "--quiet", "--out", out][..], more].concat());
+    assert_eq!(ended.code, 0, "{more:?}: {}", ended.stderr);
+    files(&place.path(out))
+}
+
+#[test]
+fn one_two_and_four_processes_write_the_same_bytes() {
+    let place = place();
+    for (method, memory) in [("random", "1GiB"), ("spring", "1GiB"), ("multilevel", "2MiB"), ("hdrf", "2MiB")] {
+        let method = format!("partition.method={method}");
+        // The result of some methods depends on the budget; how much of it is used does not.
+        let set =
+            ["--set", &method, "--set", &format!("partition.memory={memory}"), "--set", "partition.halo=features"];
+        let alone = prepare(&place, "alone", &set);
+        assert_eq!(alone.len(), 1 + 5 * 4, "a manifest, and four files a partition");
+        for processes in ["2", "4"] {
+            let together = prepare(&place, "together", &[&set[..], &["--processes", processes]].concat());
+            assert!(alone == together, "{method}, {processes} processes");
+        }
+    }
+}
+
+#[test]
+fn a_killed_preparation_goes_on_to_the_same_bytes() {
+    let place = place();
+    let set = ["--set", "partition.method=multilevel", "--set", "partition.memory=2MiB"];
+    let whole = prepare(&place, "whole", &set);
+    for processes in ["1", "2"] {
+        let args = [&["prepare", "p.toml", "--quiet", "--out", "killed", "--processes", processes][..], &set].concat();
+        let (mut kills, mut resumed) = (0, 0);
+        // Moments spread over the whole run, whatever this machine's speed; in the end one that nobody kills.
+        let mut milliseconds = 3;
+        while kills < 20 {
+            let mut child = place.command(&args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            std::thread::sleep(Duration::from_millis(milliseconds));
+            milliseconds = (milliseconds * 7 + 11) % 223;
+            let running = child.try_wait().unwrap().is_none();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            kills += 1;
+            resumed += usize::from(running && place.path(".killed.tmp/scratch").exists());
+            let dataset = place.path("killed");
+            if dataset.exists() {
+                assert!(files(&dataset) == whole, "{processes} processes, kill {kills}");
+                std::fs::remove_dir_all(&dataset).unwrap();
+            }
+        }
+        assert!(prepare(&place, "killed", &[&["--processes", processes][..], &set].concat()) == whole);
+        println!("{processes} processes: {resumed} of {kills} kills left work to go on with");
+        std::fs::remove_dir_all(place.path("killed")).unwrap();
+    }
+}
+
+#[test]
+fn the_report_tells_quality_passes_and_halos() {
+    let place = place();
+    prepare(&place, "out", &["--set", "partition.method=spring"]);
+    let text = std::fs::read_to_string(place.path("out/partition.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let halo: Vec<Vec<u64>> = serde_json::from_value(report["halo"].clone()).unwrap();
+    assert_eq!((halo.len(), halo[0].len(), halo[2][2]), (5, 5, 0));
+    let foreign: u64 = halo.iter().flatten().sum();
+    let replication = report["replication_factor"].as_f64().unwrap();
+    assert!((replication - (4000 + foreign) as f64 / 4000.0).abs() < 1e-9);
+    let passes: Vec<&str> = report["passes"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+    assert!(passes.contains(&"reading edges") && passes.contains(&"writing nodes"), "{passes:?}");
+    assert!(std::fs::read_to_string(place.path("out/partition.html")).unwrap().contains("<svg"));
+}
+
+#[test]
+fn the_number_of_partitions_can_be_found() {
+    let place = place();
+    let set = ["--set", "partition.parts=auto", "--set", "partition.worker_memory=900kB"];
+    let ended = place.run(&[&["run", "p.toml", "--dry-run"][..], &set].concat());
+    assert!(
+        ended.stdout.contains("chosen for") && ended.stdout.contains("879 KiB"),
+        "{}{}",
+        ended.stdout,
+        ended.stderr
+    );
+    let found = prepare(&place, "auto", &set);
+    // 4,000 × (8 + 32) bytes of offsets and features, and 4 × 2 × 60,000 of edges, at 300 kB a worker.
+    assert_eq!(found.keys().filter(|path| path.ends_with("nodes.arrow")).count(), 3);
+}
+
+#[test]
+fn a_budget_that_does_not_hold_the_nodes_is_refused_with_what_they_take() {
+    let place = place();
+    let ended = place.run(&["prepare", "p.toml", "--quiet", "--out", "out", "--set", "partition.memory=1kB"]);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("the 4000 nodes of this graph take"), "{}", ended.stderr);
+    assert_eq!(ended.stderr.lines().count(), 1);
+    assert!(!place.path("out").exists());
+}
