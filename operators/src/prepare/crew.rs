@@ -32,6 +32,8 @@ pub enum Sign {
 /// The processes of a timely cluster as a crew: one worker in each.
 pub struct DataflowCrew<'a> {
     worker: RefCell<&'a mut Worker>,
+    rank: usize,
+    size: usize,
     threads: usize,
     sign: Box<dyn Fn(Sign) + 'a>,
 }
@@ -41,23 +43,23 @@ impl<'a> DataflowCrew<'a> {
     /// when it is left.
     pub fn new(worker: &'a mut Worker, threads: usize, sign: impl Fn(Sign) + 'a) -> Self {
         sign(Sign::Away);
-        Self { worker: RefCell::new(worker), threads: threads.max(1), sign: Box::new(sign) }
+        let (rank, size) = (worker.index(), worker.peers());
+        Self { worker: RefCell::new(worker), rank, size, threads: threads.max(1), sign: Box::new(sign) }
     }
 }
 
 impl Crew for DataflowCrew<'_> {
     fn rank(&self) -> usize {
-        self.worker.borrow().index()
+        self.rank
     }
 
     fn size(&self) -> usize {
-        self.worker.borrow().peers()
+        self.size
     }
 
     fn pass<T: Parcel>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()> {
         let mut worker = self.worker.borrow_mut();
-        let (me, peers) = (worker.index(), worker.peers());
-        let own_units: Vec<usize> = (me..units).step_by(peers).collect();
+        let own_units: Vec<usize> = (self.rank..units).step_by(self.size).collect();
         let threads = self.threads.min(own_units.len());
         let (senders, receivers): (Vec<_>, Vec<_>) = (0..threads).map(|_| sync_channel::<Read<T>>(READ_AHEAD)).unzip();
         let channels = Rc::new(RefCell::new(receivers));
