@@ -5,7 +5,7 @@ use arrow::datatypes::{DataType, Field};
 
 use super::archive::Npz;
 use super::columns::{Column, next_row, no_more};
-use super::npy::Array;
+use super::npy::{Array, WIDEST};
 use super::records::{Records, count};
 use super::rows::{element, matrix};
 use crate::error::Result;
@@ -74,8 +74,13 @@ impl Matrix {
         if !by_rows {
             return Err(npz.fail("features have to be a matrix by rows: save tocsr() of it"));
         }
-        if found as u64 != rows || !(1..=1 << 24).contains(&width) {
+        if found as u64 != rows {
             return Err(npz.fail(format!("the features have shape {shape:?}, but {wanted_by} {rows}")));
+        }
+        if !(1..=WIDEST as i64).contains(&width) {
+            return Err(
+                npz.fail(format!("the features have {width} columns; must be 1 to {WIDEST}, for they become dense"))
+            );
         }
         let mut starts = array("indptr")?;
         if starts.len() != rows + 1 {

@@ -14,6 +14,9 @@ use crate::error::{Error, Result};
 /// Bytes that are read at a time.
 pub(super) const BUFFER: usize = 1 << 18;
 
+/// Most numbers in a row: a row group holds at least a thousand rows.
+pub(super) const WIDEST: usize = 1 << 16;
+
 /// Type of an array's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
@@ -162,7 +165,8 @@ impl Array {
     pub(super) fn matrix(&self) -> Result<(u64, usize)> {
         match self.shape[..] {
             [rows] => Ok((rows, 1)),
-            [rows, columns] if columns <= 1 << 24 => Ok((rows, columns as usize)),
+            [rows, columns] if columns <= WIDEST as u64 => Ok((rows, columns as usize)),
+            [_, columns] => Err(self.wrong(format!("has {columns} columns; {WIDEST} are the most"))),
             _ => Err(self.wrong(format!("has shape {:?}; one or two dimensions are wanted", self.shape))),
         }
     }
