@@ -47,7 +47,7 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
         (
             "parts = 2",
             "parts = 2\nmethod = \"metis\"",
-            "p.toml:6: partition.method: \"metis\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\"",
+            "p.toml:6: partition.method: \"metis\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"file\"",
         ),
         (
             "edges = 1500",

@@ -10,11 +10,13 @@ use crate::error::{Error, Result};
 const FREE: u32 = u32::MAX;
 
 /// A finished map.
+#[derive(Clone, Debug)]
 pub struct IdMap {
     ids: Store,
     table: Slots,
 }
 
+#[derive(Clone, Debug)]
 enum Store {
     /// Id `i` is index `i`, below this.
     Dense(u32),
@@ -39,6 +41,11 @@ impl IdMap {
     /// An empty map that will take about `nodes` ids.
     pub fn with_capacity(nodes: usize) -> Self {
         Self { ids: Store::Dense(0), table: Slots { slots: Vec::new(), nodes } }
+    }
+
+    /// The map of ids `0, 1, 2, …`.
+    pub fn dense(nodes: u32) -> Self {
+        Self { ids: Store::Dense(nodes), table: Slots { slots: Vec::new(), nodes: nodes as usize } }
     }
 
     /// Number of ids.
@@ -190,6 +197,7 @@ impl IdMap {
 }
 
 /// Open addressing with linear probing; a slot holds an index.
+#[derive(Clone, Debug)]
 struct Slots {
     slots: Vec<u32>,
     nodes: usize,

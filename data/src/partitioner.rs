@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::id_map::IdMap;
 use crate::partition_book::PartitionBook;
 
 /// Most partitions that a dataset can have.
@@ -125,6 +126,9 @@ pub trait GraphStream {
 
     /// Type of each node; empty when nodes have no types.
     fn node_types(&self) -> &[u16];
+
+    /// The user's ids of the nodes, for methods that read something else about them.
+    fn id_map(&self) -> &IdMap;
 
     /// Visits all edges `(source, destination)` in dump order, some thousands at a time, one call after the other.
     ///

@@ -227,7 +227,7 @@ impl FeatureDtype {
 }
 
 /// Replaces folders by the `*.parquet` files in them, in order of their names.
-fn expand(paths: &[PathBuf], role: &'static str) -> Result<Vec<PathBuf>> {
+pub(crate) fn expand(paths: &[PathBuf], role: &'static str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for path in paths {
         let meta = std::fs::metadata(path).map_err(|source| match source.kind() {

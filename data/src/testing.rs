@@ -15,6 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
 use crate::error::Result;
+use crate::id_map::IdMap;
 use crate::partitioner::{AddEdges, Assignment, ConsumeKeys, EdgeKey, Goal, GraphStream, Partitioner, VisitEdges};
 use crate::rng::{Key, Purpose};
 use crate::source::{Columns, GraphSource};
@@ -201,6 +202,8 @@ pub struct TestStream {
     pub splits: Vec<u8>,
     /// One a node, or empty.
     pub types: Vec<u16>,
+    /// The users' ids: `0, 1, 2, …`.
+    pub ids: IdMap,
     /// Edges that are handed over at a time.
     pub chunk: usize,
     /// Names of the passes so far.
@@ -217,6 +220,7 @@ impl TestGraph {
             undirected: true,
             splits: vec![0; self.nodes as usize],
             types: Vec::new(),
+            ids: IdMap::dense(self.nodes),
             chunk: 7,
             passes: RefCell::default(),
             kept: RefCell::default(),
@@ -243,6 +247,10 @@ impl GraphStream for TestStream {
 
     fn node_types(&self) -> &[u16] {
         &self.types
+    }
+
+    fn id_map(&self) -> &IdMap {
+        &self.ids
     }
 
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()> {

@@ -7,10 +7,12 @@
 mod edges;
 mod nodes;
 mod ordered;
+mod parts;
 mod table;
 mod values;
 
 pub use edges::{EdgeChunk, EdgeReader};
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
 pub(crate) use ordered::ordered;
+pub use parts::PartTable;
 pub use values::{Ids, Types};

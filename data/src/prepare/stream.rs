@@ -104,6 +104,10 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
         self.types
     }
 
+    fn id_map(&self) -> &IdMap {
+        self.ids
+    }
+
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()> {
         let pairs = self.pairs()?;
         self.progress.stage(pass, Some(pairs.len()), "edges");

@@ -1,8 +1,9 @@
 //! The built-in methods by their names.
 
 use gnnflow_data::Partitioner;
+use gnnflow_data::dump::PartTable;
 
-use super::{Dbh, Degrees, Fennel, Greedy, Hdrf, Ldg, Random, Range, Spring, TwoPsL, VertexCut};
+use super::{Dbh, Degrees, Fennel, File, Greedy, Hdrf, Ldg, Random, Range, Spring, TwoPsL, VertexCut};
 
 /// What a pipeline can say to the built-in methods. Each looks at what concerns it; what is unset is its default.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,6 +14,8 @@ pub struct Settings {
     pub volume: Option<f64>,
     /// Hold core nodes to the node balance: the vertex cuts.
     pub hold_balance: Option<bool>,
+    /// Where the parts stand: `file`.
+    pub file: PartTable,
 }
 
 /// The built-in method of this name, if there is one.
@@ -31,6 +34,7 @@ pub fn builtin(method: &str, settings: &Settings) -> Option<Box<dyn Partitioner>
         "random" => Box::new(Random),
         "range" => Box::new(Range),
         "spring" => Box::new(Spring { degrees, volume: settings.volume.unwrap_or(Spring::VOLUME) }),
+        "file" => Box::new(File::new(settings.file.clone())),
         "dbh" => Box::new(Dbh(cut)),
         "greedy" => Box::new(Greedy(cut)),
         "hdrf" => Box::new(Hdrf(cut)),

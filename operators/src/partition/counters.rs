@@ -46,6 +46,9 @@ enum Store {
 }
 
 impl Counters {
+    /// Bytes of the smallest sketch of a node.
+    pub const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
+
     /// Counters at zero, in at most `memory` bytes: exact if they fit, else as many slots a node as do (4 to 16).
     ///
     /// `parts` is at most [`MAX_PARTS`](gnnflow_data::partitioner::MAX_PARTS).

@@ -26,12 +26,20 @@ impl Partitioner for Dbh {
         self.0.settings()
     }
 
+    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
+        self.0.state_bytes(nodes, 4 * nodes)
+    }
+
+    fn memory_decides(&self) -> bool {
+        true
+    }
+
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         const PASS: &str = "hashing edges";
         let key = Key::new(goal.seed, Purpose::Partition);
         let hash = |node: u32| key.below(u64::from(node), u64::from(goal.parts)) as u32;
         let mut degrees = self.0.degrees.begin(graph)?;
-        let mut counters = self.0.counters(graph, goal, 0);
+        let mut counters = self.0.counters(graph, goal, 4 * graph.num_nodes());
         match self.0.degrees {
             Degrees::Exact => counters.count(graph, PASS, |src, dst| {
                 let lower = if degrees[src as usize] < degrees[dst as usize] { src } else { dst };

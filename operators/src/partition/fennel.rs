@@ -7,7 +7,7 @@
 //!
 //! **Nodes out of edges.** A dump's edges need not be sorted by node. So nodes are taken in batches by ascending index, and a pass over the
 //! edges gathers the neighbours that come before the nodes of a batch: as many as fit in half the budget. The budget decides the number of
-//! passes (two if the graph fits), not the result. 6 bytes a node.
+//! passes (two if the graph fits), not the result. 14 bytes a node.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
@@ -21,6 +21,10 @@ pub struct Fennel;
 impl Partitioner for Fennel {
     fn name(&self) -> &str {
         "fennel"
+    }
+
+    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
+        node_stream::state_bytes(nodes)
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {

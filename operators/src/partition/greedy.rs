@@ -14,7 +14,7 @@
 //!
 //! [`Degrees::Online`] does not know which edges are to come; then the end with more edges so far counts as the one with more of them.
 //!
-//! Two passes. A bit for every node and part, 8 bytes a node, and counters ([`VertexCut`]: how edges make core nodes).
+//! Two passes. A bit for every node and part, 4 bytes a node, and counters ([`VertexCut`]: how edges make core nodes).
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
@@ -37,9 +37,17 @@ impl Partitioner for Greedy {
         self.0.settings()
     }
 
+    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
+        self.0.state_bytes(nodes, own_bytes(nodes, goal))
+    }
+
+    fn memory_decides(&self) -> bool {
+        true
+    }
+
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
-        let mut counters = self.0.counters(graph, goal, Replicas::bytes(graph.num_nodes(), goal.parts));
+        let mut counters = self.0.counters(graph, goal, own_bytes(graph.num_nodes(), goal));
         let mut loads = Loads::new(graph.num_edges(), goal);
         // Edges to come (exact), or edges so far (online).
         let mut rank = self.0.degrees.begin(graph)?;
@@ -56,6 +64,11 @@ impl Partitioner for Greedy {
         })?;
         Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
     }
+}
+
+/// Bytes beside the counters.
+fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
+    Replicas::bytes(nodes, goal.parts) + 4 * nodes
 }
 
 /// The four cases; `u` is the end that goes first in the second.

@@ -36,9 +36,17 @@ impl Partitioner for Hdrf {
         self.0.settings()
     }
 
+    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
+        self.0.state_bytes(nodes, own_bytes(nodes, goal))
+    }
+
+    fn memory_decides(&self) -> bool {
+        true
+    }
+
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
-        let mut counters = self.0.counters(graph, goal, Replicas::bytes(graph.num_nodes(), goal.parts));
+        let mut counters = self.0.counters(graph, goal, own_bytes(graph.num_nodes(), goal));
         let mut loads = Loads::new(graph.num_edges(), goal);
         let mut degrees = self.0.degrees.begin(graph)?;
         self.0.stream(graph, "placing edges", &mut counters, |src, dst| {
@@ -55,6 +63,11 @@ impl Partitioner for Hdrf {
         })?;
         Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
     }
+}
+
+/// Bytes beside the counters.
+fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
+    Replicas::bytes(nodes, goal.parts) + 4 * nodes
 }
 
 /// The part of highest score. Of the parts that have neither end, the one with fewest edges scores highest: so only that one and

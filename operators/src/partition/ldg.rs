@@ -4,7 +4,7 @@
 //! to the part P of highest |N(v) ∩ P| (1 − |P|/C), of several to the one with fewest nodes, the lowest of these. C is the bound on nodes,
 //! ⌊β|V|/p⌋ or ⌈|V|/p⌉ if that is more, and never exceeded. Neighbours count as often as there are edges, in either direction.
 //!
-//! The edges are brought in the nodes' order by batches, see [`Fennel`](super::Fennel). Two passes or more; 6 bytes a node.
+//! The edges are brought in the nodes' order by batches, see [`Fennel`](super::Fennel). Two passes or more; 14 bytes a node.
 
 use std::cmp::Reverse;
 
@@ -21,6 +21,10 @@ pub struct Ldg;
 impl Partitioner for Ldg {
     fn name(&self) -> &str {
         "ldg"
+    }
+
+    fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
+        node_stream::state_bytes(nodes)
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {

@@ -45,6 +45,11 @@ impl Neighbours {
     }
 }
 
+/// Bytes that a budget has to hold: half of it goes to neighbours, the other half to 14 bytes a node.
+pub(super) fn state_bytes(nodes: u64) -> u64 {
+    2 * 14 * nodes
+}
+
 /// Places every node, in order of index. `choose` gets the neighbours that are placed already (as often as there are edges) and the
 /// sizes of the parts, and gives a part with room.
 pub(super) fn place(

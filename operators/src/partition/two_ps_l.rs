@@ -70,9 +70,17 @@ impl Partitioner for TwoPsL {
         format!("{}, volume = {}", self.cut.settings(), self.volume)
     }
 
+    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
+        self.cut.state_bytes(nodes, own_bytes(nodes, goal))
+    }
+
+    fn memory_decides(&self) -> bool {
+        true
+    }
+
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let mut replicas = Replicas::new(self.name(), graph.num_nodes(), goal.parts, goal.memory)?;
-        let mut counters = self.cut.counters(graph, goal, Replicas::bytes(graph.num_nodes(), goal.parts));
+        let mut counters = self.cut.counters(graph, goal, own_bytes(graph.num_nodes(), goal));
         let mut loads = Loads::new(graph.num_edges(), goal);
         let Clustering { degrees, cluster, volume } = self.cluster(graph, goal)?;
         let part = parts_of_clusters(&volume, goal.parts);
@@ -115,6 +123,11 @@ impl Partitioner for TwoPsL {
         })?;
         Ok(Assignment::Stored(self.cut.cores(&counters, graph.num_nodes(), goal)))
     }
+}
+
+/// Bytes beside the counters: degrees, clusters, volumes and parts.
+fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
+    Replicas::bytes(nodes, goal.parts) + 18 * nodes
 }
 
 /// Puts an edge in a part.

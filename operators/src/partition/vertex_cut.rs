@@ -32,9 +32,17 @@ impl VertexCut {
         format!("degrees = {}, hold_balance = {}", self.degrees.word(), self.hold_balance)
     }
 
+    /// Bytes of a method that holds `used` bytes beside its counters, when those are sketched as coarsely as they may.
+    pub(super) fn state_bytes(self, nodes: u64, used: u64) -> u64 {
+        // Two bytes for the part, and eight to sort nodes by.
+        used + nodes * (Counters::MIN_BYTES + 2 + if self.hold_balance { 8 } else { 0 })
+    }
+
     /// Counters in the memory that is left beside `used` bytes.
     pub(super) fn counters(self, graph: &dyn GraphStream, goal: &Goal, used: u64) -> Counters {
-        Counters::new(graph.num_nodes(), goal.parts, goal.memory.saturating_sub(used))
+        let nodes = graph.num_nodes();
+        let used = self.state_bytes(nodes, used) - nodes * Counters::MIN_BYTES;
+        Counters::new(nodes, goal.parts, goal.memory.saturating_sub(used))
     }
 
     /// Reads the edges in dump order, and counts the part that `choose` gives to each.

@@ -24,7 +24,7 @@ pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Aggregator, Model};
-pub use partition::{Balance, Degrees, Halo, Partition, Topology};
+pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use problem::{Problem, Problems};
 pub use train::{Device, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
@@ -161,6 +161,7 @@ impl Spec {
             let default = || PathBuf::from(".gnnflow").join(name);
             join(generate.out.get_or_insert_with(default));
         }
+        self.partition.file.iter_mut().flat_map(|files| &mut files.0).for_each(join);
         self.cluster.secret_file.iter_mut().for_each(join);
         match &mut self.partition.out {
             Some(out) => join(out),
@@ -305,6 +306,12 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
         let reading = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         remove(&["graph"], &reading);
         remove(&["partition"], &["method", "parts", "seed", "out", "balance"]);
+    }
+    if spec.partition.parts != Parts::Auto {
+        remove(&["partition"], &["workers"]);
+    }
+    if spec.partition.method != "file" {
+        remove(&["partition"], &["file_columns"]);
     }
     if spec.graph.generate.is_some() {
         remove(&["graph"], &["columns"]);

@@ -1,21 +1,23 @@
 //! `[partition]`: how the graph is cut.
 
 use super::section::{section, words};
-use super::values::{Bytes, Parts};
+use super::values::{Bytes, OneOrMany, Parts};
+use gnnflow_data::dump::PartTable;
 use gnnflow_data::{Partitioner, Targets};
 use gnnflow_operators::partition;
 use std::path::PathBuf;
 
 /// Partition methods of this version.
-pub(super) const METHODS: &[&str] = &["random", "range", "spring", "dbh", "greedy", "hdrf", "2ps-l", "ldg", "fennel"];
+pub(super) const METHODS: &[&str] =
+    &["random", "range", "spring", "dbh", "greedy", "hdrf", "2ps-l", "ldg", "fennel", "file"];
 
 /// Partition methods that the design names and that this version does not have.
-pub(super) const METHODS_TO_COME: &[&str] = &["metis", "multilevel", "file"];
+pub(super) const METHODS_TO_COME: &[&str] = &["metis", "multilevel"];
 
 section! {
     /// How the graph is cut into partitions. A run's results depend on the number of partitions, never on how many processes share them.
     pub struct Partition {
-        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), or the name of a registered one.
+        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), `file` (the parts that a table says), or the name of a registered one.
         #[schemars(extend("x-known" = METHODS))]
         pub method: String = "random".into(),
         /// Number of partitions; or "auto": one for each of `workers` when the graph fits them, else as many as it takes (SDT-GNN's rule).
@@ -40,6 +42,11 @@ section! {
         /// Hold core nodes to `balance.nodes`, which vertex cuts do not by themselves. Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub hold_balance: Option<bool> = None,
+        /// Parquet with the part of every node (`file`): a file, a folder, or a list of them.
+        #[schemars(extend("x-results" = false), extend("examples" = ["parts.parquet"]))]
+        pub file: Option<OneOrMany<PathBuf>> = None,
+        /// The columns' names in `file`.
+        pub file_columns: FileColumns = FileColumns::default(),
         /// What is stored with a partition about the foreign nodes that its edges come from.
         pub halo: Halo = Halo::Ids,
         /// Where the graph's structure is kept while training.
@@ -82,6 +89,16 @@ section! {
     }
 }
 
+section! {
+    /// The columns' names in `partition.file`. Every node stands there once, in any order.
+    pub struct FileColumns {
+        /// The node's id, as in the node files.
+        pub id: String = "node_id".into(),
+        /// Its part: an integer from 0, below `partition.parts`.
+        pub part: String = "part".into(),
+    }
+}
+
 impl Balance {
     /// The bounds as partitioners take them.
     pub fn targets(&self) -> Targets {
@@ -97,10 +114,10 @@ impl Partition {
             Degrees::Exact => partition::Degrees::Exact,
             Degrees::Online => partition::Degrees::Online,
         });
-        partition::builtin(
-            &self.method,
-            &partition::Settings { degrees, volume: self.volume, hold_balance: self.hold_balance },
-        )
+        let FileColumns { id, part } = self.file_columns.clone();
+        let file = PartTable { files: self.file.iter().flat_map(|files| files.0.clone()).collect(), id, part };
+        let settings = partition::Settings { degrees, volume: self.volume, hold_balance: self.hold_balance, file };
+        partition::builtin(&self.method, &settings)
     }
 }
 
@@ -109,6 +126,8 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("degrees", &["spring", "dbh", "greedy", "hdrf", "2ps-l"]),
     ("volume", &["spring", "2ps-l"]),
     ("hold_balance", &["dbh", "greedy", "hdrf", "2ps-l"]),
+    ("file", &["file"]),
+    ("file_columns", &["file"]),
 ];
 
 words! {

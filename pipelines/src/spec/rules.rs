@@ -125,6 +125,9 @@ fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             report.only(&[&format!("partition.{key}")], &format!("only {have} has it, not \"{method}\""));
         }
     }
+    if method == "file" && spec.partition.file.is_none() {
+        report.add("partition.method", "`file` is missing beside it: where the parts stand");
+    }
     if spec.partition.parts != Parts::Auto {
         for key in ["worker_memory", "reserve", "workers"] {
             report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has a use for it");

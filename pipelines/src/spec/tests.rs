@@ -137,13 +137,23 @@ fn messages_name_line_key_and_what_is_wrong() {
         ),
         (
             "method = \"random\"",
-            "method = \"file\"",
-            "/graphs/p.toml:10: partition.method: \"file\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\"",
+            "method = \"metis\"",
+            "/graphs/p.toml:10: partition.method: \"metis\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"file\"",
         ),
         (
             "method = \"random\"",
             "method = \"random\"\nvolume = 2",
             "/graphs/p.toml:11: partition.volume: only \"spring\", \"2ps-l\" has it, not \"random\"",
+        ),
+        (
+            "method = \"random\"",
+            "method = \"file\"",
+            "/graphs/p.toml:10: partition.method: `file` is missing beside it: where the parts stand",
+        ),
+        (
+            "method = \"random\"",
+            "method = \"spring\"\nfile_columns = { part = \"p\" }",
+            "/graphs/p.toml:11: partition.file_columns: only \"file\" has it, not \"spring\"",
         ),
         (
             "method = \"random\"",
@@ -324,4 +334,15 @@ fn no_text_makes_it_panic() {
             assert!(error.to_string().lines().all(|line| !line.is_empty()), "{error}");
         }
     }
+}
+
+#[test]
+fn every_method_of_this_version_can_be_made() {
+    for method in partition::METHODS {
+        let cut = Partition { method: (*method).into(), ..Partition::default() };
+        assert_eq!(cut.builtin().map(|made| made.name().to_string()).as_deref(), Some(*method));
+    }
+    let known =
+        |(_, methods): &(&str, &[&'static str])| methods.iter().all(|method| partition::METHODS.contains(method));
+    assert!(partition::KEYS.iter().all(known));
 }

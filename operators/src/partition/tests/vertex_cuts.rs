@@ -279,11 +279,12 @@ fn two_ps_l_is_its_papers() {
 fn memory_is_asked_for_or_done_without() {
     let graph = communities(12, 60, 1);
     // 720 nodes: 16 parts take 1,440 bytes of sets and 46,080 of counters, a sketch of 4 slots 17,280.
-    let sketched = Goal { memory: 20_000, ..Goal::new(16) };
+    let sketched = Goal { memory: 35_000, ..Goal::new(16) };
     let refused = Goal { memory: 1000, ..Goal::new(16) };
     for method in
         [Box::new(Greedy::default()) as Box<dyn Partitioner>, Box::new(Hdrf::default()), Box::new(TwoPsL::default())]
     {
+        assert!((18_000..35_000).contains(&method.state_bytes(720, &sketched)) && method.memory_decides());
         let exact = parts(&*method, &graph.stream(), &Goal::new(16));
         let found = parts(&*method, &graph.stream(), &sketched);
         let same = exact.iter().zip(&found).filter(|(a, b)| a == b).count();

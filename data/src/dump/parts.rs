@@ -1,0 +1,244 @@
+//! A user's own assignment: a table of nodes and parts.
+
+use std::path::PathBuf;
+
+use super::table::{Chunk, Origin, Table};
+use super::values::{self, Ids};
+use crate::error::{Error, Fault, Result, closest};
+use crate::id_map::IdMap;
+
+/// Rows of a chunk at most.
+const CHUNK: usize = 1 << 16;
+
+/// Where a user's own assignment stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartTable {
+    /// Parquet files, or folders of them.
+    pub files: Vec<PathBuf>,
+    /// Name of the column with the nodes' ids.
+    pub id: String,
+    /// Name of the column with their parts: integers from 0.
+    pub part: String,
+}
+
+impl Default for PartTable {
+    /// No files, columns `node_id` and `part`.
+    fn default() -> Self {
+        Self { files: Vec::new(), id: "node_id".into(), part: "part".into() }
+    }
+}
+
+impl PartTable {
+    /// The key of a pipeline that names the files.
+    pub const ROLE: &str = "partition.file";
+
+    /// The files, folders replaced by the Parquet files in them.
+    ///
+    /// # Errors
+    /// A path that is not there, or no file at all.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        if self.files.is_empty() {
+            return Err(Error::NoFiles { path: PathBuf::new(), role: Self::ROLE });
+        }
+        crate::source::expand(&self.files, Self::ROLE)
+    }
+
+    /// The part of every node of `ids`, by index; all below `parts`. Rows may come in any order.
+    ///
+    /// # Errors
+    /// A missing or broken file or column; a null, an id that is no node's or that came before, a part out of range, each with its
+    /// place; nodes without a row.
+    pub fn read(&self, ids: &IdMap, parts: u32) -> Result<Vec<u16>> {
+        let table = Table::open(&self.files()?, Self::ROLE)?;
+        values::id_kind(&table, &self.id, "id", None).map_err(|error| own_words(error, "id"))?;
+        let int = |found: &_| if values::is_int(found) { Ok(()) } else { Err("integers".to_string()) };
+        table.column_type(&self.part, "part", int).map_err(|error| own_words(error, "part"))?;
+
+        let mut part_of = vec![0; ids.len()];
+        let mut seen = vec![0u64; ids.len().div_ceil(64)];
+        let read = |chunk: Chunk| self.rows(&chunk, ids, parts);
+        table.scan(&[&self.id, &self.part], CHUNK, read, |rows: Rows| {
+            for (row, (&node, &part)) in rows.nodes.iter().zip(&rows.parts).enumerate() {
+                let (word, bit) = (&mut seen[node as usize / 64], 1 << (node % 64));
+                if *word & bit != 0 {
+                    let place = rows.origin.place(row, &self.id);
+                    return Err(Error::Value {
+                        place,
+                        value: ids.show(node)?,
+                        wanted: "named for the first time".into(),
+                    });
+                }
+                *word |= bit;
+                part_of[node as usize] = part;
+            }
+            Ok(())
+        })?;
+        let missing = |&node: &u32| seen[node as usize / 64] >> (node % 64) & 1 == 0;
+        match (0..ids.len() as u32).find(missing) {
+            None => Ok(part_of),
+            Some(first) => {
+                let count = (0..ids.len() as u32).filter(missing).count();
+                let others = if count > 1 { format!(", nor have {} others", count - 1) } else { String::new() };
+                let files = self.files.iter().map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
+                Err(failed(format!("{files}: node {} has no row{others}; every node needs one", ids.show(first)?)))
+            }
+        }
+    }
+
+    /// Nodes and parts of a chunk.
+    fn rows(&self, chunk: &Chunk, ids: &IdMap, parts: u32) -> Result<Rows> {
+        let origin = chunk.origin.clone();
+        let names: Ids = values::ids(chunk, &self.id)?;
+        let nodes = ids.indexes(&names).map_err(|row| Error::Value {
+            place: origin.place(row, &self.id),
+            value: names.show(row),
+            wanted: "a node's id".into(),
+        })?;
+        let codes = values::all_ints(&origin, chunk.column(&self.part)?, &self.part)?;
+        if let Some(row) = codes.iter().position(|part| !(0..i64::from(parts)).contains(part)) {
+            let wanted = format!("a part in 0..{parts} (partition.parts)");
+            return Err(Error::Value { place: origin.place(row, &self.part), value: codes[row].to_string(), wanted });
+        }
+        Ok(Rows { origin, nodes, parts: codes.iter().map(|&part| part as u16).collect() })
+    }
+}
+
+/// Some rows.
+struct Rows {
+    origin: Origin,
+    nodes: Vec<u32>,
+    parts: Vec<u16>,
+}
+
+fn failed(reason: String) -> Error {
+    Error::Partitioner { method: "file".into(), reason, fault: Fault::Input }
+}
+
+/// Errors about columns speak of a dump's; these are in `partition.file_columns`.
+fn own_words(error: Error, role: &str) -> Error {
+    match error {
+        Error::MissingColumn { path, column, available, .. } => {
+            let meant = closest(&column, available.iter().map(String::as_str))
+                .map_or_else(String::new, |name| format!(" did you mean \"{name}\"?"));
+            let path = path.display();
+            failed(format!(
+                "{path}: no column \"{column}\" (partition.file_columns.{role});{meant} it has {available:?}"
+            ))
+        }
+        Error::ColumnType { path, column, found, wanted, .. } => {
+            let path = path.display();
+            failed(format!("{path}: column \"{column}\" is {found}, but partition.file_columns.{role} needs {wanted}"))
+        }
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{IdStyle, write_parquet};
+    use arrow::array::{ArrayRef, Int8Array, Int64Array, StringArray};
+    use std::sync::Arc;
+
+    fn map(style: IdStyle, nodes: u32) -> IdMap {
+        let array = style.ids(0..nodes);
+        let ids = match style {
+            IdStyle::Text => Ids::Text(arrow::array::AsArray::as_string::<i64>(&array).clone()),
+            _ => Ids::Int(arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(&array).values().clone()),
+        };
+        let mut map = IdMap::with_capacity(nodes as usize);
+        map.push(&ids).unwrap();
+        map
+    }
+
+    /// Reads a table of these columns.
+    fn read(ids: &IdMap, columns: Vec<(&str, ArrayRef)>) -> Result<Vec<u16>, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("own.parquet");
+        write_parquet(&path, columns, 4);
+        let name = dir.path().display().to_string();
+        PartTable { files: vec![path], ..PartTable::default() }
+            .read(ids, 3)
+            .map_err(|error| error.to_string().replace(&name, "DIR"))
+    }
+
+    #[test]
+    fn parts_find_their_nodes_whatever_the_ids_and_the_order() {
+        for style in [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text] {
+            let columns: Vec<(&str, ArrayRef)> = vec![
+                ("node_id", style.ids((0..10).rev())),
+                ("part", Arc::new((0..10).rev().map(|node| node % 3).collect::<Int8Array>())),
+            ];
+            let parts: Vec<u16> = (0..10).map(|node| node % 3).collect();
+            assert_eq!(read(&map(style, 10), columns), Ok(parts));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_place() {
+        let ids = map(IdStyle::Dense, 6);
+        let ints = |values: &[i64]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
+        let some = |values: [Option<i64>; 6]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
+        let (all, parts) = (ints(&[0, 1, 2, 3, 4, 5]), ints(&[0, 1, 2, 0, 1, 2]));
+        let cases = [
+            (
+                ("node_id", ints(&[0, 1, 2, 3, 4, 7])),
+                ("part", parts.clone()),
+                "DIR/own.parquet, column \"node_id\", row 5 (row group 1): 7 is not a node's id",
+            ),
+            (
+                ("node_id", ints(&[0, 1, 2, 3, 2, 5])),
+                ("part", parts.clone()),
+                "DIR/own.parquet, column \"node_id\", row 4 (row group 1): 2 is not named for the first time",
+            ),
+            (
+                ("node_id", all.clone()),
+                ("part", ints(&[0, 1, 3, 0, 1, 2])),
+                "DIR/own.parquet, column \"part\", row 2 (row group 0): 3 is not a part in 0..3 (partition.parts)",
+            ),
+            (
+                ("node_id", all.clone()),
+                ("part", ints(&[0, 1, 2, 0, -1, 2])),
+                "DIR/own.parquet, column \"part\", row 4 (row group 1): -1 is not a part in 0..3 (partition.parts)",
+            ),
+            (
+                ("node_id", all.clone()),
+                ("part", some([Some(0), None, Some(0), Some(0), Some(0), Some(0)])),
+                "DIR/own.parquet, column \"part\", row 1 (row group 0): null; every row needs a value here",
+            ),
+            (
+                ("node_id", ints(&[0, 4])),
+                ("part", ints(&[0, 0])),
+                "partition method \"file\": DIR/own.parquet: node 1 has no row, nor have 3 others; every node needs one",
+            ),
+            (
+                ("node_id", all.clone()),
+                ("parts", parts.clone()),
+                "partition method \"file\": DIR/own.parquet: no column \"part\" (partition.file_columns.part); did you mean \"parts\"? \
+                 it has [\"node_id\", \"parts\"]",
+            ),
+            (
+                ("node_id", all),
+                ("part", Arc::new(StringArray::from(vec!["a"; 6]))),
+                "partition method \"file\": DIR/own.parquet: column \"part\" is Utf8, but partition.file_columns.part needs integers",
+            ),
+            (
+                ("node_id", Arc::new(StringArray::from(vec!["0"; 6]))),
+                ("part", parts),
+                "DIR/own.parquet, column \"node_id\", row 0 (row group 0): \"0\" is not a node's id",
+            ),
+        ];
+        for (id, part, message) in cases {
+            assert_eq!(read(&ids, vec![id, part]), Err(message.into()));
+        }
+    }
+
+    #[test]
+    fn files_are_named_by_their_key() {
+        let error = PartTable::default().files().unwrap_err().to_string();
+        assert!(error.contains("partition.file"), "{error}");
+        let none = PartTable { files: vec!["/no/such.parquet".into()], ..PartTable::default() };
+        let error = none.read(&map(IdStyle::Dense, 1), 1).unwrap_err().to_string();
+        assert_eq!(error, "/no/such.parquet: there is no such file or folder (partition.file)");
+    }
+}
