@@ -92,8 +92,8 @@ fn messages_name_line_key_and_what_is_wrong() {
         ("parts = 2", "parts = \"many\"", "/graphs/p.toml:11: partition.parts: expected \"auto\", found \"many\""),
         (
             "parts = 2",
-            "parts = \"auto\"",
-            "/graphs/p.toml:11: partition.parts: \"auto\" is not in this version yet; give a number",
+            "parts = 2\nworkers = 3",
+            "/graphs/p.toml:12: partition.workers: only `parts = \"auto\"` has a use for it",
         ),
         (
             "parts = 2",
