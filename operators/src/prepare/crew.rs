@@ -152,7 +152,14 @@ mod tests {
 
     /// Runs `work` at so many workers and returns what each came to.
     fn at<R: Send + 'static>(workers: usize, work: impl Fn(&DataflowCrew<'_>) -> R + Send + Sync + 'static) -> Vec<R> {
-        let run = move |worker: &mut Worker| work(&DataflowCrew::new(worker, 2, |_| ()));
+        let run = move |worker: &mut Worker| {
+            let result = work(&DataflowCrew::new(worker, 2, |_| ()));
+            if workers == 1 {
+                // A pass that failed never completes; the program ends the process then.
+                worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
+            }
+            result
+        };
         timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
     }
 
