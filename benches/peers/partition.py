@@ -110,7 +110,7 @@ def main():
                     if method == "metis":
                         run = [python, work / "metis.py", "cut", folder, scratch, parts]
                         cost = json.loads(subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout)
-                        keys = f'method = "file"\nfile = {{ path = "{scratch}/parts.parquet" }}'
+                        keys = f'method = "file"\nfile = "{scratch}/parts.parquet"'
                     found, why = prepare(target / "release" / "gnnflow", work, toml(folder, parts, keys, options.memory))
                     if found is None:
                         print(f"{name} {parts} {method}: no result: {why}", file=sys.stderr)
