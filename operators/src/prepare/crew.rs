@@ -163,8 +163,11 @@ mod tests {
         timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
     }
 
+    /// Units and what they sent.
+    type Heard = Vec<(usize, u64)>;
+
     /// Unit `u` has `u % 5` parcels for all, and one for process `u / 3 % size`.
-    fn everything<C: Crew>(crew: &C, units: usize) -> (Vec<(usize, u64)>, Vec<(usize, u64)>) {
+    fn everything<C: Crew>(crew: &C, units: usize) -> (Heard, Heard) {
         let (mut all, mut one) = (Vec::new(), Vec::new());
         let size = crew.size();
         let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
