@@ -134,3 +134,39 @@ fn a_budget_that_does_not_hold_the_nodes_is_refused_with_what_they_take() {
     assert_eq!(ended.stderr.lines().count(), 1);
     assert!(!place.path("out").exists());
 }
+
+/// The blocks of one language in `docs/partition.md`.
+fn blocks(language: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/partition.md")).unwrap();
+    let until = |block: &str| block.split("\n```").next().unwrap_or_default().to_owned();
+    text.split(&format!("\n```{language}\n")).skip(1).map(until).collect()
+}
+
+#[test]
+fn the_documents_commands_run() {
+    let place = Place::new();
+    place.write("dump.toml", &blocks("toml")[0]);
+    let commands: Vec<String> =
+        blocks("sh").iter().flat_map(|block| block.lines().map(String::from).collect::<Vec<_>>()).collect();
+    assert!(commands.len() >= 4);
+    for command in commands {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        assert_eq!(words[0], "gnnflow");
+        place.succeed(&words[1..]);
+    }
+}
+
+#[test]
+fn an_exported_dataset_is_prepared_to_the_same_parts() {
+    let place = place();
+    prepare(&place, "first", &["--set", "partition.method=spring"]);
+    place.succeed(&["export", "first", "--out", "back", "--quiet"]);
+    place.succeed(&["prepare", "back/pipeline.toml", "--out", "second", "--quiet"]);
+    let read = |name: &str, file: &str| std::fs::read(place.path(name).join(file)).unwrap();
+    for part in 0..5 {
+        for file in ["nodes.arrow", "topology.arrow", "halo.arrow"] {
+            let file = format!("part-{part:05}/{file}");
+            assert!(read("first", &file) == read("second", &file), "{file}");
+        }
+    }
+}

@@ -94,10 +94,12 @@ fn recipe(dataset: &Dataset) -> Recipe {
         edge_type: manifest.edge_columns.edge_type.is_some(),
         time: manifest.edge_columns.time,
         edge_features: manifest.edge_columns.features > 0,
-        partition: vec![format!(
-            "parts = {}                           # column \"partition\" of the nodes has those of the dataset",
-            manifest.parts()
-        )],
+        partition: vec![
+            "method = \"file\"                      # every node where it was".into(),
+            format!("file = {NODES:?}"),
+            "file_columns = { part = \"partition\" }".into(),
+            format!("parts = {}", manifest.parts()),
+        ],
     }
 }
 
