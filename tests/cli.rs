@@ -46,8 +46,8 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
         ),
         (
             "parts = 2",
-            "parts = 2\nmethod = \"metis\"",
-            "p.toml:6: partition.method: \"metis\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"file\"",
+            "parts = 2\nmethod = \"multi-level\"",
+            "p.toml:6: partition.method: expected one of \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"metis\", \"multilevel\", \"file\", or a registered name, found \"multi-level\"; did you mean \"multilevel\"?",
         ),
         (
             "edges = 1500",

@@ -1,10 +1,12 @@
 //! The stages `[graph]` and `[partition]`: from whatever the pipeline names to a prepared dataset.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use gnnflow_data::Dataset;
 use gnnflow_data::prepare::{Alone, Crew, PrepareSettings, prepare_with as write_dataset};
 use gnnflow_data::progress::Progress;
+use gnnflow_operators::partition::Refined;
 use gnnflow_operators::prepare::{DataflowCrew, Sign};
 use timely::worker::Worker;
 
@@ -68,14 +70,17 @@ fn prepare_with<C: Crew>(
         balance: spec.partition.balance.targets(),
         halo_features: spec.partition.halo == Halo::Features,
     };
-    match registry.partitioner(&spec.partition.method) {
-        Some(own) => write_dataset(crew, &source, &*own, &settings, progress)?,
+    let mut partitioner = match registry.partitioner(&spec.partition.method) {
+        Some(own) => own,
         None => {
             let method = &spec.partition.method;
             let unknown = || spec.problem("partition.method", format!("{method:?} is not in this version"));
-            let builtin = spec.partition.builtin().ok_or_else(unknown)?;
-            write_dataset(crew, &source, &*builtin, &settings, progress)?
+            Arc::from(spec.partition.builtin().ok_or_else(unknown)?)
         }
     };
+    if spec.partition.refine > 0 {
+        partitioner = Arc::new(Refined::new(partitioner, spec.partition.refine));
+    }
+    write_dataset(crew, &source, &*partitioner, &settings, progress)?;
     Ok(Dataset::open(out)?)
 }

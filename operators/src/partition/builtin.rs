@@ -3,7 +3,9 @@
 use gnnflow_data::Partitioner;
 use gnnflow_data::dump::PartTable;
 
-use super::{Dbh, Degrees, Fennel, File, Greedy, Hdrf, Ldg, Random, Range, Spring, TwoPsL, VertexCut};
+use super::{
+    Dbh, Degrees, Fennel, File, Greedy, Hdrf, Ldg, Metis, Multilevel, Random, Range, Spring, TwoPsL, VertexCut,
+};
 
 /// What a pipeline can say to the built-in methods. Each looks at what concerns it; what is unset is its default.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,6 +43,8 @@ pub fn builtin(method: &str, settings: &Settings) -> Option<Box<dyn Partitioner>
         "2ps-l" => Box::new(TwoPsL { cut, volume: settings.volume.unwrap_or(TwoPsL::VOLUME) }),
         "ldg" => Box::new(Ldg),
         "fennel" => Box::new(Fennel),
+        "metis" => Box::new(Metis),
+        "multilevel" => Box::new(Multilevel),
         _ => return None,
     })
 }

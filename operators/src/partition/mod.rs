@@ -2,6 +2,7 @@
 //!
 //! One file per method; each implements [`Partitioner`](gnnflow_data::Partitioner).
 
+mod balance;
 mod builtin;
 mod clusters;
 mod counters;
@@ -9,13 +10,19 @@ mod dbh;
 mod degrees;
 mod fennel;
 mod file;
+mod graph;
 mod greedy;
 mod hdrf;
+mod kway;
 mod ldg;
 mod loads;
+mod metis;
+mod multilevel;
 mod node_stream;
 mod random;
 mod range;
+mod refine;
+mod refined;
 mod replicas;
 mod schedule;
 mod spring;
@@ -33,8 +40,11 @@ pub use file::File;
 pub use greedy::Greedy;
 pub use hdrf::Hdrf;
 pub use ldg::Ldg;
+pub use metis::Metis;
+pub use multilevel::Multilevel;
 pub use random::Random;
 pub use range::Range;
+pub use refined::Refined;
 pub use spring::Spring;
 pub use two_ps_l::TwoPsL;
 pub use vertex_cut::VertexCut;

@@ -9,15 +9,12 @@ use std::path::PathBuf;
 
 /// Partition methods of this version.
 pub(super) const METHODS: &[&str] =
-    &["random", "range", "spring", "dbh", "greedy", "hdrf", "2ps-l", "ldg", "fennel", "file"];
-
-/// Partition methods that the design names and that this version does not have.
-pub(super) const METHODS_TO_COME: &[&str] = &["metis", "multilevel"];
+    &["random", "range", "spring", "dbh", "greedy", "hdrf", "2ps-l", "ldg", "fennel", "metis", "multilevel", "file"];
 
 section! {
     /// How the graph is cut into partitions. A run's results depend on the number of partitions, never on how many processes share them.
     pub struct Partition {
-        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), `file` (the parts that a table says), or the name of a registered one.
+        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), `metis` (METIS on the whole graph in memory), `multilevel` (METIS on clusters, refined on the graph, within `memory`), `file` (the parts that a table says), or the name of a registered one.
         #[schemars(extend("x-known" = METHODS))]
         pub method: String = "random".into(),
         /// Number of partitions; or "auto": one for each of `workers` when the graph fits them, else as many as it takes (SDT-GNN's rule).
@@ -42,6 +39,9 @@ section! {
         /// Hold core nodes to `balance.nodes`, which vertex cuts do not by themselves. Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub hold_balance: Option<bool> = None,
+        /// Refinement passes over the edges after the method, whichever it is: nodes move to where most of their neighbours are, as far as `balance` allows. Fewer when the gain fades.
+        #[schemars(range(max = 1000), extend("examples" = [5]))]
+        pub refine: u32 = 0,
         /// Parquet with the part of every node (`file`): a file, a folder, or a list of them.
         #[schemars(extend("x-results" = false), extend("examples" = ["parts.parquet"]))]
         pub file: Option<OneOrMany<PathBuf>> = None,
@@ -55,7 +55,7 @@ section! {
         /// What `prepare` may keep in memory, everything counted, in each process; more spills to disk.
         #[schemars(extend("x-results" = false))]
         pub memory: Bytes = Bytes(2 << 30),
-        /// Seed of what methods do by chance: the order of `random`, the hash of `dbh` and `2ps-l`.
+        /// Seed of what methods do by chance: the order of `random`, the hash of `dbh` and `2ps-l`, what METIS draws, which nodes a refinement pass may move.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
         /// The folder for the prepared dataset. Unset: `.gnnflow/NAME-HASH` beside the pipeline file, the hash being that of `[graph]` and `[partition]`.

@@ -109,14 +109,7 @@ fn graph(spec: &Spec, report: &mut Report<'_>) {
 }
 
 fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
-    known(
-        "partition.method",
-        &spec.partition.method,
-        partition::METHODS,
-        partition::METHODS_TO_COME,
-        &registered.partitioners,
-        report,
-    );
+    known("partition.method", &spec.partition.method, partition::METHODS, &[], &registered.partitioners, report);
     let method = spec.partition.method.as_str();
     for (key, methods) in partition::KEYS {
         // A registered method may be configured by whatever its program likes, but not by these.

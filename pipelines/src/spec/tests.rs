@@ -137,8 +137,8 @@ fn messages_name_line_key_and_what_is_wrong() {
         ),
         (
             "method = \"random\"",
-            "method = \"metis\"",
-            "/graphs/p.toml:10: partition.method: \"metis\" is not in this version yet; there is \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"file\"",
+            "method = \"multi-level\"",
+            "/graphs/p.toml:10: partition.method: expected one of \"random\", \"range\", \"spring\", \"dbh\", \"greedy\", \"hdrf\", \"2ps-l\", \"ldg\", \"fennel\", \"metis\", \"multilevel\", \"file\", or a registered name, found \"multi-level\"; did you mean \"multilevel\"?",
         ),
         (
             "method = \"random\"",

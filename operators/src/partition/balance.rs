@@ -1,0 +1,371 @@
+//! What has to be balanced, how much of it each part may have, and moving nodes until it is so.
+
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::{GraphStream, Result};
+
+/// The bounds that a [`Goal`] sets, for one graph.
+///
+/// Of a quantity with `total` over all nodes, a part may have `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest node)`: the
+/// target where whole nodes can meet it at all. The first rule is always the number of nodes, and it is the only one that can
+/// always be kept; the others are kept as long as there are nodes whose move would keep them.
+pub(super) struct Bounds<'a> {
+    parts: usize,
+    nodes: usize,
+    rules: Vec<Rule>,
+    splits: &'a [u8],
+    types: &'a [u16],
+    in_edges: Vec<AtomicU32>,
+}
+
+/// One quantity and its bound.
+#[derive(Clone, Copy, Debug)]
+struct Rule {
+    what: Quantity,
+    target: f64,
+    total: u64,
+    cap: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Quantity {
+    Nodes,
+    Split(u8),
+    InEdges,
+    Type(u16),
+}
+
+/// How much of every quantity each part has.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Loads(Vec<u64>);
+
+impl<'a> Bounds<'a> {
+    /// The bounds of `goal`. Reads the edges once when in-edges are to be balanced.
+    pub(super) fn new(graph: &'a dyn GraphStream, goal: &Goal) -> Result<Self> {
+        let (nodes, balance) = (graph.num_nodes() as usize, &goal.balance);
+        let mut wanted = vec![(Quantity::Nodes, balance.nodes)];
+        let splits = [(1, balance.train), (2, balance.val), (3, balance.test)];
+        wanted.extend(splits.into_iter().filter_map(|(split, target)| Some((Quantity::Split(split), target?))));
+        let mut in_edges = Vec::new();
+        if let Some(target) = balance.edges {
+            in_edges.resize_with(nodes, AtomicU32::default);
+            let both = graph.undirected();
+            graph.accumulate("counting in-edges", &in_edges, &|edges| {
+                for &(src, dst) in edges {
+                    in_edges[dst as usize].fetch_add(1, Relaxed);
+                    if both && src != dst {
+                        in_edges[src as usize].fetch_add(1, Relaxed);
+                    }
+                }
+            })?;
+            wanted.push((Quantity::InEdges, target));
+        }
+        if let Some(target) = balance.types {
+            let mut types = graph.node_types().to_vec();
+            types.sort_unstable();
+            types.dedup();
+            wanted.extend(types.into_iter().map(|kind| (Quantity::Type(kind), target)));
+        }
+        let mut bounds = Self {
+            parts: goal.parts as usize,
+            nodes,
+            rules: Vec::new(),
+            splits: graph.splits(),
+            types: graph.node_types(),
+            in_edges,
+        };
+        for (what, target) in wanted {
+            let weights = (0..nodes).map(|node| bounds.amount(what, node));
+            let (total, heaviest) = weights.fold((0, 0), |(sum, most), w| (sum + w, most.max(w)));
+            let mean = total as f64 / bounds.parts as f64;
+            let cap = ((target * mean) as u64).max(total.div_ceil(bounds.parts as u64)).max(heaviest);
+            if total > 0 || what == Quantity::Nodes {
+                bounds.rules.push(Rule { what, target, total, cap });
+            }
+        }
+        Ok(bounds)
+    }
+
+    /// Number of nodes.
+    pub(super) fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    /// Number of quantities, at least one.
+    pub(super) fn len(&self) -> usize {
+        self.rules.len()
+    }
+
+    /// Largest part over the mean part that each quantity may have.
+    pub(super) fn targets(&self) -> Vec<f32> {
+        self.rules.iter().map(|rule| rule.target as f32).collect()
+    }
+
+    /// The sum of quantity `rule` over all nodes.
+    pub(super) fn total(&self, rule: usize) -> u64 {
+        self.rules[rule].total
+    }
+
+    /// The most of quantity `rule` that a part may have.
+    #[cfg(test)]
+    pub(super) fn cap(&self, rule: usize) -> u64 {
+        self.rules[rule].cap
+    }
+
+    /// How much of quantity `rule` node `node` has.
+    #[inline]
+    pub(super) fn weight(&self, rule: usize, node: usize) -> u64 {
+        self.amount(self.rules[rule].what, node)
+    }
+
+    #[inline]
+    fn amount(&self, what: Quantity, node: usize) -> u64 {
+        match what {
+            Quantity::Nodes => 1,
+            Quantity::Split(split) => u64::from(self.splits.get(node) == Some(&split)),
+            Quantity::InEdges => u64::from(self.in_edges[node].load(Relaxed)),
+            Quantity::Type(kind) => u64::from(self.types[node] == kind),
+        }
+    }
+
+    /// The loads of an assignment.
+    pub(super) fn loads(&self, assignment: &[u16]) -> Loads {
+        let mut loads = vec![0; self.rules.len() * self.parts];
+        for (rule, loads) in loads.chunks_exact_mut(self.parts.max(1)).enumerate() {
+            for (node, &part) in assignment.iter().enumerate() {
+                loads[part as usize] += self.weight(rule, node);
+            }
+        }
+        Loads(loads)
+    }
+
+    /// The load of `part` with quantity `rule`.
+    #[inline]
+    pub(super) fn load(&self, loads: &Loads, rule: usize, part: usize) -> u64 {
+        loads.0[rule * self.parts + part]
+    }
+
+    /// Whether `node` could go to `part` without breaking a bound.
+    #[inline]
+    pub(super) fn fits(&self, loads: &Loads, node: usize, part: usize) -> bool {
+        self.fits_from(loads, 0, node, part)
+    }
+
+    /// The same for the quantities from `first` on.
+    #[inline]
+    fn fits_from(&self, loads: &Loads, first: usize, node: usize, part: usize) -> bool {
+        (first..self.rules.len()).all(|rule| {
+            let weight = self.weight(rule, node);
+            weight == 0 || self.load(loads, rule, part) + weight <= self.rules[rule].cap
+        })
+    }
+
+    /// Keeps account of a move.
+    #[inline]
+    pub(super) fn shift(&self, loads: &mut Loads, node: usize, from: usize, to: usize) {
+        for rule in 0..self.rules.len() {
+            let weight = self.weight(rule, node);
+            loads.0[rule * self.parts + from] -= weight;
+            loads.0[rule * self.parts + to] += weight;
+        }
+    }
+
+    /// Whether every bound is kept.
+    pub(super) fn kept(&self, loads: &Loads) -> bool {
+        let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
+        rows.into_iter().all(|(row, rule)| row.iter().all(|&load| load <= rule.cap))
+    }
+
+    /// Moves nodes out of overfull parts until the bounds are kept: always that on nodes, the others as far as it can. Of an
+    /// overfull part's nodes those go first that lose least by `pull(node, part)`, the number of the node's neighbours there.
+    /// Returns how many nodes were moved.
+    pub(super) fn repair(
+        &self,
+        assignment: &mut [u16],
+        loads: &mut Loads,
+        pull: impl Fn(usize, usize) -> u32,
+    ) -> usize {
+        let mut moved = 0;
+        // The nodes' bound comes last and may always be met; on the way to the other bounds it may be broken.
+        for rule in (0..self.rules.len()).rev() {
+            for part in 0..self.parts {
+                if self.load(loads, rule, part) > self.rules[rule].cap {
+                    moved += self.empty_out(assignment, loads, rule, part, &pull);
+                }
+            }
+            // Several bounds stand in each other's way: before the one on nodes gets its due, they are lowered together.
+            if rule == 1 && !self.kept(loads) {
+                moved += self.lower_excess(assignment, loads, &pull);
+            }
+        }
+        moved
+    }
+
+    /// By how much the bounds are broken, as shares of them, over all quantities and parts.
+    pub(super) fn excess(&self, loads: &Loads) -> f64 {
+        let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
+        rows.flat_map(|(row, rule)| row.iter().map(|&load| share_above(load, rule.cap))).sum()
+    }
+
+    /// Moves nodes out of overfull parts as long as that lowers the excess: a bound may be broken on the way if others gain more.
+    fn lower_excess(&self, assignment: &mut [u16], loads: &mut Loads, pull: &impl Fn(usize, usize) -> u32) -> usize {
+        let mut moved = 0;
+        for _ in 0..MOST_ROUNDS {
+            let before = moved;
+            for (node, own) in assignment.iter_mut().enumerate() {
+                let from = *own as usize;
+                let over =
+                    |rule: usize| self.load(loads, rule, from) > self.rules[rule].cap && self.weight(rule, node) > 0;
+                if !(0..self.rules.len()).any(over) {
+                    continue;
+                }
+                let mut best = (-1e-9, 0, from);
+                for to in (0..self.parts).filter(|&to| to != from) {
+                    let change = self.change(loads, node, from, to);
+                    if change < best.0 || change == best.0 && pull(node, to) > best.1 {
+                        best = (change, pull(node, to), to);
+                    }
+                }
+                if best.2 != from {
+                    self.shift(loads, node, from, best.2);
+                    *own = best.2 as u16;
+                    moved += 1;
+                }
+            }
+            if moved == before {
+                break;
+            }
+        }
+        moved
+    }
+
+    /// How the excess changes when a node goes from one part to another.
+    fn change(&self, loads: &Loads, node: usize, from: usize, to: usize) -> f64 {
+        let of_rule = |rule: usize| {
+            let (cap, weight) = (self.rules[rule].cap, self.weight(rule, node));
+            let (here, there) = (self.load(loads, rule, from), self.load(loads, rule, to));
+            share_above(here - weight, cap) - share_above(here, cap) + share_above(there + weight, cap)
+                - share_above(there, cap)
+        };
+        (0..self.rules.len()).map(of_rule).sum()
+    }
+
+    fn empty_out(
+        &self,
+        assignment: &mut [u16],
+        loads: &mut Loads,
+        rule: usize,
+        part: usize,
+        pull: &impl Fn(usize, usize) -> u32,
+    ) -> usize {
+        let cap = self.rules[rule].cap;
+        // Where a node would like to go most, of the parts that `allowed` allows.
+        let best = |node: usize, allowed: &dyn Fn(usize) -> bool| {
+            let open = (0..self.parts).filter(|&to| to != part && allowed(to));
+            open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)))
+        };
+        let mut leavers: Vec<(i64, u32)> = (0..self.nodes)
+            .filter(|&node| assignment[node] as usize == part && self.weight(rule, node) > 0)
+            .filter_map(|node| {
+                let to = best(node, &|to| self.load(loads, rule, to) < cap)?;
+                Some((i64::from(pull(node, part)) - i64::from(pull(node, to)), node as u32))
+            })
+            .collect();
+        leavers.sort_unstable();
+        let mut moved = 0;
+        // First the moves that break nothing else; then, for nodes only, any.
+        for strict in [true, false] {
+            if !strict && rule != 0 {
+                break;
+            }
+            for &(_, node) in &leavers {
+                let node = node as usize;
+                if self.load(loads, rule, part) <= cap {
+                    return moved;
+                }
+                if assignment[node] as usize != part {
+                    continue;
+                }
+                let weight = self.weight(rule, node);
+                let room = |to: usize| self.load(loads, rule, to) + weight <= cap;
+                let open = (0..self.parts)
+                    .filter(|&to| to != part && room(to) && (!strict || self.fits_from(loads, 1, node, to)));
+                let to = open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)));
+                if let Some(to) = to {
+                    self.shift(loads, node, part, to);
+                    assignment[node] = to as u16;
+                    moved += 1;
+                }
+            }
+        }
+        moved
+    }
+}
+
+/// Rounds over all nodes in which excess is lowered.
+const MOST_ROUNDS: usize = 16;
+
+/// How far a load is above its bound, as a share of the bound.
+fn share_above(load: u64, cap: u64) -> f64 {
+    load.saturating_sub(cap) as f64 / cap.max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::Targets;
+    use gnnflow_data::testing::{graphs, power_law};
+
+    #[test]
+    fn the_bound_on_nodes_can_always_be_kept() {
+        for graph in graphs() {
+            for parts in [1, 2, 7, 100] {
+                let stream = graph.stream();
+                let bounds = Bounds::new(&stream, &Goal::new(parts)).unwrap();
+                let mut all_in_one = vec![(parts - 1) as u16; graph.nodes as usize];
+                let mut loads = bounds.loads(&all_in_one);
+                bounds.repair(&mut all_in_one, &mut loads, |_, _| 0);
+                assert!(bounds.kept(&loads), "{}: {loads:?}", graph.name);
+                assert_eq!(loads, bounds.loads(&all_in_one));
+                let mean = f64::from(graph.nodes) / f64::from(parts);
+                assert_eq!(
+                    bounds.cap(0),
+                    ((1.05 * mean) as u64).max(mean.ceil() as u64).max(u64::from(graph.nodes > 0))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_quantity_is_brought_within_its_bound() {
+        let graph = power_law(600, 4000, 3);
+        let mut stream = graph.stream();
+        stream.splits = (0..600).map(|v| [1, 1, 2, 3, 0][v % 5]).collect();
+        stream.types = (0..600).map(|v| (v % 3) as u16).collect();
+        let some = Some(1.2);
+        let balance = Targets { nodes: 1.1, edges: some, train: some, val: some, test: some, types: some };
+        let bounds = Bounds::new(&stream, &Goal { balance, ..Goal::new(4) }).unwrap();
+        assert_eq!(bounds.len(), 8);
+        assert_eq!(bounds.total(1), 240);
+        let mut assignment: Vec<u16> = (0..600).map(|v| if v < 450 { 0 } else { 3 }).collect();
+        let mut loads = bounds.loads(&assignment);
+        assert!(!bounds.kept(&loads));
+        bounds.repair(&mut assignment, &mut loads, |node, part| (node as u32 * 7 + part as u32) % 5);
+        assert!(bounds.kept(&loads), "{loads:?}");
+        assert_eq!(loads, bounds.loads(&assignment));
+    }
+
+    #[test]
+    fn those_go_first_that_lose_least() {
+        let graph = power_law(10, 0, 1);
+        let stream = graph.stream();
+        let bounds = Bounds::new(&stream, &Goal::new(2)).unwrap();
+        let mut assignment = vec![0; 10];
+        let mut loads = bounds.loads(&assignment);
+        // Nodes 5 to 9 have their neighbours elsewhere.
+        let moved = bounds.repair(&mut assignment, &mut loads, |node, part| u32::from((node >= 5) == (part == 1)));
+        assert_eq!((moved, assignment), (5, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1]));
+    }
+}

@@ -1,0 +1,122 @@
+//! `metis`: METIS on the whole graph, in memory, with the balance constraints of DistDGL (section III-B).
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::{Assignment, Error, Fault, GraphStream, Partitioner, Result};
+
+use super::balance::Bounds;
+use super::graph::Graph;
+use super::kway::{self, Ask};
+
+/// METIS, k-way, on the graph as an undirected one without repeats and self loops.
+///
+/// Every quantity of [`Goal::balance`] is a constraint: nodes, in-edges, train, validation and test nodes, nodes of each type. METIS
+/// keeps them nearly; afterwards the nodes that lose least are moved until each bound is kept, that on nodes always.
+///
+/// Memory is not streaming: about 44 bytes for each of the `2 |E|` adjacency entries and 80 for every node. A graph whose estimate is
+/// above [`Goal::memory`] is refused before it is read; `multilevel` is for those. So is one with 2³¹ entries or more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Metis;
+
+impl Partitioner for Metis {
+    fn name(&self) -> &str {
+        "metis"
+    }
+
+    fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        let nodes = graph.num_nodes() as usize;
+        let bounds = Bounds::new(graph, goal)?;
+        refuse_beyond(nodes as u64, 2 * graph.num_edges(), bounds.len() as u64, goal)?;
+        let whole = Graph::read(graph)?;
+        let parts = graph.once("METIS", &mut || {
+            let node_weights = kway::node_weights(&bounds, nodes, nodes, |node| node);
+            let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
+            let (method, parts, seed) = (self.name(), goal.parts, goal.seed);
+            let ask = Ask { method, parts, seed, targets, bisect: false, node_weights };
+            let mut parts = kway::kway(&whole, &ask)?;
+            let mut loads = bounds.loads(&parts);
+            if !bounds.kept(&loads) {
+                let before = parts.clone();
+                bounds.repair(&mut parts, &mut loads, |node, part| whole.pull(&before, node, part));
+            }
+            Ok(kway::to_bytes(&parts))
+        })?;
+        let parts = kway::from_bytes(&parts, nodes);
+        parts.map(Assignment::Stored).ok_or_else(|| Error::Bug("METIS's parts are not one a node".into()))
+    }
+}
+
+/// Says no to a graph that would take more than the budget, or more than 32 bits can count.
+fn refuse_beyond(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
+    let failed = |reason| Err(Error::Partitioner { method: "metis".into(), reason, fault: Fault::Machine });
+    if entries > i32::MAX as u64 || nodes >= i32::MAX as u64 {
+        return failed(format!(
+            "{nodes} nodes with {entries} adjacency entries are more than METIS's 32-bit indexes can hold ({}); use \"multilevel\"",
+            i32::MAX
+        ));
+    }
+    let need = kway::bytes(nodes, entries, constraints);
+    if need > goal.memory {
+        return failed(format!(
+            "METIS takes about {need} bytes for {nodes} nodes with {entries} adjacency entries, and partition.memory allows {}; \
+             raise it or use \"multilevel\"",
+            goal.memory
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::Targets;
+    use gnnflow_data::testing::{TestGraph, graphs, power_law};
+
+    fn parts(graph: &TestGraph, goal: &Goal, chunk: usize) -> Vec<u32> {
+        let mut stream = graph.stream();
+        stream.chunk = chunk;
+        stream.splits = (0..graph.nodes).map(|node| (node % 4) as u8).collect();
+        let assignment = Metis.assign(&stream, goal).unwrap();
+        (0..u64::from(graph.nodes)).map(|node| assignment.part(node)).collect()
+    }
+
+    #[test]
+    fn every_node_gets_a_part_within_the_bound_and_always_the_same() {
+        for graph in graphs() {
+            for count in [1, 2, 4, 16, 300] {
+                let goal = Goal::new(count);
+                let found = parts(&graph, &goal, 7);
+                let mut sizes = vec![0u64; count as usize];
+                found.iter().for_each(|&part| sizes[part as usize] += 1);
+                let mean = f64::from(graph.nodes) / f64::from(count);
+                let bound = ((1.05 * mean) as u64).max(mean.ceil() as u64);
+                assert!(sizes.iter().all(|&size| size <= bound), "{} in {count}: {sizes:?}", graph.name);
+                assert_eq!(found, parts(&graph, &goal, 1000), "{} in {count}", graph.name);
+            }
+        }
+    }
+
+    #[test]
+    fn all_constraints_are_balanced_when_asked_for() {
+        let graph = power_law(800, 6000, 9);
+        let balance =
+            Targets { train: Some(1.1), val: Some(1.1), test: Some(1.1), edges: Some(1.3), ..Targets::default() };
+        let goal = Goal { balance, ..Goal::new(4) };
+        let found = parts(&graph, &goal, 7);
+        for split in 1..4 {
+            let mut sizes = [0; 4];
+            found.iter().enumerate().filter(|(v, _)| v % 4 == split).for_each(|(_, &part)| sizes[part as usize] += 1);
+            assert!(sizes.iter().all(|&size| size <= 55), "{split}: {sizes:?}");
+        }
+    }
+
+    #[test]
+    fn too_large_a_graph_is_refused_with_the_bytes_and_the_way_out() {
+        let graph = power_law(100, 1000, 1);
+        let error = Metis.assign(&graph.stream(), &Goal { memory: 1000, ..Goal::new(2) }).unwrap_err();
+        assert_eq!(error.fault(), Fault::Machine);
+        let text = error.to_string();
+        assert!(text.contains("96800 bytes") && text.contains("\"multilevel\""), "{text}");
+        let error = refuse_beyond(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
+        assert!(error.to_string().contains("32-bit"), "{error}");
+    }
+}

@@ -1,0 +1,279 @@
+//! Refinement by passes over the stream: label propagation under the bounds of the goal.
+
+use std::cmp::Reverse;
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_data::{GraphStream, Result};
+
+use super::Counters;
+use super::balance::Bounds;
+use super::kway;
+
+/// Refines an assignment by passes over a stream.
+///
+/// A pass counts how many neighbours every node has in every part; then nodes move to the part that has most of them, those first
+/// that gain most, each as long as there is room. All of a pass see the same counts, so only half of the nodes, another half each
+/// time, may move at once: else neighbours would change places for ever.
+///
+/// The result is the best assignment that was seen: one that keeps the bounds before one that does not, then the lesser cut. With
+/// sketched counters, which cannot tell the cut, it is the last.
+pub(super) struct Refinement<'a> {
+    pub(super) graph: &'a dyn GraphStream,
+    pub(super) bounds: &'a Bounds<'a>,
+    pub(super) goal: &'a Goal,
+    /// For the counters.
+    pub(super) memory: u64,
+    /// The name under which each pass is kept.
+    pub(super) kept: &'a str,
+}
+
+/// How good an assignment is: whether it breaks a bound, and its cut, every edge counted from both ends.
+type Score = (bool, u64);
+
+/// Where a refinement is.
+struct State {
+    /// Passes done.
+    done: u32,
+    current: Vec<u16>,
+    best: Option<(Score, Vec<u16>)>,
+}
+
+impl Refinement<'_> {
+    /// At most `passes` passes that move nodes, and one more that only looks; fewer when a pass gains less than half a per cent.
+    pub(super) fn run(&self, assignment: &mut Vec<u16>, passes: u32) -> Result<()> {
+        let nodes = self.graph.num_nodes();
+        if nodes == 0 || passes == 0 || self.goal.parts <= 1 {
+            return Ok(());
+        }
+        let begin = || State { done: 0, current: std::mem::take(assignment), best: None };
+        let mut state = self.resume(nodes as usize)?.unwrap_or_else(begin);
+        let mut counters = Counters::new(nodes, self.goal.parts, self.memory);
+        loop {
+            let last = state.done == passes;
+            let pass = match last {
+                true => "measuring the cut".into(),
+                false => format!("refining, pass {} of at most {passes}", state.done + 1),
+            };
+            counters.clear();
+            let parts = &state.current;
+            counters.count(self.graph, &pass, |src, dst| {
+                (src != dst).then(|| [parts[dst as usize].into(), parts[src as usize].into()])
+            })?;
+            let mut loads = self.bounds.loads(&state.current);
+            let mut fading = false;
+            if counters.is_exact() {
+                let score = (!self.bounds.kept(&loads), cut(&counters, &state.current));
+                if let Some((best, _)) = &state.best {
+                    fading = best.0 == score.0 && score.1 > best.1 - best.1 / 200;
+                }
+                if state.best.as_ref().is_none_or(|(best, _)| score < *best) {
+                    state.best = Some((score, state.current.clone()));
+                }
+            }
+            if last || fading {
+                break;
+            }
+            self.bounds.repair(&mut state.current, &mut loads, |node, part| counters.get(node as u32, part as u32));
+            let moved = self.moves(&counters, &mut state.current, &mut loads, state.done);
+            state.done += 1;
+            if state.done == passes && !counters.is_exact()
+                || moved == 0 && state.best.as_ref().is_some_and(|best| !best.0.0)
+            {
+                break;
+            }
+            self.graph.keep(self.kept, &state.to_bytes())?;
+        }
+        *assignment = match state.best {
+            Some((_, best)) => best,
+            None => state.current,
+        };
+        Ok(())
+    }
+
+    fn moves(
+        &self,
+        counters: &Counters,
+        assignment: &mut [u16],
+        loads: &mut super::balance::Loads,
+        pass: u32,
+    ) -> usize {
+        let key = Key::new(self.goal.seed, Purpose::Partition).fold_str("refine").fold(pass.into());
+        let mut wishes: Vec<(Reverse<u32>, u32)> = Vec::new();
+        for (node, &own) in (0u32..).zip(assignment.iter()) {
+            if key.draw(node.into()) & 1 == 0 {
+                continue;
+            }
+            let Some((best, most)) = counters.best(node) else { continue };
+            let here = counters.get(node, own.into());
+            if best != u32::from(own) && most > here {
+                wishes.push((Reverse(most - here), node));
+            }
+        }
+        wishes.sort_unstable();
+        let mut moved = 0;
+        for (_, node) in wishes {
+            let own = assignment[node as usize];
+            let here = counters.get(node, own.into());
+            let mut to: Option<(u32, u32)> = None;
+            counters.each(node, |part, count| {
+                let better =
+                    count > here && to.is_none_or(|(other, most)| count > most || count == most && part < other);
+                if better && part != u32::from(own) && self.bounds.fits(loads, node as usize, part as usize) {
+                    to = Some((part, count));
+                }
+            });
+            if let Some((to, _)) = to {
+                self.bounds.shift(loads, node as usize, own.into(), to as usize);
+                assignment[node as usize] = to as u16;
+                moved += 1;
+            }
+        }
+        moved
+    }
+
+    fn resume(&self, nodes: usize) -> Result<Option<State>> {
+        Ok(self.graph.kept(self.kept)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
+    }
+}
+
+/// Edge ends whose other end is in another part.
+fn cut(counters: &Counters, assignment: &[u16]) -> u64 {
+    let mut cut = 0;
+    for (node, &own) in (0..).zip(assignment) {
+        counters.each(node, |part, count| cut += if part == u32::from(own) { 0 } else { u64::from(count) });
+    }
+    cut
+}
+
+impl State {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.done.to_le_bytes().to_vec();
+        bytes.extend(kway::to_bytes(&self.current));
+        if let Some(((broken, cut), best)) = &self.best {
+            bytes.push((*broken).into());
+            bytes.extend(cut.to_le_bytes());
+            bytes.extend(kway::to_bytes(best));
+        }
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Self> {
+        let (done, rest) = bytes.split_first_chunk()?;
+        let (current, rest) = rest.split_at_checked(2 * nodes)?;
+        let best = match rest.split_first() {
+            None => None,
+            Some((&broken, rest)) => {
+                let (cut, rest) = rest.split_first_chunk()?;
+                Some(((broken != 0, u64::from_le_bytes(*cut)), kway::from_bytes(rest, nodes)?))
+            }
+        };
+        Some(Self { done: u32::from_le_bytes(*done), current: kway::from_bytes(current, nodes)?, best })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::testing::{TestGraph, TestStream, graphs, power_law};
+    use std::collections::BTreeMap;
+
+    fn refined(stream: &TestStream, goal: &Goal, start: &[u16], passes: u32, memory: u64) -> Vec<u16> {
+        let bounds = Bounds::new(stream, goal).unwrap();
+        let mut assignment = start.to_vec();
+        let refinement = Refinement { graph: stream, bounds: &bounds, goal, memory, kept: "refined" };
+        refinement.run(&mut assignment, passes).unwrap();
+        assignment
+    }
+
+    fn cut_of(graph: &TestGraph, parts: &[u16]) -> usize {
+        graph.edges.iter().filter(|&&(u, v)| parts[u as usize] != parts[v as usize]).count()
+    }
+
+    fn turns(graph: &TestGraph, parts: u32) -> Vec<u16> {
+        (0..graph.nodes).map(|node| (node % parts) as u16).collect()
+    }
+
+    #[test]
+    fn the_cut_is_never_worse_and_the_bound_is_kept() {
+        for graph in graphs().into_iter().chain([power_law(300, 900, 4)]) {
+            for parts in [1, 2, 5, 60] {
+                let (goal, start) = (Goal::new(parts), turns(&graph, parts));
+                let end = refined(&graph.stream(), &goal, &start, 6, 1 << 20);
+                assert!(cut_of(&graph, &end) <= cut_of(&graph, &start), "{} in {parts}", graph.name);
+                let stream = graph.stream();
+                let bounds = Bounds::new(&stream, &goal).unwrap();
+                assert!(bounds.kept(&bounds.loads(&end)), "{} in {parts}", graph.name);
+                let mut other = graph.stream();
+                other.chunk = 1000;
+                assert_eq!(end, refined(&other, &goal, &start, 6, 1 << 20), "{} in {parts}", graph.name);
+            }
+        }
+    }
+
+    #[test]
+    fn an_unbalanced_start_ends_within_the_bound() {
+        for graph in graphs() {
+            let goal = Goal::new(3);
+            for memory in [1 << 20, 0] {
+                let end = refined(&graph.stream(), &goal, &vec![0; graph.nodes as usize], 4, memory);
+                let stream = graph.stream();
+                let bounds = Bounds::new(&stream, &goal).unwrap();
+                assert!(bounds.kept(&bounds.loads(&end)), "{}", graph.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pass_is_its_plain_transcription() {
+        for graph in graphs() {
+            let (goal, start) = (Goal { seed: 3, ..Goal::new(4) }, turns(&graph, 4));
+            // Plainly: count by a map, sort all that gain, move while there is room.
+            let mut counts: BTreeMap<(u32, u16), i64> = BTreeMap::new();
+            for &(u, v) in graph.edges.iter().filter(|(u, v)| u != v) {
+                *counts.entry((u, start[v as usize])).or_default() += 1;
+                *counts.entry((v, start[u as usize])).or_default() += 1;
+            }
+            let count = |node, part| counts.get(&(node, part)).copied().unwrap_or(0);
+            let key = Key::new(3, Purpose::Partition).fold_str("refine").fold(0);
+            let gain =
+                |node: u32| (0..4).map(|part| count(node, part)).max().unwrap() - count(node, start[node as usize]);
+            let mut order: Vec<u32> =
+                (0..graph.nodes).filter(|&v| key.draw(v.into()) & 1 == 1 && gain(v) > 0).collect();
+            order.sort_by_key(|&node| (-gain(node), node));
+            let cap = ((1.05 * f64::from(graph.nodes) / 4.0) as usize).max(graph.nodes.div_ceil(4) as usize);
+            let mut expected = start.clone();
+            for node in order {
+                let own = start[node as usize];
+                let room = |part: u16| expected.iter().filter(|&&other| other == part).count() < cap;
+                let open = (0..4).rev().filter(|&to| to != own && count(node, to) > count(node, own) && room(to));
+                if let Some(to) = open.max_by_key(|&to| count(node, to)) {
+                    expected[node as usize] = to;
+                }
+            }
+            let stream = graph.stream();
+            let bounds = Bounds::new(&stream, &goal).unwrap();
+            let refinement = Refinement { graph: &stream, bounds: &bounds, goal: &goal, memory: 0, kept: "" };
+            let mut counters = Counters::new(graph.nodes.into(), 4, 1 << 20);
+            let votes = |u, v| (u != v).then(|| [start[v as usize].into(), start[u as usize].into()]);
+            counters.count(&stream, "", votes).unwrap();
+            let mut found = start.clone();
+            refinement.moves(&counters, &mut found, &mut bounds.loads(&start), 0);
+            assert_eq!(found, expected, "{}", graph.name);
+        }
+    }
+
+    #[test]
+    fn what_was_killed_ends_where_it_would_have() {
+        let graph = power_law(400, 2000, 8);
+        let (goal, start) = (Goal::new(4), turns(&graph, 4));
+        let whole = refined(&graph.stream(), &goal, &start, 6, 1 << 20);
+        // Killed after two passes: what has been kept is what a run of two passes keeps last.
+        let first = graph.stream();
+        refined(&first, &goal, &start, 2, 1 << 20);
+        let again = graph.stream();
+        again.kept.replace(first.kept.take());
+        assert_eq!(refined(&again, &goal, &start, 6, 1 << 20), whole);
+        assert!(again.passes.borrow()[0].contains("pass 3"), "{:?}", again.passes);
+    }
+}
