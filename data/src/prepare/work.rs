@@ -50,8 +50,9 @@ const EDGES: &str = "edges";
 enum Plan {
     /// The dataset is there.
     Current,
-    /// It has to be made.
-    Make(Fingerprint),
+    /// It has to be made, within so many bytes in each process: the budget may decide a partitioner's result, so all have the
+    /// first one's.
+    Make(Fingerprint, u64),
 }
 
 /// Prepares what is not there already.
@@ -73,15 +74,16 @@ pub(super) fn run<C: Crew>(
         match state(&settings.out, &wanted)? {
             State::Current(_) => Plan::Current,
             State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
-            State::Missing | State::Stale(_) => Plan::Make(wanted),
+            State::Missing | State::Stale(_) => Plan::Make(wanted, settings.memory),
         }
     } else {
         Plan::Current
     };
-    let wanted = match told(crew, &plan)? {
+    let (wanted, memory) = match told(crew, &plan)? {
         Plan::Current => return Manifest::read(&settings.out),
-        Plan::Make(wanted) => wanted,
+        Plan::Make(wanted, memory) => (wanted, memory),
     };
+    let settings = &PrepareSettings { memory, ..settings.clone() };
     more_files(settings.parts);
     let key = format!("{} {} processes {}", wanted.digest, crew.size(), boot());
     let growing = first.then(|| Growing::create(&settings.out, &key)).transpose()?;
