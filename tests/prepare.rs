@@ -48,7 +48,7 @@ fn prepare(place: &Place, out: &str, more: &[&str]) -> BTreeMap<PathBuf, Vec<u8>
 #[test]
 fn one_two_and_four_processes_write_the_same_bytes() {
     let place = place();
-    for (method, memory) in [("random", "1GiB"), ("spring", "1GiB"), ("2ps-l", "2MiB"), ("hdrf", "2MiB")] {
+    for (method, memory) in [("random", "1GiB"), ("spring", "1GiB"), ("multilevel", "2MiB"), ("hdrf", "2MiB")] {
         let method = format!("partition.method={method}");
         // The result of some methods depends on the budget; how much of it is used does not.
         let set =
@@ -65,7 +65,7 @@ fn one_two_and_four_processes_write_the_same_bytes() {
 #[test]
 fn a_killed_preparation_goes_on_to_the_same_bytes() {
     let place = place();
-    let set = ["--set", "partition.method=spring", "--set", "partition.memory=2MiB"];
+    let set = ["--set", "partition.method=multilevel", "--set", "partition.memory=2MiB"];
     let whole = prepare(&place, "whole", &set);
     for processes in ["1", "2"] {
         let args = [&["prepare", "p.toml", "--quiet", "--out", "killed", "--processes", processes][..], &set].concat();

@@ -16,7 +16,7 @@ section! {
     pub struct Partition {
         /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), `metis` (METIS on the whole graph in memory), `multilevel` (METIS on clusters, refined on the graph, within `memory`), `file` (the parts that a table says), or the name of a registered one.
         #[schemars(extend("x-known" = METHODS))]
-        pub method: String = "random".into(),
+        pub method: String = "multilevel".into(),
         /// Number of partitions; or "auto": one for each of `workers` when the graph fits them, else as many as it takes (SDT-GNN's rule).
         pub parts: Parts = Parts::Count(1),
         /// For `parts = "auto"`: workers that will train.
