@@ -47,6 +47,23 @@ impl KeyCounts {
         Ok(())
     }
 
+    /// The keys of all. Needs room for the largest once more.
+    pub(super) fn together(all: Vec<Self>) -> Result<Option<Self>> {
+        let spilled = all.iter().any(|counts| !counts.runs.is_empty());
+        let mut all = all.into_iter();
+        let Some(mut first) = all.next() else { return Ok(None) };
+        for mut other in all {
+            if spilled {
+                other.spill()?;
+                first.runs.append(&mut other.runs);
+            } else {
+                first.keys.reserve_exact(other.keys.len());
+                first.keys.append(&mut other.keys);
+            }
+        }
+        Ok(Some(first))
+    }
+
     /// The keys in memory, sorted, to a run.
     fn spill(&mut self) -> Result<()> {
         if self.keys.is_empty() {
@@ -139,7 +156,11 @@ mod tests {
             all.iter().for_each(|&key| *expected.entry(key).or_insert(0) += 1);
             let dir = tempfile::tempdir().unwrap();
             let mut counts = KeyCounts::new(memory, dir.path());
-            all.chunks(999).for_each(|some| counts.add(some).unwrap());
+            let mut other = KeyCounts::new(memory, dir.path());
+            for (i, some) in all.chunks(999).enumerate() {
+                if i % 3 == 0 { &mut other } else { &mut counts }.add(some).unwrap();
+            }
+            let counts = KeyCounts::together(vec![other, counts]).unwrap().unwrap();
             let mut found = Vec::new();
             counts
                 .finish(|some| {

@@ -2,7 +2,7 @@
 
 use std::cell::OnceCell;
 use std::path::Path;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
@@ -59,12 +59,29 @@ impl<C: Crew> DumpStream<'_, C> {
         (0..pairs.units()).filter(|&unit| self.crew.owns(unit)).flat_map(|unit| pairs.slices(unit)).collect()
     }
 
+    /// Counts keys by the threads of one process.
+    fn count_alone(&self, pairs: &Pairs, memory: u64, key: &EdgeKey<'_>) -> Result<Option<KeyCounts>> {
+        let (slices, next) = (self.own_slices(pairs), AtomicUsize::new(0));
+        let threads = rayon::current_num_threads();
+        // When they come together there has to be room for the largest share once more.
+        let share = memory / (threads as u64 + 1);
+        let count = |_| {
+            let (mut counts, mut buffer, mut keys) = (KeyCounts::new(share, self.scratch), Vec::new(), Vec::new());
+            while let Some(&slice) = slices.get(next.fetch_add(1, Ordering::Relaxed)) {
+                pairs.read(slice, &mut buffer)?;
+                keys.clear();
+                keys.extend(buffer.iter().filter_map(|&(src, dst)| key(src, dst)));
+                counts.add(&keys)?;
+                self.progress.advance(buffer.len() as u64);
+            }
+            Ok(counts)
+        };
+        KeyCounts::together((0..threads).into_par_iter().map(count).collect::<Result<_>>()?)
+    }
+
     /// Splits the keys into as many ranges as there are processes, about as full as each other: the first key of each but the
     /// first. How well they fit decides the time, not the result.
     fn splitters(&self, pairs: &Pairs, key: &EdgeKey<'_>) -> Result<Vec<u64>> {
-        if self.crew.size() == 1 {
-            return Ok(Vec::new());
-        }
         let slices = self.own_slices(pairs);
         let mut own = Vec::new();
         let mut buffer = Vec::new();
@@ -148,22 +165,24 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
 
     fn count_keys(&self, pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
         let pairs = self.pairs()?;
-        let splitters = self.splitters(pairs, key)?;
         self.progress.stage(pass, Some(pairs.len()), "edges");
+        if self.crew.size() == 1 {
+            if let Some(counts) = self.count_alone(pairs, memory, key)? {
+                counts.finish(consume)?;
+            }
+            self.progress.done();
+            return Ok(());
+        }
+        let splitters = self.splitters(pairs, key)?;
         let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
             let mut buffer = Vec::new();
             for slice in pairs.slices(unit) {
                 pairs.read(slice, &mut buffer)?;
                 let keys = buffer.iter().filter_map(|&(src, dst)| key(src, dst));
-                let open = if splitters.is_empty() {
-                    send(To::One(0), keys.collect())
-                } else {
-                    let mut by_owner = vec![Vec::new(); splitters.len() + 1];
-                    keys.for_each(|key| by_owner[splitters.partition_point(|&first| first <= key)].push(key));
-                    let mut full = (0..).zip(by_owner).filter(|(_, keys)| !keys.is_empty());
-                    full.all(|(owner, keys)| send(To::One(owner), keys))
-                };
-                if !open {
+                let mut by_owner = vec![Vec::new(); splitters.len() + 1];
+                keys.for_each(|key| by_owner[splitters.partition_point(|&first| first <= key)].push(key));
+                let mut full = (0..).zip(by_owner).filter(|(_, keys)| !keys.is_empty());
+                if !full.all(|(owner, keys)| send(To::One(owner), keys)) {
                     break;
                 }
                 self.progress.advance(buffer.len() as u64);
@@ -172,17 +191,12 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
         };
         let mut counts = KeyCounts::new(memory, self.scratch);
         self.crew.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
-        if self.crew.size() == 1 {
-            counts.finish(consume)?;
-        } else {
-            // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
-            // thread and sent from another, so they go by way of a file.
-            let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
-            spool(counts, &mut own, self.scratch)?;
-            let produce =
-                |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
-            self.crew.pass(self.crew.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
-        }
+        // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
+        // thread and sent from another, so they go by way of a file.
+        let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
+        spool(counts, &mut own, self.scratch)?;
+        let produce = |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
+        self.crew.pass(self.crew.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
         self.progress.done();
         Ok(())
     }
