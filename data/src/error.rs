@@ -44,7 +44,7 @@ impl Fault {
 /// One value in a dump.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The Parquet file.
+    /// The Parquet file, or its URL.
     pub path: PathBuf,
     /// The row group within the file, from 0.
     pub row_group: usize,
@@ -88,6 +88,16 @@ pub enum Error {
         path: PathBuf,
         /// What the reader said.
         reason: String,
+    },
+    /// An object in a store, or the store itself, that cannot be read.
+    #[error("{}: {problem}", url.display())]
+    Remote {
+        /// Its URL.
+        url: PathBuf,
+        /// What is wrong and what to do about it.
+        problem: String,
+        /// Whose fault it is: of the input when it is missing, refused or changing, of the network when it cannot be reached.
+        fault: Fault,
     },
     /// A column that the settings name is not in the file.
     #[error("{}: no column \"{column}\" (graph.columns.{role}); {}", path.display(), hint(column, available))]
@@ -299,7 +309,7 @@ impl Error {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Setting { .. } | Self::Budget { .. } => Fault::Usage,
-            Self::Partitioner { fault, .. } => *fault,
+            Self::Partitioner { fault, .. } | Self::Remote { fault, .. } => *fault,
             Self::Io { .. } | Self::Occupied { .. } => Fault::Machine,
             Self::Bug(_) => Fault::Bug,
             _ => Fault::Input,

@@ -14,6 +14,7 @@ pub mod prepare;
 pub mod progress;
 pub mod rng;
 pub mod source;
+mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -1,17 +1,21 @@
 //! What a dump is, and how to treat it: plain settings, filled from `[graph]` of a pipeline file.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::dump::DumpFile;
 use crate::error::{Error, Result};
+use crate::store;
 
 /// A graph in Parquet files, and what to make of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphSource {
-    /// Files, or folders of `*.parquet` (taken in order of their names). At least one.
+    /// Files, or folders of `*.parquet` (taken in order of their names). At least one. A URL (`s3://`, `gs://`, `az://`, `http://`,
+    /// `https://`) stands for an object or, unless it is of HTTP, for the `*.parquet` directly below it.
     pub nodes: Vec<PathBuf>,
-    /// Files, or folders of `*.parquet`. None at all is a graph without edges.
+    /// Files, folders or URLs likewise. None at all is a graph without edges.
     pub edges: Vec<PathBuf>,
     /// Which column is what.
     pub columns: Columns,
@@ -34,7 +38,12 @@ pub struct GraphSource {
     pub seed: u64,
     /// How features are stored.
     pub feature_dtype: FeatureDtype,
+    /// How long a server that fails in passing is asked again, since something last came of it. Never changes the dataset.
+    pub retry: Duration,
 }
+
+/// The `retry` of a source that says nothing about it.
+pub const RETRY: Duration = Duration::from_secs(120);
 
 impl GraphSource {
     /// A source with every setting at its default.
@@ -58,26 +67,27 @@ impl GraphSource {
             num_classes: None,
             seed: 0,
             feature_dtype: FeatureDtype::default(),
+            retry: RETRY,
         }
     }
 
-    /// The node files, folders replaced by the Parquet files in them.
+    /// The node files, folders and prefixes replaced by the Parquet files in them. Objects are looked up, not read.
     ///
     /// # Errors
-    /// A path that is not there, or no file at all.
-    pub fn node_files(&self) -> Result<Vec<PathBuf>> {
+    /// A path or URL where nothing is or that cannot be read, or no file at all.
+    pub fn node_files(&self) -> Result<Vec<DumpFile>> {
         if self.nodes.is_empty() {
             return Err(Error::NoFiles { path: PathBuf::new(), role: "graph.nodes" });
         }
-        expand(&self.nodes, "graph.nodes")
+        expand(&self.nodes, "graph.nodes", self.retry)
     }
 
-    /// The edge files, folders replaced by the Parquet files in them.
+    /// The edge files, folders and prefixes replaced by the Parquet files in them.
     ///
     /// # Errors
-    /// A path that is not there, or a folder without Parquet files.
-    pub fn edge_files(&self) -> Result<Vec<PathBuf>> {
-        expand(&self.edges, "graph.edges")
+    /// A path or URL where nothing is or that cannot be read, or a folder without Parquet files.
+    pub fn edge_files(&self) -> Result<Vec<DumpFile>> {
+        expand(&self.edges, "graph.edges", self.retry)
     }
 
     /// Checks what can be checked without reading data.
@@ -226,25 +236,45 @@ impl FeatureDtype {
     }
 }
 
-/// Replaces folders by the `*.parquet` files in them, in order of their names.
-pub(crate) fn expand(paths: &[PathBuf], role: &'static str) -> Result<Vec<PathBuf>> {
+/// Whether a path that a user wrote is a URL: not relative to anything, and not on this machine.
+///
+/// ```
+/// use gnnflow_data::source::is_url;
+/// assert!(is_url("s3://bucket/nodes/".as_ref()) && !is_url("dumps/nodes.parquet".as_ref()));
+/// ```
+pub fn is_url(path: &Path) -> bool {
+    store::is_url(path)
+}
+
+/// Replaces folders and prefixes by the `*.parquet` files in them, in order of their names.
+pub(crate) fn expand(paths: &[PathBuf], role: &'static str, retry: Duration) -> Result<Vec<DumpFile>> {
+    let urls: Vec<PathBuf> = paths.iter().filter(|path| is_url(path)).cloned().collect();
+    let found = if urls.is_empty() { Vec::new() } else { store::find(urls, role, retry)? };
+    let mut found = found.into_iter();
     let mut files = Vec::new();
     for path in paths {
-        let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
-            std::io::ErrorKind::NotFound => Error::Missing { path: path.clone(), role },
-            _ => Error::io(path, "read")(source),
-        })?;
-        if !meta.is_dir() {
-            files.push(path.clone());
-            continue;
+        match is_url(path) {
+            true => files.extend(found.next().into_iter().flatten().map(DumpFile::remote)),
+            false => files.extend(on_disk(path, role)?.into_iter().map(DumpFile::local)),
         }
-        let found = in_folder(path)?;
-        if found.is_empty() {
-            return Err(Error::NoFiles { path: path.clone(), role });
-        }
-        files.extend(found);
     }
     Ok(files)
+}
+
+/// The file, or the Parquet files of the folder.
+fn on_disk(path: &Path, role: &'static str) -> Result<Vec<PathBuf>> {
+    let meta = std::fs::metadata(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf(), role },
+        _ => Error::io(path, "read")(source),
+    })?;
+    if !meta.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let found = in_folder(path)?;
+    if found.is_empty() {
+        return Err(Error::NoFiles { path: path.to_path_buf(), role });
+    }
+    Ok(found)
 }
 
 fn in_folder(path: &Path) -> Result<Vec<PathBuf>> {
@@ -271,8 +301,8 @@ mod tests {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
         let source = GraphSource::new(dir.path(), dir.path().join("b.parquet"));
-        let names = |files: Vec<PathBuf>| {
-            files.iter().map(|f| f.file_name().unwrap().to_string_lossy().into_owned()).collect::<Vec<_>>()
+        let names = |files: Vec<DumpFile>| {
+            files.iter().map(|f| f.path().file_name().unwrap().to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(names(source.node_files().unwrap()), ["a.parquet", "b.parquet"]);
         assert_eq!(names(source.edge_files().unwrap()), ["b.parquet"]);

@@ -139,6 +139,11 @@ impl EdgeReader {
         self.table.scan(&[&self.src, &self.dst], CHUNK, |chunk| map(self.ends(&chunk)?), consume)
     }
 
+    /// Bytes that a reading thread holds ahead of what it decodes, at most: none, when all files are on this machine.
+    pub(crate) fn read_ahead(&self) -> u64 {
+        self.table.read_ahead()
+    }
+
     /// Number of units of reading: row groups.
     pub(crate) fn units(&self) -> usize {
         self.table.units()

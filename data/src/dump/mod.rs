@@ -1,10 +1,12 @@
 //! Streaming readers of Parquet dumps.
 //!
-//! Files are read row group by row group, row groups in parallel, in chunks of some thousand rows, and only the columns
-//! that are wanted. What is in memory is a few chunks a thread, however large the dump. Every value is checked as it is
+//! Files, on disk or in object stores, are read row group by row group, row groups in parallel, in chunks of some thousand rows,
+//! and only the columns that are wanted. What is in memory is a few chunks a thread, however large the dump. Every value is checked as it is
 //! read; an error names file, row group, row and column.
 
+mod coming;
 mod edges;
+mod file;
 mod nodes;
 mod ordered;
 mod parts;
@@ -12,6 +14,7 @@ mod table;
 mod values;
 
 pub use edges::{EdgeChunk, EdgeReader};
+pub use file::DumpFile;
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
 pub(crate) use ordered::ordered;
 pub use parts::PartTable;

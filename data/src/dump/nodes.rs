@@ -171,6 +171,11 @@ impl NodeReader {
         self.table.scan(&columns, self.chunk_rows(), |chunk| map(self.read(&chunk, true)?), consume)
     }
 
+    /// Bytes that a reading thread holds ahead of what it decodes, at most: none, when all files are on this machine.
+    pub(crate) fn read_ahead(&self) -> u64 {
+        self.table.read_ahead()
+    }
+
     /// Number of units of reading: row groups.
     pub(crate) fn units(&self) -> usize {
         self.table.units()

@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
+use super::file::DumpFile;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids};
 use crate::error::{Error, Fault, Result, closest};
 use crate::id_map::IdMap;
+use crate::source::{RETRY, expand};
 
 /// Rows of a chunk at most.
 const CHUNK: usize = 1 << 16;
@@ -13,7 +15,7 @@ const CHUNK: usize = 1 << 16;
 /// Where a user's own assignment stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartTable {
-    /// Parquet files, or folders of them.
+    /// Parquet files, folders of them, or URLs, as in [`GraphSource::nodes`](crate::GraphSource::nodes).
     pub files: Vec<PathBuf>,
     /// Name of the column with the nodes' ids.
     pub id: String,
@@ -36,11 +38,11 @@ impl PartTable {
     ///
     /// # Errors
     /// A path that is not there, or no file at all.
-    pub fn files(&self) -> Result<Vec<PathBuf>> {
+    pub fn files(&self) -> Result<Vec<DumpFile>> {
         if self.files.is_empty() {
             return Err(Error::NoFiles { path: PathBuf::new(), role: Self::ROLE });
         }
-        crate::source::expand(&self.files, Self::ROLE)
+        expand(&self.files, Self::ROLE, RETRY)
     }
 
     /// The part of every node of `ids`, by index; all below `parts`. Rows may come in any order.

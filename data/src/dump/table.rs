@@ -1,19 +1,27 @@
 //! The Parquet files of one role (nodes or edges), read as one long table: a chunk at a time, row groups in parallel.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::DataType;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use parquet::file::reader::ChunkReader;
 
+use super::coming;
+use super::file::{DumpFile, one_line};
 use super::ordered::ordered;
 use crate::error::{Error, Place, Result};
+use crate::store::{READ_AHEAD, RowGroup, SHARE};
+
+/// What is fetched of a row group at first, when only its first rows are wanted.
+const GLANCE: u64 = 64 << 10;
 
 /// All files of one role.
 pub(crate) struct Table {
+    /// Tells it from all others.
+    identity: u64,
     role: &'static str,
     files: Vec<Arc<TableFile>>,
     units: Vec<Unit>,
@@ -22,7 +30,7 @@ pub(crate) struct Table {
 
 /// One file.
 pub(crate) struct TableFile {
-    path: PathBuf,
+    file: DumpFile,
     metadata: ArrowReaderMetadata,
     /// Rows in the files before.
     first_row: u64,
@@ -49,7 +57,7 @@ impl Origin {
     /// The place of row `i` of the chunk.
     pub(crate) fn place(&self, i: usize, column: &str) -> Box<Place> {
         let row = self.row + i as u64;
-        Box::new(Place { path: self.file.path.clone(), row_group: self.row_group, row, column: column.into() })
+        Box::new(Place { path: self.file.file.path().into(), row_group: self.row_group, row, column: column.into() })
     }
 
     /// First row of the chunk, counted over all files.
@@ -76,19 +84,18 @@ impl Chunk {
 }
 
 impl Table {
-    /// Opens the files and reads their footers. `role` is "nodes" or "edges".
-    pub(crate) fn open(files: &[PathBuf], role: &'static str) -> Result<Self> {
-        let mut table = Self { role, files: Vec::with_capacity(files.len()), units: Vec::new(), rows: 0 };
-        for path in files {
-            let file = open(path, role)?;
-            let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
-                .map_err(|e| Error::NotParquet { path: path.clone(), reason: one_line(&e) })?;
+    /// Opens the files and reads their footers. `role` is "graph.nodes" or "graph.edges".
+    pub(crate) fn open(files: &[DumpFile], role: &'static str) -> Result<Self> {
+        static TABLES: AtomicU64 = AtomicU64::new(0);
+        let identity = TABLES.fetch_add(1, Ordering::Relaxed);
+        let mut table = Self { identity, role, files: Vec::with_capacity(files.len()), units: Vec::new(), rows: 0 };
+        for (file, metadata) in files.iter().zip(DumpFile::metadata(files, role)?) {
             let mut first_row = 0;
             for (row_group, info) in metadata.metadata().row_groups().iter().enumerate() {
                 table.units.push(Unit { file: table.files.len(), row_group, first_row });
                 first_row += info.num_rows().max(0) as u64;
             }
-            table.files.push(Arc::new(TableFile { path: path.clone(), metadata, first_row: table.rows }));
+            table.files.push(Arc::new(TableFile { file: file.clone(), metadata, first_row: table.rows }));
             table.rows += first_row;
         }
         Ok(table)
@@ -112,13 +119,13 @@ impl Table {
         for file in &self.files {
             let schema = file.metadata.schema();
             let field = schema.field_with_name(name).map_err(|_| Error::MissingColumn {
-                path: file.path.clone(),
+                path: file.file.path().into(),
                 role,
                 column: name.into(),
                 available: schema.fields().iter().map(|field| field.name().clone()).collect(),
             })?;
             check(field.data_type()).map_err(|wanted| Error::ColumnType {
-                path: file.path.clone(),
+                path: file.file.path().into(),
                 role,
                 column: name.into(),
                 found: field.data_type().to_string(),
@@ -137,9 +144,14 @@ impl Table {
         map: impl Fn(Chunk) -> Result<T> + Sync,
         consume: impl FnMut(T) -> Result<()>,
     ) -> Result<()> {
-        let produce =
-            |unit: usize, send: &mut dyn FnMut(T) -> bool| self.read(&self.units[unit], columns, rows, &map, send);
+        let produce = |unit: usize, send: &mut dyn FnMut(T) -> bool| self.read_unit(unit, columns, rows, &map, send);
         ordered(self.units.len(), rayon::current_num_threads(), produce, consume)
+    }
+
+    /// Bytes that a reading thread holds ahead of what it decodes, at most.
+    pub(crate) fn read_ahead(&self) -> u64 {
+        let remote = self.files.iter().any(|file| file.file.object().is_some());
+        if remote { READ_AHEAD } else { 0 }
     }
 
     /// Number of units of reading: row groups.
@@ -162,14 +174,16 @@ impl Table {
         map: impl Fn(Chunk) -> Result<T>,
         send: &mut dyn FnMut(T) -> bool,
     ) -> Result<()> {
-        self.read(&self.units[unit], columns, rows, &map, send)
+        let fetched = coming::take(self.identity, columns, unit, |unit| self.fetch(unit, columns, SHARE, true))?;
+        self.read(unit, fetched, columns, rows, &map, send)
     }
 
     /// The first row of `columns`, if there is any.
     pub(crate) fn first(&self, columns: &[&str]) -> Result<Option<Chunk>> {
         let mut first = None;
-        for unit in &self.units {
-            self.read(unit, columns, 1, &Ok, &mut |chunk| {
+        for unit in 0..self.units.len() {
+            let row_group = self.fetch(unit, columns, GLANCE, false)?;
+            self.read(unit, row_group, columns, 1, &Ok, &mut |chunk| {
                 first = Some(chunk);
                 false
             })?;
@@ -185,12 +199,56 @@ impl Table {
         let unit = self.units.partition_point(|unit| self.files[unit.file].first_row + unit.first_row <= row) - 1;
         let Unit { file, row_group, .. } = self.units[unit];
         let file = &self.files[file];
-        Box::new(Place { path: file.path.clone(), row_group, row: row - file.first_row, column: column.into() })
+        Box::new(Place { path: file.file.path().into(), row_group, row: row - file.first_row, column: column.into() })
     }
 
+    fn mask(&self, file: &TableFile, columns: &[&str]) -> ProjectionMask {
+        let schema = file.metadata.schema();
+        let roots = columns.iter().filter_map(|name| schema.index_of(name).ok());
+        ProjectionMask::roots(file.metadata.parquet_schema(), roots)
+    }
+
+    /// Starts to fetch the columns of a row group, unless there is none or its file is on this machine.
+    fn fetch(&self, unit: usize, columns: &[&str], share: u64, ahead: bool) -> Result<Option<RowGroup>> {
+        let Some(unit) = self.units.get(unit) else { return Ok(None) };
+        let file = &self.files[unit.file];
+        let Some(object) = file.file.object() else { return Ok(None) };
+        let mask = self.mask(file, columns);
+        let chunks = file.metadata.metadata().row_group(unit.row_group).columns().iter().enumerate();
+        let ranges = chunks.filter(|(leaf, _)| mask.leaf_included(*leaf)).filter_map(|(_, chunk)| {
+            let start = chunk.dictionary_page_offset().unwrap_or(chunk.data_page_offset());
+            let (start, length) = (u64::try_from(start).ok()?, u64::try_from(chunk.compressed_size()).ok()?);
+            Some(start..start.saturating_add(length))
+        });
+        RowGroup::begin(object, ranges.collect(), share, ahead).map(Some)
+    }
+
+    /// Reads a row group, from what is fetched of it or from the disk.
     fn read<T>(
         &self,
+        unit: usize,
+        fetched: Option<RowGroup>,
+        columns: &[&str],
+        rows: usize,
+        map: &impl Fn(Chunk) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        let unit = &self.units[unit];
+        match fetched {
+            Some(fetched) => self
+                .decode(unit, fetched.clone(), columns, rows, map, send)
+                .map_err(|error| fetched.failure().unwrap_or(error)),
+            None => {
+                let input = self.files[unit.file].file.open(self.role)?;
+                self.decode(unit, input, columns, rows, map, send)
+            }
+        }
+    }
+
+    fn decode<T>(
+        &self,
         unit: &Unit,
+        input: impl ChunkReader + 'static,
         columns: &[&str],
         rows: usize,
         map: &impl Fn(Chunk) -> Result<T>,
@@ -198,16 +256,12 @@ impl Table {
     ) -> Result<()> {
         let file = &self.files[unit.file];
         let fail = |reason: String| Error::NotParquet {
-            path: file.path.clone(),
+            path: file.file.path().into(),
             reason: format!("row group {}: {reason}", unit.row_group),
         };
-        let schema = file.metadata.schema();
-        let roots = columns.iter().filter_map(|name| schema.index_of(name).ok());
-        let mask = ProjectionMask::roots(file.metadata.parquet_schema(), roots);
-        let input = open(&file.path, self.role)?;
         let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(input, file.metadata.clone())
             .with_row_groups(vec![unit.row_group])
-            .with_projection(mask)
+            .with_projection(self.mask(file, columns))
             .with_batch_size(rows)
             .build()
             .map_err(|e| fail(one_line(&e)))?;
@@ -223,16 +277,4 @@ impl Table {
         }
         Ok(())
     }
-}
-
-fn open(path: &Path, role: &'static str) -> Result<File> {
-    File::open(path).map_err(|source| match source.kind() {
-        std::io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf(), role },
-        _ => Error::io(path, "open")(source),
-    })
-}
-
-/// A message of another library on one line.
-fn one_line(error: &dyn std::error::Error) -> String {
-    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -70,7 +70,7 @@ fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
     };
     let mut files = vec![exported.nodes_path.clone()];
     if file_rows.is_some() {
-        files = source.node_files().unwrap();
+        files = source.node_files().unwrap().iter().map(|file| file.path().to_path_buf()).collect();
     }
     let parts = files.iter().flat_map(|file| partitions(file)).collect();
     let again = prepared(&source, &Column(parts), &dir.join("again"));

@@ -3,13 +3,14 @@
 //! The fingerprint is a SHA-256 over the layout's version, every setting that decides the dataset's bytes, and a digest of each
 //! input file. The digest covers the file's length and its content: all of it up to 64 MiB; of larger files the first and
 //! last MiB (the last holds the Parquet footer with all offsets, counts and statistics) and 64 samples of 64 KiB, evenly
-//! spread. Names of folders and times of modification do not count: a dump may move. The number of threads and
+//! spread. Names of folders and times of modification do not count: a dump may move. Objects in stores are known by URL, length,
+//! ETag (or time of modification, where there is none) and their last 64 KiB, where the footer is. The number of threads and
 //! processes does not count: it does not change the dataset. The memory budget counts where the partitioner says so.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -18,9 +19,11 @@ use sha2::{Digest, Sha256};
 
 use super::PrepareSettings;
 use crate::dataset::{Dataset, InputFile, Manifest, SCHEMA_VERSION};
+use crate::dump::DumpFile;
 use crate::error::{Error, Result};
 use crate::partitioner::Partitioner;
 use crate::source::GraphSource;
+use crate::store::{Object, Tail};
 
 /// Files up to this length are hashed whole.
 const WHOLE: u64 = 64 << 20;
@@ -30,6 +33,8 @@ const END: u64 = 1 << 20;
 const SAMPLES: u64 = 64;
 /// of this length.
 const SAMPLE: u64 = 64 << 10;
+/// Objects whose ends are in memory at a time.
+const TOGETHER: usize = 64;
 
 /// What a dataset is made from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,7 +59,7 @@ pub fn fingerprint(
     let bare = GraphSource { nodes: Vec::new(), edges: Vec::new(), ..source.clone() };
     let mut graph = serde_json::to_value(&bare).map_err(|e| Error::Bug(e.to_string()))?;
     if let Value::Object(keys) = &mut graph {
-        keys.retain(|key, _| key != "nodes" && key != "edges");
+        keys.retain(|key, _| !["nodes", "edges", "retry"].contains(&key.as_str()));
     }
     let settings = json!({
         "graph": graph,
@@ -68,9 +73,17 @@ pub fn fingerprint(
             "memory": partitioner.memory_decides().then_some(settings.memory),
         },
     });
-    let files = |role: &'static str, paths: Vec<PathBuf>| paths.into_iter().map(move |path| (role, path));
-    let files: Vec<_> = files("nodes", source.node_files()?).chain(files("edges", source.edge_files()?)).collect();
-    let inputs: Vec<InputFile> = files.par_iter().map(|(role, path)| input(role, path)).collect::<Result<_>>()?;
+    let mut inputs = Vec::new();
+    for (role, files) in [("nodes", source.node_files()?), ("edges", source.edge_files()?)] {
+        for files in files.chunks(TOGETHER) {
+            let tails = DumpFile::tails(files)?;
+            let some = files.par_iter().zip(tails).map(|(file, tail)| match (file.object(), tail) {
+                (Some(object), Some(tail)) => Ok(remote_input(role, object, &tail)),
+                _ => input(role, file.path()),
+            });
+            inputs.extend(some.collect::<Result<Vec<InputFile>>>()?);
+        }
+    }
     let text = json!({ "schema": SCHEMA_VERSION, "settings": settings, "inputs": inputs }).to_string();
     Ok(Fingerprint { digest: hex(&Sha256::digest(text.as_bytes())), settings, inputs })
 }
@@ -99,6 +112,17 @@ fn input(role: &str, path: &Path) -> Result<InputFile> {
     }
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(InputFile { role: role.into(), name, bytes, digest: hex(&hash.finalize()) })
+}
+
+fn remote_input(role: &str, object: &Object, tail: &Tail) -> InputFile {
+    let mut hash = Sha256::new();
+    hash.update(object.bytes().to_le_bytes());
+    hash.update(object.version());
+    hash.update(tail.bytes());
+    let url = object.url().to_string_lossy();
+    // A query may be a signature that is another each day, and a secret.
+    let name = url.split_once('?').map_or(&*url, |(name, _)| name).to_owned();
+    InputFile { role: role.into(), name, bytes: object.bytes(), digest: hex(&hash.finalize()) }
 }
 
 fn hex(bytes: &[u8]) -> String {

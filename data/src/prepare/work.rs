@@ -221,7 +221,8 @@ impl<C: Crew> Work<'_, C> {
         let rest = self.settings.memory - nodes;
         // What depends on this machine's threads must not decide what a partitioner does.
         let reserve = |wanted: u64| wanted.min(rest / 2);
-        let readers = PROGRAM + rayon::current_num_threads() as u64 * READER;
+        let reader = READER + self.nodes.read_ahead().max(self.edges.read_ahead());
+        let readers = PROGRAM + rayon::current_num_threads() as u64 * reader;
         Ok(Budget { partitioner: rest - reserve(PROGRAM + 4 * READER), buffers: rest - reserve(readers) })
     }
 

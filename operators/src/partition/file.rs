@@ -24,16 +24,21 @@ impl File {
         Self { table, digest: OnceLock::new() }
     }
 
-    /// SHA-256 over the files' contents.
+    /// SHA-256 over the files' contents; of objects, over what their stores tell them by.
     fn digest(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 1 << 20];
-        for path in self.table.files()? {
-            let mut file = OsFile::open(&path).map_err(Error::io(&path, "open"))?;
-            let bytes = file.metadata().map_err(Error::io(&path, "read"))?.len();
+        for file in self.table.files()? {
+            let path = file.path();
+            if let Some(version) = file.version() {
+                hash.update(version);
+                continue;
+            }
+            let mut file = OsFile::open(path).map_err(Error::io(path, "open"))?;
+            let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
             hash.update(bytes.to_le_bytes());
             loop {
-                let length = file.read(&mut buffer).map_err(Error::io(&path, "read"))?;
+                let length = file.read(&mut buffer).map_err(Error::io(path, "read"))?;
                 if length == 0 {
                     break;
                 }

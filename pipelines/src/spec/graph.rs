@@ -2,20 +2,20 @@
 
 use super::generate::Generate;
 use super::section::{section, words};
-use super::values::OneOrMany;
+use super::values::{OneOrMany, Span};
 use super::{Error, Spec};
 use gnnflow_data::source;
-use parquet::arrow::arrow_reader::ArrowReaderMetadata;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 section! {
     /// Where the graph comes from: Parquet files (`nodes` and `edges`), a generator (`generate`), or a dataset that was
     /// prepared before (`dataset`). Exactly one of the three.
     pub struct Graph {
-        /// Parquet files of nodes: a file, a folder (every `*.parquet` file in it, by name), or a list of them.
+        /// Parquet files of nodes: a file, a folder (every `*.parquet` file in it, by name), or a list of them. Each may be a URL:
+        /// `s3://`, `gs://` and `az://` of an object or a prefix, `http://` and `https://` of a file.
         #[schemars(extend("x-results" = false), extend("examples" = ["nodes.parquet"]))]
         pub nodes: Option<OneOrMany<PathBuf>> = None,
-        /// Parquet files of edges: a file, a folder, or a list of them.
+        /// Parquet files of edges: a file, a folder, a URL, or a list of them.
         #[schemars(extend("x-results" = false), extend("examples" = ["edges.parquet"]))]
         pub edges: Option<OneOrMany<PathBuf>> = None,
         /// A synthetic graph, written as Parquet beside the pipeline file (in `.gnnflow/`) the first time.
@@ -47,6 +47,9 @@ section! {
         /// Seed of the split.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
+        /// How long an object store or web server that fails in passing is asked again, since something last came from it.
+        #[schemars(extend("x-results" = false))]
+        pub retry: Span = Span(source::RETRY),
     }
 }
 
@@ -176,8 +179,10 @@ impl Graph {
             num_classes: self.num_classes,
             seed: self.seed,
             feature_dtype: self.feature_dtype.into(),
+            retry: self.retry.0,
         };
-        let present = column_names(&source.node_files()?[0])?;
+        let files = source.node_files()?;
+        let present = files.first().map(|file| file.column_names("graph.nodes")).transpose()?.unwrap_or_default();
         source.columns = self.columns.resolve(&present, self.split_fractions.is_some());
         Ok(Some(source))
     }
@@ -210,14 +215,6 @@ impl Columns {
             edge_features: many(&self.edge_features),
         }
     }
-}
-
-/// The names of a Parquet file's columns.
-fn column_names(path: &Path) -> Result<Vec<String>, Error> {
-    let file = std::fs::File::open(path).map_err(gnnflow_data::Error::io(path, "open"))?;
-    let footer = ArrowReaderMetadata::load(&file, Default::default())
-        .map_err(|error| gnnflow_data::Error::NotParquet { path: path.into(), reason: error.to_string() })?;
-    Ok(footer.schema().fields().iter().map(|field| field.name().clone()).collect())
 }
 
 /// The same words in the language of `gnnflow-data`.

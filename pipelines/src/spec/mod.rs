@@ -154,14 +154,14 @@ impl Spec {
     fn resolve_paths(&mut self, folder: &Path) {
         let join = |path: &mut PathBuf| *path = folder.join(&*path);
         let graph = &mut self.graph;
-        graph.nodes.iter_mut().chain(&mut graph.edges).flat_map(|files| &mut files.0).for_each(join);
+        let tables = [&mut graph.nodes, &mut graph.edges, &mut self.partition.file].into_iter().flatten();
+        tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
         graph.dataset.iter_mut().for_each(join);
         if let Some(generate) = &mut graph.generate {
             let name = format!("{}-{}", generate.kind, &digest(&serde_json::json!(generate))[..8]);
             let default = || PathBuf::from(".gnnflow").join(name);
             join(generate.out.get_or_insert_with(default));
         }
-        self.partition.file.iter_mut().flat_map(|files| &mut files.0).for_each(join);
         self.cluster.secret_file.iter_mut().for_each(join);
         match &mut self.partition.out {
             Some(out) => join(out),
@@ -170,7 +170,8 @@ impl Spec {
                 // Every key that decides the dataset's bytes; hands aside.
                 let default = Partition::default();
                 let cut = Partition { topology: default.topology, memory: default.memory, ..self.partition.clone() };
-                let settings = serde_json::json!([self.graph, cut]);
+                let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
+                let settings = serde_json::json!([graph, cut]);
                 let name = format!("{}-{}", self.name, &digest(&settings)[..8]);
                 self.partition.out = Some(folder.join(".gnnflow").join(name));
             }

@@ -47,6 +47,19 @@ fn with(line: &str, instead: &str) -> String {
 }
 
 #[test]
+fn a_url_is_relative_to_nothing() {
+    let text =
+        with("edges = ", "edges = ['s3://graphs/edges/', 'https://example.org/e.parquet?sig=a', 'x.parquet']\n# ");
+    let edges = parse(&text, &[]).unwrap().graph.edges.unwrap().0;
+    assert_eq!(edges[..2], ["s3://graphs/edges/", "https://example.org/e.parquet?sig=a"].map(PathBuf::from));
+    assert_eq!(edges[2], PathBuf::from("/graphs/x.parquet"));
+    // How long to try changes nothing else, not even where the dataset goes.
+    let patient = parse(&text, &["graph.retry=1h"]).unwrap();
+    assert_eq!(patient.partition.out, parse(&text, &[]).unwrap().partition.out);
+    assert_eq!(patient.graph.retry, Span::seconds(3600));
+}
+
+#[test]
 fn a_whole_file_is_read() {
     let spec = parse(WHOLE, &[]).unwrap();
     assert_eq!(spec.name, "bar");

@@ -66,7 +66,7 @@ fn what_is_current_is_not_prepared_again_and_what_is_stale_is() {
     assert_eq!(times(), 2);
 
     // Another input of the same length.
-    let edges = source.edge_files().unwrap()[1].clone();
+    let edges = source.edge_files().unwrap()[1].path().to_path_buf();
     power_law(50, 300, 5).dump(dir.path(), IdStyle::Dense).unwrap();
     assert!(matches!(is(&source, 1), State::Stale(why) if why.starts_with("input part-")), "{}", edges.display());
     run(&source, 1);

@@ -1,0 +1,127 @@
+//! One Parquet file of a dump, wherever it is.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::reader::ChunkReader;
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::store::{Object, Tail, tails};
+
+/// Files whose footers are read at a time.
+const AT_ONCE: usize = 64;
+
+/// A Parquet file: on this machine, or an object in a store whose content is pinned.
+#[derive(Clone)]
+pub struct DumpFile(Place);
+
+#[derive(Clone)]
+enum Place {
+    Local(PathBuf),
+    Remote(Arc<Object>),
+}
+
+impl std::fmt::Debug for DumpFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("DumpFile").field(&self.path()).finish()
+    }
+}
+
+impl DumpFile {
+    pub(crate) fn local(path: PathBuf) -> Self {
+        Self(Place::Local(path))
+    }
+
+    pub(crate) fn remote(object: Arc<Object>) -> Self {
+        Self(Place::Remote(object))
+    }
+
+    /// Its path, or its URL as the user wrote it (with the object's name, when that was a prefix).
+    pub fn path(&self) -> &Path {
+        match &self.0 {
+            Place::Local(path) => path,
+            Place::Remote(object) => object.url(),
+        }
+    }
+
+    /// The object, unless the file is on this machine.
+    pub(crate) fn object(&self) -> Option<&Arc<Object>> {
+        match &self.0 {
+            Place::Local(_) => None,
+            Place::Remote(object) => Some(object),
+        }
+    }
+
+    /// Of an object, what its store tells its content by: length and ETag. `None` for a file on this machine.
+    pub fn version(&self) -> Option<String> {
+        self.object().map(|object| format!("{} {}", object.bytes(), object.version()))
+    }
+
+    /// The names of its columns.
+    ///
+    /// # Errors
+    /// A file or object that cannot be read, or is no Parquet file.
+    pub fn column_names(&self, role: &'static str) -> Result<Vec<String>> {
+        let metadata = Self::metadata(std::slice::from_ref(self), role)?;
+        Ok(metadata.iter().flat_map(|footer| footer.schema().fields()).map(|field| field.name().clone()).collect())
+    }
+
+    /// Opens a file of this machine; that of an object is a bug.
+    pub(super) fn open(&self, role: &'static str) -> Result<File> {
+        let Place::Local(path) = &self.0 else {
+            return Err(Error::Bug(format!("{} was not fetched", self.path().display())));
+        };
+        File::open(path).map_err(|source| match source.kind() {
+            std::io::ErrorKind::NotFound => Error::Missing { path: path.clone(), role },
+            _ => Error::io(path, "open")(source),
+        })
+    }
+
+    /// The footers of files, in their order.
+    pub(crate) fn metadata(files: &[Self], role: &'static str) -> Result<Vec<ArrowReaderMetadata>> {
+        let mut footers = Vec::with_capacity(files.len());
+        for files in files.chunks(AT_ONCE) {
+            let read = |(file, tail): (&Self, Option<Tail>)| match tail {
+                Some(tail) => file.footer(&tail),
+                None => file.footer(&file.open(role)?),
+            };
+            let some: Vec<Result<ArrowReaderMetadata>> = files.par_iter().zip(Self::tails(files)?).map(read).collect();
+            // The first error in order, not in time.
+            for footer in some {
+                footers.push(footer?);
+            }
+        }
+        Ok(footers)
+    }
+
+    /// The ends of those files that are objects, read together.
+    pub(crate) fn tails(files: &[Self]) -> Result<Vec<Option<Tail>>> {
+        let remote: Vec<&Arc<Object>> = files.iter().filter_map(Self::object).collect();
+        if remote.is_empty() {
+            return Ok(files.iter().map(|_| None).collect());
+        }
+        let mut tails = tails(remote.into_iter())?.into_iter();
+        Ok(files.iter().map(|file| file.object().and_then(|_| tails.next())).collect())
+    }
+
+    fn footer(&self, input: &impl ChunkReader) -> Result<ArrowReaderMetadata> {
+        ArrowReaderMetadata::load(input, ArrowReaderOptions::new()).map_err(|error| {
+            use parquet::errors::ParquetError::External;
+            match error {
+                External(cause) if cause.is::<Error>() => match cause.downcast() {
+                    Ok(error) => *error,
+                    Err(cause) => Error::Bug(cause.to_string()),
+                },
+                error => Error::NotParquet { path: self.path().into(), reason: one_line(&error) },
+            }
+        })
+    }
+}
+
+/// A message of another library on one line.
+pub(super) fn one_line(error: &dyn std::error::Error) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}

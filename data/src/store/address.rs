@@ -1,0 +1,169 @@
+//! A URL taken apart, as far as a store's client wants it.
+
+use std::fmt;
+
+use object_store::path::Path as Key;
+
+/// Which kind of store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    S3,
+    Google,
+    Azure,
+    Http,
+}
+
+impl Kind {
+    /// What the user can check when access is refused.
+    pub(super) fn credentials(self) -> &'static str {
+        match self {
+            Self::S3 => {
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN in the environment and what they may \
+                 read (AWS_SKIP_SIGNATURE=true for a public bucket)"
+            }
+            Self::Google => {
+                "check GOOGLE_APPLICATION_CREDENTIALS or GOOGLE_SERVICE_ACCOUNT in the environment and what the account may \
+                 read (GOOGLE_SKIP_SIGNATURE=true for a public bucket)"
+            }
+            Self::Azure => {
+                "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN in the environment \
+                 and what they may read (AZURE_SKIP_SIGNATURE=true for a public container)"
+            }
+            Self::Http => "http(s) is read without credentials: name a URL that anyone may read, or a signed one",
+        }
+    }
+
+    /// The variable that allows an endpoint without TLS.
+    pub(super) fn allow_http(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_ALLOW_HTTP",
+            Self::Google => "GOOGLE_ALLOW_HTTP",
+            Self::Azure | Self::Http => "AZURE_ALLOW_HTTP",
+        }
+    }
+
+    /// What holds the objects.
+    pub(super) fn bucket(self) -> &'static str {
+        match self {
+            Self::S3 | Self::Google => "bucket",
+            Self::Azure => "container",
+            Self::Http => "server",
+        }
+    }
+}
+
+/// A URL.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Address {
+    pub(super) kind: Kind,
+    /// Bucket; container, or `container@account.host`; of HTTP, scheme and host, and the query after a `?`.
+    pub(super) holder: String,
+    /// The object, or what a prefix stands for.
+    pub(super) key: Key,
+    /// Whether it can only be a prefix: it ends with `/` or is the whole bucket.
+    pub(super) prefix: bool,
+}
+
+/// What is wrong with a URL.
+#[derive(Debug, PartialEq)]
+pub(super) struct BadAddress(String);
+
+impl fmt::Display for BadAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The scheme of a URL and what follows `://`; `None` for anything else.
+pub(super) fn scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once("://")?;
+    let word = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    (scheme.starts_with(|c: char| c.is_ascii_alphabetic()) && scheme.chars().all(word)).then_some((scheme, rest))
+}
+
+impl Address {
+    pub(super) fn parse(text: &str) -> Result<Self, BadAddress> {
+        let bad = |reason: &str| Err(BadAddress(reason.to_owned()));
+        let Some((scheme, rest)) = scheme(text) else { return bad("no URL") };
+        let kind = match scheme.to_ascii_lowercase().as_str() {
+            "s3" | "s3a" => Kind::S3,
+            "gs" => Kind::Google,
+            "az" | "abfs" | "abfss" => Kind::Azure,
+            "http" | "https" => Kind::Http,
+            other => return bad(&format!("gnnflow cannot read {other}://, but s3, gs, az, http and https")),
+        };
+        // Keys of buckets stand as they are; over HTTP they are percent-encoded, and a query may sign the request.
+        let (rest, query) = match kind {
+            Kind::Http => {
+                let rest = rest.split('#').next().unwrap_or_default();
+                rest.split_once('?').map_or((rest, None), |(rest, query)| (rest, Some(query)))
+            }
+            _ => (rest, None),
+        };
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if host.is_empty() {
+            return bad(&format!("no {} is named after {scheme}://", kind.bucket()));
+        }
+        let key = match kind {
+            Kind::Http => Key::from_url_path(path),
+            _ => Key::parse(path),
+        };
+        let key = key.map_err(|error| BadAddress(error.to_string()))?;
+        let holder = match (kind, query) {
+            (Kind::Http, None) => format!("{scheme}://{host}"),
+            (Kind::Http, Some(query)) => format!("{scheme}://{host}?{query}"),
+            _ => host.to_owned(),
+        };
+        let prefix = path.is_empty() || path.ends_with('/');
+        if prefix && kind == Kind::Http {
+            return bad("an http server cannot be asked what it has below a URL: name the files one by one");
+        }
+        Ok(Self { kind, holder, key, prefix })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> (Kind, String, String, bool) {
+        let address = Address::parse(text).unwrap();
+        (address.kind, address.holder, address.key.to_string(), address.prefix)
+    }
+
+    #[test]
+    fn urls_of_every_kind() {
+        let parsed = |kind, holder: &str, key: &str, prefix| (kind, holder.to_owned(), key.to_owned(), prefix);
+        for (text, expected) in [
+            ("s3://b/dir/n.parquet", parsed(Kind::S3, "b", "dir/n.parquet", false)),
+            ("S3a://b/dir/", parsed(Kind::S3, "b", "dir", true)),
+            ("gs://b", parsed(Kind::Google, "b", "", true)),
+            ("az://c/a b%20c", parsed(Kind::Azure, "c", "a b%20c", false)),
+            ("abfss://c@a.dfs.core.windows.net/x", parsed(Kind::Azure, "c@a.dfs.core.windows.net", "x", false)),
+            ("http://h:81/a%20b.parquet#top", parsed(Kind::Http, "http://h:81", "a b.parquet", false)),
+            ("https://h/d/x?sig=a/b&c=%2F", parsed(Kind::Http, "https://h?sig=a/b&c=%2F", "d/x", false)),
+        ] {
+            assert_eq!(parse(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said() {
+        for (text, words) in [
+            ("ftp://h/x", "cannot read ftp://"),
+            ("file:///x", "cannot read file://"),
+            ("s3:///x", "no bucket is named after s3://"),
+            ("az://", "no container is named"),
+            ("https://h/dir/", "name the files one by one"),
+            ("https://h", "name the files one by one"),
+            ("s3://b/a//c", "empty path segment"),
+            ("s3://b/../c", ".."),
+        ] {
+            let reason = Address::parse(text).unwrap_err().to_string();
+            assert!(reason.contains(words), "{text}: {reason}");
+        }
+        for text in ["nodes.parquet", "/a/b", "C:/x", "://x", "a b://c", "3s://b/c", "dir/s3://"] {
+            assert_eq!(scheme(text), None, "{text}");
+        }
+    }
+}

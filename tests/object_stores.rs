@@ -1,0 +1,330 @@
+//! Graphs in object stores: the same datasets as from disk, from real servers on this machine, whatever happens to the
+//! connections on the way; and one line with the right exit code where that cannot be.
+//!
+//! S3 is `moto_server` (PyPI: `moto flask flask-cors`), Azure is `azurite-blob` (npm: `azurite`), each found through
+//! `GNNFLOW_MOTO_SERVER` and `GNNFLOW_AZURITE_BLOB` or on the `PATH`. What is not there is skipped, unless its variable is set.
+
+#[path = "object_stores/azure.rs"]
+mod azure;
+mod common;
+#[path = "object_stores/proxy.rs"]
+mod proxy;
+#[path = "object_stores/server.rs"]
+mod server;
+
+use common::{Ended, Place};
+use proxy::{Faults, Proxy};
+use serde_json::Value;
+use server::Server;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+/// A folder with a graph, and the dataset that is made from it on disk, from its edges twice.
+fn graph() -> Place {
+    let place = Place::new();
+    place.write(
+        "g.toml",
+        "[graph]\ngenerate = { kind = 'planted', nodes = 3000, edges = 40000, features = 24, classes = 5, out = 'graph' }\n\
+         [partition]\nmethod = 'random'\nparts = 3\nout = 'generated'\n",
+    );
+    place.succeed(&["prepare", "g.toml"]);
+    let (nodes, edges) = ("'graph/nodes.parquet'", "['graph/edges.parquet', 'graph/edges.parquet']");
+    pipeline(&place, "disk", nodes, edges, "2min");
+    place.succeed(&["prepare", "disk.toml"]);
+    place
+}
+
+fn pipeline(place: &Place, name: &str, nodes: &str, edges: &str, retry: &str) {
+    let text = format!(
+        "[graph]\nnodes = {nodes}\nedges = {edges}\nundirected = true\nretry = '{retry}'\n\
+         [partition]\nmethod = 'random'\nparts = 3\nout = '{name}'\n"
+    );
+    place.write(&format!("{name}.toml"), text);
+}
+
+/// A started `moto_server` with the graph's files in bucket `graphs`.
+fn moto(place: &Place, variables: &[(&str, &str)]) -> Option<Server> {
+    let server = Server::start("GNNFLOW_MOTO_SERVER", "moto_server", |port| {
+        (vec!["-H".into(), "127.0.0.1".into(), "-p".into(), port.to_string()], variables)
+    })?;
+    let edges = std::fs::read(place.path("graph/edges.parquet")).unwrap();
+    // Anybody may read, so that requests without a signature pass.
+    let public = [("x-amz-acl", "public-read")];
+    server.put("/graphs", b"", &public);
+    server.put("/graphs/nodes.parquet", &std::fs::read(place.path("graph/nodes.parquet")).unwrap(), &public);
+    for name in ["a.parquet", "b.parquet"] {
+        server.put(&format!("/graphs/dump/edges/{name}"), &edges, &public);
+    }
+    for name in ["_SUCCESS", ".c.parquet", "d.csv", "deeper/e.parquet"] {
+        server.put(&format!("/graphs/dump/edges/{name}"), b"no Parquet", &public);
+    }
+    Some(server)
+}
+
+/// The program with credentials for the server, and nothing else of that kind.
+fn command(place: &Place, args: &[&str], endpoint: SocketAddr) -> Command {
+    let mut command = place.command(args);
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy().into_owned();
+        if ["AWS_", "GOOGLE_", "AZURE", "HTTP", "http", "ALL_PROXY", "all_proxy"].iter().any(|p| name.starts_with(p)) {
+            command.env_remove(name);
+        }
+    }
+    let endpoint = format!("http://{endpoint}");
+    command.envs([("AWS_ENDPOINT", endpoint.as_str()), ("AWS_ALLOW_HTTP", "true"), ("AWS_REGION", "us-east-1")]);
+    command.envs([("AWS_ACCESS_KEY_ID", "testing"), ("AWS_SECRET_ACCESS_KEY", "testing")]);
+    command
+}
+
+fn run(mut command: Command) -> Ended {
+    let output = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+/// Prepares, and finds the dataset that was made on disk.
+fn same(place: &Place, name: &str, command: Command) {
+    let ended = run(command);
+    assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
+    let (disk, remote) = (contents(&place.path("disk")), contents(&place.path(name)));
+    assert_eq!(disk.keys().collect::<Vec<_>>(), remote.keys().collect::<Vec<_>>());
+    for (file, bytes) in &disk {
+        assert!(remote[file] == *bytes, "{name}: {file} differs");
+    }
+    std::fs::remove_dir_all(place.path(name)).unwrap();
+}
+
+/// All files of a dataset; of the manifest what is not about its making, and no report of how that went.
+fn contents(dataset: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    let mut folders = vec![dataset.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display())) {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let name = path.strip_prefix(dataset).unwrap().display().to_string();
+                    files.insert(name, std::fs::read(&path).unwrap());
+                }
+            }
+        }
+    }
+    files.retain(|name, _| !["partition.json", "partition.html"].contains(&name.as_str()));
+    let mut manifest: Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
+    let keys = manifest.as_object_mut().unwrap();
+    keys.retain(|key, _| !["inputs", "fingerprint", "created", "seconds", "files"].contains(&key.as_str()));
+    files.insert("manifest.json".into(), manifest.to_string().into());
+    files
+}
+
+/// Fails with that code and one line that holds the words.
+fn fails(
+    place: &Place,
+    nodes: &str,
+    code: i32,
+    words: &[&str],
+    change: impl FnOnce(&mut Command),
+    endpoint: SocketAddr,
+) {
+    pipeline(place, "bad", &format!("'{nodes}'"), "'s3://graphs/dump/edges'", "1s");
+    let mut command = command(place, &["prepare", "bad.toml", "--quiet"], endpoint);
+    change(&mut command);
+    let ended = run(command);
+    let errors: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!((ended.code, errors.len()), (code, 1), "{nodes}: {}", ended.stderr);
+    println!("{}", errors[0]);
+    for word in words {
+        assert!(errors[0].contains(word), "{nodes}: no {word:?} in {}", errors[0]);
+    }
+    assert!(!place.path("bad").exists(), "{nodes}: something was left behind");
+}
+
+#[test]
+fn s3_gives_the_dataset_that_the_disk_gives_whatever_happens_on_the_way() {
+    let place = graph();
+    let Some(server) = moto(&place, &[]) else { return };
+    let proxy = Proxy::start(server.address());
+    for (name, nodes, edges) in [
+        ("prefix", "'s3://graphs/nodes.parquet'", "'s3://graphs/dump/edges'"),
+        ("slash", "'s3://graphs/'", "'s3://graphs/dump/edges/'"),
+        ("list", "'s3a://graphs/nodes.parquet'", "['s3://graphs/dump/edges/a.parquet', 'graph/edges.parquet']"),
+    ] {
+        pipeline(&place, name, nodes, edges, "20s");
+        for faults in [
+            Faults::default(),
+            Faults { refuse: 5, ..Faults::default() },
+            Faults { busy: 5, ..Faults::default() },
+            Faults { cut: Some((6, 700)), ..Faults::default() },
+            Faults { cut: Some((10, 20_000)), busy: 2, refuse: 2, ..Faults::default() },
+            Faults { delay: 150, ..Faults::default() },
+        ] {
+            proxy.faults(faults.clone());
+            let begin = Instant::now();
+            same(&place, name, command(&place, &["prepare", &format!("{name}.toml")], proxy.address()));
+            println!("{name}, {faults:?}: {:.1} s", begin.elapsed().as_secs_f64());
+            assert!(proxy.calm(), "{name}: {faults:?} did not happen");
+        }
+    }
+    // Without a signature.
+    proxy.faults(Faults::default());
+    let mut unsigned = command(&place, &["prepare", "prefix.toml"], proxy.address());
+    unsigned.env_remove("AWS_ACCESS_KEY_ID").env_remove("AWS_SECRET_ACCESS_KEY").env("AWS_SKIP_SIGNATURE", "true");
+    same(&place, "prefix", unsigned);
+    // Prepared once, it is not prepared again; another object below the prefix is noticed.
+    let prepare = || {
+        let ended = run(command(&place, &["prepare", "prefix.toml"], proxy.address()));
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        std::fs::metadata(place.path("prefix/manifest.json")).unwrap().modified().unwrap()
+    };
+    let first = prepare();
+    proxy.bytes();
+    assert_eq!(prepare(), first);
+    println!("{} bytes to see that nothing has changed", proxy.bytes());
+    let edges = std::fs::read(place.path("graph/edges.parquet")).unwrap();
+    server.put("/graphs/dump/edges/c.parquet", &edges, &[("x-amz-acl", "public-read")]);
+    assert_ne!(prepare(), first);
+}
+
+#[test]
+fn what_s3_refuses_or_does_not_have_is_said_in_one_line() {
+    let place = graph();
+    let Some(server) = moto(&place, &[]) else { return };
+    let at = server.address();
+    let none = |_: &mut Command| ();
+    fails(
+        &place,
+        "s3://graphs/nope.parquet",
+        3,
+        &["s3://graphs/nope.parquet: there is no such object (graph.nodes)"],
+        none,
+        at,
+    );
+    fails(&place, "s3://nowhere/nodes.parquet", 3, &["there is no such bucket", "endpoint"], none, at);
+    fails(&place, "s3://graphs/none/", 3, &["s3://graphs/none/: no *.parquet file in it (graph.nodes)"], none, at);
+    fails(&place, "s3://graphs/dump/edges/d.csv", 3, &["not a whole Parquet file"], none, at);
+    fails(
+        &place,
+        "ftp://graphs/nodes.parquet",
+        2,
+        &["graph.nodes: ftp://graphs/nodes.parquet: ", "s3, gs, az"],
+        none,
+        at,
+    );
+    let tls = |c: &mut Command| {
+        c.env_remove("AWS_ALLOW_HTTP");
+    };
+    fails(&place, "s3://graphs/nodes.parquet", 2, &["AWS_ALLOW_HTTP=true"], tls, at);
+    let wrong = |c: &mut Command| {
+        c.env("AWS_ENDPOINT", format!("https://{at}"));
+    };
+    fails(&place, "s3://graphs/nodes.parquet", 5, &["TLS failed", "SSL_CERT_FILE"], wrong, at);
+    let half = |c: &mut Command| {
+        c.env_remove("AWS_SECRET_ACCESS_KEY");
+    };
+    fails(&place, "s3://graphs/nodes.parquet", 2, &["AWS_SECRET_ACCESS_KEY"], half, at);
+    let proxy = Proxy::start(at);
+    for faults in [
+        Faults { refuse: u32::MAX, ..Faults::default() },
+        Faults { busy: u32::MAX, ..Faults::default() },
+        Faults { cut: Some((u32::MAX, 10)), ..Faults::default() },
+        Faults { silent: true, ..Faults::default() },
+    ] {
+        proxy.faults(faults);
+        let begin = Instant::now();
+        let words = ["s3://graphs/nodes.parquet: ", "; tried ", "(graph.retry)"];
+        fails(&place, "s3://graphs/nodes.parquet", 5, &words, none, proxy.address());
+        assert!(begin.elapsed().as_secs() < 10, "{:?}", begin.elapsed());
+    }
+    let gone = at.port();
+    drop(server);
+    fails(&place, "s3://graphs/nodes.parquet", 5, &["no connection"], none, SocketAddr::from(([127, 0, 0, 1], gone)));
+}
+
+#[test]
+fn credentials_that_s3_does_not_know_are_refused() {
+    let place = graph();
+    // moto checks who asks after the requests that put the files there.
+    let Some(server) = moto(&place, &[("INITIAL_NO_AUTH_ACTION_COUNT", "8")]) else { return };
+    let words = ["s3://graphs/nodes.parquet: access refused (status 403", "AWS_ACCESS_KEY_ID"];
+    fails(&place, "s3://graphs/nodes.parquet", 3, &words, |_| (), server.address());
+    let words = ["access refused (status 403, ", "InvalidAccessKeyId"];
+    fails(&place, "s3://graphs/dump/", 3, &words, |_| (), server.address());
+}
+
+#[test]
+fn tls_trusts_whom_this_machine_trusts() {
+    let place = Place::new();
+    place.write("n.parquet", "");
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=gnnflow on loopback"]);
+    openssl.args(["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"]);
+    let (cert, key) = (place.path("cert.pem"), place.path("key.pem"));
+    let made = openssl.arg("-keyout").arg(&key).arg("-out").arg(&cert).output();
+    if !made.is_ok_and(|made| made.status.success()) {
+        println!("skipped: no openssl to make a certificate with");
+        return;
+    }
+    let server = Server::start("GNNFLOW_MOTO_SERVER", "moto_server", |port| {
+        let (cert, key) = (cert.display().to_string(), key.display().to_string());
+        let args = ["-H", "127.0.0.1", "-p", &port.to_string(), "-c", &cert, "-k", &key];
+        (args.map(String::from).to_vec(), &[])
+    });
+    let Some(server) = server else { return };
+    let at = server.address();
+    let https = |c: &mut Command| {
+        c.env("AWS_ENDPOINT", format!("https://{at}")).env_remove("AWS_ALLOW_HTTP");
+    };
+    fails(&place, "s3://graphs/n.parquet", 5, &["TLS failed (invalid peer certificate", "SSL_CERT_FILE"], https, at);
+    let trusted = |c: &mut Command| {
+        https(c);
+        c.env("SSL_CERT_FILE", &cert);
+    };
+    fails(&place, "s3://graphs/n.parquet", 3, &["there is no such bucket"], trusted, at);
+}
+
+#[test]
+fn google_cloud_storage_is_read_through_its_xml_interface() {
+    // Its XML interface is that of S3, so that moto can stand in for it.
+    let place = graph();
+    let Some(server) = moto(&place, &[]) else { return };
+    let key = format!(
+        r#"{{"gcs_base_url": "http://{}", "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": ""}}"#,
+        server.address()
+    );
+    pipeline(&place, "gcs", "'gs://graphs/nodes.parquet'", "'gs://graphs/dump/edges'", "5s");
+    let mut command = command(&place, &["prepare", "gcs.toml"], server.address());
+    command.env("GOOGLE_SERVICE_ACCOUNT_KEY", key).env("GOOGLE_ALLOW_HTTP", "true");
+    same(&place, "gcs", command);
+}
+
+#[test]
+fn azure_gives_the_dataset_that_the_disk_gives() {
+    let place = graph();
+    let Some(server) = azure::start(&place) else { return };
+    let prepare = |name: &str| {
+        let mut command = command(&place, &["prepare", &format!("{name}.toml")], server.address());
+        command.env("AZURE_STORAGE_USE_EMULATOR", "true");
+        command.env("AZURITE_BLOB_STORAGE_URL", format!("http://{}", server.address()));
+        command
+    };
+    pipeline(&place, "azure", "'az://graphs/nodes.parquet'", "'az://graphs/dump/edges'", "5s");
+    same(&place, "azure", prepare("azure"));
+    let emulator = |c: &mut Command| {
+        c.env("AZURE_STORAGE_USE_EMULATOR", "true");
+        c.env("AZURITE_BLOB_STORAGE_URL", format!("http://{}", server.address()));
+    };
+    let at = server.address();
+    fails(&place, "az://graphs/no.parquet", 3, &["there is no such object (graph.nodes)"], emulator, at);
+    fails(&place, "az://nowhere/n.parquet", 3, &["there is no such container"], emulator, at);
+    let words = ["access refused (status 403", "AZURE_STORAGE_ACCOUNT_KEY"];
+    let wrong = |c: &mut Command| {
+        emulator(c);
+        c.env("AZURE_STORAGE_ACCOUNT_KEY", "d3Jvbmc=");
+    };
+    fails(&place, "az://graphs/nodes.parquet", 3, &words, wrong, at);
+    fails(&place, "az://graphs/nodes.parquet", 2, &["AZURE_STORAGE_ACCOUNT_NAME"], |_| (), at);
+}

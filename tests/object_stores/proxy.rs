@@ -1,0 +1,131 @@
+//! A TCP proxy that does to connections what networks do.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What happens to connections. Nothing, by default.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    /// The next so many are closed at once.
+    pub(crate) refuse: u32,
+    /// The next so many are answered with 503.
+    pub(crate) busy: u32,
+    /// The next so many are cut off when the server has sent so many bytes.
+    pub(crate) cut: Option<(u32, usize)>,
+    /// All wait so many milliseconds.
+    pub(crate) delay: u64,
+    /// None gets an answer.
+    pub(crate) silent: bool,
+}
+
+pub(crate) struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    server: SocketAddr,
+    faults: Mutex<Faults>,
+    bytes: AtomicU64,
+    closing: AtomicBool,
+}
+
+impl Proxy {
+    pub(crate) fn start(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (faults, bytes, closing) = (Mutex::default(), AtomicU64::new(0), AtomicBool::new(false));
+        let shared = Arc::new(Shared { server, faults, bytes, closing });
+        let (address, served) = (listener.local_addr().unwrap(), shared.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                if served.closing.load(Ordering::Relaxed) {
+                    return;
+                }
+                let (client, served) = (client.unwrap(), served.clone());
+                std::thread::spawn(move || served.connection(client));
+            }
+        });
+        Self { address, shared }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn faults(&self, faults: Faults) {
+        *self.shared.faults.lock().unwrap() = faults;
+    }
+
+    /// Whether all faults have happened.
+    pub(crate) fn calm(&self) -> bool {
+        let faults = self.shared.faults.lock().unwrap();
+        faults.refuse == 0 && faults.busy == 0 && faults.cut.is_none_or(|(times, _)| times == 0)
+    }
+
+    /// Bytes that came from the server since this was last asked.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shared.bytes.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.closing.store(true, Ordering::Relaxed);
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    /// Ends quietly when either side does.
+    fn connection(&self, mut client: TcpStream) -> Option<()> {
+        let mut cut = usize::MAX;
+        let delay = {
+            let mut faults = self.faults.lock().unwrap();
+            if faults.silent {
+                drop(faults);
+                std::thread::sleep(Duration::from_secs(15));
+                return None;
+            }
+            if faults.refuse > 0 {
+                faults.refuse -= 1;
+                return None;
+            }
+            if faults.busy > 0 {
+                faults.busy -= 1;
+                drop(faults);
+                let _ = client.read(&mut [0; 1 << 14]);
+                let answer = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                return client.write_all(answer).ok();
+            }
+            if let Some((times @ 1.., length)) = &mut faults.cut {
+                *times -= 1;
+                cut = *length;
+            }
+            faults.delay
+        };
+        std::thread::sleep(Duration::from_millis(delay));
+        let mut server = TcpStream::connect(self.server).ok()?;
+        let (mut from, mut to) = (client.try_clone().ok()?, server.try_clone().ok()?);
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+        let mut buffer = vec![0; 1 << 14];
+        while cut > 0 {
+            let length = server.read(&mut buffer).ok()?.min(cut);
+            if length == 0 {
+                break;
+            }
+            client.write_all(&buffer[..length]).ok()?;
+            self.bytes.fetch_add(length as u64, Ordering::Relaxed);
+            if cut != usize::MAX {
+                cut -= length;
+            }
+        }
+        let _ = client.shutdown(Shutdown::Both);
+        server.shutdown(Shutdown::Both).ok()
+    }
+}
