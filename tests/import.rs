@@ -16,6 +16,8 @@ fn fixture(name: &str) -> Vec<u8> {
 /// The files that the docs' commands name.
 fn files(place: &Place) {
     place.write("friends.txt", "# who knows whom\n7 9\n9 11\n11 7\n11 30\n");
+    place.write("new-friends.txt", "7 30\n");
+    place.write("lost-friends.txt", "9 7\n");
     place.write("payments.csv", "from,to,amount,at\nann,bob,12.5,1700000000\nbob,cy,3,1700000100\n");
     place.write("people.csv", "id,age,height,city\nann,31,1.7,oslo\nbob,44,1.8,rome\ncy,27,1.6,oslo\n");
     place.write("citations.npz", fixture("csr.npz"));

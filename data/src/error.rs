@@ -191,6 +191,24 @@ pub enum Error {
         /// Destination id.
         dst: String,
     },
+    /// An edge is to be removed that is not there.
+    #[error("{place}: there is no edge {src} → {dst} to remove; set --missing ignore to pass over such rows")]
+    MissingEdge {
+        /// Where.
+        place: Box<Place>,
+        /// Source id.
+        src: String,
+        /// Destination id.
+        dst: String,
+    },
+    /// A node is to be added that is there already.
+    #[error("{place}: node {id} is in the dataset already; an update adds nodes, it does not change them")]
+    NodeExists {
+        /// Where.
+        place: Box<Place>,
+        /// The node's id.
+        id: String,
+    },
     /// `self_loops = "fail"`, and there are some.
     #[error("{place}: node {id} has an edge to itself; set graph.self_loops to \"keep\" or \"drop\"")]
     SelfLoop {

@@ -17,6 +17,7 @@ pub mod source;
 mod store;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod update;
 
 pub use dataset::{Dataset, Features, Manifest, Nodes, Partition, Topology};
 pub use error::{Error, Fault, Result};

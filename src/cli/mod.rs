@@ -12,6 +12,7 @@ mod interrupt;
 mod prepare;
 mod reference;
 mod run;
+mod update;
 
 use crate::Error;
 use crate::talk::Talk;
@@ -48,6 +49,7 @@ enum Command {
     Import(Box<import::Import>),
     Export(export::Export),
     Inspect(inspect::Inspect),
+    Update(Box<update::Update>),
     Reference(reference::Reference),
     CheckDevice(check_device::CheckDevice),
 }
@@ -97,6 +99,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Command::Import(command) => command.execute(&context).map(|()| 0),
         Command::Export(command) => command.execute(&context).map(|()| 0),
         Command::Inspect(command) => command.execute(&context).map(|()| 0),
+        Command::Update(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
     };

@@ -62,6 +62,9 @@ pub struct Manifest {
     pub edge_columns: EdgeColumns,
     /// One entry per partition.
     pub partitions: Vec<PartitionInfo>,
+    /// What has changed it since it was prepared, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub updates: Vec<UpdateInfo>,
 }
 
 impl Manifest {
@@ -120,6 +123,34 @@ pub struct InputFile {
     pub bytes: u64,
     /// Digest of its content, see [`fingerprint`](crate::prepare::fingerprint()).
     pub digest: String,
+}
+
+/// One [`update`](crate::update::update()) of a dataset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateInfo {
+    /// The files of each batch: their roles are "nodes", "edges" and "remove".
+    pub batches: Vec<Vec<InputFile>>,
+    /// What it did.
+    pub counts: UpdateCounts,
+}
+
+/// What an update did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpdateCounts {
+    /// Nodes that are new.
+    pub nodes_added: u64,
+    /// Directed edges that were not there before.
+    pub edges_added: u64,
+    /// Directed edges that are there no more.
+    pub edges_removed: u64,
+    /// Added edges that were there already and left out (mirror images included).
+    pub duplicates_dropped: u64,
+    /// Added rows that were left out because they name a node that is not there.
+    pub unknown_dropped: u64,
+    /// Added rows that were left out because they lead from a node to itself.
+    pub self_loops_dropped: u64,
+    /// Rows to be removed that were not there.
+    pub missing_ignored: u64,
 }
 
 /// Kind of the user's node ids.

@@ -33,7 +33,7 @@ pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
     EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest, PartitionInfo,
-    SCHEMA_VERSION, SplitCounts, TypeInfo,
+    SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
 };
 pub(crate) use nodes::names as node_names;
 pub use nodes::{IdColumn, Labels, Nodes, split};

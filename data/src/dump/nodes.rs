@@ -213,6 +213,11 @@ impl NodeReader {
         &self.id
     }
 
+    /// The place of a row counted over all files.
+    pub(crate) fn place(&self, row: u64, column: &str) -> Box<crate::error::Place> {
+        self.table.place(row, column)
+    }
+
     /// Names of the feature columns, for messages.
     pub(crate) fn feature_names(&self) -> String {
         self.features.names().collect::<Vec<_>>().join(", ")

@@ -88,7 +88,8 @@ pub fn fingerprint(
     Ok(Fingerprint { digest: hex(&Sha256::digest(text.as_bytes())), settings, inputs })
 }
 
-fn input(role: &str, path: &Path) -> Result<InputFile> {
+/// Length and digest of one input file.
+pub(crate) fn input(role: &str, path: &Path) -> Result<InputFile> {
     let mut file = File::open(path).map_err(Error::io(path, "open"))?;
     let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
     let mut hash = Sha256::new();
@@ -125,7 +126,8 @@ fn remote_input(role: &str, object: &Object, tail: &Tail) -> InputFile {
     InputFile { role: role.into(), name, bytes: object.bytes(), digest: hex(&hash.finalize()) }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -186,6 +188,7 @@ fn difference(manifest: &Manifest, wanted: &Fingerprint) -> String {
     match changed {
         Some((then, now)) if then.name != now.name => format!("input {} is now {}", then.name, now.name),
         Some((then, _)) => format!("input {} has changed", then.name),
+        None if !manifest.updates.is_empty() => "it has been updated since it was prepared".into(),
         None => "its fingerprint differs".into(),
     }
 }

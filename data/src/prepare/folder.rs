@@ -13,19 +13,19 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 
 /// Name of the folder within it for what is needed only while it grows.
-pub(super) const SCRATCH: &str = "scratch";
+pub(crate) const SCRATCH: &str = "scratch";
 
 /// How often a waiting process looks again.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Holds the lock `<out>.lock` until it is dropped.
-pub(super) struct Lock {
+pub(crate) struct Lock {
     _file: File,
 }
 
 impl Lock {
     /// Waits until no other process prepares `out`.
-    pub(super) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
+    pub(crate) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
         let parent = parent(out);
         std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create"))?;
         let path = sibling(out, "", ".lock")?;
@@ -54,7 +54,7 @@ impl Lock {
 
 /// The hidden folder where a dataset grows. Removed when dropped, unless published: only what kills the process leaves it, for
 /// the next preparation of the same to go on with.
-pub(super) struct Growing {
+pub(crate) struct Growing {
     path: PathBuf,
     out: PathBuf,
     published: bool,
@@ -66,7 +66,7 @@ const KEY: &str = "key";
 impl Growing {
     /// Takes up the folder that a killed preparation of the same `key` left, or creates one, and removes whatever else was
     /// left. The lock must be held.
-    pub(super) fn create(out: &Path, key: &str) -> Result<Self> {
+    pub(crate) fn create(out: &Path, key: &str) -> Result<Self> {
         let path = sibling(out, ".", ".tmp")?;
         let old = sibling(out, ".", ".old")?;
         let scratch = path.join(SCRATCH);
@@ -91,12 +91,12 @@ impl Growing {
         sibling(out, ".", ".tmp")
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Moves the folder into place. Whatever dataset was there is removed; processes that have it open keep what they see.
-    pub(super) fn publish(mut self) -> Result<()> {
+    pub(crate) fn publish(mut self) -> Result<()> {
         for entry in std::fs::read_dir(&self.path).map_err(Error::io(&self.path, "list"))? {
             let path = entry.map_err(Error::io(&self.path, "list"))?.path();
             if path.is_dir() {
@@ -129,7 +129,7 @@ impl Drop for Growing {
 }
 
 /// Writes a small file and flushes it to the disk.
-pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     use std::io::Write;
     let mut file = File::create(path).map_err(Error::io(path, "create"))?;
     file.write_all(bytes).and_then(|()| file.sync_all()).map_err(Error::io(path, "write"))

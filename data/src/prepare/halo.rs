@@ -18,16 +18,16 @@ use crate::source::FeatureDtype;
 const BUFFER: usize = 1 << 20;
 
 /// Whose features a halo's are.
-pub(super) struct HaloFeatures<'a> {
+pub(crate) struct HaloFeatures<'a> {
     /// The files of all partitions, in order.
-    pub(super) files: &'a [NodeFiles],
+    pub(crate) files: &'a [NodeFiles],
     /// Values of a row.
-    pub(super) width: usize,
-    pub(super) dtype: FeatureDtype,
+    pub(crate) width: usize,
+    pub(crate) dtype: FeatureDtype,
 }
 
 /// Writes the halo of partition `part`: the nodes whose bits are set.
-pub(super) fn write_halo(
+pub(crate) fn write_halo(
     dir: &Path,
     part: usize,
     book: &PartitionBook,

@@ -49,6 +49,16 @@ pub use fingerprint::{Fingerprint, State, fingerprint, state};
 pub use quality::{Balance, Quality};
 pub use recorder::PassRecord;
 
+// What an update of a dataset has in common with its preparation.
+pub(crate) use fingerprint::{hex, input};
+pub(crate) use folder::{Growing, Lock, SCRATCH, write_file};
+pub(crate) use halo::{HaloFeatures, write_halo};
+pub(crate) use quality::{PAIRS, peak_rss};
+pub(crate) use recorder::Recorder;
+pub(crate) use scale::Scale;
+pub(crate) use write_nodes::{NodeFiles, feature_field, store};
+pub(crate) use write_topology::topology_schema;
+
 use crate::dataset::Manifest;
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};

@@ -61,7 +61,7 @@ pub struct Balance {
 }
 
 /// Most partitions of which every pair is reported.
-pub(super) const PAIRS: usize = 1024;
+pub(crate) const PAIRS: usize = 1024;
 
 impl Quality {
     /// Name of the file in the dataset's folder.
@@ -69,8 +69,14 @@ impl Quality {
 
     /// What the files tell; what it cost is not known here.
     pub(super) fn of(manifest: &Manifest, topologies: &[TopologyFile]) -> Self {
+        let cross = topologies.iter().map(|part| part.cross).sum();
+        Self::from_counts(manifest, cross, topologies.iter().map(|part| part.halo.clone()).collect())
+    }
+
+    /// The same from the number of edges between partitions, and the halo of each partition by its owners (or in one number).
+    pub(crate) fn from_counts(manifest: &Manifest, cross: u64, by_owner: Vec<Vec<u64>>) -> Self {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
-        let halo: Vec<u64> = topologies.iter().map(|part| part.halo.iter().sum()).collect();
+        let halo: Vec<u64> = by_owner.iter().map(|part| part.iter().sum()).collect();
         let (n, parts) = (manifest.nodes, &manifest.partitions);
         let train: u64 = parts.iter().map(|part| part.train).sum();
         let fair = train as f64 / parts.len().max(1) as f64;
@@ -78,7 +84,7 @@ impl Quality {
         Self {
             method: manifest.method.clone(),
             parts: parts.len() as u32,
-            edge_cut: share(topologies.iter().map(|part| part.cross).sum(), manifest.edges),
+            edge_cut: share(cross, manifest.edges),
             replication_factor: if n == 0 { 1.0 } else { share(n + halo.iter().sum::<u64>(), n) },
             balance: Balance {
                 nodes: imbalance(parts.iter().map(|part| part.nodes)),
@@ -87,10 +93,7 @@ impl Quality {
                 features: imbalance(parts.iter().zip(&halo).map(|(part, halo)| part.nodes + halo)),
             },
             remote_seed_share: if train == 0 { 0.0 } else { surplus / train as f64 },
-            halo: match topologies.len() {
-                0..=PAIRS => topologies.iter().map(|part| part.halo.clone()).collect(),
-                _ => Vec::new(),
-            },
+            halo: if by_owner.len() <= PAIRS { by_owner } else { Vec::new() },
             processes: 1,
             seconds: 0.0,
             partition_seconds: 0.0,
@@ -121,7 +124,7 @@ pub(super) fn imbalance(sizes: impl Iterator<Item = u64> + Clone) -> f64 {
 }
 
 /// Most memory that this process has had in use, also before a [`PeakWatch`] began.
-pub(super) fn peak_rss() -> u64 {
+pub(crate) fn peak_rss() -> u64 {
     status("VmHWM:").max(PEAK.load(Ordering::Relaxed))
 }
 

@@ -29,7 +29,7 @@ impl PassRecord {
 }
 
 /// Passes progress on, and keeps a record of every stage.
-pub(super) struct Recorder<'a> {
+pub(crate) struct Recorder<'a> {
     inner: &'a dyn Progress,
     current: Mutex<Option<(String, String, Instant)>>,
     items: AtomicU64,
@@ -37,12 +37,12 @@ pub(super) struct Recorder<'a> {
 }
 
 impl<'a> Recorder<'a> {
-    pub(super) fn new(inner: &'a dyn Progress) -> Self {
+    pub(crate) fn new(inner: &'a dyn Progress) -> Self {
         Self { inner, current: Mutex::new(None), items: AtomicU64::new(0), records: Mutex::new(Vec::new()) }
     }
 
     /// The stages so far.
-    pub(super) fn records(&self) -> Vec<PassRecord> {
+    pub(crate) fn records(&self) -> Vec<PassRecord> {
         self.records.lock().map(|records| records.clone()).unwrap_or_default()
     }
 

@@ -7,7 +7,7 @@ use crate::progress::Progress;
 use crate::source::Normalize;
 
 /// How rows are scaled.
-pub(super) enum Scale {
+pub(crate) enum Scale {
     None,
     /// By the sum of absolute values of each row of this width.
     Row(usize),
@@ -49,7 +49,7 @@ impl Scale {
     }
 
     /// Scales whole rows.
-    pub(super) fn apply(&self, features: &mut [f32]) {
+    pub(crate) fn apply(&self, features: &mut [f32]) {
         match self {
             Self::None => {}
             Self::Row(width) => {

@@ -487,6 +487,7 @@ impl<C: Crew> Work<'_, C> {
             node_types: scan.types.clone(),
             edge_columns,
             partitions: all.iter().map(partition).collect(),
+            updates: Vec::new(),
         }
     }
 

@@ -38,10 +38,10 @@ pub(super) struct NodePass<'a> {
 
 /// The files of one partition.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct NodeFiles {
-    pub(super) nodes: FileInfo,
-    pub(super) features: Option<FileInfo>,
-    pub(super) train: u64,
+pub(crate) struct NodeFiles {
+    pub(crate) nodes: FileInfo,
+    pub(crate) features: Option<FileInfo>,
+    pub(crate) train: u64,
 }
 
 /// The open files of one partition.
@@ -340,7 +340,7 @@ impl Part {
 }
 
 /// The column of features.
-pub(super) fn feature_field(width: usize, dtype: FeatureDtype) -> Field {
+pub(crate) fn feature_field(width: usize, dtype: FeatureDtype) -> Field {
     let (item, name) = match dtype {
         FeatureDtype::F32 => (DataType::Float32, "f32"),
         FeatureDtype::F16 => (DataType::Float16, "f16"),
@@ -352,7 +352,7 @@ pub(super) fn feature_field(width: usize, dtype: FeatureDtype) -> Field {
 }
 
 /// The bytes of the values as `dtype`, or the position of the first value that does not fit.
-fn store(values: &[f32], dtype: FeatureDtype) -> std::result::Result<Vec<u8>, usize> {
+pub(crate) fn store(values: &[f32], dtype: FeatureDtype) -> std::result::Result<Vec<u8>, usize> {
     let bits: Vec<u16> = match dtype {
         FeatureDtype::F32 => return Ok(bytemuck::cast_slice(values).to_vec()),
         FeatureDtype::F16 => {

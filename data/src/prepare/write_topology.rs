@@ -100,7 +100,7 @@ impl TopologyPass<'_> {
         self.halo.iter_mut().for_each(|word| *word.get_mut() = 0);
         let n = core.end - core.start;
         let path = self.dir.join(part_folder(part)).join(TOPOLOGY);
-        let file = IpcFile::create(&path, self.schema())?;
+        let file = IpcFile::create(&path, topology_schema(self.columns))?;
         let mut offsets = file.region(0, BUFFER);
         let mut indices = file.region(align(8 * (n + 1)), BUFFER);
         let mut weights = self.columns.weight.then(|| Waiting::new(self.scratch));
@@ -208,27 +208,28 @@ impl TopologyPass<'_> {
         }
         Ok((!window.is_empty()).then_some(window))
     }
+}
 
-    fn schema(&self) -> Schema {
-        let list = |name: &str, item: DataType| {
-            Field::new(name, DataType::LargeList(Arc::new(Field::new("item", item, false))), false)
-        };
-        let mut fields = vec![list(edge_names::NEIGHBORS, DataType::UInt32)];
-        if self.columns.weight {
-            fields.push(list(edge_names::WEIGHT, DataType::Float32));
-        }
-        if self.columns.edge_type.is_some() {
-            fields.push(list(edge_names::EDGE_TYPE, DataType::UInt16));
-        }
-        if self.columns.time {
-            fields.push(list(edge_names::TIME, DataType::Int64));
-        }
-        if self.columns.features > 0 {
-            let item = Arc::new(Field::new("item", DataType::Float32, false));
-            fields.push(list(edge_names::FEATURES, DataType::FixedSizeList(item, self.columns.features as i32)));
-        }
-        Schema::new(fields)
+/// The schema of `topology.arrow`.
+pub(crate) fn topology_schema(columns: &EdgeColumns) -> Schema {
+    let list = |name: &str, item: DataType| {
+        Field::new(name, DataType::LargeList(Arc::new(Field::new("item", item, false))), false)
+    };
+    let mut fields = vec![list(edge_names::NEIGHBORS, DataType::UInt32)];
+    if columns.weight {
+        fields.push(list(edge_names::WEIGHT, DataType::Float32));
     }
+    if columns.edge_type.is_some() {
+        fields.push(list(edge_names::EDGE_TYPE, DataType::UInt16));
+    }
+    if columns.time {
+        fields.push(list(edge_names::TIME, DataType::Int64));
+    }
+    if columns.features > 0 {
+        let item = Arc::new(Field::new("item", DataType::Float32, false));
+        fields.push(list(edge_names::FEATURES, DataType::FixedSizeList(item, columns.features as i32)));
+    }
+    Schema::new(fields)
 }
 
 fn put(column: &mut Option<Waiting>, bytes: &[u8]) -> Result<()> {

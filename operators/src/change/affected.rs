@@ -31,6 +31,13 @@ pub trait Affected<'scope, T: Timestamp> {
     /// });
     /// ```
     fn affected(self, changed: VecCollection<'scope, T, u32>, hops: usize) -> VecCollection<'scope, T, u32>;
+
+    /// The same nodes, each with the length of its shortest path: 0 for the changed themselves.
+    fn affected_in_steps(
+        self,
+        changed: VecCollection<'scope, T, u32>,
+        hops: usize,
+    ) -> VecCollection<'scope, T, (u32, u32)>;
 }
 
 impl<'scope, T> Affected<'scope, T> for VecCollection<'scope, T, (u32, u32)>
@@ -38,10 +45,18 @@ where
     T: Timestamp + Lattice + TotalOrder,
 {
     fn affected(self, changed: VecCollection<'scope, T, u32>, hops: usize) -> VecCollection<'scope, T, u32> {
+        self.affected_in_steps(changed, hops).map(|(node, _)| node)
+    }
+
+    fn affected_in_steps(
+        self,
+        changed: VecCollection<'scope, T, u32>,
+        hops: usize,
+    ) -> VecCollection<'scope, T, (u32, u32)> {
         let by_source = self.arrange_by_key();
         let mut frontier = changed.clone();
-        let mut reached = changed;
-        for _ in 0..hops {
+        let mut reached = changed.map(|node| (node, 0));
+        for step in 1..=hops as u32 {
             // Distinct at every hop: without it a hub would be counted once for every path to it. `distinct_total`, which
             // would be cheaper, never retracts in differential-dataflow 0.25.1.
             frontier = frontier
@@ -49,9 +64,10 @@ where
                 .arrange_by_key()
                 .join_core(by_source.clone(), |_, _, &destination| Some(destination))
                 .distinct();
-            reached = reached.concat(frontier.clone());
+            reached = reached.concat(frontier.clone().map(move |node| (node, step)));
         }
-        reached.distinct()
+        // Values come in order: the first is the shortest.
+        reached.reduce(|_, steps, shortest| shortest.extend(steps.first().map(|(step, _)| (**step, 1isize))))
     }
 }
 

@@ -4,3 +4,7 @@
 //! for keeping an answer right while edges come and go.
 
 pub mod affected;
+pub mod differential;
+pub mod net;
+
+pub use differential::Differential;

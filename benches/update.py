@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Updates a prepared dataset by 1%, 0.1% and one of its edges, beside preparing the changed dump again.
+
+    benches/update.py [--scale 20] [--edge-factor 16] [--parts 8] [--method multilevel] [--repeats 3] [--directed]
+
+Half of a change goes, half comes. Every update is compared, byte for byte, with a preparation of the changed dump that puts
+every node where it was (method "file", the cheapest rebuild there is); the rebuild by `--method` is timed too.
+Result: benches/runs/<date>-update.json.
+"""
+import argparse, datetime, json, os, pathlib, platform, random, shutil, statistics, subprocess, sys, tempfile, time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SHARES = [("1%", 0.01), ("0.1%", 0.001), ("one edge", 0.0)]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", type=int, default=20)
+    parser.add_argument("--edge-factor", type=int, default=16)
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--method", default="multilevel")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--directed", action="store_true")
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+
+    def gnnflow(*arguments):
+        begin = time.perf_counter()
+        done = subprocess.run([binary, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            sys.exit(f"error: {' '.join(map(str, arguments))}: exit code {done.returncode}: {done.stderr.strip()}")
+        return time.perf_counter() - begin, done.stdout
+
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        nodes, edges = 1 << options.scale, options.edge_factor << options.scale
+        gnnflow("generate", "rmat", "--out", work / "dump", "--scale", options.scale, "--edges", edges, "--quiet")
+
+        def pairs(name, count, seed):
+            """A Parquet file of random edges."""
+            draw = random.Random(seed)
+            text = work / f"{name}.txt"
+            text.write_text("".join(f"{draw.randrange(nodes)} {draw.randrange(nodes)}\n" for _ in range(count)))
+            gnnflow("import", "text", text, "--header", "no", "--directed", "--out", work / name, "--quiet")
+            return work / name / "edges.parquet"
+
+        gone, come = {}, {}
+        for seed, (name, share) in enumerate(SHARES):
+            count = max(1, int(edges * share / 2))
+            gone[name] = pairs(f"gone-{seed}", count, 2 * seed)
+            come[name] = pairs(f"come-{seed}", count, 2 * seed + 1) if share else None
+
+        def pipeline(name, files, method):
+            """A pipeline file that prepares the generated edges and those of `files`."""
+            listed = ", ".join(f'"{path}"' for path in [work / "dump" / "edges.parquet", *files])
+            path = work / name
+            path.write_text(
+                f'[graph]\nnodes = "{work}/dump/nodes.parquet"\nedges = [{listed}]\nduplicates = "keep"\n'
+                f"undirected = {str(not options.directed).lower()}\n[partition]\nparts = {options.parts}\n{method}\n"
+            )
+            return path
+
+        chosen = f'method = "{options.method}"'
+        base, dataset = pipeline("base.toml", gone.values(), chosen), work / "dataset"
+        gnnflow("prepare", base, "--out", dataset, "--quiet")
+        gnnflow("export", dataset, "--out", work / "export", "--quiet")
+        same = f'method = "file"\nfile = "{work}/export/nodes.parquet"\nfile_columns = {{ part = "partition" }}'
+        rows = []
+        for name, _ in SHARES:
+            files = [path for other, path in gone.items() if other != name] + ([come[name]] if come[name] else [])
+            change = ["--remove", gone[name]] + (["--edges", come[name]] if come[name] else [])
+            times = {"update": [], "rebuild in place": [], "rebuild": []}
+            for _ in range(options.repeats):
+                for out in ["updated", "rebuilt", "anew"]:
+                    shutil.rmtree(work / out, ignore_errors=True)
+                seconds, told = gnnflow("update", dataset, "--out", work / "updated", *change, "--json", "--quiet")
+                times["update"].append(seconds)
+                times["rebuild in place"].append(gnnflow("prepare", pipeline("same.toml", files, same), "--out", work / "rebuilt", "--quiet")[0])
+                times["rebuild"].append(gnnflow("prepare", pipeline("anew.toml", files, chosen), "--out", work / "anew", "--quiet")[0])
+            told = json.loads(told)
+            for path in sorted((work / "updated").glob("part-*/*.arrow")):
+                if path.read_bytes() != (work / "rebuilt" / path.relative_to(work / "updated")).read_bytes():
+                    sys.exit(f"error: {name}: {path.name} of {path.parent.name} is not the rebuild's")
+            median = {key: round(statistics.median(values), 3) for key, values in times.items()}
+            row = {"change": name, "seconds": median, "all_seconds": times, "counts": told["counts"]}
+            row |= {"partitions_written": len(told["rewritten"]), "affected": told["affected"]}
+            row |= {"times_faster": round(median["rebuild"] / median["update"], 1)}
+            row |= {"times_faster_in_place": round(median["rebuild in place"] / median["update"], 1)}
+            rows.append(row)
+            print(
+                f"{name:>9}: update {median['update']:.2f} s; rebuild with the parts known {median['rebuild in place']:.2f} s "
+                f"({row['times_faster_in_place']}×), by {options.method} {median['rebuild']:.2f} s ({row['times_faster']}×); equal",
+                flush=True,
+            )
+    date = datetime.date.today().isoformat()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    result = {
+        "bench": "update beside rebuild", "date": date, "commit": commit, "nodes": nodes, "edge_rows": edges, "parts": options.parts,
+        "undirected": not options.directed, "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "results": rows,
+    }
+    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-update.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

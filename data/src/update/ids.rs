@@ -1,0 +1,95 @@
+//! The ids that an update names → the nodes that they are. Only these are held, never all ids of the dataset.
+
+use std::collections::HashMap;
+
+use arrow::array::Array;
+use rayon::prelude::*;
+
+use crate::dataset::{Dataset, IdColumn, IdKind};
+use crate::dump::Ids;
+use crate::error::Result;
+
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Distinct ids, numbered in order of their first use.
+pub(super) enum Wanted {
+    Int(HashMap<i64, u32>),
+    Text(HashMap<Box<str>, u32>),
+}
+
+impl Wanted {
+    pub(super) fn new(kind: IdKind) -> Self {
+        match kind {
+            IdKind::Int => Self::Int(HashMap::new()),
+            IdKind::Text => Self::Text(HashMap::new()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Int(map) => map.len(),
+            Self::Text(map) => map.len(),
+        }
+    }
+
+    /// Appends the numbers of some ids, which get new ones if they have none yet.
+    pub(super) fn number(&mut self, ids: &Ids, numbers: &mut Vec<u32>) {
+        match (self, ids) {
+            (Self::Int(map), Ids::Int(ids)) => {
+                for &id in ids.iter() {
+                    let next = map.len() as u32;
+                    numbers.push(*map.entry(id).or_insert(next));
+                }
+            }
+            (Self::Text(map), Ids::Text(ids)) => {
+                for id in ids.iter().flatten() {
+                    let next = map.len() as u32;
+                    match map.get(id) {
+                        Some(&number) => numbers.push(number),
+                        None => {
+                            map.insert(id.into(), next);
+                            numbers.push(next);
+                        }
+                    }
+                }
+            }
+            // Readers are opened with the dataset's kind of ids.
+            _ => unreachable!("ids of one kind"),
+        }
+    }
+
+    /// The global id of every number; [`NONE`] where the dataset has no such node. Reads all ids of the dataset once.
+    pub(super) fn find(&self, dataset: &Dataset) -> Result<Vec<u32>> {
+        let mut found = vec![NONE; self.len()];
+        if found.is_empty() {
+            return Ok(found);
+        }
+        for part in 0..dataset.book().parts() {
+            let nodes = dataset.nodes(part)?;
+            let first = dataset.book().range(part).start as u32;
+            let hits: Vec<(u32, u32)> = match (self, nodes.ids()) {
+                (Self::Int(map), IdColumn::Int(ids)) => {
+                    let hit = |(local, id)| map.get(id).map(|&number| (number, first + local as u32));
+                    ids.par_iter().enumerate().filter_map(hit).collect()
+                }
+                (Self::Text(map), IdColumn::Text(ids)) => {
+                    let hit = |local| map.get(ids.value(local)).map(|&number| (number, first + local as u32));
+                    (0..ids.len()).into_par_iter().filter_map(hit).collect()
+                }
+                _ => Vec::new(),
+            };
+            hits.into_iter().for_each(|(number, node)| found[number as usize] = node);
+        }
+        Ok(found)
+    }
+
+    /// The id with a number, for messages. Looks through all of them.
+    pub(super) fn show(&self, number: u32) -> String {
+        let shown = match self {
+            Self::Int(map) => map.iter().find(|(_, found)| **found == number).map(|(id, _)| id.to_string()),
+            Self::Text(map) => map.iter().find(|(_, found)| **found == number).map(|(id, _)| format!("{id:?}")),
+        };
+        shown.unwrap_or_default()
+    }
+}

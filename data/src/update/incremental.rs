@@ -1,0 +1,185 @@
+//! What keeps an answer right while edges come and go.
+//!
+//! The dataset's files are changed here, by whatever [`Incremental`] says. `gnnflow-operators` has the one that is a dataflow
+//! over changes (differential dataflow); [`Direct`] does the same with loops, for users of this crate alone.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::source::Duplicates;
+
+/// What makes two edges the same: both ends and, where edges have types, the type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EdgeKey {
+    /// The destination.
+    pub dst: u32,
+    /// The source.
+    pub src: u32,
+    /// The type; 0 where there are none.
+    pub edge_type: u16,
+}
+
+/// What a row of a batch wants. In every batch edges go before others come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Change {
+    /// The edge goes.
+    Remove,
+    /// The edge comes.
+    Add,
+}
+
+/// What became of an edge in a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The batch, from 0.
+    pub batch: u32,
+    /// Copies that went: the first of them.
+    pub removed: u32,
+    /// Rows to be removed for which there was no copy: the last of them.
+    pub missing: u32,
+    /// Copies that came: the first rows.
+    pub added: u32,
+    /// Rows that were not added because the edge was there: the last of them.
+    pub dropped: u32,
+}
+
+/// Keeps answers right while edges come and go.
+pub trait Incremental: Sync {
+    /// What becomes of edges that stood `present` times before, batch after batch: for every edge and batch that
+    /// touches it one [`Outcome`], sorted, as [`settle`] has it.
+    ///
+    /// # Errors
+    /// Work that did not end.
+    fn net(
+        &self,
+        duplicates: Duplicates,
+        present: &[(EdgeKey, u32)],
+        batches: &[Vec<(EdgeKey, Change)>],
+    ) -> Result<Vec<(EdgeKey, Outcome)>>;
+
+    /// The nodes within `steps` of `edges` (source, destination) from one of `changed`, sorted, each with the length of its shortest
+    /// path: 0 for the changed themselves.
+    ///
+    /// # Errors
+    /// Work that did not end.
+    fn affected(&self, edges: &[(u32, u32)], changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>>;
+}
+
+/// The policy on duplicates over the history of one edge: it stood `present` times; `rows` are `(batch, change, number of rows)`,
+/// sorted.
+///
+/// Kept duplicates are counted: every row adds or removes one copy. Otherwise an edge is there or not: rows of one batch that say
+/// the same are one.
+///
+/// ```
+/// use gnnflow_data::source::Duplicates;
+/// use gnnflow_data::update::{Change::{Add, Remove}, settle};
+///
+/// let history = [(0, Add, 2), (1, Remove, 1), (1, Add, 1)];
+/// let dropped = settle(Duplicates::Drop, 0, &history);
+/// assert_eq!((dropped[0].added, dropped[0].dropped), (1, 1));
+/// assert_eq!((dropped[1].removed, dropped[1].added), (1, 1));
+/// ```
+pub fn settle(duplicates: Duplicates, present: u32, rows: &[(u32, Change, u32)]) -> Vec<Outcome> {
+    let keep = duplicates == Duplicates::Keep;
+    let mut copies = present;
+    let mut outcomes: Vec<Outcome> = Vec::new();
+    for &(batch, change, count) in rows {
+        if outcomes.last().is_none_or(|last| last.batch != batch) {
+            outcomes.push(Outcome { batch, ..Outcome::default() });
+        }
+        let Some(outcome) = outcomes.last_mut() else { continue };
+        match change {
+            Change::Remove => {
+                outcome.removed = if keep { count.min(copies) } else { copies };
+                outcome.missing = match (keep, copies) {
+                    (true, _) => count - outcome.removed,
+                    (false, 0) => count,
+                    (false, _) => 0,
+                };
+                copies -= outcome.removed;
+            }
+            Change::Add => {
+                outcome.added = match (keep, copies) {
+                    (true, _) => count,
+                    (false, 0) => 1,
+                    (false, _) => 0,
+                };
+                outcome.dropped = count - outcome.added;
+                copies += outcome.added;
+            }
+        }
+    }
+    outcomes
+}
+
+/// [`Incremental`] by loops, in one thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Direct;
+
+impl Incremental for Direct {
+    fn net(
+        &self,
+        duplicates: Duplicates,
+        present: &[(EdgeKey, u32)],
+        batches: &[Vec<(EdgeKey, Change)>],
+    ) -> Result<Vec<(EdgeKey, Outcome)>> {
+        let mut rows: BTreeMap<EdgeKey, BTreeMap<(u32, Change), u32>> = BTreeMap::new();
+        for (batch, changes) in (0..).zip(batches) {
+            for &(key, change) in changes {
+                *rows.entry(key).or_default().entry((batch, change)).or_default() += 1;
+            }
+        }
+        let present: HashMap<EdgeKey, u32> = present.iter().copied().collect();
+        let mut all = Vec::with_capacity(rows.len());
+        for (key, rows) in rows {
+            let rows: Vec<_> = rows.into_iter().map(|((batch, change), count)| (batch, change, count)).collect();
+            let outcomes = settle(duplicates, present.get(&key).copied().unwrap_or(0), &rows);
+            all.extend(outcomes.into_iter().map(|outcome| (key, outcome)));
+        }
+        Ok(all)
+    }
+
+    fn affected(&self, edges: &[(u32, u32)], changed: &[u32], steps: u32) -> Result<Vec<(u32, u32)>> {
+        let mut out: HashMap<u32, Vec<u32>> = HashMap::new();
+        edges.iter().for_each(|&(src, dst)| out.entry(src).or_default().push(dst));
+        let mut reached: BTreeMap<u32, u32> = changed.iter().map(|&node| (node, 0)).collect();
+        let mut frontier: Vec<u32> = reached.keys().copied().collect();
+        for step in 1..=steps {
+            let mut next = Vec::new();
+            for &dst in frontier.iter().filter_map(|node| out.get(node)).flatten() {
+                if let std::collections::btree_map::Entry::Vacant(entry) = reached.entry(dst) {
+                    entry.insert(step);
+                    next.push(dst);
+                }
+            }
+            frontier = next;
+        }
+        Ok(reached.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Change::{Add, Remove};
+    use super::*;
+
+    #[test]
+    fn kept_duplicates_are_counted_and_others_are_there_or_not() {
+        let rows = [(0, Remove, 3), (0, Add, 2), (2, Remove, 1)];
+        let outcome = |batch, removed, missing, added, dropped| Outcome { batch, removed, missing, added, dropped };
+        assert_eq!(settle(Duplicates::Keep, 2, &rows), [outcome(0, 2, 1, 2, 0), outcome(2, 1, 0, 0, 0)]);
+        assert_eq!(settle(Duplicates::Drop, 1, &rows), [outcome(0, 1, 0, 1, 1), outcome(2, 1, 0, 0, 0)]);
+        assert_eq!(settle(Duplicates::Drop, 0, &rows), [outcome(0, 0, 3, 1, 1), outcome(2, 1, 0, 0, 0)]);
+    }
+
+    #[test]
+    fn the_changed_are_at_0_and_paths_are_the_shortest() {
+        let edges = [(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (9, 0)];
+        assert_eq!(Direct.affected(&edges, &[0], 2).unwrap(), [(0, 0), (1, 1), (2, 1), (3, 2)]);
+        assert_eq!(Direct.affected(&edges, &[0, 3], 0).unwrap(), [(0, 0), (3, 0)]);
+        assert_eq!(Direct.affected(&edges, &[], 2).unwrap(), []);
+    }
+}

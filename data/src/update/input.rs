@@ -1,0 +1,277 @@
+//! The files of an update, read with the settings that the dataset was prepared with.
+
+use std::path::PathBuf;
+
+use crate::dataset::{Dataset, InputFile, Manifest, TypeInfo};
+use crate::dump::{EdgeChunk, EdgeReader, NodeReader, Types};
+use crate::error::{Error, Place, Result};
+use crate::prepare::input;
+use crate::progress::Progress;
+use crate::source::{Columns, GraphSource, SelfLoops, UnknownNodes, expand};
+
+use super::Batch;
+use super::ids::{NONE, Wanted};
+use super::new_nodes::NewNodes;
+
+/// Rows of edges of one batch, and where they stand.
+pub(super) struct Rows {
+    reader: EdgeReader,
+    /// Numbers of the ids; once they are looked up, nodes.
+    pub(super) src: Vec<u32>,
+    pub(super) dst: Vec<u32>,
+    pub(super) weights: Vec<f32>,
+    pub(super) types: Vec<u16>,
+    pub(super) times: Vec<i64>,
+    pub(super) features: Vec<f32>,
+    /// Rows that the dataset's policies leave out.
+    pub(super) left_out: Vec<bool>,
+}
+
+/// The rows of a batch.
+#[derive(Default)]
+pub(super) struct BatchRows {
+    pub(super) added: Option<Rows>,
+    pub(super) removed: Option<Rows>,
+}
+
+/// Everything that an update brings.
+///
+/// Nodes are those of the dataset by their global ids, and after them the new ones in the order of their rows: numbers that
+/// do not depend on the partitions that new nodes get.
+pub(super) struct Input {
+    pub(super) batches: Vec<BatchRows>,
+    pub(super) nodes: NewNodes,
+    pub(super) files: Vec<Vec<InputFile>>,
+    /// Edge types, more than before when rows have larger numbers.
+    pub(super) edge_types: Option<TypeInfo>,
+    pub(super) unknown_dropped: u64,
+    pub(super) self_loops_dropped: u64,
+    wanted: Wanted,
+}
+
+/// The settings that the dataset was prepared with.
+pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
+    let mut graph = dataset.manifest().settings["graph"].clone();
+    graph["nodes"] = serde_json::json!([]);
+    graph["edges"] = serde_json::json!([]);
+    serde_json::from_value(graph).map_err(|e| Error::Damaged {
+        path: dataset.dir().join(Manifest::FILE),
+        reason: format!("its settings are not those of this gnnflow ({e}); prepare it again"),
+    })
+}
+
+impl Input {
+    pub(super) fn read(
+        dataset: &Dataset,
+        source: &GraphSource,
+        batches: &[Batch],
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let manifest = dataset.manifest();
+        let mut all = Self {
+            batches: Vec::new(),
+            nodes: NewNodes::new(manifest),
+            files: Vec::new(),
+            edge_types: manifest.edge_columns.edge_type.clone(),
+            unknown_dropped: 0,
+            self_loops_dropped: 0,
+            wanted: Wanted::new(manifest.ids),
+        };
+        progress.stage("reading the update", None, "rows");
+        for (number, batch) in (0..).zip(batches) {
+            all.files.push(files(batch)?);
+            if !batch.nodes.is_empty() {
+                let classes = manifest.labels.as_ref().map(|labels| labels.classes);
+                let source = GraphSource { nodes: batch.nodes.clone(), num_classes: classes, ..source.clone() };
+                let reader = NodeReader::open(&source)?;
+                all.nodes.read(reader, number, manifest, &mut all.wanted, progress)?;
+            }
+            let added = all.rows(dataset, source, &batch.edges, &source.columns, true, progress)?;
+            // What an edge carries is of no matter when it goes.
+            let bare = Columns { weight: None, time: None, edge_features: Vec::new(), ..source.columns.clone() };
+            let removed = all.rows(dataset, source, &batch.remove, &bare, false, progress)?;
+            all.batches.push(BatchRows { added, removed });
+        }
+        progress.done();
+        progress.stage("looking up ids", None, "");
+        let mut nodes = all.wanted.find(dataset)?;
+        all.nodes.settle(manifest.nodes as u32, &mut nodes)?;
+        all.look_up(source, &nodes, manifest.nodes as u32)?;
+        progress.done();
+        Ok(all)
+    }
+
+    fn rows(
+        &mut self,
+        dataset: &Dataset,
+        source: &GraphSource,
+        paths: &[PathBuf],
+        columns: &Columns,
+        adds: bool,
+        progress: &dyn Progress,
+    ) -> Result<Option<Rows>> {
+        if paths.is_empty() {
+            return Ok(None);
+        }
+        let manifest = dataset.manifest();
+        let source = GraphSource { edges: paths.to_vec(), columns: columns.clone(), ..source.clone() };
+        let reader = EdgeReader::open(&source, Some(manifest.ids))?;
+        let width = manifest.edge_columns.features;
+        if reader.rows() > 0 && !columns.edge_features.is_empty() && reader.feature_width() != width {
+            let mut place = reader.place(0);
+            place.column = columns.edge_features.join(", ");
+            return Err(Error::Width { place, found: reader.feature_width(), expected: width });
+        }
+        let mut codes = Codes::new(self.edge_types.as_ref(), source.self_loops == SelfLoops::Add);
+        let (mut src, mut dst, mut weights, mut types) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut times, mut features) = (Vec::new(), Vec::new());
+        let wanted = &mut self.wanted;
+        reader.for_each(Ok, |chunk: EdgeChunk| {
+            wanted.number(&chunk.src, &mut src);
+            wanted.number(&chunk.dst, &mut dst);
+            if let Some(found) = &chunk.types {
+                let name = columns.edge_type.as_deref().unwrap_or_default();
+                types.extend(codes.of(found, |row| chunk.origin.place(row, name))?);
+            }
+            weights.extend(chunk.weights.unwrap_or_default());
+            times.extend(chunk.times.unwrap_or_default());
+            features.extend(chunk.features);
+            progress.advance(chunk.src.len() as u64);
+            Ok(())
+        })?;
+        let largest = codes.largest;
+        if let Some(info) = self.edge_types.as_mut().filter(|_| adds) {
+            info.count = info.count.max(largest);
+        }
+        let left_out = vec![false; src.len()];
+        Ok(Some(Rows { reader, src, dst, weights, types, times, features, left_out }))
+    }
+
+    /// Numbers of ids → nodes, and the policies on single rows.
+    fn look_up(&mut self, source: &GraphSource, nodes: &[u32], old: u32) -> Result<()> {
+        let Self { batches, nodes: new, wanted, unknown_dropped, self_loops_dropped, .. } = self;
+        let there = |node: u32, batch: u32| node != NONE && (node < old || new.born(node - old) <= batch);
+        for (number, batch) in (0..).zip(batches) {
+            for (rows, adds) in [(&mut batch.removed, false), (&mut batch.added, true)] {
+                let Some(rows) = rows else { continue };
+                for row in 0..rows.src.len() {
+                    let ids = [rows.src[row], rows.dst[row]];
+                    let ends = ids.map(|id| nodes[id as usize]);
+                    let unknown = ends.iter().position(|&end| !there(end, number));
+                    if let Some(end) = unknown {
+                        // What is not there cannot go: that is told, or passed over, with the rows that find no edge.
+                        rows.src[row] = NONE;
+                        if adds && source.unknown_nodes == UnknownNodes::Fail {
+                            let place = rows.place_of(row, end);
+                            return Err(Error::UnknownNode { place, id: wanted.show(ids[end]) });
+                        }
+                        if adds {
+                            *unknown_dropped += 1;
+                            rows.left_out[row] = true;
+                        }
+                        continue;
+                    }
+                    [rows.src[row], rows.dst[row]] = ends;
+                    if adds && ends[0] == ends[1] {
+                        match source.self_loops {
+                            SelfLoops::Fail => {
+                                let place = rows.place(row);
+                                return Err(Error::SelfLoop { place, id: wanted.show(ids[0]) });
+                            }
+                            SelfLoops::Drop => {
+                                *self_loops_dropped += 1;
+                                rows.left_out[row] = true;
+                            }
+                            SelfLoops::Keep | SelfLoops::Add => {}
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rows {
+    /// Where a row stands.
+    pub(super) fn place(&self, row: usize) -> Box<Place> {
+        self.reader.place(row as u64)
+    }
+
+    fn place_of(&self, row: usize, end: usize) -> Box<Place> {
+        let mut place = self.place(row);
+        place.column = self.reader.end_names()[end].into();
+        place
+    }
+
+    /// The ids of both ends of a row, read again: for messages.
+    pub(super) fn ids(&self, row: usize) -> Result<[String; 2]> {
+        let mut found = [String::new(), String::new()];
+        let mut first = 0;
+        self.reader.for_each_pair(Ok, |chunk| {
+            if (first..first + chunk.src.len()).contains(&row) {
+                found = [chunk.src.show(row - first), chunk.dst.show(row - first)];
+            }
+            first += chunk.src.len();
+            Ok(())
+        })?;
+        Ok(found)
+    }
+}
+
+/// Types of nodes or edges as the dataset numbers them.
+pub(super) struct Codes<'a> {
+    info: Option<&'a TypeInfo>,
+    /// Types that rows may have: all but that of added self-loops.
+    count: u32,
+    /// Largest type of any row, plus one.
+    pub(super) largest: u32,
+}
+
+impl<'a> Codes<'a> {
+    pub(super) fn new(info: Option<&'a TypeInfo>, loop_type: bool) -> Self {
+        let count = info.map_or(0, |info| info.count.saturating_sub(u32::from(loop_type)));
+        Self { info, count, largest: 0 }
+    }
+
+    /// The dataset's numbers of some types. Numbers may grow where types have no names; names that are new would renumber others.
+    pub(super) fn of(&mut self, found: &Types, place: impl Fn(usize) -> Box<Place>) -> Result<Vec<u16>> {
+        let names = self.info.map_or(&[][..], |info| &info.names[..]);
+        let names = &names[..names.len().min(self.count as usize)];
+        let refuse = |row: usize, value: String| {
+            let wanted = match names {
+                [] => "a number, as the dataset's types are".into(),
+                _ => "a type of the dataset's; prepare it again for a new one".into(),
+            };
+            Error::Value { place: place(row), value, wanted }
+        };
+        let code = |row: usize, value: &str| {
+            let found = names.iter().position(|name| name == value);
+            found.map(|code| code as u16).ok_or_else(|| refuse(row, format!("{value:?}")))
+        };
+        let codes: Vec<u16> = match found {
+            Types::Name(values) => {
+                values.iter().enumerate().map(|(row, value)| code(row, value.unwrap_or(""))).collect::<Result<_>>()?
+            }
+            Types::Code(values) if self.info.is_some_and(|info| info.names.is_empty()) => values.clone(),
+            Types::Code(values) => {
+                values.iter().enumerate().map(|(row, value)| code(row, &value.to_string())).collect::<Result<_>>()?
+            }
+        };
+        self.largest = codes.iter().fold(self.largest, |largest, &code| largest.max(u32::from(code) + 1));
+        Ok(codes)
+    }
+}
+
+/// Lengths and digests of a batch's files.
+fn files(batch: &Batch) -> Result<Vec<InputFile>> {
+    let mut files = Vec::new();
+    for (role, name, paths) in
+        [("nodes", "--nodes", &batch.nodes), ("edges", "--edges", &batch.edges), ("remove", "--remove", &batch.remove)]
+    {
+        for path in expand(paths, name)? {
+            files.push(input(role, &path)?);
+        }
+    }
+    Ok(files)
+}

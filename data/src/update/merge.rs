@@ -1,0 +1,242 @@
+//! Old lists of in-edges and sorted changes → `topology.arrow`, in one pass.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::dataset::ipc::{IpcFile, Region, Span, align};
+use crate::dataset::{Dataset, EdgeColumns, FileInfo, TOPOLOGY, Topology, part_folder};
+use crate::error::{Error, Result};
+use crate::prepare::{HaloFeatures, PAIRS, topology_schema, write_halo};
+
+use super::assign::Placement;
+use super::input::Input;
+use super::touched::Added;
+
+/// Bytes of a write buffer.
+const BUFFER: usize = 1 << 20;
+
+/// What all partitions have in common.
+pub(super) struct Merge<'a> {
+    pub(super) dataset: &'a Dataset,
+    pub(super) input: &'a Input,
+    pub(super) placement: &'a Placement,
+    pub(super) columns: &'a EdgeColumns,
+    pub(super) loop_type: u16,
+    pub(super) halo_features: Option<HaloFeatures<'a>>,
+    /// The folder that grows.
+    pub(super) dir: &'a Path,
+}
+
+/// A partition's files.
+pub(super) struct Merged {
+    pub(super) topology: FileInfo,
+    pub(super) edges: u64,
+    pub(super) halo: FileInfo,
+    /// Halo nodes by the partition that owns them; or, of many partitions, their sum.
+    pub(super) halo_nodes: Vec<u64>,
+}
+
+/// A stretch of a partition's new edges.
+enum Piece {
+    /// Positions of the old file.
+    Old(Range<usize>),
+    /// What the added edge with this number carries.
+    New(usize),
+}
+
+impl Merge<'_> {
+    /// Writes topology and halo of partition `part`: the edges at positions `removed` go, `added` come (their ends are new global
+    /// ids; both ascending).
+    pub(super) fn run(&self, part: usize, removed: &[u64], added: &[Added]) -> Result<Merged> {
+        let old = self.dataset.topology(part)?;
+        let core = self.placement.book.range(part);
+        let n = core.end - core.start;
+        let (pieces, changes) = self.pieces(&old, core.start, removed, added);
+        let edges = old.num_edges() - removed.len() as u64 + added.len() as u64;
+
+        let file = IpcFile::create(&self.dir.join(part_folder(part)).join(TOPOLOGY), topology_schema(self.columns))?;
+        let mut offsets = file.region(0, BUFFER);
+        write_offsets(&old, n as usize, &changes, &mut offsets)?;
+        let mut indices = file.region(align(8 * (n + 1)), BUFFER);
+        let halo: Vec<AtomicU64> =
+            std::iter::repeat_with(|| AtomicU64::new(0)).take(self.placement.book.nodes() as usize / 64 + 1).collect();
+        self.write_indices(&old, &pieces, added, &core, &halo, &mut indices)?;
+
+        let offset_span = offsets.span();
+        let (mut nodes, mut buffers) = (vec![n, edges], vec![Span::NONE, offset_span, Span::NONE, indices.span()]);
+        let mut next = indices.span().next();
+        let mut regions = vec![offsets, indices];
+        let mut column = |write: &dyn Fn(&mut Region) -> Result<()>, wide: usize| -> Result<()> {
+            let mut region = file.region(next, BUFFER);
+            write(&mut region)?;
+            nodes.extend([n, edges]);
+            buffers.extend([Span::NONE, offset_span, Span::NONE]);
+            if wide > 0 {
+                nodes.push(edges * wide as u64);
+                buffers.push(Span::NONE);
+            }
+            buffers.push(region.span());
+            next = region.span().next();
+            regions.push(region);
+            Ok(())
+        };
+        if let Some(values) = old.weights() {
+            column(&|region| self.column(values, 1, &pieces, added, 1.0, |rows| &rows.weights, region), 0)?;
+        }
+        if let Some(values) = old.edge_types() {
+            column(&|region| self.column(values, 1, &pieces, added, self.loop_type, |rows| &rows.types, region), 0)?;
+        }
+        if let Some(values) = old.times() {
+            column(&|region| self.column(values, 1, &pieces, added, 0, |rows| &rows.times, region), 0)?;
+        }
+        if let Some((values, wide)) = old.edge_features() {
+            column(&|region| self.column(values, wide, &pieces, added, 0.0, |rows| &rows.features, region), wide)?;
+        }
+        let halo_file = write_halo(self.dir, part, &self.placement.book, &halo, self.halo_features.as_ref())?;
+        let topology = file.finish(&nodes, &buffers, regions)?;
+        Ok(Merged { topology, edges, halo: halo_file, halo_nodes: self.halo_nodes(&halo) })
+    }
+
+    /// The new edges in their order, and by how much lists get longer: `(local node, change)`, ascending.
+    fn pieces(&self, old: &Topology, first: u64, removed: &[u64], added: &[Added]) -> (Vec<Piece>, Vec<(usize, i64)>) {
+        let mut pieces = Vec::with_capacity(2 * (removed.len() + added.len()) + 1);
+        let mut changes: Vec<(usize, i64)> = Vec::with_capacity(removed.len() + added.len());
+        let mut at = 0;
+        let mut removed = removed.iter().map(|&position| position as usize).peekable();
+        let copy = |pieces: &mut Vec<Piece>, at: &mut usize, to: usize| {
+            if *at < to {
+                pieces.push(Piece::Old(*at..to));
+                *at = to;
+            }
+        };
+        let skip = |pieces: &mut Vec<Piece>, at: &mut usize, position: usize, changes: &mut Vec<(usize, i64)>| {
+            copy(pieces, at, position);
+            *at = position + 1;
+            changes.push((old.indptr().partition_point(|&start| start as usize <= position) - 1, -1));
+        };
+        for (number, edge) in added.iter().enumerate() {
+            let local = (u64::from(edge.dst) - first) as usize;
+            let position = if local < old.num_nodes() {
+                let list = old.edge_range(local);
+                let below = |&node: &u32| self.placement.global(node) <= edge.src;
+                list.start + old.indices()[list].partition_point(below)
+            } else {
+                old.indices().len()
+            };
+            while let Some(gone) = removed.next_if(|&gone| gone < position) {
+                skip(&mut pieces, &mut at, gone, &mut changes);
+            }
+            copy(&mut pieces, &mut at, position);
+            pieces.push(Piece::New(number));
+            changes.push((local, 1));
+        }
+        for gone in removed {
+            skip(&mut pieces, &mut at, gone, &mut changes);
+        }
+        copy(&mut pieces, &mut at, old.indices().len());
+        changes.sort_unstable();
+        (pieces, changes)
+    }
+
+    fn write_indices(
+        &self,
+        old: &Topology,
+        pieces: &[Piece],
+        added: &[Added],
+        core: &Range<u64>,
+        halo: &[AtomicU64],
+        region: &mut Region,
+    ) -> Result<()> {
+        let mark = |node: u32| {
+            if !core.contains(&u64::from(node)) {
+                halo[node as usize / 64].fetch_or(1 << (node % 64), Ordering::Relaxed);
+            }
+        };
+        let shifts = self.placement.shifts();
+        let mut shifted = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Old(range) if !shifts => {
+                    let nodes = &old.indices()[range.clone()];
+                    nodes.iter().for_each(|&node| mark(node));
+                    region.write(bytemuck::cast_slice(nodes))?;
+                }
+                Piece::Old(range) => {
+                    for nodes in old.indices()[range.clone()].chunks(BUFFER / 4) {
+                        shifted.clear();
+                        shifted.extend(nodes.iter().map(|&node| self.placement.global(node)));
+                        shifted.iter().for_each(|&node| mark(node));
+                        region.write(bytemuck::cast_slice(&shifted))?;
+                    }
+                }
+                Piece::New(number) => {
+                    let node = added[*number].src;
+                    mark(node);
+                    region.write(&node.to_le_bytes())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one column of `width` values an edge; `blank` is what added self-loops carry.
+    #[allow(clippy::too_many_arguments, reason = "a column is just that")]
+    fn column<T: bytemuck::Pod>(
+        &self,
+        old: &[T],
+        width: usize,
+        pieces: &[Piece],
+        added: &[Added],
+        blank: T,
+        new: impl Fn(&super::input::Rows) -> &[T],
+        region: &mut Region,
+    ) -> Result<()> {
+        let blank = vec![blank; width];
+        for piece in pieces {
+            let values = match piece {
+                Piece::Old(range) => &old[range.start * width..range.end * width],
+                Piece::New(number) => match added[*number].row {
+                    None => &blank[..],
+                    Some((batch, row)) => {
+                        let rows = self.input.batches[batch as usize].added.as_ref();
+                        let rows = rows.ok_or_else(|| Error::Bug("an edge of no file".into()))?;
+                        &new(rows)[row as usize * width..(row as usize + 1) * width]
+                    }
+                },
+            };
+            region.write(bytemuck::cast_slice(values))?;
+        }
+        Ok(())
+    }
+
+    fn halo_nodes(&self, halo: &[AtomicU64]) -> Vec<u64> {
+        let book = &self.placement.book;
+        let pairs = book.parts() <= PAIRS;
+        let mut counts = vec![0; if pairs { book.parts() } else { 1 }];
+        for (word, base) in halo.iter().zip((0u64..).step_by(64)) {
+            let mut left = word.load(Ordering::Relaxed);
+            while left != 0 {
+                let owner = if pairs { book.owner(base + u64::from(left.trailing_zeros())) } else { None };
+                counts[owner.unwrap_or(0)] += 1;
+                left &= left - 1;
+            }
+        }
+        counts
+    }
+}
+
+/// Writes where every list of a partition of `n` nodes begins, and where the last ends.
+fn write_offsets(old: &Topology, n: usize, changes: &[(usize, i64)], region: &mut Region) -> Result<()> {
+    let (mut grown, mut rest) = (0i64, changes);
+    let last = old.indptr()[old.num_nodes()];
+    region.write(&0i64.to_le_bytes())?;
+    for local in 0..n {
+        let length = rest.iter().take_while(|(node, _)| *node == local).count();
+        grown += rest[..length].iter().map(|(_, by)| by).sum::<i64>();
+        rest = &rest[length..];
+        let end = old.indptr().get(local + 1).copied().unwrap_or(last);
+        region.write(&(end + grown).to_le_bytes())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! Nodes that are new: what their rows say, as the dataset stores it.
+
+use crate::dataset::{LabelKind, Manifest, split};
+use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels};
+use crate::error::{Error, Place, Result};
+use crate::prepare::{Scale, store};
+use crate::progress::Progress;
+use crate::source::Normalize;
+
+use super::ids::{NONE, Wanted};
+use super::input::Codes;
+
+/// The new nodes of all batches, in the order of their rows.
+pub(super) struct NewNodes {
+    /// Numbers of their ids.
+    numbers: Vec<u32>,
+    /// The batch of each.
+    batches: Vec<u32>,
+    /// Integers, or where each string ends.
+    pub(super) ids: Vec<i64>,
+    /// The strings, one after the other.
+    pub(super) texts: String,
+    /// As they stand in `nodes.arrow`, `label_size` bytes a node.
+    pub(super) labels: Vec<u8>,
+    pub(super) label_size: usize,
+    pub(super) splits: Vec<u8>,
+    pub(super) types: Vec<u16>,
+    pub(super) type_count: u32,
+    /// As they stand in `features.arrow`.
+    pub(super) features: Vec<u8>,
+    /// The reader of every batch that has nodes, and the number of nodes before.
+    readers: Vec<(NodeReader, usize)>,
+}
+
+impl NewNodes {
+    pub(super) fn new(manifest: &Manifest) -> Self {
+        let label_size = match &manifest.labels {
+            None => 0,
+            Some(info) if info.kind == LabelKind::Multi => info.classes as usize,
+            Some(_) => 4,
+        };
+        Self {
+            numbers: Vec::new(),
+            batches: Vec::new(),
+            ids: Vec::new(),
+            texts: String::new(),
+            labels: Vec::new(),
+            label_size,
+            splits: Vec::new(),
+            types: Vec::new(),
+            type_count: 0,
+            features: Vec::new(),
+            readers: Vec::new(),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The batch that brings a node.
+    pub(super) fn born(&self, node: u32) -> u32 {
+        self.batches[node as usize]
+    }
+
+    pub(super) fn read(
+        &mut self,
+        reader: NodeReader,
+        batch: u32,
+        manifest: &Manifest,
+        wanted: &mut Wanted,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let before = self.len();
+        if reader.rows() > 0 {
+            check(&reader, manifest)?;
+            let scale = match manifest.features.normalize {
+                Normalize::Row if manifest.features.dim > 0 => Scale::Row(manifest.features.dim),
+                _ => Scale::None,
+            };
+            reader.for_each(Ok, |chunk| {
+                progress.advance(chunk.ids.len() as u64);
+                self.take(chunk, batch, manifest, &reader, &scale, wanted)
+            })?;
+        }
+        self.readers.push((reader, before));
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        chunk: NodeChunk,
+        batch: u32,
+        manifest: &Manifest,
+        reader: &NodeReader,
+        scale: &Scale,
+        wanted: &mut Wanted,
+    ) -> Result<()> {
+        let rows = chunk.ids.len();
+        wanted.number(&chunk.ids, &mut self.numbers);
+        self.batches.resize(self.batches.len() + rows, batch);
+        match &chunk.ids {
+            Ids::Int(ids) => self.ids.extend_from_slice(ids),
+            Ids::Text(ids) => {
+                for id in ids.iter().flatten() {
+                    self.texts.push_str(id);
+                    self.ids.push(self.texts.len() as i64);
+                }
+            }
+        }
+        let place = |row, name: &str| chunk.origin.place(row, name);
+        if let Some(labels) = &chunk.labels {
+            self.label(labels, manifest, |row| place(row, reader.label_name()))?;
+        }
+        match &chunk.split {
+            Some(split) => self.splits.extend_from_slice(split),
+            None => self.splits.resize(self.splits.len() + rows, split::NONE),
+        }
+        if let Some(found) = &chunk.types {
+            let mut codes = Codes::new(manifest.node_types.as_ref(), false);
+            self.types.extend(codes.of(found, |row| place(row, reader.id_name()))?);
+            self.type_count = self.type_count.max(codes.largest);
+        }
+        let mut features = chunk.features;
+        scale.apply(&mut features);
+        let bytes = store(&features, manifest.features.dtype).map_err(|i| Error::NotFinite {
+            place: place(i / manifest.features.dim.max(1), &reader.feature_names()),
+            value: f64::from(features[i]),
+            hint: " when stored as the dataset's features are",
+        })?;
+        self.features.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn label(&mut self, labels: &RawLabels, manifest: &Manifest, place: impl Fn(usize) -> Box<Place>) -> Result<()> {
+        let Some(info) = &manifest.labels else { return Ok(()) };
+        match labels {
+            RawLabels::Int(labels) if info.names.is_empty() => {
+                self.labels.extend_from_slice(bytemuck::cast_slice(labels))
+            }
+            RawLabels::Int(labels) => {
+                let (value, wanted) = (labels.first().copied().unwrap_or(0), "the name of a class of the dataset's");
+                return Err(Error::Value { place: place(0), value: value.to_string(), wanted: wanted.into() });
+            }
+            RawLabels::Text(labels) => {
+                for (row, name) in labels.iter().enumerate() {
+                    let name = name.unwrap_or("");
+                    let class = info.names.iter().position(|class| class == name).ok_or_else(|| Error::Value {
+                        place: place(row),
+                        value: format!("{name:?}"),
+                        wanted: "a class of the dataset's; prepare it again for a new one".into(),
+                    })?;
+                    self.labels.extend_from_slice(&(class as i32).to_le_bytes());
+                }
+            }
+            RawLabels::Float(labels) => self.labels.extend_from_slice(bytemuck::cast_slice(labels)),
+            RawLabels::List { starts, items } => {
+                let classes = info.classes as usize;
+                // As in a preparation: lists that could all be flags are flags.
+                let flags = classes > 1
+                    && starts.windows(2).all(|ends| ends[1] - ends[0] == classes)
+                    && items.iter().all(|&item| item <= 1);
+                for ends in starts.windows(2) {
+                    let start = self.labels.len();
+                    self.labels.resize(start + classes, 0);
+                    let into = &mut self.labels[start..];
+                    for (position, &item) in items[ends[0]..ends[1]].iter().enumerate() {
+                        if flags {
+                            into[position] = item as u8;
+                        } else if let Some(flag) = into.get_mut(item as usize) {
+                            *flag = 1;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the new nodes the numbers from `old` on.
+    pub(super) fn settle(&self, old: u32, nodes: &mut [u32]) -> Result<()> {
+        let total = u64::from(old) + self.len() as u64;
+        let limit = u64::from(u32::MAX) - 1;
+        if total > limit {
+            return Err(Error::TooLarge { what: "number of nodes".into(), found: total, limit });
+        }
+        for (new, &number) in self.numbers.iter().enumerate() {
+            let known = nodes[number as usize];
+            if known != NONE {
+                let (place, id) = (self.place(new), self.show(new));
+                return Err(match known.checked_sub(old) {
+                    None => Error::NodeExists { place, id },
+                    Some(first) => Error::DuplicateNode { id, first: u64::from(first), second: place },
+                });
+            }
+            nodes[number as usize] = old + new as u32;
+        }
+        Ok(())
+    }
+
+    fn place(&self, node: usize) -> Box<Place> {
+        let at = self.readers.partition_point(|(_, before)| *before <= node) - 1;
+        let (reader, before) = &self.readers[at];
+        reader.place((node - before) as u64, reader.id_name())
+    }
+
+    fn show(&self, node: usize) -> String {
+        match self.texts.is_empty() {
+            true => self.ids[node].to_string(),
+            false => format!("{:?}", self.text(node)),
+        }
+    }
+
+    /// The id of a node, where ids are strings.
+    pub(super) fn text(&self, node: usize) -> &str {
+        let start = if node == 0 { 0 } else { self.ids[node - 1] as usize };
+        &self.texts[start..self.ids[node] as usize]
+    }
+
+    /// Adds the nodes to the manifest's counts.
+    pub(super) fn count(&self, manifest: &mut Manifest) {
+        manifest.nodes += self.len() as u64;
+        let splits = &mut manifest.splits;
+        for &which in &self.splits {
+            match which {
+                split::TRAIN => splits.train += 1,
+                split::VAL => splits.val += 1,
+                split::TEST => splits.test += 1,
+                _ => splits.none += 1,
+            }
+        }
+        if let Some(types) = &mut manifest.node_types {
+            types.count = types.count.max(self.type_count);
+        }
+        let Some(info) = &mut manifest.labels else { return };
+        match info.kind {
+            LabelKind::Value => info.labelled += self.len() as u64,
+            LabelKind::Class => {
+                for label in self.labels.chunks_exact(4) {
+                    let class = i32::from_le_bytes([label[0], label[1], label[2], label[3]]);
+                    if let Some(count) = info.counts.get_mut(class as usize) {
+                        info.labelled += 1;
+                        *count += 1;
+                    }
+                }
+            }
+            LabelKind::Multi => {
+                info.labelled += self.len() as u64;
+                for flags in self.labels.chunks_exact(self.label_size.max(1)) {
+                    info.counts.iter_mut().zip(flags).for_each(|(count, &flag)| *count += u64::from(flag));
+                }
+            }
+        }
+    }
+}
+
+/// Refuses nodes that the dataset cannot take.
+fn check(reader: &NodeReader, manifest: &Manifest) -> Result<()> {
+    let place = |column: &str| reader.place(0, column);
+    if manifest.features.normalize == Normalize::Standard && manifest.features.dim > 0 {
+        let wanted =
+            "possible: the features were scaled by the means of all nodes, which change; prepare the dataset again";
+        return Err(Error::Value { place: place(reader.id_name()), value: "a new node".into(), wanted: wanted.into() });
+    }
+    if reader.id_kind() != manifest.ids {
+        let wanted = format!("of the kind of the dataset's ids ({:?})", manifest.ids).to_lowercase();
+        return Err(Error::Value { place: place(reader.id_name()), value: "this id".into(), wanted });
+    }
+    if let (Some(found), Some(info)) = (reader.label_kind(), &manifest.labels)
+        && found != info.kind
+    {
+        let wanted = format!("a label of the dataset's kind ({:?})", info.kind).to_lowercase();
+        return Err(Error::Value { place: place(reader.label_name()), value: "this label".into(), wanted });
+    }
+    let (found, expected) = (reader.feature_width(), manifest.features.dim);
+    if found != expected {
+        return Err(Error::Width { place: place(&reader.feature_names()), found, expected });
+    }
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! Which nodes an update reaches, and the file that lists them.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int32Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use rayon::prelude::*;
+
+use crate::dataset::{Dataset, IdColumn, IdKind, Topology};
+use crate::error::{Error, Result};
+
+use super::incremental::Incremental;
+
+/// Most edges that are handed to [`Incremental`]; where a change reaches more, a search over bits takes less.
+const MOST: usize = 1 << 22;
+/// Rows of a row group.
+const ROWS: usize = 1 << 16;
+
+/// The nodes of `dataset` whose `hops`-hop in-neighbourhood has changed, ascending, each with the smallest number of hops for
+/// which that is so. `changed` are those whose own in-edges have, ascending.
+pub(super) fn affected(
+    dataset: &Dataset,
+    changed: &[u32],
+    hops: u32,
+    incremental: &dyn Incremental,
+) -> Result<Vec<(u32, u32)>> {
+    if hops == 0 || changed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut reached = match near(dataset, changed, hops - 1)? {
+        Reached::Edges(edges) => incremental.affected(&edges, changed, hops - 1)?,
+        Reached::Nodes(nodes) => nodes,
+    };
+    reached.iter_mut().for_each(|(_, steps)| *steps += 1);
+    Ok(reached)
+}
+
+/// What lies near the changed nodes.
+enum Reached {
+    /// All edges from nodes within the steps: few enough.
+    Edges(Vec<(u32, u32)>),
+    /// The nodes, and in how many steps.
+    Nodes(Vec<(u32, u32)>),
+}
+
+/// Goes along the edges, away from `changed`. Topologies hold in-edges: those of an undirected graph tell out-edges too, those
+/// of a directed one are read as a whole for each step.
+fn near(dataset: &Dataset, changed: &[u32], steps: u32) -> Result<Reached> {
+    let (book, n) = (dataset.book(), dataset.manifest().nodes as usize);
+    let mut seen = Bits::new(n);
+    for &node in changed {
+        seen.set(node);
+    }
+    let mut nodes: Vec<(u32, u32)> = changed.iter().map(|&node| (node, 0)).collect();
+    let mut edges = Some(Vec::new());
+    let mut topologies: Vec<Option<Topology>> = vec![None; book.parts()];
+    let mut frontier: Vec<u32> = changed.to_vec();
+    for step in 1..=steps {
+        let mut next = Vec::new();
+        let mut reach = |src: u32, dst: u32| {
+            if let Some(all) = edges.as_mut() {
+                all.push((src, dst));
+            }
+            if edges.as_ref().is_some_and(|all| all.len() > MOST) {
+                edges = None;
+            }
+            if seen.set(dst) {
+                next.push(dst);
+            }
+        };
+        if dataset.manifest().undirected {
+            for &src in &frontier {
+                let part = book.owner(u64::from(src)).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
+                if topologies[part].is_none() {
+                    topologies[part] = Some(dataset.topology(part)?);
+                }
+                let local = (u64::from(src) - book.range(part).start) as usize;
+                let list = topologies[part].as_ref().map_or(&[][..], |topology| topology.neighbors(local));
+                list.iter().for_each(|&dst| reach(src, dst));
+            }
+        } else {
+            let mut from = Bits::new(n);
+            for &node in &frontier {
+                from.set(node);
+            }
+            for part in 0..book.parts() {
+                let topology = dataset.topology(part)?;
+                let first = book.range(part).start as u32;
+                let found: Vec<(u32, u32)> = (0..topology.num_nodes())
+                    .into_par_iter()
+                    .flat_map_iter(|local| {
+                        let sources = topology.neighbors(local).iter().filter(|&&src| from.get(src));
+                        sources.map(move |&src| (src, first + local as u32)).collect::<Vec<_>>()
+                    })
+                    .collect();
+                found.into_iter().for_each(|(src, dst)| reach(src, dst));
+            }
+        }
+        nodes.extend(next.iter().map(|&node| (node, step)));
+        frontier = next;
+    }
+    nodes.sort_unstable();
+    Ok(edges.map_or(Reached::Nodes(nodes), Reached::Edges))
+}
+
+/// A set of nodes.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(nodes: usize) -> Self {
+        Self(vec![0; nodes / 64 + 1])
+    }
+
+    fn get(&self, node: u32) -> bool {
+        self.0[node as usize / 64] & (1 << (node % 64)) != 0
+    }
+
+    /// Whether it was not there.
+    fn set(&mut self, node: u32) -> bool {
+        let new = !self.get(node);
+        self.0[node as usize / 64] |= 1 << (node % 64);
+        new
+    }
+}
+
+/// Writes the nodes with the users' ids: `node_id`, `hops`, in the order of the dataset.
+pub(super) fn write(dataset: &Dataset, affected: &[(u32, u32)], path: &Path) -> Result<()> {
+    let id = match dataset.manifest().ids {
+        IdKind::Int => DataType::Int64,
+        IdKind::Text => DataType::Utf8,
+    };
+    let schema = Schema::new(vec![Field::new("node_id", id, false), Field::new("hops", DataType::Int32, false)]);
+    let schema = Arc::new(schema);
+    let failed = |error: parquet::errors::ParquetError| match error {
+        parquet::errors::ParquetError::External(error) => match error.downcast::<std::io::Error>() {
+            Ok(error) => Error::io(path, "write")(*error),
+            Err(error) => Error::Bug(error.to_string()),
+        },
+        error => Error::io(path, "write")(std::io::Error::other(error.to_string())),
+    };
+    let file = File::create(path).map_err(Error::io(path, "create"))?;
+    let handle = file.try_clone().map_err(Error::io(path, "write"))?;
+    let mut writer = ArrowWriter::try_new(file, schema.clone(), None).map_err(failed)?;
+    let mut rest = affected;
+    for part in 0..dataset.book().parts() {
+        let range = dataset.book().range(part);
+        let own = rest.partition_point(|(node, _)| u64::from(*node) < range.end);
+        let (own, after) = rest.split_at(own);
+        rest = after;
+        if own.is_empty() {
+            continue;
+        }
+        let nodes = dataset.nodes(part)?;
+        for rows in own.chunks(ROWS) {
+            let locals = rows.iter().map(|(node, _)| (u64::from(*node) - range.start) as usize);
+            let ids: ArrayRef = match nodes.ids() {
+                IdColumn::Int(ids) => Arc::new(Int64Array::from_iter_values(locals.map(|local| ids[local]))),
+                IdColumn::Text(ids) => Arc::new(StringArray::from_iter_values(locals.map(|local| ids.value(local)))),
+            };
+            let hops = Int32Array::from_iter_values(rows.iter().map(|(_, hops)| *hops as i32));
+            let batch = RecordBatch::try_new(schema.clone(), vec![ids, Arc::new(hops)]);
+            writer.write(&batch.map_err(|e| Error::Bug(e.to_string()))?).map_err(failed)?;
+        }
+    }
+    writer.close().map_err(failed)?;
+    handle.sync_all().map_err(Error::io(path, "flush"))
+}

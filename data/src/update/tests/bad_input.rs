@@ -1,0 +1,134 @@
+//! What an update refuses, and how it says so.
+
+use super::*;
+use crate::error::{Error, Fault};
+use crate::source::{Duplicates, Normalize, SelfLoops, UnknownNodes};
+use crate::testing::power_law;
+
+/// A dataset of 40 nodes and no self-loops, changed by `change` before it is prepared.
+fn place(change: impl FnOnce(&mut GraphSource)) -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut dump = Dump::of(&power_law(40, 100, 2));
+    dump.rows.retain(|row| row.src != row.dst);
+    let mut source = dump.write(&dir.path().join("dump"), IdStyle::Dense);
+    change(&mut source);
+    let out = dir.path().join("out");
+    prepared(&source, (0..40).map(|node| node as u16 % 2).collect(), &out, 2);
+    (dir, out)
+}
+
+fn refused(out: &Path, batch: Batch) -> Error {
+    let before = bytes(out, 2);
+    let error = in_place(out, &[batch]).unwrap_err();
+    assert!(bytes(out, 2) == before, "a refused update leaves everything as it was: {error}");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    error
+}
+
+fn rows(dir: &Path, rows: &[(u32, u32)]) -> Vec<PathBuf> {
+    let path = dir.join("rows.parquet");
+    let rows: Vec<Row> = rows.iter().map(|&(src, dst)| Row { src, dst, stamp: 7 }).collect();
+    write_rows(&path, IdStyle::Dense, &rows);
+    vec![path]
+}
+
+fn nodes(dir: &Path, nodes: std::ops::Range<u32>) -> Vec<PathBuf> {
+    let path = dir.join("new.parquet");
+    write_nodes(&path, IdStyle::Dense, nodes);
+    vec![path]
+}
+
+#[test]
+fn an_edge_that_is_not_there_cannot_go() {
+    let (dir, out) = place(|_| {});
+    let remove = rows(dir.path(), &[(39, 38), (39, 99)]);
+    let error = refused(&out, Batch { remove: remove.clone(), ..Batch::default() });
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{}, column \"src\", row 0 (row group 0): there is no edge 39 → 38 to remove; set --missing ignore to pass over such rows",
+            remove[0].display()
+        )
+    );
+    assert_eq!(error.fault(), Fault::Input);
+    let settings = UpdateSettings { missing: Missing::Ignore, ..UpdateSettings::default() };
+    let before = Dataset::open(&out).unwrap().manifest().clone();
+    let batch = Batch { remove, ..Batch::default() };
+    let updated = update(&out, &[batch], &Direct, &settings, &Silent).unwrap();
+    assert_eq!((updated.counts.missing_ignored, updated.counts.edges_removed), (2, 0));
+    assert_eq!(updated.manifest, before, "nothing has changed");
+}
+
+#[test]
+fn rows_that_the_policies_refuse_are_named() {
+    let (dir, out) = place(|source| source.self_loops = SelfLoops::Fail);
+    let error = refused(&out, Batch { edges: rows(dir.path(), &[(3, 4), (1, 77)]), ..Batch::default() });
+    assert!(error.to_string().contains("column \"dst\", row 1 (row group 0): 77 is no node's id"), "{error}");
+    let error = refused(&out, Batch { edges: rows(dir.path(), &[(5, 5)]), ..Batch::default() });
+    assert!(error.to_string().contains("row 0 (row group 0): node 5 has an edge to itself"), "{error}");
+
+    let (dir, out) = place(|source| source.unknown_nodes = UnknownNodes::Drop);
+    let batch = Batch { edges: rows(dir.path(), &[(1, 77), (39, 38)]), ..Batch::default() };
+    let updated = in_place(&out, &[batch]).unwrap();
+    assert_eq!((updated.counts.unknown_dropped, updated.counts.edges_added), (1, 1));
+}
+
+#[test]
+fn duplicates_fail_where_the_dataset_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let dump = Dump { nodes: 4, rows: vec![Row { src: 0, dst: 1, stamp: 0 }] };
+    let source = GraphSource {
+        duplicates: Duplicates::Fail,
+        undirected: true,
+        ..dump.write(&dir.path().join("dump"), IdStyle::Dense)
+    };
+    let out = dir.path().join("out");
+    prepared(&source, vec![0, 1, 0, 1], &out, 2);
+    let error = refused(&out, Batch { edges: rows(dir.path(), &[(2, 3), (1, 0)]), ..Batch::default() });
+    assert!(error.to_string().contains("row 1 (row group 0): the edge 1 → 0 stands already"), "{error}");
+    let updated = in_place(&out, &[Batch { edges: rows(dir.path(), &[(2, 3)]), ..Batch::default() }]).unwrap();
+    assert_eq!((updated.counts.edges_added, updated.edges), (2, 4));
+}
+
+#[test]
+fn nodes_that_cannot_come_are_named() {
+    let (dir, out) = place(|_| {});
+    let error = refused(&out, Batch { nodes: nodes(dir.path(), 38..42), ..Batch::default() });
+    assert!(error.to_string().contains("row 0 (row group 0): node 38 is in the dataset already"), "{error}");
+    let new = nodes(dir.path(), 40..42);
+    let error = refused(&out, Batch { nodes: [&new[..], &new].concat(), ..Batch::default() });
+    assert!(error.to_string().contains("node id 40 was already used"), "{error}");
+    // An edge cannot name a node of a later batch.
+    let batches = [
+        Batch { edges: rows(dir.path(), &[(40, 1)]), ..Batch::default() },
+        Batch { nodes: new.clone(), ..Batch::default() },
+    ];
+    let error = in_place(&out, &batches).unwrap_err();
+    assert!(error.to_string().contains("40 is no node's id"), "{error}");
+
+    let (_dir, out) = place(|source| source.normalize_features = Normalize::Standard);
+    let error = refused(&out, Batch { nodes: new, ..Batch::default() });
+    assert!(error.to_string().contains("prepare the dataset again"), "{error}");
+}
+
+#[test]
+fn columns_that_the_dataset_has_must_be_there() {
+    let (dir, out) = place(|source| source.columns = laden(source.columns.clone()));
+    let path = dir.path().join("bare.parquet");
+    let ids = |node: u32| IdStyle::Dense.ids([node]);
+    write_parquet(&path, vec![("src", ids(1)), ("dst", ids(2)), ("weigth", ids(3))], 8);
+    let error = refused(&out, Batch { edges: vec![path.clone()], ..Batch::default() });
+    assert!(
+        error.to_string().contains("no column \"weight\" (graph.columns.weight); did you mean \"weigth\"?"),
+        "{error}"
+    );
+    let error = refused(&out, Batch { remove: vec![path], ..Batch::default() });
+    assert!(error.to_string().contains("no column \"etype\""), "{error}");
+    let path = dir.path().join("typed.parquet");
+    let types: ArrayRef = Arc::new(StringArray::from(vec!["t9"]));
+    let floats = || -> ArrayRef { Arc::new(Float32Array::from(vec![1.0])) };
+    let columns = vec![("src", ids(1)), ("dst", ids(2)), ("weight", floats()), ("etype", types), ("ts", ids(5))];
+    write_parquet(&path, [columns, vec![("up", floats()), ("down", floats())]].concat(), 8);
+    let error = refused(&out, Batch { edges: vec![path], ..Batch::default() });
+    assert!(error.to_string().contains("\"t9\" is not a type of the dataset's"), "{error}");
+}

@@ -1,0 +1,139 @@
+//! Updates against preparations of the changed dump.
+
+mod bad_input;
+mod equal;
+mod whole_or_not;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, StringArray, UInt16Array};
+
+use super::*;
+use crate::dataset::{Dataset, part_folder};
+use crate::partitioner::{Assignment, Goal, GraphStream, Partitioner};
+use crate::prepare::{PrepareSettings, prepare};
+use crate::progress::Silent;
+use crate::rng::{Key, Purpose};
+use crate::source::{Columns, GraphSource};
+use crate::testing::{IdStyle, TestGraph, float_lists, write_parquet};
+
+/// A row of an edge table: both ends, and a number that decides what it carries.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Row {
+    src: u32,
+    dst: u32,
+    stamp: usize,
+}
+
+impl Row {
+    fn edge_type(&self) -> String {
+        format!("t{}", self.stamp % 3)
+    }
+}
+
+/// A dump in memory.
+#[derive(Clone, Debug)]
+struct Dump {
+    nodes: u32,
+    rows: Vec<Row>,
+}
+
+impl Dump {
+    fn of(graph: &TestGraph) -> Self {
+        let rows = graph.edges.iter().enumerate().map(|(stamp, &(src, dst))| Row { src, dst, stamp });
+        Self { nodes: graph.nodes, rows: rows.collect() }
+    }
+
+    /// Writes it and returns the source with plain edges.
+    fn write(&self, dir: &Path, ids: IdStyle) -> GraphSource {
+        std::fs::create_dir_all(dir).unwrap();
+        let (nodes, edges) = (dir.join("nodes.parquet"), dir.join("edges.parquet"));
+        write_nodes(&nodes, ids, 0..self.nodes);
+        write_rows(&edges, ids, &self.rows);
+        let columns = Columns {
+            features: vec!["x".into()],
+            label: Some("label".into()),
+            split: Some("split".into()),
+            node_type: Some("kind".into()),
+            ..Columns::default()
+        };
+        GraphSource { columns, num_classes: Some(3), ..GraphSource::new(nodes, edges) }
+    }
+}
+
+fn write_nodes(path: &Path, ids: IdStyle, nodes: std::ops::Range<u32>) {
+    let features: Vec<Vec<f32>> = nodes.clone().map(|v| vec![v as f32, v as f32 / 2.0, -1.0]).collect();
+    let split = |v: u32| Some(["train", "val", "test", "none"][v as usize % 4]);
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("node_id", ids.ids(nodes.clone())),
+        ("x", float_lists(&features)),
+        ("label", Arc::new(nodes.clone().map(|v| i64::from(v % 4) - 1).collect::<Int64Array>())),
+        ("split", Arc::new(nodes.clone().map(split).collect::<StringArray>())),
+        ("kind", Arc::new(nodes.map(|v| v as u16 % 5).collect::<UInt16Array>())),
+    ];
+    write_parquet(path, columns, 16);
+}
+
+fn write_rows(path: &Path, ids: IdStyle, rows: &[Row]) {
+    let float = |f: fn(usize) -> f32| Arc::new(rows.iter().map(|row| f(row.stamp)).collect::<Float32Array>());
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("src", ids.ids(rows.iter().map(|row| row.src))),
+        ("dst", ids.ids(rows.iter().map(|row| row.dst))),
+        ("weight", float(|stamp| 0.25 + stamp as f32)),
+        ("etype", Arc::new(rows.iter().map(|row| Some(row.edge_type())).collect::<StringArray>())),
+        ("ts", Arc::new(rows.iter().map(|row| 1000 + row.stamp as i64).collect::<Int64Array>())),
+        ("up", float(|stamp| stamp as f32 + 0.5)),
+        ("down", float(|stamp| -(stamp as f32))),
+    ];
+    write_parquet(path, columns, 64);
+}
+
+/// Columns with everything that an edge can carry.
+fn laden(columns: Columns) -> Columns {
+    Columns {
+        weight: Some("weight".into()),
+        edge_type: Some("etype".into()),
+        time: Some("ts".into()),
+        edge_features: vec!["up".into(), "down".into()],
+        ..columns
+    }
+}
+
+/// A part for every index.
+struct Given(Vec<u16>);
+
+impl Partitioner for Given {
+    fn name(&self) -> &str {
+        "given"
+    }
+
+    fn assign(&self, _: &dyn GraphStream, _: &Goal) -> crate::Result<Assignment> {
+        Ok(Assignment::Stored(self.0.clone()))
+    }
+}
+
+/// What partition a node begins in: uneven.
+fn part_of(node: u32, parts: u32) -> u16 {
+    (Key::new(4, Purpose::GenerateNodes).below(u64::from(node), u64::from(parts)) as u32).min(parts - 1) as u16
+}
+
+fn settings(out: &Path, parts: u32) -> PrepareSettings {
+    PrepareSettings { memory: 64 << 20, halo_features: true, ..PrepareSettings::new(out, parts) }
+}
+
+fn prepared(source: &GraphSource, parts_of: Vec<u16>, out: &Path, parts: u32) -> Dataset {
+    prepare(source, &Given(parts_of), &settings(out, parts), &Silent).unwrap();
+    Dataset::open(out).unwrap()
+}
+
+/// Bytes of all Arrow files.
+fn bytes(dataset: &Path, parts: u32) -> Vec<(PathBuf, Vec<u8>)> {
+    let names = ["topology.arrow", "nodes.arrow", "features.arrow", "halo.arrow"];
+    let files = (0..parts as usize).flat_map(|part| names.map(|name| Path::new(&part_folder(part)).join(name)));
+    files.map(|file| (file.clone(), std::fs::read(dataset.join(&file)).unwrap())).collect()
+}
+
+fn in_place(dataset: &Path, batches: &[Batch]) -> crate::Result<Updated> {
+    update(dataset, batches, &Direct, &UpdateSettings::default(), &Silent)
+}

@@ -1,0 +1,100 @@
+//! An update appears whole or not at all, and touches no file of the dataset that it begins from.
+
+use std::os::unix::fs::MetadataExt;
+
+use super::*;
+use crate::error::Error;
+use crate::testing::power_law;
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let source = Dump::of(&power_law(60, 300, 2)).write(&dir.path().join("dump"), IdStyle::Sparse);
+    let out = dir.path().join("out");
+    prepared(&source, (0..60).map(|node| node as u16 % 3).collect(), &out, 3);
+    (dir, out)
+}
+
+fn one_edge(dir: &Path) -> Batch {
+    let path = dir.join("one.parquet");
+    write_rows(&path, IdStyle::Sparse, &[Row { src: 57, dst: 58, stamp: 1 }]);
+    Batch { edges: vec![path], ..Batch::default() }
+}
+
+fn inodes(out: &Path) -> Vec<u64> {
+    bytes(out, 3).iter().map(|(file, _)| std::fs::metadata(out.join(file)).unwrap().ino()).collect()
+}
+
+#[test]
+fn an_empty_update_changes_nothing() {
+    let (dir, out) = place();
+    let (before, files) = (Dataset::open(&out).unwrap().manifest().clone(), inodes(&out));
+    for batches in [vec![], vec![Batch::default()], {
+        let path = dir.path().join("none.parquet");
+        write_rows(&path, IdStyle::Sparse, &[]);
+        vec![Batch { edges: vec![path.clone()], remove: vec![path], ..Batch::default() }]
+    }] {
+        let updated = in_place(&out, &batches).unwrap();
+        assert_eq!((&updated.manifest, updated.affected), (&before, 0));
+        assert!(updated.rewritten.is_empty());
+        assert_eq!(inodes(&out), files);
+    }
+}
+
+#[test]
+fn partitions_that_do_not_change_keep_their_files() {
+    let (dir, out) = place();
+    let before = inodes(&out);
+    let updated = in_place(&out, &[one_edge(dir.path())]).unwrap();
+    // Node 58 is in partition 1.
+    assert_eq!(updated.rewritten, [1]);
+    let changed: Vec<bool> = inodes(&out).iter().zip(&before).map(|(after, before)| after != before).collect();
+    let expected: Vec<bool> = (0..12).map(|file| file == 4 || file == 7).collect();
+    assert_eq!(changed, expected, "topology and halo of partition 1");
+    assert_eq!(updated.manifest.updates.len(), 1);
+    assert_eq!(updated.manifest.updates[0].batches[0][0].role, "edges");
+}
+
+#[test]
+fn elsewhere_the_old_dataset_stays() {
+    let (dir, out) = place();
+    let before = bytes(&out, 3);
+    let elsewhere = dir.path().join("elsewhere");
+    let settings = UpdateSettings { out: Some(elsewhere.clone()), ..UpdateSettings::default() };
+    let updated = update(&out, &[one_edge(dir.path())], &Direct, &settings, &Silent).unwrap();
+    assert!(bytes(&out, 3) == before && bytes(&elsewhere, 3) != before);
+    let old = Dataset::open(&out).unwrap();
+    assert_ne!(updated.manifest.fingerprint, old.manifest().fingerprint);
+    // The same update gives the same dataset.
+    let again = in_place(&out, &[one_edge(dir.path())]).unwrap();
+    assert_eq!(again.manifest, updated.manifest);
+    assert!(bytes(&out, 3) == bytes(&elsewhere, 3));
+
+    let foreign = dir.path().join("dump");
+    let settings = UpdateSettings { out: Some(foreign.clone()), ..UpdateSettings::default() };
+    let error = update(&out, &[], &Direct, &settings, &Silent).unwrap_err();
+    assert!(matches!(error, Error::Occupied { .. }), "{error}");
+    assert!(foreign.join("nodes.parquet").exists());
+    assert!(matches!(in_place(&foreign, &[]).unwrap_err(), Error::NotADataset { .. }));
+    assert!(!dir.path().join("dump.lock").exists());
+}
+
+#[test]
+fn what_a_killed_update_left_is_removed_and_never_written_to() {
+    let (dir, out) = place();
+    let left = dir.path().join(".out.tmp");
+    // It had linked files of the dataset, and had come to the topologies.
+    for part in 0..3 {
+        std::fs::create_dir_all(left.join(part_folder(part))).unwrap();
+        for name in ["topology.arrow", "nodes.arrow"] {
+            let file = Path::new(&part_folder(part)).join(name);
+            std::fs::hard_link(out.join(&file), left.join(&file)).unwrap();
+        }
+    }
+    let held = Dataset::open(&out).unwrap();
+    let lists = held.topology(1).unwrap();
+    let before = lists.indices().to_vec();
+    in_place(&out, &[one_edge(dir.path())]).unwrap();
+    assert_eq!(lists.indices(), before, "who has it open keeps what they see");
+    assert!(!left.exists());
+    Dataset::open(&out).unwrap().verify(&Silent).unwrap();
+}

@@ -1,0 +1,269 @@
+//! The steps of an update, in their order.
+
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use rayon::prelude::*;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder};
+use crate::error::{Error, Result};
+use crate::prepare::{
+    Growing, HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, hex, peak_rss, write_file,
+};
+use crate::progress::Progress;
+
+use super::assign::Placement;
+use super::incremental::Incremental;
+use super::input::{Input, source};
+use super::merge::{Merge, Merged};
+use super::touched::{Added, Delta, Touched};
+use super::write_nodes::write_nodes;
+use super::{AFFECTED, Batch, UpdateSettings, Updated, reach};
+
+/// Largest partition over the mean where the dataset's settings do not say: SDT-GNN's β.
+const BALANCE: f64 = 1.05;
+
+pub(super) fn run(
+    dir: &Path,
+    batches: &[Batch],
+    incremental: &dyn Incremental,
+    settings: &UpdateSettings,
+    progress: &dyn Progress,
+) -> Result<Updated> {
+    let began = Instant::now();
+    let out = settings.out.as_deref().unwrap_or(dir);
+    // Not even a lock file beside what is no dataset.
+    Manifest::read(dir)?;
+    if out.exists() && Manifest::read(out).is_err() {
+        let empty = out.is_dir() && std::fs::read_dir(out).map_err(Error::io(out, "list"))?.next().is_none();
+        if !empty {
+            return Err(Error::Occupied { path: out.to_path_buf() });
+        }
+    }
+    let _lock = Lock::take(out, progress)?;
+    let dataset = Dataset::open(dir)?;
+    dataset.check_lengths()?;
+    let quality = Quality::read(dir)?;
+    let source = source(&dataset)?;
+    let progress = Recorder::new(progress);
+    let input = Input::read(&dataset, &source, batches, &progress)?;
+    progress.stage("finding what changes", None, "");
+    let delta = Touched::find(&dataset, &source, &input)?.settle(incremental, settings.missing)?;
+    progress.done();
+    let balance = &dataset.manifest().settings["partition"]["balance"]["nodes"];
+    let placement = Placement::new(&dataset, input.nodes.len(), &delta.added, balance.as_f64().unwrap_or(BALANCE))?;
+
+    // A folder that a killed update has left holds links to files of datasets: it is never gone on with.
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_nanos());
+    let key = format!("update of {} at {now} by {}", dataset.manifest().fingerprint, std::process::id());
+    let growing = Growing::create(out, &key)?;
+    let work = Work { dataset: &dataset, input: &input, delta: &delta, placement: &placement, dir: growing.path() };
+    let Written { manifest, rewritten, cross, halo } = work.write(&quality, &progress)?;
+    let manifest = work.told(manifest, settings)?;
+    let quality = Quality {
+        seconds: began.elapsed().as_secs_f64(),
+        partition_seconds: quality.partition_seconds,
+        partition_bytes: quality.partition_bytes,
+        peak_rss_bytes: peak_rss(),
+        passes: progress.records(),
+        ..Quality::from_counts(&manifest, cross, halo)
+    };
+    put_json(&growing.path().join(Quality::FILE), &quality)?;
+    put_json(&growing.path().join(Manifest::FILE), &manifest)?;
+
+    progress.stage("finding affected nodes", None, "");
+    let updated = Dataset::open(growing.path())?;
+    let mut changed: Vec<u32> = delta.changed.iter().map(|&node| placement.global(node)).collect();
+    let before = dataset.manifest().nodes as u32;
+    changed.extend((before..before + input.nodes.len() as u32).map(|node| placement.global(node)));
+    changed.sort_unstable();
+    changed.dedup();
+    let affected = reach::affected(&updated, &changed, settings.hops, incremental)?;
+    reach::write(&updated, &affected, &growing.path().join(AFFECTED))?;
+    progress.done();
+
+    let scratch = growing.path().join(SCRATCH);
+    std::fs::remove_dir_all(&scratch).map_err(Error::io(&scratch, "remove"))?;
+    growing.publish()?;
+    Ok(Updated {
+        dataset: out.to_path_buf(),
+        counts: delta.counts,
+        nodes: manifest.nodes,
+        edges: manifest.edges,
+        affected: affected.len() as u64,
+        rewritten,
+        seconds: began.elapsed().as_secs_f64(),
+        manifest,
+    })
+}
+
+struct Work<'a> {
+    dataset: &'a Dataset,
+    input: &'a Input,
+    delta: &'a Delta,
+    placement: &'a Placement,
+    /// The folder that grows.
+    dir: &'a Path,
+}
+
+/// What the files hold now.
+struct Written {
+    manifest: Manifest,
+    rewritten: Vec<usize>,
+    /// Edges between partitions.
+    cross: u64,
+    /// Halo nodes of every partition, by owner.
+    halo: Vec<Vec<u64>>,
+}
+
+impl Work<'_> {
+    /// Writes or links all files but the reports.
+    fn write(&self, quality: &Quality, progress: &dyn Progress) -> Result<Written> {
+        let Self { dataset, input, delta, placement, dir } = *self;
+        let mut manifest = dataset.manifest().clone();
+        let parts = manifest.parts();
+        let mut added: Vec<Added> = delta
+            .added
+            .iter()
+            .map(|edge| Added { dst: placement.global(edge.dst), src: placement.global(edge.src), ..*edge })
+            .collect();
+        added.par_sort_unstable();
+        let owner = |node: u32| placement.book.owner(u64::from(node));
+        let cross = added.iter().filter(|edge| owner(edge.dst) != owner(edge.src)).count() as u64;
+        let cross_before = (quality.edge_cut * manifest.edges as f64).round() as u64;
+
+        progress.stage("writing nodes", Some(placement.book.nodes()), "nodes");
+        let mut files = Vec::with_capacity(parts);
+        for part in 0..parts {
+            let folder = dir.join(part_folder(part));
+            std::fs::create_dir_all(&folder).map_err(Error::io(&folder, "create"))?;
+            let info = &mut manifest.partitions[part];
+            let members = &placement.members[part];
+            if members.is_empty() {
+                self.link(part, NODES)?;
+                info.features.map(|_| self.link(part, FEATURES)).transpose()?;
+            } else {
+                (info.node_columns, info.features) = write_nodes(dataset, part, &input.nodes, members, dir)?;
+                info.nodes += members.len() as u64;
+                let splits = members.iter().map(|&node| input.nodes.splits[node as usize]);
+                info.train += splits.filter(|&which| which == crate::dataset::split::TRAIN).count() as u64;
+            }
+            files.push(NodeFiles { nodes: info.node_columns, features: info.features, train: info.train });
+            progress.advance(info.nodes);
+        }
+        progress.done();
+
+        manifest.edge_columns.edge_type.clone_from(&input.edge_types);
+        let loop_type = input.edge_types.as_ref().map_or(0, |types| types.count.saturating_sub(1) as u16);
+        let merge = Merge {
+            dataset,
+            input,
+            placement,
+            columns: &manifest.edge_columns.clone(),
+            loop_type,
+            halo_features: manifest.halo_features.then_some(HaloFeatures {
+                files: &files,
+                width: manifest.features.dim,
+                dtype: manifest.features.dtype,
+            }),
+            dir,
+        };
+        progress.stage("writing edges", Some(manifest.edges), "edges");
+        let merged: Vec<Option<Merged>> = (0..parts)
+            .into_par_iter()
+            .map(|part| {
+                let merged = self.merge(&merge, part, &added)?;
+                progress.advance(merged.as_ref().map_or(0, |merged| merged.edges));
+                Ok(merged)
+            })
+            .collect::<Result<_>>()?;
+        progress.done();
+
+        let mut halo = Vec::with_capacity(parts);
+        let mut rewritten = Vec::new();
+        for (part, merged) in merged.into_iter().enumerate() {
+            let info = &mut manifest.partitions[part];
+            match merged {
+                None => halo.push(match quality.halo.get(part) {
+                    Some(row) if parts <= PAIRS => row.clone(),
+                    _ => vec![info.halo_nodes],
+                }),
+                Some(Merged { topology, edges, halo: file, halo_nodes }) => {
+                    (info.topology, info.edges) = (topology, edges);
+                    (info.halo, info.halo_nodes) = (Some(file), halo_nodes.iter().sum());
+                    halo.push(halo_nodes);
+                    rewritten.push(part);
+                }
+            }
+        }
+        manifest.edges = manifest.partitions.iter().map(|part| part.edges).sum();
+        manifest.offsets = placement.book.offsets().to_vec();
+        input.nodes.count(&mut manifest);
+        let cross = (cross_before + cross).saturating_sub(delta.removed_cross);
+        Ok(Written { manifest, rewritten, cross, halo })
+    }
+
+    /// Writes the edges of a partition, if anything about them changes.
+    fn merge(&self, merge: &Merge<'_>, part: usize, added: &[Added]) -> Result<Option<Merged>> {
+        let core = self.placement.book.range(part);
+        let from = added.partition_point(|edge| u64::from(edge.dst) < core.start);
+        let to = added.partition_point(|edge| u64::from(edge.dst) < core.end);
+        let all = &self.delta.removed;
+        let gone = all.partition_point(|(of, _)| *of < part)..all.partition_point(|(of, _)| *of <= part);
+        let removed: Vec<u64> = all[gone].iter().map(|(_, position)| *position).collect();
+        let untouched = removed.is_empty() && from == to && self.placement.members[part].is_empty();
+        if untouched && !self.placement.shifts() {
+            self.link(part, TOPOLOGY)?;
+            self.dataset.manifest().partitions[part].halo.map(|_| self.link(part, HALO)).transpose()?;
+            return Ok(None);
+        }
+        merge.run(part, &removed, &added[from..to]).map(Some)
+    }
+
+    /// The same file in the new folder: a second name for it, or a copy where the system does not give it one.
+    fn link(&self, part: usize, name: &str) -> Result<()> {
+        let (from, to) = (self.dataset.dir().join(part_folder(part)), self.dir.join(part_folder(part)));
+        let (from, to): (PathBuf, PathBuf) = (from.join(name), to.join(name));
+        if std::fs::hard_link(&from, &to).is_ok() {
+            return Ok(());
+        }
+        std::fs::copy(&from, &to).map_err(Error::io(&to, "write"))?;
+        std::fs::File::open(&to).and_then(|file| file.sync_all()).map_err(Error::io(&to, "flush"))
+    }
+
+    /// What the manifest tells about the update.
+    fn told(&self, mut manifest: Manifest, settings: &UpdateSettings) -> Result<Manifest> {
+        let counts = self.delta.counts;
+        let loops = manifest.self_loops as i64 + self.delta.loops;
+        manifest.self_loops = u64::try_from(loops).unwrap_or(0);
+        manifest.duplicates_dropped += counts.duplicates_dropped;
+        manifest.unknown_dropped += counts.unknown_dropped;
+        let rows = |rows: Option<&super::input::Rows>| rows.map_or(0, |rows| rows.src.len() as u64);
+        for batch in &self.input.batches {
+            // What is not there has no row.
+            manifest.edge_rows =
+                (manifest.edge_rows + rows(batch.added.as_ref())).saturating_sub(rows(batch.removed.as_ref()));
+        }
+        manifest.edge_rows += counts.missing_ignored;
+        if counts.nodes_added + counts.edges_added + counts.edges_removed > 0 {
+            let batches = self.input.files.clone();
+            let text = json!({
+                "schema": SCHEMA_VERSION,
+                "dataset": manifest.fingerprint,
+                "batches": batches,
+                "missing": settings.missing,
+            });
+            manifest.fingerprint = hex(&Sha256::digest(text.to_string().as_bytes()));
+            manifest.updates.push(UpdateInfo { batches, counts });
+        }
+        Ok(manifest)
+    }
+}
+
+/// The files that a folder holds without a dataset's knowing are not its own: reports are written anew.
+fn put_json(path: &Path, value: &impl serde::Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| Error::Bug(e.to_string()))?;
+    write_file(path, text.as_bytes())
+}
