@@ -73,23 +73,28 @@ pub fn fingerprint(
             "memory": partitioner.memory_decides().then_some(settings.memory),
         },
     });
-    let mut inputs = Vec::new();
-    for (role, files) in [("nodes", source.node_files()?), ("edges", source.edge_files()?)] {
-        for files in files.chunks(TOGETHER) {
-            let tails = DumpFile::tails(files)?;
-            let some = files.par_iter().zip(tails).map(|(file, tail)| match (file.object(), tail) {
-                (Some(object), Some(tail)) => Ok(remote_input(role, object, &tail)),
-                _ => input(role, file.path()),
-            });
-            inputs.extend(some.collect::<Result<Vec<InputFile>>>()?);
-        }
-    }
+    let mut inputs = input_files("nodes", &source.node_files()?)?;
+    inputs.extend(input_files("edges", &source.edge_files()?)?);
     let text = json!({ "schema": SCHEMA_VERSION, "settings": settings, "inputs": inputs }).to_string();
     Ok(Fingerprint { digest: hex(&Sha256::digest(text.as_bytes())), settings, inputs })
 }
 
+/// Lengths and digests of input files, here or in an object store.
+pub(crate) fn input_files(role: &str, files: &[DumpFile]) -> Result<Vec<InputFile>> {
+    let mut inputs = Vec::with_capacity(files.len());
+    for files in files.chunks(TOGETHER) {
+        let tails = DumpFile::tails(files)?;
+        let some = files.par_iter().zip(tails).map(|(file, tail)| match (file.object(), tail) {
+            (Some(object), Some(tail)) => Ok(remote_input(role, object, &tail)),
+            _ => input(role, file.path()),
+        });
+        inputs.extend(some.collect::<Result<Vec<InputFile>>>()?);
+    }
+    Ok(inputs)
+}
+
 /// Length and digest of one input file.
-pub(crate) fn input(role: &str, path: &Path) -> Result<InputFile> {
+fn input(role: &str, path: &Path) -> Result<InputFile> {
     let mut file = File::open(path).map_err(Error::io(path, "open"))?;
     let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
     let mut hash = Sha256::new();

@@ -50,7 +50,7 @@ pub use quality::{Balance, Quality};
 pub use recorder::PassRecord;
 
 // What an update of a dataset has in common with its preparation.
-pub(crate) use fingerprint::{hex, input};
+pub(crate) use fingerprint::{hex, input_files};
 pub(crate) use folder::{Growing, Lock, SCRATCH, write_file};
 pub(crate) use halo::{HaloFeatures, write_halo};
 pub(crate) use quality::{PAIRS, peak_rss};

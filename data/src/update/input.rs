@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use crate::dataset::{Dataset, InputFile, Manifest, TypeInfo};
 use crate::dump::{EdgeChunk, EdgeReader, NodeReader, Types};
 use crate::error::{Error, Place, Result};
-use crate::prepare::input;
+use crate::prepare::input_files;
 use crate::progress::Progress;
-use crate::source::{Columns, GraphSource, SelfLoops, UnknownNodes, expand};
+use crate::source::{Columns, GraphSource, RETRY, SelfLoops, UnknownNodes, expand};
 
 use super::Batch;
 use super::ids::{NONE, Wanted};
@@ -54,6 +54,7 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
     let mut graph = dataset.manifest().settings["graph"].clone();
     graph["nodes"] = serde_json::json!([]);
     graph["edges"] = serde_json::json!([]);
+    graph["retry"] = serde_json::json!(RETRY);
     serde_json::from_value(graph).map_err(|e| Error::Damaged {
         path: dataset.dir().join(Manifest::FILE),
         reason: format!("its settings are not those of this gnnflow ({e}); prepare it again"),
@@ -269,9 +270,7 @@ fn files(batch: &Batch) -> Result<Vec<InputFile>> {
     for (role, name, paths) in
         [("nodes", "--nodes", &batch.nodes), ("edges", "--edges", &batch.edges), ("remove", "--remove", &batch.remove)]
     {
-        for path in expand(paths, name)? {
-            files.push(input(role, &path)?);
-        }
+        files.extend(input_files(role, &expand(paths, name, RETRY)?)?);
     }
     Ok(files)
 }

@@ -138,7 +138,7 @@ mod tests {
         let mut present: Vec<(EdgeKey, u32)> = (0..60).map(|i| (edge(i), 1 + i as u32 % 3)).collect();
         present.sort_unstable();
         present.dedup_by_key(|(edge, _)| *edge);
-        let change = |i: u64| if i % 3 == 0 { Change::Remove } else { Change::Add };
+        let change = |i: u64| if i.is_multiple_of(3) { Change::Remove } else { Change::Add };
         let batches: Vec<Vec<(EdgeKey, Change)>> =
             (0..4).map(|batch| (0..90).map(|i| (edge(100 + 90 * batch + i), change(i / 2))).collect()).collect();
         for duplicates in [Duplicates::Drop, Duplicates::Keep, Duplicates::Fail] {

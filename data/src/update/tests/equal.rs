@@ -266,7 +266,7 @@ fn every_policy_on_every_graph() {
                 laden,
                 ids: [IdStyle::Dense, IdStyle::Sparse, IdStyle::Text][(choice as usize + number) % 3],
                 parts: [3, 1, 4][(choice as usize / 3 + number) % 3],
-                new_nodes: (choice + number as u32) % 4 != 0,
+                new_nodes: !(choice + number as u32).is_multiple_of(4),
             };
             case.run(graph, (choice + choice / 4) % 2 == 0);
         }
