@@ -61,6 +61,8 @@ pub(super) struct Touched<'a> {
     present: BTreeMap<EdgeKey, Vec<u64>>,
     /// Positions of self-loops that the dataset's policy has added, by node.
     blank: BTreeMap<u32, u64>,
+    /// Nodes with self-loops of types that the update does not name.
+    other_loops: BTreeSet<u32>,
     missing: Vec<(u32, u32)>,
 }
 
@@ -74,6 +76,7 @@ impl<'a> Touched<'a> {
             events: Vec::new(),
             present: BTreeMap::new(),
             blank: BTreeMap::new(),
+            other_loops: BTreeSet::new(),
             missing: Vec::new(),
         };
         for (batch, rows) in (0..).zip(&input.batches) {
@@ -135,12 +138,17 @@ impl<'a> Touched<'a> {
                     self.blank.insert(dst, copies.remove(blank));
                 }
             }
+            let mut named = 0;
             for key in same.chunk_by(|a, b| a.key == b.key).map(|same| same[0].key) {
                 let of_type = |at: &u64| topology.edge_types().is_none_or(|types| types[*at as usize] == key.edge_type);
                 let found: Vec<u64> = copies.iter().copied().filter(of_type).collect();
+                named += found.len();
                 if !found.is_empty() {
                     self.present.insert(key, found);
                 }
+            }
+            if dst == src && named < copies.len() {
+                self.other_loops.insert(dst);
             }
         }
         Ok(())
@@ -196,7 +204,8 @@ impl<'a> Touched<'a> {
                 continue;
             }
             if key.dst == key.src {
-                *own_loops.entry(key.dst).or_default() |= !copies.is_empty();
+                let others = self.other_loops.contains(&key.dst);
+                *own_loops.entry(key.dst).or_default() |= others || !copies.is_empty();
             }
             self.replace(key, before, copies, &mut delta)?;
         }
