@@ -172,12 +172,22 @@ pub enum Error {
         second: Box<Place>,
     },
     /// An edge that ends at no node.
-    #[error("{place}: {id} is no node's id; add the node to the node files or drop the edge")]
+    #[error(
+        "{place}: {id} is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
+    )]
     UnknownNode {
         /// Where.
         place: Box<Place>,
         /// The id that no node has.
         id: String,
+    },
+    /// `isolated = "fail"`, and there are some.
+    #[error("node {id} has no edge to or from another node{}; set graph.isolated to \"drop\" or \"keep\"", nor_others(*others))]
+    Isolated {
+        /// The first one's id.
+        id: String,
+        /// How many more there are.
+        others: u64,
     },
     /// `duplicates = "fail"`, and there are some.
     #[error("{place}: the edge {src} → {dst} stands already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
@@ -338,6 +348,11 @@ impl Error {
     pub fn io(path: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { path: path.as_ref().to_path_buf(), action, source }
     }
+}
+
+/// "" or how many others it is true of.
+fn nor_others(others: u64) -> String {
+    if others == 0 { String::new() } else { format!(", nor have {others} others") }
 }
 
 /// What a user can do about an error of the operating system.

@@ -14,6 +14,15 @@ const FREE: u32 = u32::MAX;
 pub struct IdMap {
     ids: Store,
     table: Slots,
+    kept: Option<Kept>,
+}
+
+/// What is left after some rows were dropped: four bytes a row.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// The index of every row; [`FREE`] for those that were dropped.
+    index: Vec<u32>,
+    count: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -40,16 +49,21 @@ pub struct Twice {
 impl IdMap {
     /// An empty map that will take about `nodes` ids.
     pub fn with_capacity(nodes: usize) -> Self {
-        Self { ids: Store::Dense(0), table: Slots { slots: Vec::new(), nodes } }
+        Self { ids: Store::Dense(0), table: Slots { slots: Vec::new(), nodes }, kept: None }
     }
 
     /// The map of ids `0, 1, 2, …`.
     pub fn dense(nodes: u32) -> Self {
-        Self { ids: Store::Dense(nodes), table: Slots { slots: Vec::new(), nodes: nodes as usize } }
+        Self { ids: Store::Dense(nodes), table: Slots { slots: Vec::new(), nodes: nodes as usize }, kept: None }
     }
 
-    /// Number of ids.
+    /// Number of ids, without those that were dropped.
     pub fn len(&self) -> usize {
+        self.kept.as_ref().map_or_else(|| self.rows(), |kept| kept.count)
+    }
+
+    /// Number of ids, dropped ones too: each is that of a row.
+    pub fn rows(&self) -> usize {
         match &self.ids {
             Store::Dense(n) => *n as usize,
             Store::Int(ids) => ids.len(),
@@ -64,12 +78,98 @@ impl IdMap {
             Store::Int(ids) => 8 * ids.capacity(),
             Store::Text { bytes, ends } => bytes.capacity() + 8 * ends.capacity(),
         };
-        (ids + 4 * self.table.slots.capacity()) as u64
+        let kept = self.kept.as_ref().map_or(0, |kept| 4 * kept.index.capacity());
+        (ids + 4 * self.table.slots.capacity() + kept) as u64
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Drops all rows but those that `keep` wants. The others' indexes close up, in their order.
+    ///
+    /// ```
+    /// use gnnflow_data::id_map::IdMap;
+    /// let mut ids = IdMap::dense(4);
+    /// ids.keep(|row| row != 1);
+    /// assert_eq!((ids.len(), ids.rows()), (3, 4));
+    /// assert_eq!([0, 1, 2, 3].map(|id| ids.index_of_int(id)), [Some(0), None, Some(1), Some(2)]);
+    /// ```
+    pub fn keep(&mut self, keep: impl Fn(u32) -> bool) {
+        let mut count = 0;
+        let mut next = |row: u32| {
+            if !self.index_of_row(row).is_some_and(|_| keep(row)) {
+                return FREE;
+            }
+            count += 1;
+            count - 1
+        };
+        let index = (0..self.rows() as u32).map(&mut next).collect();
+        self.kept = Some(Kept { index, count: count as usize });
+    }
+
+    /// The index of a row; `None` when it was dropped.
+    #[inline]
+    pub fn index_of_row(&self, row: u32) -> Option<u32> {
+        match &self.kept {
+            None => Some(row),
+            Some(kept) => Some(kept.index[row as usize]).filter(|&index| index != FREE),
+        }
+    }
+
+    /// Whether rows were dropped.
+    pub fn has_dropped(&self) -> bool {
+        self.len() < self.rows()
+    }
+
+    /// Whether id `i` of `ids` is that of a row, dropped or not.
+    pub fn has_row(&self, ids: &Ids, i: usize) -> bool {
+        match ids {
+            Ids::Int(ids) => self.row_of_int(ids[i]).is_some(),
+            Ids::Text(ids) => self.row_of_text(ids.value(i)).is_some(),
+        }
+    }
+
+    /// The ids of some rows.
+    pub fn ids_of_rows(&self, rows: std::ops::Range<u32>) -> Result<Ids> {
+        let text = |e: std::str::Utf8Error| Error::Bug(e.to_string());
+        Ok(match &self.ids {
+            Store::Dense(_) => Ids::Int(rows.map(i64::from).collect()),
+            Store::Int(ids) => Ids::Int(ids[rows.start as usize..rows.end as usize].to_vec().into()),
+            Store::Text { bytes, ends } => {
+                let id = |row: u32| {
+                    std::str::from_utf8(&bytes[ends[row as usize] as usize..ends[row as usize + 1] as usize])
+                };
+                let ids =
+                    rows.map(|row| id(row).map(Some)).collect::<std::result::Result<Vec<_>, _>>().map_err(text)?;
+                Ids::Text(ids.into_iter().collect())
+            }
+        })
+    }
+
+    /// Makes room for `more` ids than the map was made for.
+    pub fn reserve(&mut self, more: usize) {
+        self.table.nodes += more;
+        if self.table.slots.is_empty() {
+            return;
+        }
+        self.table.allocate();
+        match &mut self.ids {
+            Store::Dense(_) => {}
+            Store::Int(ids) => {
+                ids.reserve_exact(more);
+                for (&id, row) in ids.iter().zip(0..) {
+                    self.table.insert(hash_int(id), row, |_| false);
+                }
+            }
+            Store::Text { bytes, ends } => {
+                ends.reserve_exact(more);
+                for (ends, row) in ends.windows(2).zip(0..) {
+                    self.table.insert(hash_text(&bytes[ends[0] as usize..ends[1] as usize]), row, |_| false);
+                }
+            }
+        }
     }
 
     /// Adds ids, all of one kind.
@@ -136,6 +236,11 @@ impl IdMap {
     /// The index of an integer.
     #[inline]
     pub fn index_of_int(&self, id: i64) -> Option<u32> {
+        self.row_of_int(id).and_then(|row| self.index_of_row(row))
+    }
+
+    #[inline]
+    fn row_of_int(&self, id: i64) -> Option<u32> {
         match &self.ids {
             Store::Dense(n) => u32::try_from(id).ok().filter(|id| id < n),
             Store::Int(ids) => self.table.find(hash_int(id), |index| ids[index as usize] == id),
@@ -146,6 +251,11 @@ impl IdMap {
     /// The index of a string.
     #[inline]
     pub fn index_of_text(&self, id: &str) -> Option<u32> {
+        self.row_of_text(id).and_then(|row| self.index_of_row(row))
+    }
+
+    #[inline]
+    fn row_of_text(&self, id: &str) -> Option<u32> {
         match &self.ids {
             Store::Text { bytes, ends } => self.table.find(hash_text(id.as_bytes()), |index| {
                 bytes[ends[index as usize] as usize..ends[index as usize + 1] as usize] == *id.as_bytes()
@@ -183,8 +293,15 @@ impl IdMap {
         Ok(indexes)
     }
 
-    /// The id of a node, for messages.
+    /// The id of a node, for messages. O(rows) when some were dropped.
     pub(crate) fn show(&self, index: u32) -> Result<String> {
+        let index = match &self.kept {
+            None => index,
+            Some(kept) => {
+                let row = kept.index.iter().position(|&other| other == index);
+                row.ok_or_else(|| Error::Bug(format!("no row has index {index}")))? as u32
+            }
+        };
         match &self.ids {
             Store::Dense(_) => Ok(index.to_string()),
             Store::Int(ids) => Ok(ids[index as usize].to_string()),
@@ -304,6 +421,37 @@ mod tests {
                 assert_eq!(map.index_of_int(id), expected.get(&id).copied(), "{id}");
                 assert_eq!(text.index_of_text(&format!("node/{id}")), expected.get(&id).copied(), "{id}");
             }
+        }
+    }
+
+    #[test]
+    fn a_map_grows_and_closes_up() {
+        for first in [vec![0, 1, 2], vec![5, -3, 9], vec![]] {
+            let more = [100, 200, 77, -1];
+            let all: Vec<i64> = first.iter().copied().chain(more).collect();
+            let name = |ids: &[i64]| Ids::Text(ids.iter().map(|id| Some(format!("n{id}"))).collect());
+            let (mut map, mut text) = (IdMap::with_capacity(first.len()), IdMap::with_capacity(first.len()));
+            for (map, first, more) in [(&mut map, ints(&first), ints(&more)), (&mut text, name(&first), name(&more))] {
+                map.push(&first).unwrap();
+                map.reserve(4);
+                map.push(&more).unwrap();
+                assert!(matches!(map.ids_of_rows(0..all.len() as u32).unwrap(), ids if ids.len() == all.len()));
+                map.keep(|row| row % 3 != 1);
+            }
+            let mut next = 0;
+            for (row, &id) in all.iter().enumerate() {
+                let expected = (row % 3 != 1).then(|| {
+                    next += 1;
+                    next - 1
+                });
+                assert_eq!((map.index_of_int(id), text.index_of_text(&format!("n{id}"))), (expected, expected));
+                assert!(map.has_row(&ints(&[id]), 0) && text.has_row(&name(&[id]), 0));
+                if let Some(index) = expected {
+                    assert_eq!(map.show(index).unwrap(), id.to_string());
+                }
+            }
+            assert_eq!((map.len(), map.rows(), map.has_dropped()), (next as usize, all.len(), true));
+            assert!(!map.has_row(&ints(&[12345]), 0));
         }
     }
 

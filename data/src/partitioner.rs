@@ -115,7 +115,8 @@ pub trait GraphStream {
     /// Number of nodes.
     fn num_nodes(&self) -> u64;
 
-    /// Number of edge rows in the dump: before mirroring, and before duplicates are dropped.
+    /// Number of edge rows in the dump: before mirroring, and before duplicates are dropped; without those of nodes that a filter
+    /// has dropped.
     fn num_edges(&self) -> u64;
 
     /// Whether each row stands for both directions.

@@ -27,6 +27,20 @@ pub struct GraphSource {
     pub self_loops: SelfLoops,
     /// What to do with edges that name a node that is not among the nodes.
     pub unknown_nodes: UnknownNodes,
+    /// What to do with nodes that no edge joins with another node, when all other filters are done.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub isolated: Isolated,
+    /// Add the reverse of every edge as an edge of a type of its own: `rev_<name>`, or the number of types plus the type. In a graph
+    /// without types, edges get two: 0 forward, 1 reverse. Not together with `undirected`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub reverse_edges: bool,
+    /// Keep the largest part of the graph in which every node has at least so many neighbours (edges in either direction;
+    /// multiple edges and edges to oneself do not count).
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub k_core: Option<u32>,
+    /// Keep the largest weakly connected component, after [`k_core`](Self::k_core); of several, that of the first node.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub largest_component: bool,
     /// How to scale features.
     pub normalize_features: Normalize,
     /// Shares of train, validation and test among the labelled nodes, when there is no split column. They add up to
@@ -62,6 +76,10 @@ impl GraphSource {
             duplicates: Duplicates::default(),
             self_loops: SelfLoops::default(),
             unknown_nodes: UnknownNodes::default(),
+            isolated: Isolated::default(),
+            reverse_edges: false,
+            k_core: None,
+            largest_component: false,
             normalize_features: Normalize::default(),
             split_fractions: None,
             num_classes: None,
@@ -95,6 +113,11 @@ impl GraphSource {
     /// # Errors
     /// [`Error::Setting`] with the key.
     pub fn check(&self) -> Result<()> {
+        if self.reverse_edges && self.undirected {
+            let reason =
+                "cannot be combined with graph.undirected, which adds the same edges without a type".to_string();
+            return Err(Error::Setting { key: "graph.reverse_edges", reason });
+        }
         if let Some(fractions) = self.split_fractions {
             let reason = if self.columns.split.is_some() {
                 "cannot be combined with columns.split: choose one".to_string()
@@ -109,6 +132,26 @@ impl GraphSource {
         }
         Ok(())
     }
+
+    /// Whether nodes of the dump may be left out.
+    pub fn drops_nodes(&self) -> bool {
+        self.isolated != Isolated::Keep || self.k_core.is_some() || self.largest_component
+    }
+
+    /// Whether edges have types: by a column, or by their direction.
+    pub fn typed_edges(&self) -> bool {
+        self.columns.edge_type.is_some() || self.reverse_edges
+    }
+
+    /// Whether each row stands for an edge in either direction.
+    pub fn both_ways(&self) -> bool {
+        self.undirected || self.reverse_edges
+    }
+}
+
+/// Settings that are off leave no trace in a fingerprint: datasets of before there was such a setting stay current.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Names of the columns in the dump.
@@ -198,6 +241,22 @@ pub enum UnknownNodes {
     Fail,
     /// Drop the edges, and count them.
     Drop,
+    /// Make a node of every such id: after the nodes of the dump, by ascending id, with features of zeros (after scaling), no
+    /// label (−1, no class, or NaN), in no split, of type 0.
+    Create,
+}
+
+/// What to do with nodes that no edge joins with another node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolated {
+    /// Keep them.
+    #[default]
+    Keep,
+    /// Drop them.
+    Drop,
+    /// Stop with the first one's id.
+    Fail,
 }
 
 /// How to scale node features.

@@ -101,6 +101,11 @@ fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
     if !quality.halo.is_empty() {
         rows.push(("halo nodes", count(halo)));
     }
+    let degrees = &quality.in_degrees;
+    let none = if degrees.none > 0 { format!("; {} nodes without any", count(degrees.none)) } else { String::new() };
+    let [median, p99, max] = [degrees.median, degrees.p99, degrees.max].map(count);
+    rows.push(("in-edges of a node", format!("median {median}, 99% at most {p99}, at most {max}{none}")));
+    rows.extend(cleaned(quality));
     rows.push((
         "time",
         format!("{}, {} of it the method", seconds(quality.seconds), seconds(quality.partition_seconds)),
@@ -110,6 +115,43 @@ fn rows(quality: &Quality) -> Vec<(&'static str, String)> {
         rows.push(("peak memory", format!("{peak}; the method took {method}")));
     }
     rows
+}
+
+/// What the dataset has less or more than the dump.
+fn cleaned(quality: &Quality) -> Vec<(&'static str, String)> {
+    let cleaning = &quality.cleaning;
+    let list = |all: &[(u64, &str)]| {
+        let some = all.iter().filter(|(number, _)| *number > 0);
+        some.map(|(number, what)| format!("{} {what}", count(*number))).collect::<Vec<_>>().join(", ")
+    };
+    let edges = list(&[
+        (quality.duplicates_dropped, "duplicates"),
+        (quality.unknown_dropped, "rows that name unknown nodes"),
+        (cleaning.edges_dropped, "rows of nodes left out"),
+    ]);
+    let nodes = list(&[
+        (cleaning.outside_core, "outside the core"),
+        (cleaning.outside_component, "outside the largest component"),
+        (cleaning.isolated_dropped, "isolated"),
+    ]);
+    let created = list(&[(cleaning.nodes_created, "that only edges name")]);
+    let components = match (cleaning.components, cleaning.largest_component) {
+        (Some(all), Some(largest)) => format!("{}, the largest of {} nodes", count(all), count(largest)),
+        _ => String::new(),
+    };
+    let isolated = cleaning.isolated.map(count).unwrap_or_default();
+    let loops = list(&[(quality.self_loops, "")]).trim_end().to_string();
+    [
+        ("nodes created", created),
+        ("nodes left out", nodes),
+        ("components", components),
+        ("isolated nodes", isolated),
+        ("edges left out", edges),
+        ("self-loops", loops),
+    ]
+    .into_iter()
+    .filter(|(_, value)| !value.is_empty())
+    .collect()
 }
 
 /// Cells from white to blue, by halo nodes.
@@ -146,7 +188,8 @@ fn heat_map(halo: &[Vec<u64>]) -> Result<String, Box<dyn std::error::Error>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gnnflow_data::prepare::Balance;
+    use gnnflow_data::dataset::Cleaning;
+    use gnnflow_data::prepare::{Balance, InDegrees};
 
     fn quality() -> Quality {
         let pass = |name: &str, items| PassRecord { name: name.into(), seconds: 0.5, items, unit: "edges".into() };
@@ -157,6 +200,17 @@ mod tests {
             replication_factor: 1.5,
             balance: Balance { nodes: 1.0, edges: 1.1, train: 1.2, features: 1.3 },
             remote_seed_share: 0.125,
+            in_degrees: InDegrees { min: 0, median: 3, p99: 40, max: 5000, none: 7 },
+            cleaning: Cleaning {
+                nodes_created: 17,
+                outside_core: 1234,
+                components: Some(9),
+                largest_component: Some(99),
+                ..Cleaning::default()
+            },
+            duplicates_dropped: 4321,
+            unknown_dropped: 0,
+            self_loops: 6,
             halo: vec![vec![0, 5, 10], vec![2, 0, 1], vec![3, 4, 0]],
             processes: 1,
             seconds: 2.0,
@@ -170,7 +224,19 @@ mod tests {
     #[test]
     fn the_terminal_gets_every_number() {
         let text = partition_table(&quality());
-        for part in ["0.2500", "1.500", "edges 1.100", "12.50%", "25", "2,000,000 edges/s", "1.0 GiB"] {
+        for part in [
+            "0.2500",
+            "1.500",
+            "edges 1.100",
+            "12.50%",
+            "25",
+            "2,000,000 edges/s",
+            "1.0 GiB",
+            "at most 5,000",
+            "17 that",
+            "1,234 outside",
+            "4,321 duplicates",
+        ] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(!text.contains("nothing"), "a stage without work is not shown");

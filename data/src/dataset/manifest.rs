@@ -37,6 +37,9 @@ pub struct Manifest {
     /// Rows left out because they name a node that is not among the nodes.
     #[serde(default)]
     pub unknown_dropped: u64,
+    /// Nodes that were made or left out.
+    #[serde(default)]
+    pub cleaning: Cleaning,
     /// Edges from a node to itself in the dataset.
     pub self_loops: u64,
     /// Whether the edges were mirrored.
@@ -109,6 +112,38 @@ impl Manifest {
             return Err(Error::SchemaVersion { path: dir.to_path_buf(), found, expected: SCHEMA_VERSION });
         }
         serde_json::from_value(value).map_err(damaged)
+    }
+}
+
+/// What became of nodes and edges before the graph was cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Cleaning {
+    /// Nodes that only edges name, made by `unknown_nodes = "create"`.
+    pub nodes_created: u64,
+    /// Nodes left out because they are not in the k-core.
+    pub outside_core: u64,
+    /// Nodes left out because they are not in the largest component.
+    pub outside_component: u64,
+    /// Nodes left out because no edge joins them with another node.
+    pub isolated_dropped: u64,
+    /// Rows of edges left out because they name a node that was left out.
+    pub edges_dropped: u64,
+    /// Weakly connected components, when they were looked for; of the k-core, when there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub components: Option<u64>,
+    /// Nodes of the largest component.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_component: Option<u64>,
+    /// Nodes without an edge to or from another node, when they were looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub isolated: Option<u64>,
+}
+
+impl Cleaning {
+    /// Nodes of the dump that are not in the dataset.
+    pub fn nodes_dropped(&self) -> u64 {
+        self.outside_core + self.outside_component + self.isolated_dropped
     }
 }
 

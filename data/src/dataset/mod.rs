@@ -32,8 +32,8 @@ pub use features::{DTYPE_KEY, Features};
 pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
-    EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest, PartitionInfo,
-    SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
+    Cleaning, EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest,
+    PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
 };
 pub(crate) use nodes::names as node_names;
 pub use nodes::{IdColumn, Labels, Nodes, split};

@@ -193,15 +193,21 @@ impl NodeReader {
         self.table.read_unit(unit, &columns, self.chunk_rows(), |chunk| map(self.read(&chunk, true)?), send)
     }
 
-    /// Reads the features of one unit.
+    /// Reads the features of one unit; `map` gets the first row of each chunk with them.
     pub(crate) fn read_features<T>(
         &self,
         unit: usize,
-        map: impl Fn(Vec<f32>) -> Result<T>,
+        map: impl Fn(u64, Vec<f32>) -> Result<T>,
         send: &mut dyn FnMut(T) -> bool,
     ) -> Result<()> {
         let columns: Vec<&str> = self.features.names().collect();
-        self.table.read_unit(unit, &columns, self.chunk_rows(), |chunk| map(self.features.read(&chunk)?), send)
+        self.table.read_unit(
+            unit,
+            &columns,
+            self.chunk_rows(),
+            |chunk| map(chunk.origin.first_row(), self.features.read(&chunk)?),
+            send,
+        )
     }
 
     fn chunk_rows(&self) -> usize {

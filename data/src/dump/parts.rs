@@ -61,6 +61,9 @@ impl PartTable {
         let read = |chunk: Chunk| self.rows(&chunk, ids, parts);
         table.scan(&[&self.id, &self.part], CHUNK, read, |rows: Rows| {
             for (row, (&node, &part)) in rows.nodes.iter().zip(&rows.parts).enumerate() {
+                if node == DROPPED {
+                    continue;
+                }
                 let (word, bit) = (&mut seen[node as usize / 64], 1 << (node % 64));
                 if *word & bit != 0 {
                     let place = rows.origin.place(row, &self.id);
@@ -91,11 +94,11 @@ impl PartTable {
     fn rows(&self, chunk: &Chunk, ids: &IdMap, parts: u32) -> Result<Rows> {
         let origin = chunk.origin.clone();
         let names: Ids = values::ids(chunk, &self.id)?;
-        let nodes = ids.indexes(&names).map_err(|row| Error::Value {
-            place: origin.place(row, &self.id),
-            value: names.show(row),
-            wanted: "a node's id".into(),
-        })?;
+        let nodes = ids.indexes_or(&names, DROPPED);
+        if let Some(row) = (0..nodes.len()).find(|&row| nodes[row] == DROPPED && !ids.has_row(&names, row)) {
+            let (place, value) = (origin.place(row, &self.id), names.show(row));
+            return Err(Error::Value { place, value, wanted: "a node's id".into() });
+        }
         let codes = values::all_ints(&origin, chunk.column(&self.part)?, &self.part)?;
         if let Some(row) = codes.iter().position(|part| !(0..i64::from(parts)).contains(part)) {
             let wanted = format!("a part in 0..{parts} (partition.parts)");
@@ -104,6 +107,9 @@ impl PartTable {
         Ok(Rows { origin, nodes, parts: codes.iter().map(|&part| part as u16).collect() })
     }
 }
+
+/// Stands for a node that a filter of the preparation has dropped: its row does not count.
+const DROPPED: u32 = u32::MAX;
 
 /// Some rows.
 struct Rows {

@@ -212,6 +212,22 @@ impl Display for Prepared {
         let loops = plural(m.self_loops, "self-loop");
         let edges = count(m.edges);
         line(f, "edges", format_args!("{edges} from {}, {mirrored}; {dropped}; {loops}", plural(m.edge_rows, "row")))?;
+        let c = &m.cleaning;
+        let changed = [
+            (c.nodes_created, "nodes created"),
+            (c.outside_core, "nodes outside the core left out"),
+            (c.outside_component, "nodes outside the largest component left out"),
+            (c.isolated_dropped, "isolated nodes left out"),
+            (c.edges_dropped, "rows of edges left out with them"),
+            (m.unknown_dropped, "rows of edges that name unknown nodes left out"),
+        ];
+        let changed: Vec<_> = changed.iter().filter(|(number, _)| *number > 0).collect();
+        for (i, (number, what)) in changed.into_iter().enumerate() {
+            line(f, if i == 0 { "cleaning" } else { "" }, format_args!("{} {what}", count(*number)))?;
+        }
+        if let (Some(all), Some(largest)) = (c.components, c.largest_component) {
+            line(f, "", format_args!("{}, the largest of {}", plural(all, "component"), plural(largest, "node")))?;
+        }
         let extra = &m.edge_columns;
         let types = extra.edge_type.as_ref().map(|t| plural(u64::from(t.count), "type"));
         let features = (extra.features > 0).then(|| plural(extra.features as u64, "feature"));

@@ -235,7 +235,12 @@ pub(super) struct EdgePass<'a> {
     pub(super) record: Record,
     /// Edge types, if there are any.
     pub(super) types: Option<&'a TypeInfo>,
+    /// What the type of an edge's reverse has more than the edge's, when reverses have types of their own.
+    pub(super) reverse: Option<u16>,
 }
+
+/// Marks the reverse of an edge of a chunk, of which there are fewer.
+const REVERSE: u32 = 1 << 31;
 
 /// Some edges of a chunk, sorted by bucket.
 struct Sorted {
@@ -267,7 +272,7 @@ impl Parcel for Sorted {
 /// What the pass over the edges came to in this process.
 pub(super) struct Bucketed {
     pub(super) buckets: Vec<Bucket>,
-    /// Rows that name an unknown node, among those that this process has heard of.
+    /// Rows that name an unknown node, or one that was dropped, among those that this process has heard of.
     pub(super) unknown: u64,
 }
 
@@ -327,7 +332,7 @@ impl EdgePass<'_> {
         let types = codes(chunk.types.as_ref(), self.types)?;
         let mut counts = vec![0usize; cuts.len()];
         // (destination, source, edge of the chunk), in the order of the dump.
-        let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(src.len() << u8::from(self.source.undirected));
+        let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(src.len() << u8::from(self.source.both_ways()));
         let mut dropped = 0;
         for (i, (&src, &dst)) in src.iter().zip(&dst).enumerate() {
             if src == UNKNOWN || dst == UNKNOWN {
@@ -349,6 +354,9 @@ impl EdgePass<'_> {
             if self.source.undirected && src != dst {
                 all.push((from, to, i as u32));
             }
+            if self.reverse.is_some() {
+                all.push((from, to, i as u32 | REVERSE));
+            }
         }
         let buckets: Vec<u32> = all.iter().map(|&(dst, ..)| cuts.bucket(dst) as u32).collect();
         buckets.iter().for_each(|&bucket| counts[bucket as usize] += 1);
@@ -367,7 +375,9 @@ impl EdgePass<'_> {
             let record = &mut records[*at..*at + stride];
             record[..8].copy_from_slice(&(u64::from(dst) << 32 | u64::from(src)).to_le_bytes());
             if !self.record.is_plain() {
-                self.record.fill(record, chunk, &types, i as usize);
+                let (edge, reversed) = ((i & !REVERSE) as usize, i & REVERSE != 0);
+                let more = self.reverse.filter(|_| reversed).unwrap_or(0);
+                self.record.fill(record, chunk, types.get(edge).copied().unwrap_or(0) + more, edge);
             }
             *at += stride;
         }
@@ -379,7 +389,6 @@ impl EdgePass<'_> {
 mod tests {
     use super::*;
     use crate::rng::{Key, Purpose};
-    use crate::source::{Columns, Duplicates};
 
     #[test]
     fn cuts_never_cross_partitions_and_every_node_finds_its_bucket() {
@@ -400,7 +409,7 @@ mod tests {
 
     #[test]
     fn buckets_keep_the_order_of_the_dump_in_memory_on_disk_and_when_split() {
-        let record = Record::new(&Columns::default(), Duplicates::Drop, 0);
+        let record = Record::new(&GraphSource::new("n", "e"), 0);
         let key = Key::new(1, Purpose::GenerateEdges);
         let edges: Vec<u64> = (0..5000).map(|i| key.below(i, 100) << 32 | i).collect();
         for limit in [0, 100, 10_000, 1 << 20] {

@@ -1,7 +1,7 @@
 //! Dump → prepared dataset.
 //!
 //! ```text
-//! nodes ──► ids, splits, label kinds
+//! nodes ──► ids, splits, label kinds ──► created and dropped nodes (see `clean`)
 //! edges ──► pairs of indexes on disk ──► partitioner, as many passes as it likes ──► global ids
 //! nodes ──► nodes.arrow, features.arrow of every partition
 //! edges ──► buckets by destination, on disk when memory runs short ──► topology.arrow, one partition after the other
@@ -21,6 +21,7 @@
 
 mod arrange;
 mod buckets;
+mod clean;
 mod crew;
 mod fingerprint;
 mod folder;
@@ -46,7 +47,7 @@ use std::path::PathBuf;
 
 pub use crew::{Alone, Consume, Crew, Parcel, Produce, To};
 pub use fingerprint::{Fingerprint, State, fingerprint, state};
-pub use quality::{Balance, Quality};
+pub use quality::{Balance, InDegrees, Quality};
 pub use recorder::PassRecord;
 
 // What an update of a dataset has in common with its preparation.
@@ -118,10 +119,10 @@ pub struct Estimate {
 pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Estimate> {
     let nodes = NodeReader::open(source)?;
     let edges = EdgeReader::open(source, Some(nodes.id_kind()))?;
-    let record = Record::new(&source.columns, source.duplicates, edges.feature_width());
+    let record = Record::new(source, edges.feature_width());
     let (n, rows) = (nodes.rows(), edges.rows());
     let loops = if source.self_loops == SelfLoops::Add { n } else { 0 };
-    let most = rows * (1 + u64::from(source.undirected)) + loops;
+    let most = rows * (1 + u64::from(source.both_ways())) + loops;
     let features = n * (nodes.feature_width() * source.feature_dtype.size()) as u64;
     Ok(Estimate {
         nodes: n,

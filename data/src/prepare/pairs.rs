@@ -35,9 +35,9 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// Where they lie in the scratch folder.
-    pub(super) fn path(scratch: &Path, rank: usize) -> PathBuf {
-        scratch.join(format!("pairs-{rank}"))
+    /// Where those called `name` lie in the scratch folder.
+    fn path(scratch: &Path, name: &str, rank: usize) -> PathBuf {
+        scratch.join(format!("{name}-{rank}"))
     }
 
     /// Reads the dump, and writes its pairs.
@@ -46,12 +46,9 @@ impl Pairs {
         edges: &EdgeReader,
         ids: &IdMap,
         unknown: UnknownNodes,
-        scratch: &Path,
+        (scratch, name): (&Path, &str),
         progress: &dyn Progress,
     ) -> Result<Self> {
-        let path = Self::path(scratch, crew.rank());
-        let open = File::options().create(true).truncate(true).read(true).write(true).open(&path);
-        let file = open.map_err(Error::io(&path, "create"))?;
         let mut units = Vec::with_capacity(edges.units());
         let mut start = 0;
         for unit in 0..edges.units() {
@@ -59,37 +56,83 @@ impl Pairs {
             start += edges.unit_rows(unit);
         }
         progress.stage("reading edges", Some(edges.rows()), "edges");
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
-            let mut count = 0;
+        let read = |unit: usize, write: &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>| {
             let mut failed = None;
-            edges.read_pairs(unit, |chunk| known_pairs(&chunk, edges, ids, unknown), &mut |pairs: Vec<(
-                u32,
-                u32,
-            )>| {
-                let words: Vec<u64> = pairs.iter().map(|&(src, dst)| word(src, dst)).collect();
-                let at = 8 * (units[unit].start + count);
-                failed = file.write_all_at(bytemuck::cast_slice(&words), at).map_err(Error::io(&path, "write")).err();
-                count += words.len() as u64;
+            edges.read_pairs(unit, |chunk| known_pairs(&chunk, edges, ids, unknown), &mut |pairs| {
+                failed = write(pairs).err();
                 failed.is_none()
             })?;
-            failed.map_or(Ok(()), Err)?;
+            failed.map_or(Ok(()), Err)
+        };
+        Self::fill(crew, Self::path(scratch, name, crew.rank()), units, &read, &|unit| {
+            progress.advance(edges.unit_rows(unit));
+        })
+        .inspect(|_| progress.done())
+    }
+
+    /// Those of the pairs whose ends are both among the rows of `ids` that were kept, by their new indexes.
+    pub(super) fn keep<C: Crew>(
+        &self,
+        crew: &C,
+        ids: &IdMap,
+        (scratch, name): (&Path, &str),
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        progress.stage("leaving out edges", Some(self.len()), "edges");
+        let read = |unit: usize, write: &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>| {
+            let mut pairs = Vec::new();
+            self.slices(unit).try_for_each(|slice| {
+                self.read(slice, &mut pairs)?;
+                let kept = |&(src, dst): &(u32, u32)| ids.index_of_row(src).zip(ids.index_of_row(dst));
+                write(pairs.iter().filter_map(kept).collect())
+            })
+        };
+        let units = self.units.iter().map(|unit| Stretch { start: unit.start, count: 0 }).collect();
+        Self::fill(crew, Self::path(scratch, name, crew.rank()), units, &read, &|unit| {
+            progress.advance(self.units[unit].count);
+        })
+        .inspect(|_| progress.done())
+    }
+
+    /// Writes what `read` gives for the units of this process, and tells everybody how much that was.
+    fn fill<C: Crew>(
+        crew: &C,
+        path: PathBuf,
+        mut units: Vec<Stretch>,
+        read: &ReadUnit<'_>,
+        done: &dyn Fn(usize),
+    ) -> Result<Self> {
+        let open = File::options().create(true).truncate(true).read(true).write(true).open(&path);
+        let file = open.map_err(Error::io(&path, "create"))?;
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
+            let mut count = 0;
+            read(unit, &mut |pairs: Vec<(u32, u32)>| {
+                let words: Vec<u64> = pairs.iter().map(|&(src, dst)| word(src, dst)).collect();
+                let at = 8 * (units[unit].start + count);
+                count += words.len() as u64;
+                file.write_all_at(bytemuck::cast_slice(&words), at).map_err(Error::io(&path, "write"))
+            })?;
             send(To::All, vec![count]);
             Ok(())
         };
         let mut counts = vec![0; units.len()];
-        crew.pass(edges.units(), &produce, &mut |unit, count: Vec<u64>| {
+        crew.pass(units.len(), &produce, &mut |unit, count: Vec<u64>| {
             counts[unit] = count[0];
-            progress.advance(edges.unit_rows(unit));
+            done(unit);
             Ok(())
         })?;
-        progress.done();
         units.iter_mut().zip(counts).for_each(|(unit, count)| unit.count = count);
         Ok(Self { path, file, units })
     }
 
+    /// Removes the file.
+    pub(super) fn remove(self) -> Result<()> {
+        std::fs::remove_file(&self.path).map_err(Error::io(&self.path, "remove"))
+    }
+
     /// Opens what an earlier preparation wrote.
-    pub(super) fn open(scratch: &Path, rank: usize, units: Vec<Stretch>) -> Result<Self> {
-        let path = Self::path(scratch, rank);
+    pub(super) fn open((scratch, name): (&Path, &str), rank: usize, units: Vec<Stretch>) -> Result<Self> {
+        let path = Self::path(scratch, name, rank);
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
         Ok(Self { path, file, units })
     }
@@ -125,6 +168,9 @@ impl Pairs {
         Ok(())
     }
 }
+
+/// Gives the pairs of a unit to its second argument, some at a time.
+type ReadUnit<'a> = dyn Fn(usize, &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>) -> Result<()> + Sync + 'a;
 
 fn word(src: u32, dst: u32) -> u64 {
     u64::from(dst) << 32 | u64::from(src)

@@ -1,5 +1,6 @@
 //! `partition.json`: how good a partition is.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::recorder::PassRecord;
 use super::write_topology::TopologyFile;
-use crate::dataset::Manifest;
+use crate::dataset::{Cleaning, Manifest};
 use crate::error::{Error, Result};
 
 /// Quality of a partition, and what it cost.
@@ -29,6 +30,21 @@ pub struct Quality {
     /// `halo[p][q]`: nodes of partition `q` that edges into partition `p` come from. Empty beyond 1,024 partitions.
     #[serde(default)]
     pub halo: Vec<Vec<u64>>,
+    /// In-edges of the nodes, when all policies are applied.
+    #[serde(default)]
+    pub in_degrees: InDegrees,
+    /// Nodes that were made or left out, as the manifest has it.
+    #[serde(default)]
+    pub cleaning: Cleaning,
+    /// Edges that were dropped as duplicates.
+    #[serde(default)]
+    pub duplicates_dropped: u64,
+    /// Rows of edges that were dropped because they name an unknown node.
+    #[serde(default)]
+    pub unknown_dropped: u64,
+    /// Edges from a node to itself.
+    #[serde(default)]
+    pub self_loops: u64,
     /// Number of processes that prepared it together.
     #[serde(default)]
     pub processes: usize,
@@ -44,6 +60,44 @@ pub struct Quality {
     /// The passes of the first process, in order.
     #[serde(default)]
     pub passes: Vec<PassRecord>,
+}
+
+/// The distribution of the numbers of in-edges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InDegrees {
+    /// Smallest.
+    pub min: u64,
+    /// Half of the nodes have at most so many.
+    pub median: u64,
+    /// Of a hundred nodes 99 have at most so many.
+    pub p99: u64,
+    /// Largest.
+    pub max: u64,
+    /// Nodes without any.
+    pub none: u64,
+}
+
+impl InDegrees {
+    /// From the number of nodes with each degree.
+    fn of(counts: &BTreeMap<u32, u64>) -> Self {
+        let nodes: u64 = counts.values().sum();
+        // The smallest degree that at least so many nodes do not exceed.
+        let at = |wanted: u64| {
+            let mut below = 0;
+            let found = counts.iter().find(|(_, count)| {
+                below += **count;
+                below >= wanted
+            });
+            found.map_or(0, |(degree, _)| u64::from(*degree))
+        };
+        Self {
+            min: at(1),
+            median: at(nodes.div_ceil(2)),
+            p99: at((99 * nodes).div_ceil(100)),
+            max: at(nodes),
+            none: counts.get(&0).copied().unwrap_or(0),
+        }
+    }
 }
 
 /// Largest partition over the mean partition; 1 is perfect.
@@ -70,11 +124,21 @@ impl Quality {
     /// What the files tell; what it cost is not known here.
     pub(super) fn of(manifest: &Manifest, topologies: &[TopologyFile]) -> Self {
         let cross = topologies.iter().map(|part| part.cross).sum();
-        Self::from_counts(manifest, cross, topologies.iter().map(|part| part.halo.clone()).collect())
+        let mut degrees = BTreeMap::new();
+        for (&degree, count) in topologies.iter().flat_map(|part| &part.degrees) {
+            *degrees.entry(degree).or_default() += count;
+        }
+        Self::from_counts(manifest, cross, topologies.iter().map(|part| part.halo.clone()).collect(), &degrees)
     }
 
-    /// The same from the number of edges between partitions, and the halo of each partition by its owners (or in one number).
-    pub(crate) fn from_counts(manifest: &Manifest, cross: u64, by_owner: Vec<Vec<u64>>) -> Self {
+    /// The same from the number of edges between partitions, the halo of each partition by its owners (or in one number), and the
+    /// number of nodes with each number of in-edges.
+    pub(crate) fn from_counts(
+        manifest: &Manifest,
+        cross: u64,
+        by_owner: Vec<Vec<u64>>,
+        degrees: &BTreeMap<u32, u64>,
+    ) -> Self {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let halo: Vec<u64> = by_owner.iter().map(|part| part.iter().sum()).collect();
         let (n, parts) = (manifest.nodes, &manifest.partitions);
@@ -94,6 +158,11 @@ impl Quality {
             },
             remote_seed_share: if train == 0 { 0.0 } else { surplus / train as f64 },
             halo: if by_owner.len() <= PAIRS { by_owner } else { Vec::new() },
+            in_degrees: InDegrees::of(degrees),
+            cleaning: manifest.cleaning,
+            duplicates_dropped: manifest.duplicates_dropped,
+            unknown_dropped: manifest.unknown_dropped,
+            self_loops: manifest.self_loops,
             processes: 1,
             seconds: 0.0,
             partition_seconds: 0.0,
@@ -161,6 +230,19 @@ fn status(name: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn degrees_are_told_by_nearest_rank() {
+        let degrees = |all: &[u32]| {
+            let mut counts = BTreeMap::new();
+            all.iter().for_each(|&degree| *counts.entry(degree).or_default() += 1);
+            let InDegrees { min, median, p99, max, none } = InDegrees::of(&counts);
+            [min, median, p99, max, none]
+        };
+        assert_eq!(degrees(&[]), [0; 5]);
+        assert_eq!(degrees(&[3, 0, 1]), [0, 1, 3, 3, 1]);
+        assert_eq!(degrees(&(0..200).collect::<Vec<_>>()), [0, 99, 197, 199, 1]);
+    }
 
     #[test]
     fn imbalance_is_largest_over_mean() {

@@ -1,7 +1,7 @@
 //! One edge in a bucket: destination and source, and whatever it carries, packed.
 
 use crate::dump::EdgeChunk;
-use crate::source::{Columns, Duplicates};
+use crate::source::{Duplicates, GraphSource};
 
 /// Layout of a record: `destination << 32 | source` (8 bytes), then the optional fields in this order. Little-endian,
 /// unaligned.
@@ -20,7 +20,9 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn new(columns: &Columns, duplicates: Duplicates, width: usize) -> Self {
+    /// The records of `source`'s edges, which have so many features.
+    pub(super) fn new(source: &GraphSource, width: usize) -> Self {
+        let columns = &source.columns;
         let mut stride = 8;
         let mut take = |wanted: bool, bytes: usize| {
             wanted.then(|| {
@@ -28,9 +30,9 @@ impl Record {
                 stride - bytes
             })
         };
-        let row = take(duplicates == Duplicates::Fail, 8);
+        let row = take(source.duplicates == Duplicates::Fail, 8);
         let weight = take(columns.weight.is_some(), 4);
-        let edge_type = take(columns.edge_type.is_some(), 2);
+        let edge_type = take(source.typed_edges(), 2);
         let time = take(columns.time.is_some(), 8);
         let features = take(width > 0, 4 * width);
         Self { row, weight, edge_type, time, features, width, stride }
@@ -41,8 +43,8 @@ impl Record {
         self.stride == 8
     }
 
-    /// Writes what edge `i` of the chunk carries into `record`; `types` are the codes of its types.
-    pub(super) fn fill(&self, record: &mut [u8], chunk: &EdgeChunk, types: &[u16], i: usize) {
+    /// Writes what edge `i` of the chunk carries into `record`; `kind` is its type.
+    pub(super) fn fill(&self, record: &mut [u8], chunk: &EdgeChunk, kind: u16, i: usize) {
         if let Some(at) = self.row {
             record[at..at + 8].copy_from_slice(&(chunk.first_row + i as u64).to_le_bytes());
         }
@@ -50,7 +52,7 @@ impl Record {
             record[at..at + 4].copy_from_slice(&weights[i].to_le_bytes());
         }
         if let Some(at) = self.edge_type {
-            record[at..at + 2].copy_from_slice(&types[i].to_le_bytes());
+            record[at..at + 2].copy_from_slice(&kind.to_le_bytes());
         }
         if let (Some(at), Some(times)) = (self.time, &chunk.times) {
             record[at..at + 8].copy_from_slice(&times[i].to_le_bytes());

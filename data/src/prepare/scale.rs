@@ -3,6 +3,7 @@
 use super::crew::{Crew, Parcel, To, put, take};
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};
+use crate::id_map::IdMap;
 use crate::progress::Progress;
 use crate::source::Normalize;
 
@@ -16,11 +17,12 @@ pub(crate) enum Scale {
 }
 
 impl Scale {
-    /// Reads the features once when their moments are wanted.
+    /// Reads the features once when their moments are wanted: those of the dump's nodes that are left.
     pub(super) fn new<C: Crew>(
         crew: &C,
         normalize: Normalize,
         nodes: &NodeReader,
+        ids: &IdMap,
         progress: &dyn Progress,
     ) -> Result<Self> {
         let width = nodes.feature_width();
@@ -34,7 +36,14 @@ impl Scale {
                 let mut all = Moments::new(width);
                 progress.stage("measuring features", Some(nodes.rows()), "nodes");
                 let produce = |unit: usize, send: &mut dyn FnMut(To, Moments) -> bool| {
-                    let moments = |features: Vec<f32>| Ok(Moments::of(&features, width));
+                    let moments = |first: u64, mut features: Vec<f32>| {
+                        if ids.has_dropped() {
+                            let rows = (0..).zip(features.chunks_exact(width));
+                            let kept = rows.filter(|(row, _)| ids.index_of_row((first + row) as u32).is_some());
+                            features = kept.flat_map(|(_, row)| row).copied().collect();
+                        }
+                        Ok(Moments::of(&features, width))
+                    };
                     nodes.read_features(unit, moments, &mut |moments| send(To::All, moments))
                 };
                 crew.pass(nodes.units(), &produce, &mut |_, chunk: Moments| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow::array::LargeStringArray;
 
+use super::clean::{Alive, recount};
 use crate::dataset::{LabelInfo, LabelKind, SplitCounts, TypeInfo, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
@@ -17,6 +18,8 @@ pub(super) struct Scan {
     pub(super) ids: IdMap,
     /// One a node.
     pub(super) splits: Vec<u8>,
+    /// While splits are to be drawn: the shares, and their seed. [`split::TRAIN`] then marks those that take part.
+    draw: Option<([f64; 3], u64)>,
     pub(super) labels: Option<(LabelInfo, LabelForm)>,
     pub(super) types: Option<TypeInfo>,
 }
@@ -35,6 +38,32 @@ pub(super) enum LabelForm {
 }
 
 impl Scan {
+    /// Takes note of `count` nodes that were added to the ids: of type 0, in no split.
+    pub(super) fn created(&mut self, count: u64) {
+        self.splits.resize(self.ids.rows(), split::NONE);
+        if let Some(types) = self.types.as_mut().filter(|_| count > 0) {
+            types.count = types.count.max(1);
+        }
+    }
+
+    /// Leaves out all nodes that are not in `alive`.
+    pub(super) fn keep(&mut self, alive: &Alive, nodes: &NodeReader) -> Result<()> {
+        self.ids.keep(|row| alive.contains(row));
+        let mut rows = 0..;
+        self.splits.retain(|_| rows.next().is_some_and(|row| alive.contains(row)));
+        match &mut self.labels {
+            Some((info, form)) => recount(nodes, &self.ids, info, *form),
+            None => Ok(()),
+        }
+    }
+
+    /// Draws the splits, when all nodes are known that there will be.
+    pub(super) fn draw(&mut self) {
+        if let Some((fractions, seed)) = self.draw.take() {
+            draw_splits(&mut self.splits, fractions, seed);
+        }
+    }
+
     pub(super) fn splits_counted(&self) -> SplitCounts {
         let count = |which| self.splits.iter().filter(|&&split| split == which).count() as u64;
         SplitCounts {
@@ -81,11 +110,9 @@ pub(super) fn scan(nodes: &NodeReader, source: &GraphSource, progress: &dyn Prog
         Ok(())
     })?;
     progress.done();
-    if let Some(fractions) = source.split_fractions {
-        draw_splits(&mut splits, fractions, source.seed);
-    }
     let labels = nodes.label_kind().map(|kind| labels.finish(kind, source.num_classes)).transpose()?;
-    Ok(Scan { ids, splits, labels, types: source.columns.node_type.as_ref().map(|_| types.finish()) })
+    let draw = source.split_fractions.map(|fractions| (fractions, source.seed));
+    Ok(Scan { ids, splits, draw, labels, types: source.columns.node_type.as_ref().map(|_| types.finish()) })
 }
 
 /// Deals the nodes marked 1 out to the splits, exactly in the fractions asked for: by their places in a random permutation.

@@ -1,6 +1,6 @@
 //! The dump as partitioners see it: pairs of indexes that are on disk after the first pass.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -17,8 +17,10 @@ use crate::partitioner::{AddEdges, ConsumeKeys, EdgeKey, GraphStream, VisitEdges
 use crate::progress::Progress;
 use crate::source::UnknownNodes;
 
-/// Name of the pass that writes the pairs, in the journal.
+/// Name of the pass that writes the pairs, in the journal, and of their file;
 const PAIRS: &str = "pairs";
+/// and of the one that leaves out those of nodes that were dropped.
+const KEPT: &str = "kept-pairs";
 /// Keys that each process draws to find out how they are spread.
 const SAMPLES: usize = 1024;
 
@@ -35,23 +37,70 @@ pub(super) struct DumpStream<'a, C> {
     pub(super) journal: &'a Journal,
     pub(super) progress: &'a dyn Progress,
     pub(super) pairs: OnceCell<Pairs>,
+    /// Pairs of all nodes, from before some were dropped.
+    pub(super) written: Cell<Option<Pairs>>,
 }
 
 impl<C: Crew> DumpStream<'_, C> {
     /// The pairs; written when they are wanted for the first time.
-    fn pairs(&self) -> Result<&Pairs> {
+    pub(super) fn pairs(&self) -> Result<&Pairs> {
         if let Some(pairs) = self.pairs.get() {
             return Ok(pairs);
         }
-        let pairs = match self.journal.agreed::<Vec<Stretch>>(PAIRS)? {
-            Some(stretches) => Pairs::open(self.scratch, self.crew.rank(), stretches)?,
-            None => {
-                let pairs = Pairs::write(self.crew, self.edges, self.ids, self.unknown, self.scratch, self.progress)?;
-                self.journal.finish(PAIRS, &pairs.stretches())?;
-                pairs
-            }
+        let rank = self.crew.rank();
+        let open = |name| -> Result<Option<Pairs>> {
+            let stretches = self.journal.agreed::<Vec<Stretch>>(name)?;
+            stretches.map(|stretches| Pairs::open((self.scratch, name), rank, stretches)).transpose()
+        };
+        let kept = if self.ids.has_dropped() { open(KEPT)? } else { None };
+        let pairs = match (kept, self.written.take()) {
+            (Some(kept), _) => kept,
+            (None, Some(all)) => self.leave_out(all)?,
+            (None, None) => match open(PAIRS)? {
+                Some(all) => self.leave_out(all)?,
+                None => {
+                    let name = if self.ids.has_dropped() { KEPT } else { PAIRS };
+                    let to = (self.scratch, name);
+                    let all = Pairs::write(self.crew, self.edges, self.ids, self.unknown, to, self.progress)?;
+                    self.journal.finish(name, &all.stretches())?;
+                    all
+                }
+            },
         };
         Ok(self.pairs.get_or_init(|| pairs))
+    }
+
+    /// The pairs of the nodes that were not dropped.
+    fn leave_out(&self, all: Pairs) -> Result<Pairs> {
+        if !self.ids.has_dropped() {
+            return Ok(all);
+        }
+        let kept = all.keep(self.crew, self.ids, (self.scratch, KEPT), self.progress)?;
+        self.journal.finish(KEPT, &kept.stretches())?;
+        // Should anybody be killed before all have noted theirs, all begin with the others again.
+        self.crew.broadcast(Vec::new())?;
+        all.remove()?;
+        Ok(kept)
+    }
+
+    /// Rows of the dump that have no pair, when all nodes are there: they name an unknown node.
+    pub(super) fn unknown_rows(&self) -> Result<u64> {
+        Ok(self.edges.rows() - self.pairs()?.len())
+    }
+
+    /// Visits the edges of this process in any order, from several threads at once.
+    pub(super) fn for_each_own(&self, pass: &str, visit: &AddEdges<'_>) -> Result<()> {
+        let pairs = self.pairs()?;
+        let slices = self.own_slices(pairs);
+        self.progress.stage(pass, Some(slices.iter().map(|slice| slice.1 as u64).sum()), "edges");
+        slices.par_iter().try_for_each_init(Vec::new, |buffer, &slice| {
+            pairs.read(slice, buffer)?;
+            visit(buffer);
+            self.progress.advance(buffer.len() as u64);
+            Ok(())
+        })?;
+        self.progress.done();
+        Ok(())
     }
 
     /// The slices of this process.
@@ -60,7 +109,7 @@ impl<C: Crew> DumpStream<'_, C> {
     }
 
     /// Counts keys by the threads of one process.
-    fn count_alone(&self, pairs: &Pairs, memory: u64, key: &EdgeKey<'_>) -> Result<Option<KeyCounts>> {
+    fn count_alone(&self, pairs: &Pairs, memory: u64, keys_of: &EdgeKeys<'_>) -> Result<Option<KeyCounts>> {
         let (slices, next) = (self.own_slices(pairs), AtomicUsize::new(0));
         let threads = rayon::current_num_threads();
         // When they come together there has to be room for the largest share once more.
@@ -70,7 +119,7 @@ impl<C: Crew> DumpStream<'_, C> {
             while let Some(&slice) = slices.get(next.fetch_add(1, Ordering::Relaxed)) {
                 pairs.read(slice, &mut buffer)?;
                 keys.clear();
-                keys.extend(buffer.iter().filter_map(|&(src, dst)| key(src, dst)));
+                buffer.iter().for_each(|&(src, dst)| keys_of(src, dst, &mut |key| keys.push(key)));
                 counts.add(&keys)?;
                 self.progress.advance(buffer.len() as u64);
             }
@@ -81,14 +130,14 @@ impl<C: Crew> DumpStream<'_, C> {
 
     /// Splits the keys into as many ranges as there are processes, about as full as each other: the first key of each but the
     /// first. How well they fit decides the time, not the result.
-    fn splitters(&self, pairs: &Pairs, key: &EdgeKey<'_>) -> Result<Vec<u64>> {
+    fn splitters(&self, pairs: &Pairs, keys: &EdgeKeys<'_>) -> Result<Vec<u64>> {
         let slices = self.own_slices(pairs);
         let mut own = Vec::new();
         let mut buffer = Vec::new();
         for &slice in slices.iter().step_by(slices.len().div_ceil(16).max(1)) {
             pairs.read(slice, &mut buffer)?;
             let step = buffer.len().div_ceil(SAMPLES / 16).max(1);
-            own.extend(buffer.iter().step_by(step).filter_map(|&(src, dst)| key(src, dst)));
+            buffer.iter().step_by(step).for_each(|&(src, dst)| keys(src, dst, &mut |key| own.push(key)));
         }
         let mut all = Vec::new();
         for some in self.crew.gather(bytemuck::cast_slice(&own))? {
@@ -98,7 +147,56 @@ impl<C: Crew> DumpStream<'_, C> {
         let size = self.crew.size();
         Ok((1..size).map(|range| all.get(range * all.len() / size).copied().unwrap_or(u64::MAX)).collect())
     }
+
+    /// [`GraphStream::count_keys`] where an edge may have several keys.
+    pub(super) fn sorted_keys(
+        &self,
+        pass: &str,
+        memory: u64,
+        keys: &EdgeKeys<'_>,
+        consume: &mut ConsumeKeys<'_>,
+    ) -> Result<()> {
+        let pairs = self.pairs()?;
+        self.progress.stage(pass, Some(pairs.len()), "edges");
+        if self.crew.size() == 1 {
+            if let Some(counts) = self.count_alone(pairs, memory, keys)? {
+                counts.finish(consume)?;
+            }
+            self.progress.done();
+            return Ok(());
+        }
+        let splitters = self.splitters(pairs, keys)?;
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
+            let mut buffer = Vec::new();
+            for slice in pairs.slices(unit) {
+                pairs.read(slice, &mut buffer)?;
+                let mut by_owner = vec![Vec::new(); splitters.len() + 1];
+                for &(src, dst) in &buffer {
+                    keys(src, dst, &mut |key| by_owner[splitters.partition_point(|&first| first <= key)].push(key));
+                }
+                let mut full = (0..).zip(by_owner).filter(|(_, keys)| !keys.is_empty());
+                if !full.all(|(owner, keys)| send(To::One(owner), keys)) {
+                    break;
+                }
+                self.progress.advance(buffer.len() as u64);
+            }
+            Ok(())
+        };
+        let mut counts = KeyCounts::new(memory, self.scratch);
+        self.crew.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
+        // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
+        // thread and sent from another, so they go by way of a file.
+        let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
+        spool(counts, &mut own, self.scratch)?;
+        let produce = |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
+        self.crew.pass(self.crew.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
+        self.progress.done();
+        Ok(())
+    }
 }
+
+/// Gives the keys of an edge `(source, destination)` to its third argument.
+pub(super) type EdgeKeys<'a> = dyn Fn(u32, u32, &mut dyn FnMut(u64)) + Sync + 'a;
 
 impl<C: Crew> GraphStream for DumpStream<'_, C> {
     fn num_nodes(&self) -> u64 {
@@ -106,7 +204,9 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
     }
 
     fn num_edges(&self) -> u64 {
-        self.edges.rows()
+        // Where nodes were dropped, the pairs are there before a partitioner is asked.
+        let left = self.pairs.get().filter(|_| self.ids.has_dropped());
+        left.map_or_else(|| self.edges.rows(), Pairs::len)
     }
 
     fn undirected(&self) -> bool {
@@ -148,57 +248,18 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
     }
 
     fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
-        let pairs = self.pairs()?;
-        let slices = self.own_slices(pairs);
-        self.progress.stage(pass, Some(slices.iter().map(|slice| slice.1 as u64).sum()), "edges");
-        self.crew.sum(cells, &mut || {
-            slices.par_iter().try_for_each_init(Vec::new, |buffer, &slice| {
-                pairs.read(slice, buffer)?;
-                visit(buffer);
-                self.progress.advance(buffer.len() as u64);
-                Ok(())
-            })
-        })?;
-        self.progress.done();
-        Ok(())
+        // Before the sum begins, so that what the cells hold beforehand is no edge's.
+        self.pairs()?;
+        self.crew.sum(cells, &mut || self.for_each_own(pass, visit))
     }
 
     fn count_keys(&self, pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
-        let pairs = self.pairs()?;
-        self.progress.stage(pass, Some(pairs.len()), "edges");
-        if self.crew.size() == 1 {
-            if let Some(counts) = self.count_alone(pairs, memory, key)? {
-                counts.finish(consume)?;
+        let one = |src: u32, dst: u32, put: &mut dyn FnMut(u64)| {
+            if let Some(key) = key(src, dst) {
+                put(key);
             }
-            self.progress.done();
-            return Ok(());
-        }
-        let splitters = self.splitters(pairs, key)?;
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
-            let mut buffer = Vec::new();
-            for slice in pairs.slices(unit) {
-                pairs.read(slice, &mut buffer)?;
-                let keys = buffer.iter().filter_map(|&(src, dst)| key(src, dst));
-                let mut by_owner = vec![Vec::new(); splitters.len() + 1];
-                keys.for_each(|key| by_owner[splitters.partition_point(|&first| first <= key)].push(key));
-                let mut full = (0..).zip(by_owner).filter(|(_, keys)| !keys.is_empty());
-                if !full.all(|(owner, keys)| send(To::One(owner), keys)) {
-                    break;
-                }
-                self.progress.advance(buffer.len() as u64);
-            }
-            Ok(())
         };
-        let mut counts = KeyCounts::new(memory, self.scratch);
-        self.crew.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
-        // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
-        // thread and sent from another, so they go by way of a file.
-        let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
-        spool(counts, &mut own, self.scratch)?;
-        let produce = |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
-        self.crew.pass(self.crew.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
-        self.progress.done();
-        Ok(())
+        self.sorted_keys(pass, memory, &one, consume)
     }
 
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
@@ -264,9 +325,10 @@ pub(super) fn known_pairs(
 /// The index that stands for an end that is no node's.
 pub(super) const UNKNOWN: u32 = u32::MAX;
 
-/// The node indexes of both ends of the edges of a chunk; [`UNKNOWN`] where the policy is to drop such edges.
+/// The node indexes of both ends of the edges of a chunk; [`UNKNOWN`] where the policy is to drop such edges, or nodes were dropped.
 pub(super) fn ends(chunk: &EdgeChunk, edges: &EdgeReader, ids: &IdMap, unknown: UnknownNodes) -> Result<[Vec<u32>; 2]> {
-    if unknown == UnknownNodes::Drop {
+    // Edges are read before nodes are dropped, too: what is unknown besides was found then.
+    if unknown == UnknownNodes::Drop || ids.has_dropped() {
         return Ok([&chunk.src, &chunk.dst].map(|column| ids.indexes_or(column, UNKNOWN)));
     }
     let [src, dst] = [(&chunk.src, 0), (&chunk.dst, 1)].map(|(column, which)| {

@@ -1,6 +1,6 @@
 //! The passes of a preparation, in their order, and what each of them leaves for a next try.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
@@ -10,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use super::PrepareSettings;
 use super::arrange::Twice;
 use super::buckets::{Bucket, Bucketed, Cuts, EdgePass, Spool};
+use super::clean::{self, Alive, with_reverse};
 use super::crew::{Crew, collect};
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{self, Growing, Lock, SCRATCH};
 use super::halo::HaloFeatures;
 use super::journal::Journal;
+use super::pairs::Pairs;
 use super::quality::{self, Quality};
 use super::record::Record;
 use super::recorder::Recorder;
@@ -25,12 +27,12 @@ use super::stream::DumpStream;
 use super::types::edge_types;
 use super::write_nodes::{NodeFiles, NodePass};
 use super::write_topology::{TopologyFile, TopologyPass};
-use crate::dataset::{EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION, TypeInfo};
+use crate::dataset::{Cleaning, EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION, TypeInfo};
 use crate::dump::{EdgeReader, NodeReader, Types};
 use crate::error::{Error, Result};
-use crate::partitioner::{Assignment, Goal, Partitioner};
+use crate::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use crate::progress::Progress;
-use crate::source::{Duplicates, GraphSource, SelfLoops};
+use crate::source::{Duplicates, GraphSource, SelfLoops, UnknownNodes};
 
 /// Smallest bucket that is worth a file.
 const SMALLEST_BUCKET: u64 = 4 << 10;
@@ -40,6 +42,8 @@ const PROGRAM: u64 = 48 << 20;
 const READER: u64 = 16 << 20;
 
 /// Names of passes in the journal.
+const CLEANING: &str = "cleaning";
+const ALIVE: &str = "nodes that are left";
 const ASSIGNMENT: &str = "assignment";
 const NODES: &str = "nodes";
 const TYPES: &str = "types";
@@ -158,6 +162,20 @@ struct Partitioning {
     bytes: u64,
 }
 
+/// What cleaning came to.
+#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+struct Cleaned {
+    counts: Cleaning,
+    /// Rows that name an unknown node, where nodes may have been dropped: later passes cannot tell.
+    unknown: Option<u64>,
+}
+
+/// Edges and nodes that are in the dataset against the dump, or the other way round.
+struct Unknown {
+    dropped: u64,
+    cleaning: Cleaning,
+}
+
 /// The budget of a preparation once its nodes are known.
 struct Budget {
     /// For the partitioner, beside its few dozen bytes a node.
@@ -168,19 +186,25 @@ struct Budget {
 
 impl<C: Crew> Work<'_, C> {
     fn run(&self, wanted: Fingerprint) -> Result<Made> {
-        let scan = scan::scan(&self.nodes, self.source, self.progress)?;
-        let budget = self.budget(&scan)?;
-        let (relabel, partitioning) = self.assign(&scan, &budget)?;
+        let mut scan = scan::scan(&self.nodes, self.source, self.progress)?;
+        let (mut cleaning, pairs) = self.clean(&mut scan)?;
+        let goal = self.goal(self.settings.memory);
+        let budget = self.budget(&scan, self.partitioner.state_bytes(scan.ids.len() as u64, &goal))?;
+        let (relabel, partitioning) = self.assign(&scan, &budget, pairs)?;
         let node_files = self.write_nodes(&scan, &relabel, &budget)?;
         let types = self.edge_types()?;
         let add = self.source.self_loops == SelfLoops::Add;
+        let (all_types, reverse) = match self.source.reverse_edges {
+            true => with_reverse(types.clone()).map(|(all, by)| (Some(all), Some(by)))?,
+            false => (types.clone(), None),
+        };
         let columns = EdgeColumns {
             weight: self.source.columns.weight.is_some(),
-            edge_type: types.clone().map(|types| if add { with_loop_type(types) } else { types }),
+            edge_type: all_types.map(|types| if add { with_loop_type(types) } else { types }),
             time: self.source.columns.time.is_some(),
             features: self.edges.feature_width(),
         };
-        let Bucketed { buckets, unknown } = self.read_edges(&scan, &relabel, types.as_ref(), &budget)?;
+        let Bucketed { buckets, unknown } = self.read_edges(&scan, &relabel, (types.as_ref(), reverse), &budget)?;
         let mut all_files: Vec<(usize, NodeFiles)> = gathered(self.crew, &node_files)?.into_iter().flatten().collect();
         all_files.sort_by_key(|(part, _)| *part);
         let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();
@@ -199,22 +223,87 @@ impl<C: Crew> Work<'_, C> {
         .flatten()
         .collect();
         all.sort_by_key(|(part, ..)| *part);
-        let unknown = gathered(self.crew, &unknown)?.into_iter().sum();
+        let left_out: u64 = gathered(self.crew, &unknown)?.into_iter().sum();
+        let unknown = cleaning.unknown.unwrap_or(left_out);
+        cleaning.counts.edges_dropped = left_out - unknown;
         let peak_rss = gathered(self.crew, &quality::peak_rss())?.into_iter().max().unwrap_or(0);
         if let Some(twice) = all.iter().filter_map(|(.., topology)| topology.twice).min() {
             return Err(self.duplicate(twice, &scan, &relabel)?);
         }
+        let unknown = Unknown { dropped: unknown, cleaning: cleaning.counts };
         let manifest = self.manifest(wanted, &scan, &relabel, columns, &all, unknown);
         let topologies = all.into_iter().map(|(.., topology)| topology).collect();
         Ok(Made { manifest, partitioning, topologies, peak_rss })
     }
 
-    fn budget(&self, scan: &Scan) -> Result<Budget> {
+    /// Creates and drops nodes as the settings say. Besides what became of them: the pairs of all nodes, where they have been
+    /// written and some nodes dropped.
+    fn clean(&self, scan: &mut Scan) -> Result<(Cleaned, Option<Pairs>)> {
+        let Self { crew, source, edges, scratch, journal, progress, settings, .. } = self;
+        let mut created = 0;
+        if source.unknown_nodes == UnknownNodes::Create {
+            let memory = settings.memory.saturating_sub(scan.ids.bytes()) / 4;
+            created = clean::create(*crew, edges, &mut scan.ids, scratch, journal, memory, *progress)?;
+            scan.created(created);
+        }
+        let mut cleaned = Cleaned::default();
+        let mut pairs = None;
+        if source.drops_nodes() {
+            let nodes = scan.ids.len();
+            let budget = self.budget(scan, clean::state_bytes(nodes as u64, source))?;
+            let stream = self.stream(scan, &[], None);
+            let before: Option<Cleaned> = journal.agreed(CLEANING)?;
+            let kept = if before.is_some() { stream.kept(ALIVE)? } else { None };
+            let alive = match (before, kept.and_then(|bytes| Alive::from_bytes(&bytes, nodes))) {
+                (Some(before), Some(alive)) => {
+                    cleaned = before;
+                    alive
+                }
+                _ => {
+                    let (alive, counts) = clean::filter(&stream, source, budget.partitioner / 4)?;
+                    cleaned = Cleaned { counts, unknown: Some(stream.unknown_rows()?) };
+                    stream.keep(ALIVE, alive.bytes())?;
+                    // Told to all before anybody notes it: a journal without the bytes would be of no use.
+                    crew.broadcast(Vec::new())?;
+                    journal.finish(CLEANING, &cleaned)?;
+                    alive
+                }
+            };
+            pairs = stream.pairs.into_inner();
+            if alive.count() < nodes as u64 {
+                scan.keep(&alive, &self.nodes)?;
+            }
+        }
+        cleaned.counts.nodes_created = created;
+        scan.draw();
+        Ok((cleaned, pairs))
+    }
+
+    /// The edges as partitioners and filters see them; `pairs` when they have been written, before nodes were dropped or none.
+    fn stream<'b>(&'b self, scan: &'b Scan, types: &'b [u16], pairs: Option<Pairs>) -> DumpStream<'b, C> {
+        let (there, written) = if scan.ids.has_dropped() { (None, pairs) } else { (pairs, None) };
+        DumpStream {
+            crew: self.crew,
+            edges: &self.edges,
+            ids: &scan.ids,
+            splits: &scan.splits,
+            types,
+            undirected: self.source.both_ways(),
+            unknown: self.source.unknown_nodes,
+            scratch: self.scratch,
+            journal: &self.journal,
+            progress: self.progress,
+            pairs: there.map(OnceCell::from).unwrap_or_default(),
+            written: Cell::new(written),
+        }
+    }
+
+    /// What is left of the memory beside what is held of every node, and `state`, which is held for some time.
+    fn budget(&self, scan: &Scan, state: u64) -> Result<Budget> {
         let n = scan.ids.len() as u64;
         let types = if self.settings.balance.types.is_some() { 2 * n } else { 0 };
         let nodes = scan.ids.bytes() + 5 * n + n / 8 + types;
-        let goal = self.goal(self.settings.memory);
-        let needed = nodes + self.partitioner.state_bytes(n, &goal);
+        let needed = nodes + state;
         if needed > self.settings.memory {
             return Err(Error::Budget { nodes: n, needed, memory: self.settings.memory });
         }
@@ -231,24 +320,11 @@ impl<C: Crew> Work<'_, C> {
         Goal { parts, seed, memory, balance }
     }
 
-    fn assign(&self, scan: &Scan, budget: &Budget) -> Result<(Relabel, Partitioning)> {
-        let Self { source, partitioner, settings, progress, .. } = self;
+    fn assign(&self, scan: &Scan, budget: &Budget, pairs: Option<Pairs>) -> Result<(Relabel, Partitioning)> {
+        let Self { partitioner, settings, progress, .. } = self;
         let n = scan.ids.len() as u64;
         let types = self.node_types(scan)?;
-        let stream = DumpStream {
-            crew: self.crew,
-            edges: &self.edges,
-            ids: &scan.ids,
-            splits: &scan.splits,
-            types: &types,
-            undirected: source.undirected,
-            unknown: source.unknown_nodes,
-            scratch: self.scratch,
-            journal: &self.journal,
-            progress: *progress,
-            pairs: OnceCell::new(),
-        };
-        use crate::partitioner::GraphStream;
+        let stream = self.stream(scan, &types, pairs);
         let before: Option<Partitioning> = self.journal.agreed(ASSIGNMENT)?;
         let kept = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
         if let (Some(partitioning), Some(bytes)) = (before, kept) {
@@ -256,6 +332,9 @@ impl<C: Crew> Work<'_, C> {
             return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning));
         }
         let (began, watch) = (Instant::now(), quality::PeakWatch::start());
+        if scan.ids.has_dropped() {
+            stream.pairs()?;
+        }
         progress.stage("partitioning", None, "");
         let assignment = partitioner.assign(&stream, &self.goal(budget.partitioner))?;
         progress.done();
@@ -275,15 +354,19 @@ impl<C: Crew> Work<'_, C> {
         let (Some(info), Some(_)) = (&scan.types, self.settings.balance.types) else { return Ok(Vec::new()) };
         let mut all = Vec::with_capacity(scan.ids.len());
         self.nodes.for_each_without_features(Ok, |chunk| {
-            match chunk.types {
-                Some(Types::Code(codes)) => all.extend(codes),
+            let codes = match chunk.types {
+                Some(Types::Code(codes)) => codes,
                 Some(Types::Name(names)) => {
-                    all.extend(scan::ranks(&names, &info.names)?.into_iter().map(|rank| rank as u16));
+                    scan::ranks(&names, &info.names)?.into_iter().map(|rank| rank as u16).collect()
                 }
-                None => {}
-            }
+                None => Vec::new(),
+            };
+            let rows = (chunk.first_row as u32..).zip(codes);
+            all.extend(rows.filter(|(row, _)| scan.ids.index_of_row(*row).is_some()).map(|(_, code)| code));
             Ok(())
         })?;
+        // Created nodes come last, and are of the first type.
+        all.resize(scan.ids.len(), 0);
         Ok(all)
     }
 
@@ -292,7 +375,7 @@ impl<C: Crew> Work<'_, C> {
         if let Some(files) = self.journal.agreed(NODES)? {
             return Ok(files);
         }
-        let scale = Scale::new(self.crew, source.normalize_features, nodes, *progress)?;
+        let scale = Scale::new(self.crew, source.normalize_features, nodes, &scan.ids, *progress)?;
         progress.stage("writing nodes", Some(nodes.rows()), "nodes");
         let pass = NodePass {
             nodes,
@@ -334,7 +417,7 @@ impl<C: Crew> Work<'_, C> {
         &self,
         scan: &Scan,
         relabel: &Relabel,
-        types: Option<&TypeInfo>,
+        (types, reverse): (Option<&TypeInfo>, Option<u16>),
         budget: &Budget,
     ) -> Result<Bucketed> {
         let Self { source, edges, progress, .. } = self;
@@ -342,14 +425,14 @@ impl<C: Crew> Work<'_, C> {
             let buckets = left.into_iter().map(|bucket| Bucket::left(bucket, self.scratch)).collect();
             return Ok(Bucketed { buckets, unknown });
         }
-        let record = Record::new(&source.columns, source.duplicates, edges.feature_width());
-        let bytes = edges.rows() * (1 + u64::from(source.undirected)) * record.stride as u64;
+        let record = Record::new(source, edges.feature_width());
+        let bytes = edges.rows() * (1 + u64::from(source.both_ways())) * record.stride as u64;
         // Enough that none is too large, and that every thread has some.
         let for_threads = (bytes >> 20).min(8 * rayon::current_num_threads() as u64);
         let wanted = (2 * bytes).div_ceil(self.target(budget)).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
         progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
-        let pass = EdgePass { source, edges, ids: &scan.ids, relabel, record, types };
+        let pass = EdgePass { source, edges, ids: &scan.ids, relabel, record, types, reverse };
         let bucketed = pass.run(self.crew, spool, |rows| progress.advance(rows))?;
         progress.done();
         let left: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
@@ -369,7 +452,7 @@ impl<C: Crew> Work<'_, C> {
         budget: &Budget,
     ) -> Result<Vec<TopologyFile>> {
         let Self { source, edges, progress, .. } = self;
-        let record = Record::new(&source.columns, source.duplicates, edges.feature_width());
+        let record = Record::new(source, edges.feature_width());
         let records = buckets.iter().map(Bucket::bytes).sum::<u64>() / record.stride as u64;
         let mut pass = TopologyPass {
             dir: self.dir,
@@ -443,7 +526,7 @@ impl<C: Crew> Work<'_, C> {
         relabel: &Relabel,
         edge_columns: EdgeColumns,
         all: &[(usize, NodeFiles, TopologyFile)],
-        unknown: u64,
+        unknown: Unknown,
     ) -> Manifest {
         let book = &relabel.book;
         let partition = |(part, nodes, topology): &(usize, NodeFiles, TopologyFile)| {
@@ -470,7 +553,8 @@ impl<C: Crew> Work<'_, C> {
             edges: sum(|part| part.edges),
             edge_rows: self.edges.rows(),
             duplicates_dropped: if self.source.duplicates == Duplicates::Drop { sum(|part| part.dropped) } else { 0 },
-            unknown_dropped: unknown,
+            unknown_dropped: unknown.dropped,
+            cleaning: unknown.cleaning,
             self_loops: sum(|part| part.loops),
             undirected: self.source.undirected,
             offsets: book.offsets().to_vec(),

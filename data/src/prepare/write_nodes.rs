@@ -4,6 +4,7 @@
 //! to. Reading, scaling and converting run in parallel; appending is done in the order of the dump.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::LargeStringArray;
@@ -23,6 +24,9 @@ use crate::dataset::{
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
 use crate::source::FeatureDtype;
+
+/// Created nodes that are written at a time.
+const CREATED: u64 = 8192;
 
 /// What the pass needs to know.
 pub(super) struct NodePass<'a> {
@@ -61,7 +65,7 @@ struct Part {
 
 /// Some nodes of a chunk, ready to be appended.
 struct Ready {
-    /// Their indexes, ascending.
+    /// Their indexes, ascending; until those that were dropped are left out, their rows.
     nodes: Vec<u32>,
     ids: Ids,
     /// Bytes of the labels, `label_size` a node.
@@ -128,7 +132,7 @@ impl NodePass<'_> {
         let size = crew.size();
         let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
             let mut failed = None;
-            let mut deal = |ready: Ready| match self.deal(ready, size, &owner) {
+            let mut deal = |ready: Ready| match self.deal(self.kept(ready), size, &owner) {
                 Ok(dealt) => (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready)),
                 Err(error) => {
                     failed = Some(error);
@@ -147,8 +151,68 @@ impl NodePass<'_> {
             advance(ready.nodes.len() as u64);
             Ok(())
         })?;
+        self.write_created(crew, &owner, &mut parts)?;
         let close = |(part, files): (usize, Option<Part>)| files.map(|files| Ok((part, self.close(files)?)));
         parts.into_iter().enumerate().filter_map(close).collect()
+    }
+
+    /// Writes the nodes that only edges name, after all others.
+    fn write_created<C: Crew>(
+        &self,
+        crew: &C,
+        owner: &(impl Fn(u32) -> Result<usize> + Sync),
+        parts: &mut [Option<Part>],
+    ) -> Result<()> {
+        let (first, all) = (self.nodes.rows(), self.scan.ids.rows() as u64);
+        let (units, size) = ((all - first).div_ceil(CREATED), crew.size());
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
+            let start = first + unit as u64 * CREATED;
+            let ready = self.blank(start as u32..(start + CREATED).min(all) as u32)?;
+            let dealt = self.deal(self.kept(ready), size, owner)?;
+            (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready));
+            Ok(())
+        };
+        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
+        crew.pass(units as usize, &produce, &mut |_, ready: Ready| {
+            for (i, &node) in ready.nodes.iter().enumerate() {
+                let part =
+                    parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
+                part.append(&ready, i, self.scan.splits[node as usize], label_size, row_size)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Nodes of which nothing is known but their ids.
+    fn blank(&self, rows: Range<u32>) -> Result<Ready> {
+        let count = rows.len();
+        let label: Vec<u8> = match &self.scan.labels {
+            Some((info, _)) => match info.kind {
+                LabelKind::Class => (-1i32).to_le_bytes().to_vec(),
+                LabelKind::Value => f32::NAN.to_le_bytes().to_vec(),
+                LabelKind::Multi => vec![0; info.classes as usize],
+            },
+            None => Vec::new(),
+        };
+        Ok(Ready {
+            ids: self.scan.ids.ids_of_rows(rows.clone())?,
+            nodes: rows.collect(),
+            labels: label.repeat(count),
+            types: vec![0; if self.scan.types.is_some() { count } else { 0 }],
+            features: vec![0; count * self.nodes.feature_width() * self.dtype.size()],
+        })
+    }
+
+    /// Those of the rows that were not dropped, by their indexes.
+    fn kept(&self, mut ready: Ready) -> Ready {
+        let ids = &self.scan.ids;
+        if ids.has_dropped() {
+            let kept = |&i: &usize| ids.index_of_row(ready.nodes[i]).is_some();
+            ready = self.pick(&ready, (0..ready.nodes.len()).filter(kept).collect());
+            let index = |row: &u32| ids.index_of_row(*row);
+            ready.nodes = ready.nodes.iter().filter_map(index).collect();
+        }
+        ready
     }
 
     /// Splits nodes by the processes that own their partitions.
@@ -160,21 +224,24 @@ impl NodePass<'_> {
         for (i, &node) in ready.nodes.iter().enumerate() {
             rows[owner(node)? % size].push(i);
         }
-        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
-        let pick = |bytes: &[u8], rows: &[usize], size: usize| -> Vec<u8> {
+        Ok(rows.into_iter().map(|rows| self.pick(&ready, rows)).collect())
+    }
+
+    /// Some of the nodes.
+    fn pick(&self, ready: &Ready, rows: Vec<usize>) -> Ready {
+        let bytes = |bytes: &[u8], size: usize| -> Vec<u8> {
             rows.iter().flat_map(|&i| &bytes[i * size..(i + 1) * size]).copied().collect()
         };
-        let part = |rows: Vec<usize>| Ready {
+        Ready {
             nodes: rows.iter().map(|&i| ready.nodes[i]).collect(),
             ids: match &ready.ids {
                 Ids::Int(ids) => Ids::Int(rows.iter().map(|&i| ids[i]).collect()),
                 Ids::Text(ids) => Ids::Text(rows.iter().map(|&i| Some(ids.value(i))).collect()),
             },
-            labels: pick(&ready.labels, &rows, label_size),
+            labels: bytes(&ready.labels, self.label_size()),
             types: if ready.types.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.types[i]).collect() },
-            features: pick(&ready.features, &rows, row_size),
-        };
-        Ok(rows.into_iter().map(part).collect())
+            features: bytes(&ready.features, self.nodes.feature_width() * self.dtype.size()),
+        }
     }
 
     /// Bytes of a node's label.

@@ -1,6 +1,6 @@
 //! Buckets → `topology.arrow`, one partition after the other, and what they tell about the partition's quality.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{Read, Seek, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,8 @@ pub(super) struct TopologyFile {
     pub(super) halo: Vec<u64>,
     pub(super) dropped: u64,
     pub(super) loops: u64,
+    /// How many nodes have how many in-edges.
+    pub(super) degrees: BTreeMap<u32, u64>,
     pub(super) twice: Option<Twice>,
 }
 
@@ -116,6 +118,7 @@ impl TopologyPass<'_> {
             halo: Vec::new(),
             dropped: 0,
             loops: 0,
+            degrees: BTreeMap::new(),
             twice: None,
         };
         offsets.write(&0i64.to_le_bytes())?;
@@ -136,6 +139,7 @@ impl TopologyPass<'_> {
             for arranged in arranged {
                 for degree in &arranged.degrees {
                     all.edges += u64::from(*degree);
+                    *all.degrees.entry(*degree).or_default() += 1;
                     offsets.write(&(all.edges as i64).to_le_bytes())?;
                 }
                 indices.write(bytemuck::cast_slice(&arranged.indices))?;

@@ -7,7 +7,7 @@ use crate::dump::{EdgeChunk, EdgeReader, NodeReader, Types};
 use crate::error::{Error, Place, Result};
 use crate::prepare::input_files;
 use crate::progress::Progress;
-use crate::source::{Columns, GraphSource, RETRY, SelfLoops, UnknownNodes, expand};
+use crate::source::{Columns, GraphSource, Isolated, RETRY, SelfLoops, UnknownNodes, expand};
 
 use super::Batch;
 use super::ids::{NONE, Wanted};
@@ -55,10 +55,25 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
     graph["nodes"] = serde_json::json!([]);
     graph["edges"] = serde_json::json!([]);
     graph["retry"] = serde_json::json!(RETRY);
-    serde_json::from_value(graph).map_err(|e| Error::Damaged {
+    let source: GraphSource = serde_json::from_value(graph).map_err(|e| Error::Damaged {
         path: dataset.dir().join(Manifest::FILE),
         reason: format!("its settings are not those of this gnnflow ({e}); prepare it again"),
-    })
+    })?;
+    // A change of one edge may bring nodes back, or take others with it, wherever they are: that takes the whole graph.
+    let whole_graph = [
+        ("graph.k_core", source.k_core.is_some()),
+        ("graph.largest_component", source.largest_component),
+        ("graph.isolated", source.isolated != Isolated::Keep),
+        ("graph.reverse_edges", source.reverse_edges),
+    ];
+    match whole_graph.into_iter().find(|(_, set)| *set) {
+        None => Ok(source),
+        Some((key, _)) => {
+            let dir = dataset.dir().display();
+            let reason = format!("was set when {dir} was prepared, and an update cannot keep to it: prepare the changed dump");
+            Err(Error::Setting { key, reason })
+        }
+    }
 }
 
 impl Input {
@@ -162,7 +177,8 @@ impl Input {
                     if let Some(end) = unknown {
                         // What is not there cannot go: that is told, or passed over, with the rows that find no edge.
                         rows.src[row] = NONE;
-                        if adds && source.unknown_nodes == UnknownNodes::Fail {
+                        // A node that edges alone make would be nobody's row: new nodes come by `nodes`.
+                        if adds && source.unknown_nodes != UnknownNodes::Drop {
                             let place = rows.place_of(row, end);
                             return Err(Error::UnknownNode { place, id: wanted.show(ids[end]) });
                         }

@@ -18,8 +18,9 @@
 //! partitions of the edges' destinations (of both ends in an undirected graph). **Memory**: the update's rows, and a bit or so per
 //! node and thread; never the graph.
 //!
-//! Not maintained: filters that a preparation may have applied to the whole graph, standardised features (new nodes are
-//! refused), drawn splits (new nodes are in none unless there is a split column).
+//! Not maintained: what depends on the whole graph (k-core, largest component, isolated nodes) and reverse edges: such datasets are
+//! refused; standardised features (new nodes are refused), drawn splits (new nodes are in none unless there is a split column).
+//! Edges that name unknown nodes are refused where preparing would have created the nodes: they come by [`Batch::nodes`].
 
 mod assign;
 mod ids;

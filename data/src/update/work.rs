@@ -1,5 +1,6 @@
 //! The steps of an update, in their order.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
@@ -62,19 +63,16 @@ pub(super) fn run(
     let work = Work { dataset: &dataset, input: &input, delta: &delta, placement: &placement, dir: growing.path() };
     let Written { manifest, rewritten, cross, halo } = work.write(&quality, &progress)?;
     let manifest = work.told(manifest, settings)?;
-    let quality = Quality {
-        seconds: began.elapsed().as_secs_f64(),
-        partition_seconds: quality.partition_seconds,
-        partition_bytes: quality.partition_bytes,
-        peak_rss_bytes: peak_rss(),
-        passes: progress.records(),
-        ..Quality::from_counts(&manifest, cross, halo)
-    };
-    put_json(&growing.path().join(Quality::FILE), &quality)?;
     put_json(&growing.path().join(Manifest::FILE), &manifest)?;
 
     progress.stage("finding affected nodes", None, "");
     let updated = Dataset::open(growing.path())?;
+    let mut degrees = BTreeMap::new();
+    for part in 0..updated.manifest().parts() {
+        for list in updated.topology(part)?.indptr().windows(2) {
+            *degrees.entry((list[1] - list[0]) as u32).or_default() += 1;
+        }
+    }
     let mut changed: Vec<u32> = delta.changed.iter().map(|&node| placement.global(node)).collect();
     let before = dataset.manifest().nodes as u32;
     changed.extend((before..before + input.nodes.len() as u32).map(|node| placement.global(node)));
@@ -83,6 +81,15 @@ pub(super) fn run(
     let affected = reach::affected(&updated, &changed, settings.hops, incremental)?;
     reach::write(&updated, &affected, &growing.path().join(AFFECTED))?;
     progress.done();
+    let quality = Quality {
+        seconds: began.elapsed().as_secs_f64(),
+        partition_seconds: quality.partition_seconds,
+        partition_bytes: quality.partition_bytes,
+        peak_rss_bytes: peak_rss(),
+        passes: progress.records(),
+        ..Quality::from_counts(&manifest, cross, halo, &degrees)
+    };
+    put_json(&growing.path().join(Quality::FILE), &quality)?;
 
     let scratch = growing.path().join(SCRATCH);
     std::fs::remove_dir_all(&scratch).map_err(Error::io(&scratch, "remove"))?;

@@ -12,6 +12,8 @@
 
 mod crew;
 pub mod deliver;
+#[cfg(test)]
+mod tests;
 pub mod units;
 
 pub use crew::{DataflowCrew, Sign};

@@ -64,7 +64,7 @@ impl Sizes {
                 let generator = generate.generator();
                 let (nodes, rows) = generator.size();
                 let train = (nodes as f64 * generate.split.first().copied().unwrap_or(0.0)).ceil() as u64;
-                let edges = if spec.graph.undirected { 2 * rows } else { rows };
+                let edges = if spec.graph.undirected || spec.graph.reverse_edges { 2 * rows } else { rows };
                 Ok(Self::ahead(spec, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }
             None => Self::from_footers(spec),

@@ -33,6 +33,16 @@ section! {
         pub self_loops: SelfLoops = SelfLoops::Keep,
         /// What to do with an edge that names a node that is not among the nodes.
         pub unknown_nodes: UnknownNodes = UnknownNodes::Fail,
+        /// What to do with a node that no edge joins with another node; after all other filters.
+        pub isolated: Isolated = Isolated::Keep,
+        /// Add the reverse of every edge as an edge of a type of its own: `rev_<name>`, or the number of types plus the type. Edges
+        /// without types get two: 0 forward, 1 reverse. For directed message passing; not with `undirected`.
+        pub reverse_edges: bool = false,
+        /// Keep the largest part of the graph in which every node has at least so many neighbours, in either direction. Unset: all of it.
+        #[schemars(range(min = 1), extend("examples" = [2]))]
+        pub k_core: Option<u32> = None,
+        /// Keep the largest weakly connected component, of the `k_core` if there is one; of several, that of the first node.
+        pub largest_component: bool = false,
         /// How to scale the features while the dataset is prepared.
         pub normalize_features: Normalize = Normalize::None,
         /// The type in which the prepared dataset stores features. Arithmetic is always f32.
@@ -124,6 +134,20 @@ words! {
         Fail = "fail",
         /// Drop the edge, and count it.
         Drop = "drop",
+        /// Make a node of the id: after all others, with features of zeros, without label, in no split, of type 0.
+        Create = "create",
+    }
+}
+
+words! {
+    /// What to do with a node that no edge joins with another node.
+    pub enum Isolated {
+        /// Keep it.
+        Keep = "keep",
+        /// Drop it, and count it.
+        Drop = "drop",
+        /// Refuse the input.
+        Fail = "fail",
     }
 }
 
@@ -174,6 +198,10 @@ impl Graph {
             duplicates: self.duplicates.into(),
             self_loops: self.self_loops.into(),
             unknown_nodes: self.unknown_nodes.into(),
+            isolated: self.isolated.into(),
+            reverse_edges: self.reverse_edges,
+            k_core: self.k_core,
+            largest_component: self.largest_component,
             normalize_features: self.normalize_features.into(),
             split_fractions: self.split_fractions.as_deref().and_then(|shares| shares.try_into().ok()),
             num_classes: self.num_classes,
@@ -231,7 +259,8 @@ macro_rules! same_in_data {
 same_in_data! {
     Duplicates { Keep, Drop, Fail }
     SelfLoops { Keep, Drop, Add, Fail }
-    UnknownNodes { Fail, Drop }
+    UnknownNodes { Fail, Drop, Create }
+    Isolated { Keep, Drop, Fail }
     Normalize { None, Row, Standard }
     FeatureDtype { F32, F16, Bf16 }
 }

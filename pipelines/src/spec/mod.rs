@@ -133,7 +133,7 @@ impl Spec {
             spec.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
         if spec.graph.generate.is_some() && root.entry("graph.undirected").is_none() {
-            spec.graph.undirected = true;
+            spec.graph.undirected = !spec.graph.reverse_edges;
         }
         let problems = rules::broken(&spec, &root, registered);
         if !problems.is_empty() {
@@ -306,6 +306,7 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
     if spec.graph.dataset.is_some() {
         let reading = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         remove(&["graph"], &reading);
+        remove(&["graph"], &["unknown_nodes", "isolated", "reverse_edges", "k_core", "largest_component"]);
         remove(&["partition"], &["method", "parts", "seed", "out", "balance"]);
     }
     if spec.partition.parts != Parts::Auto {

@@ -68,12 +68,24 @@ fn graph(spec: &Spec, report: &mut Report<'_>) {
     if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
         let settled = "has no effect on a `dataset` that is prepared already";
         let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
-        let keys: Vec<String> =
-            keys.iter().chain(&["split_fractions", "num_classes"]).map(|key| format!("graph.{key}")).collect();
+        let more = [
+            "split_fractions",
+            "num_classes",
+            "unknown_nodes",
+            "isolated",
+            "reverse_edges",
+            "k_core",
+            "largest_component",
+        ];
+        let keys: Vec<String> = keys.iter().chain(&more).map(|key| format!("graph.{key}")).collect();
         report.only(&keys.iter().map(String::as_str).collect::<Vec<_>>(), settled);
         let keys = ["method", "parts", "seed", "out", "balance"].into_iter();
         let keys = keys.chain(partition::KEYS.iter().map(|(key, _)| *key)).map(|key| format!("partition.{key}"));
         report.only(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), settled);
+    }
+    if graph.reverse_edges && graph.undirected {
+        let message = "`undirected` adds the same edges, without a type of their own: choose one";
+        report.add("graph.reverse_edges", message);
     }
     if let Some(fractions) = &graph.split_fractions {
         let sum: f64 = fractions.iter().sum();

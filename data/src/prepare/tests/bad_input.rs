@@ -285,7 +285,7 @@ fn ids_and_ends() {
     bad.edges(&[("dst", ints(&[6, 99, 98]))]);
     bad.says(
         Fault::Input,
-        "{}/edges.parquet, column \"dst\", row 1 (row group 1): 99 is no node's id; add the node to the node files or drop the edge",
+        "{}/edges.parquet, column \"dst\", row 1 (row group 1): 99 is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\"",
     );
     let bad = Bad::new();
     bad.nodes("a", &[("node_id", Arc::new(UInt64Array::from(vec![5, u64::MAX])) as ArrayRef)]);

@@ -1,6 +1,7 @@
 //! Prepared datasets against a naive program, bad input, real graphs.
 
 mod bad_input;
+mod cleaning;
 mod oracle;
 mod policies;
 mod real;

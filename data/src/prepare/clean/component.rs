@@ -1,0 +1,149 @@
+//! `largest_component`: the weakly connected components, by a forest in which all threads hang trees together.
+//!
+//! A tree's root is the smallest node in it, because a root is only ever hung below a smaller node (as in Jayanti and Tarjan,
+//! "A randomized concurrent algorithm for disjoint set union", 2016, with the node's index for the random order). So what comes
+//! of it depends on neither the edges' order nor the threads'. Each process reads its own edges; then the processes tell each other
+//! every node's root, four bytes a node, and hang those together too.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::alive::Alive;
+use crate::error::{Error, Result};
+use crate::partitioner::GraphStream;
+use crate::prepare::crew::{Crew, To, collect};
+use crate::prepare::stream::DumpStream;
+
+/// Nodes of a parcel.
+const PIECE: usize = 32 << 10;
+
+/// What the components are like.
+pub(super) struct Components {
+    pub(super) count: u64,
+    /// Nodes of the largest.
+    pub(super) largest: u64,
+    /// Components of one node.
+    pub(super) single: u64,
+}
+
+/// Removes all nodes from `alive` but those of the largest component of the graph that they form.
+pub(super) fn keep_largest<C: Crew>(stream: &DumpStream<'_, C>, alive: &mut Alive) -> Result<Components> {
+    let forest = Forest::new(stream.num_nodes() as usize);
+    let all = &*alive;
+    stream.for_each_own("joining components", &|some| {
+        for &(src, dst) in some {
+            if all.contains(src) && all.contains(dst) {
+                forest.unite(src, dst);
+            }
+        }
+    })?;
+    forest.unite_with_others(stream.crew)?;
+    let mut sizes = vec![0u32; forest.0.len()];
+    alive.iter().for_each(|node| sizes[forest.root(node) as usize] += 1);
+    let mut found = Components { count: 0, largest: 0, single: 0 };
+    let mut largest = 0;
+    for (root, &size) in sizes.iter().enumerate().filter(|(_, size)| **size > 0) {
+        found.count += 1;
+        found.single += u64::from(size == 1);
+        // Of several, the one of the first node.
+        if u64::from(size) > found.largest {
+            (largest, found.largest) = (root as u32, u64::from(size));
+        }
+    }
+    alive.retain(|node| forest.root(node) == largest);
+    Ok(found)
+}
+
+/// Every node's parent, a smaller node or, for a root, itself.
+struct Forest(Vec<AtomicU32>);
+
+impl Forest {
+    fn new(nodes: usize) -> Self {
+        Self((0..nodes as u32).map(AtomicU32::new).collect())
+    }
+
+    fn parent(&self, node: u32) -> u32 {
+        self.0[node as usize].load(Ordering::Relaxed)
+    }
+
+    /// The root of a node. Halves the way for those who come after.
+    fn root(&self, mut node: u32) -> u32 {
+        loop {
+            let parent = self.parent(node);
+            let above = self.parent(parent);
+            if parent == above {
+                return parent;
+            }
+            // Another thread may have been faster: then its way is as good.
+            let _ = self.0[node as usize].compare_exchange(parent, above, Ordering::Relaxed, Ordering::Relaxed);
+            node = above;
+        }
+    }
+
+    fn unite(&self, a: u32, b: u32) {
+        let (mut a, mut b) = (a, b);
+        loop {
+            (a, b) = (self.root(a), self.root(b));
+            if a == b {
+                return;
+            }
+            let (low, high) = (a.min(b), a.max(b));
+            // Fails when another thread has hung it up meanwhile.
+            if self.0[high as usize].compare_exchange(high, low, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Hangs together what any process has.
+    fn unite_with_others<C: Crew>(&self, crew: &C) -> Result<()> {
+        if crew.size() == 1 {
+            return Ok(());
+        }
+        // Snapshots: what is sent must not depend on how far the others' roots have come in here.
+        let own: Vec<u32> = (0..self.0.len() as u32).map(|node| self.root(node)).collect();
+        let (mut at, mut last) = (0u32, 0);
+        let produce = |_: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+            own.chunks(PIECE).all(|piece| send(To::All, bytemuck::cast_slice(piece).to_vec()));
+            Ok(())
+        };
+        crew.pass(crew.size(), &produce, &mut |rank, piece: Vec<u8>| {
+            if rank != last {
+                (at, last) = (0, rank);
+            }
+            for root in collect::<u32>(&piece) {
+                if at as usize >= self.0.len() || root > at {
+                    return Err(Error::Bug("a forest of another graph".into()));
+                }
+                self.unite(at, root);
+                at += 1;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rayon::prelude::*;
+
+    use super::*;
+    use crate::testing::graphs;
+
+    #[test]
+    fn roots_are_the_smallest_nodes_of_their_components_whatever_the_order() {
+        for graph in graphs() {
+            let mut label: Vec<u32> = (0..graph.nodes).collect();
+            // Plain label propagation, until nothing changes.
+            while graph.edges.iter().any(|&(a, b)| label[a as usize] != label[b as usize]) {
+                for &(a, b) in &graph.edges {
+                    let least = label[a as usize].min(label[b as usize]);
+                    (label[a as usize], label[b as usize]) = (least, least);
+                }
+            }
+            let forest = Forest::new(graph.nodes as usize);
+            graph.edges.par_iter().rev().for_each(|&(a, b)| forest.unite(a, b));
+            let roots: Vec<u32> = (0..graph.nodes).map(|node| forest.root(node)).collect();
+            assert_eq!(roots, label, "{}", graph.name);
+        }
+    }
+}

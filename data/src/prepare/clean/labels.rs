@@ -1,0 +1,52 @@
+//! How many nodes have which label, once more, when some nodes were left out.
+
+use crate::dataset::LabelInfo;
+use crate::dump::{NodeChunk, NodeReader, RawLabels};
+use crate::error::Result;
+use crate::id_map::IdMap;
+use crate::prepare::scan::{LabelForm, ranks};
+
+/// Counts the labels of the nodes that are left. Classes stay as they are, also those that no node has any more.
+pub(in crate::prepare) fn recount(
+    nodes: &NodeReader,
+    ids: &IdMap,
+    info: &mut LabelInfo,
+    form: LabelForm,
+) -> Result<()> {
+    info.labelled = 0;
+    info.counts.iter_mut().for_each(|count| *count = 0);
+    nodes.for_each_without_features(Ok, |chunk| add(&chunk, ids, info, form))
+}
+
+fn add(chunk: &NodeChunk, ids: &IdMap, info: &mut LabelInfo, form: LabelForm) -> Result<()> {
+    let LabelInfo { labelled, counts, names, .. } = info;
+    let kept = |row: usize| ids.index_of_row((chunk.first_row + row as u64) as u32).is_some();
+    match &chunk.labels {
+        None => {}
+        Some(RawLabels::Int(labels)) => {
+            for (_, &label) in labels.iter().enumerate().filter(|(row, label)| **label >= 0 && kept(*row)) {
+                *labelled += 1;
+                counts[label as usize] += 1;
+            }
+        }
+        Some(RawLabels::Float(labels)) => *labelled += (0..labels.len()).filter(|&row| kept(row)).count() as u64,
+        Some(RawLabels::Text(labels)) => {
+            for (_, rank) in ranks(labels, names)?.into_iter().enumerate().filter(|(row, _)| kept(*row)) {
+                *labelled += 1;
+                counts[rank as usize] += 1;
+            }
+        }
+        Some(RawLabels::List { starts, items }) => {
+            for (_, ends) in starts.windows(2).enumerate().filter(|(row, _)| kept(*row)) {
+                *labelled += 1;
+                for (position, &value) in items[ends[0]..ends[1]].iter().enumerate() {
+                    match form {
+                        LabelForm::Flags => counts[position] += u64::from(value == 1),
+                        _ => counts[value as usize] += 1,
+                    }
+                }
+            }
+        }
+    }
+    Ok(())
+}

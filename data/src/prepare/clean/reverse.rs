@@ -1,0 +1,45 @@
+//! `reverse_edges`: the types of edges and of their reverses.
+
+use crate::dataset::TypeInfo;
+use crate::error::{Error, Result};
+
+/// Types are below this.
+const LIMIT: u64 = u16::MAX as u64;
+
+/// The types of a graph whose edges have `types`, with those of the reverse edges after them, in the same order; and what has to be
+/// added to a type for that of the reverse edge.
+pub(in crate::prepare) fn with_reverse(types: Option<TypeInfo>) -> Result<(TypeInfo, u16)> {
+    let Some(types) = types else {
+        return Ok((TypeInfo { count: 2, names: vec!["forward".into(), "reverse".into()] }, 1));
+    };
+    let found = 2 * u64::from(types.count);
+    if found > LIMIT {
+        return Err(Error::TooLarge {
+            what: "number of edge types, reverse ones included".into(),
+            found,
+            limit: LIMIT,
+        });
+    }
+    let reverse: Vec<String> = types.names.iter().map(|name| format!("rev_{name}")).collect();
+    if let Some(twice) = reverse.iter().find(|name| types.names.contains(name)) {
+        let reason = format!("the reverse edges' type {twice:?} is already a type of the edges");
+        return Err(Error::Setting { key: "graph.reverse_edges", reason });
+    }
+    let by = types.count as u16;
+    Ok((TypeInfo { count: 2 * types.count, names: types.names.into_iter().chain(reverse).collect() }, by))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reverse_types_follow_the_others() {
+        let types = |count, names: &[&str]| TypeInfo { count, names: names.iter().map(ToString::to_string).collect() };
+        assert_eq!(with_reverse(None).unwrap(), (types(2, &["forward", "reverse"]), 1));
+        assert_eq!(with_reverse(Some(types(3, &[]))).unwrap(), (types(6, &[]), 3));
+        assert_eq!(with_reverse(Some(types(2, &["a", "b"]))).unwrap().0.names, ["a", "b", "rev_a", "rev_b"]);
+        assert!(with_reverse(Some(types(40_000, &[]))).is_err());
+        assert!(with_reverse(Some(types(2, &["a", "rev_a"]))).unwrap_err().to_string().contains("rev_a"));
+    }
+}
