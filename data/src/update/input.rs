@@ -70,7 +70,8 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
         None => Ok(source),
         Some((key, _)) => {
             let dir = dataset.dir().display();
-            let reason = format!("was set when {dir} was prepared, and an update cannot keep to it: prepare the changed dump");
+            let reason =
+                format!("was set when {dir} was prepared, and an update cannot keep to it: prepare the changed dump");
             Err(Error::Setting { key, reason })
         }
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::{Error, Fault};
-use crate::source::{Duplicates, Normalize, SelfLoops, UnknownNodes};
+use crate::source::{Duplicates, Isolated, Normalize, SelfLoops, UnknownNodes};
 use crate::testing::power_law;
 
 /// A dataset of 40 nodes and no self-loops, changed by `change` before it is prepared.
@@ -131,4 +131,34 @@ fn columns_that_the_dataset_has_must_be_there() {
     write_parquet(&path, [columns, vec![("up", floats()), ("down", floats())]].concat(), 8);
     let error = refused(&out, Batch { edges: vec![path], ..Batch::default() });
     assert!(error.to_string().contains("\"t9\" is not a type of the dataset's"), "{error}");
+}
+
+#[test]
+fn datasets_whose_cleaning_takes_the_whole_graph_are_refused() {
+    type Change = fn(&mut GraphSource);
+    let cases: [(&str, Change); 4] = [
+        ("graph.k_core", |source| source.k_core = Some(1)),
+        ("graph.largest_component", |source| source.largest_component = true),
+        ("graph.isolated", |source| source.isolated = Isolated::Drop),
+        ("graph.reverse_edges", |source| source.reverse_edges = true),
+    ];
+    for (key, change) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let dump = Dump::of(&power_law(40, 100, 2));
+        let mut source = dump.write(&dir.path().join("dump"), IdStyle::Dense);
+        change(&mut source);
+        let out = dir.path().join("out");
+        prepare(&source, &crate::testing::Modulo, &PrepareSettings::new(out.clone(), 2), &Silent).unwrap();
+        let error = refused(&out, Batch { edges: rows(dir.path(), &[(1, 2)]), ..Batch::default() });
+        assert!(error.to_string().starts_with(key), "{error}");
+        assert!(error.to_string().contains("an update cannot keep to it"), "{error}");
+        assert_eq!(error.fault(), Fault::Usage);
+    }
+}
+
+#[test]
+fn nodes_that_only_edges_name_are_not_created() {
+    let (dir, out) = place(|source| source.unknown_nodes = UnknownNodes::Create);
+    let error = refused(&out, Batch { edges: rows(dir.path(), &[(1, 77)]), ..Batch::default() });
+    assert!(error.to_string().contains("77") && error.fault() == Fault::Input, "{error}");
 }
