@@ -21,6 +21,7 @@ pub struct Block {
     num_src: u32,
     indptr: Vec<u32>,
     indices: Vec<u32>,
+    edge_types: Option<Vec<u16>>,
 }
 
 impl Block {
@@ -35,7 +36,25 @@ impl Block {
         assert!(indptr[0] == 0 && indptr.is_sorted(), "indptr starts at 0 and never decreases");
         assert_eq!(indptr[num_dst as usize] as usize, indices.len(), "indptr ends at the number of edges");
         assert!(indices.iter().fold(0, |max, &i| max.max(i)) < num_src.max(1), "an index is past the last source");
-        Self { num_dst, num_src, indptr, indices }
+        Self { num_dst, num_src, indptr, indices, edge_types: None }
+    }
+
+    /// The block with a type for each edge, in the edges' order: its relation, from 0.
+    ///
+    /// ```
+    /// use gnnflow_operators::block::Block;
+    ///
+    /// let block = Block::new(1, 3, vec![0, 2], vec![1, 2]).with_edge_types(vec![0, 4]);
+    /// assert_eq!(block.edge_types(), Some(&[0, 4][..]));
+    /// ```
+    ///
+    /// # Panics
+    /// Unless there are as many types as edges.
+    #[must_use]
+    pub fn with_edge_types(mut self, types: Vec<u16>) -> Self {
+        assert_eq!(types.len(), self.indices.len(), "one type for each edge");
+        self.edge_types = Some(types);
+        self
     }
 
     /// Number of destination nodes: the rows that a layer puts out.
@@ -66,5 +85,10 @@ impl Block {
     /// Sources of destination `dst`.
     pub fn neighbors(&self, dst: usize) -> &[u32] {
         &self.indices[self.indptr[dst] as usize..self.indptr[dst + 1] as usize]
+    }
+
+    /// The type of each edge; `None` where the graph has none, or nobody asked for them.
+    pub fn edge_types(&self) -> Option<&[u16]> {
+        self.edge_types.as_deref()
     }
 }

@@ -304,6 +304,9 @@ fn digest(batch: &MiniBatch) -> [u8; 32] {
     for block in &batch.blocks {
         words(block.indptr());
         words(block.indices());
+        if let Some(types) = block.edge_types() {
+            words(&types.iter().map(|&edge_type| u32::from(edge_type)).collect::<Vec<_>>());
+        }
     }
     hash.finalize().into()
 }

@@ -94,7 +94,7 @@ impl GraphBlock {
     }
 
     /// The block in which every destination hears from itself exactly once: row `i` is the edge i→i and then the row's
-    /// other edges, without any i→i that it had.
+    /// other edges, without any i→i that it had. It has no edge types: a self-loop is of no relation.
     pub fn with_self_loops(&self) -> &Arc<GraphBlock> {
         self.with_self_loops.get_or_init(|| {
             let mut indptr = Vec::with_capacity(self.num_dst() + 1);
