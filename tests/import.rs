@@ -86,6 +86,8 @@ fn data_on_stdout_and_notes_on_stderr() {
     let ended = place.run(&["import", "friends.txt", "--out", "f", "--quiet", "--undirected"]);
     assert_eq!((ended.stderr.as_str(), ended.code), ("", 0));
     assert!(ended.stdout.contains("f/edges.parquet: 4 undirected edges\n"), "{}", ended.stdout);
+    let found = place.succeed(&["inspect", "f"]);
+    assert!(found.contains("made by  gnnflow import text from friends.txt"), "{found}");
 }
 
 #[test]

@@ -190,6 +190,52 @@ fn s3_gives_the_dataset_that_the_disk_gives_whatever_happens_on_the_way() {
 }
 
 #[test]
+fn dumps_in_s3_can_be_looked_into_and_partitions_come_from_there_too() {
+    let place = graph();
+    let Some(server) = moto(&place, &[]) else { return };
+    let inspect = |what: &str| {
+        let ended = run(command(&place, &["inspect", what, "--json"], server.address()));
+        assert_eq!(ended.code, 0, "{what}: {}", ended.stderr);
+        serde_json::from_str::<Value>(&ended.stdout).unwrap()
+    };
+    let rows = |found: &Value| {
+        found["tables"].as_array().unwrap().iter().map(|table| table["rows"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let local = run(command(&place, &["inspect", "graph/edges.parquet", "--json"], server.address()));
+    let local: Value = serde_json::from_str(&local.stdout).unwrap();
+    let twice = inspect("s3://graphs/dump/edges");
+    assert_eq!(rows(&twice), [2 * local["tables"][0]["rows"].as_u64().unwrap()]);
+    assert_eq!(twice["tables"][0]["files"], 2);
+    assert_eq!(rows(&inspect("s3://graphs/")), [3000], "the nodes; there are no edges beside them");
+    let one = inspect("s3://graphs/dump/edges/a.parquet");
+    assert_eq!((&one["degrees"], rows(&one)), (&local["degrees"], rows(&local)));
+    let none = run(command(&place, &["inspect", "s3://graphs/none"], server.address()));
+    assert_eq!(none.code, 3, "{}", none.stderr);
+    assert!(none.stderr.contains("s3://graphs/none: there is no such object (inspect)"), "{}", none.stderr);
+
+    place.succeed(&["export", "disk", "--out", "out"]);
+    let parts = std::fs::read(place.path("out/nodes.parquet")).unwrap();
+    server.put("/graphs/parts.parquet", &parts, &[("x-amz-acl", "public-read")]);
+    for (name, file) in [("here", "out/nodes.parquet"), ("there", "s3://graphs/parts.parquet")] {
+        place.write(
+            &format!("{name}.toml"),
+            format!(
+                "[graph]\nnodes = 'graph/nodes.parquet'\nedges = 'graph/edges.parquet'\nundirected = true\n\
+                 [partition]\nmethod = 'file'\nparts = 3\nfile = '{file}'\nfile_columns = {{ part = 'partition' }}\nout = '{name}'\n"
+            ),
+        );
+        let ended = run(command(&place, &["prepare", &format!("{name}.toml")], server.address()));
+        assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
+    }
+    let files = |name: &str| {
+        let mut files = contents(&place.path(name));
+        files.remove("manifest.json");
+        files
+    };
+    assert!(files("here") == files("there"));
+}
+
+#[test]
 fn what_s3_refuses_or_does_not_have_is_said_in_one_line() {
     let place = graph();
     let Some(server) = moto(&place, &[]) else { return };

@@ -28,6 +28,9 @@ use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix,
 use crate::progress::Progress;
 use crate::source::FeatureDtype;
 
+/// Key in the Parquet footer under which a file says what it was exported from.
+pub(crate) const NOTE_KEY: &str = "gnnflow.export";
+
 /// What an export has written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exported {
@@ -58,7 +61,7 @@ pub fn export(dataset: &Dataset, out: &Path, file_rows: Option<u64>, progress: &
     dataset.check_lengths()?;
     let manifest = dataset.manifest();
     let text = serde_json::json!({ "version": 1, "fingerprint": manifest.fingerprint }).to_string();
-    let mut output = Output::new(out, Note { key: "gnnflow.export", text })?;
+    let mut output = Output::new(out, Note { key: NOTE_KEY, text })?;
 
     let nodes = NodeTable { dataset, names: Names::of(dataset) };
     let nodes = nodes.write(&mut output, file_rows, progress)?;

@@ -27,6 +27,10 @@ impl Export {
         }
         let (nodes, edges) = (exported.nodes_path.display(), exported.edges_path.display());
         let parts = exported.parts;
-        print(&format!("{nodes}: {} nodes in {parts} partitions\n{edges}: {} edges\n", exported.nodes, exported.edges))
+        let of = if parts == 1 { "" } else { "s" };
+        print(&format!(
+            "{nodes}: {} nodes in {parts} partition{of}\n{edges}: {} edges\n",
+            exported.nodes, exported.edges
+        ))
     }
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 /// Tell what is in Parquet files, a prepared dataset, or a run folder.
 #[derive(Debug, clap::Args)]
 pub(super) struct Inspect {
-    /// A Parquet file, a folder of them, a prepared dataset, or a run folder.
+    /// A Parquet file, a folder of them (either may be a URL), a prepared dataset, or a run folder.
     path: PathBuf,
 }
 

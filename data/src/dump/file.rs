@@ -60,6 +60,17 @@ impl DumpFile {
         self.object().map(|object| format!("{} {}", object.bytes(), object.version()))
     }
 
+    /// Its size.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub(crate) fn bytes(&self) -> Result<u64> {
+        match &self.0 {
+            Place::Local(path) => Ok(std::fs::metadata(path).map_err(Error::io(path, "read"))?.len()),
+            Place::Remote(object) => Ok(object.bytes()),
+        }
+    }
+
     /// The names of its columns.
     ///
     /// # Errors

@@ -18,4 +18,5 @@ pub use file::DumpFile;
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
 pub(crate) use ordered::ordered;
 pub use parts::PartTable;
+pub(crate) use table::Table as Files;
 pub use values::{Ids, Types};

@@ -77,6 +77,11 @@ impl Chunk {
         self.batch.num_rows()
     }
 
+    /// All columns that the scan was asked for.
+    pub(crate) fn into_batch(self) -> RecordBatch {
+        self.batch
+    }
+
     /// Column `name`, which the scan was asked for.
     pub(crate) fn column(&self, name: &str) -> Result<&ArrayRef> {
         self.batch.column_by_name(name).ok_or_else(|| Error::Bug(format!("column {name} was not read")))

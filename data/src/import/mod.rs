@@ -55,7 +55,7 @@ pub(crate) const EDGES: &str = "edges.parquet";
 pub(crate) const PIPELINE: &str = "pipeline.toml";
 
 /// Key in the Parquet footer under which a file says what it was imported from.
-const NOTE_KEY: &str = "gnnflow.import";
+pub(crate) const NOTE_KEY: &str = "gnnflow.import";
 
 /// What a graph is kept as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,4 +1,4 @@
-//! What is in a dump or in a prepared dataset.
+//! What is in a dump, on this machine or in an object store, or in a prepared dataset.
 //!
 //! Everything that footers and manifests tell is taken from there; degrees, classes and splits need one streaming
 //! pass over their columns alone. Memory: eight bytes a node for degrees (about forty when ids are text or far apart).
@@ -18,8 +18,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use crate::dump::DumpFile;
+use crate::error::{Error, Fault, Result};
 use crate::progress::Progress;
+use crate::source::{RETRY, expand, is_url};
 
 /// What was found at a path. Prints as text; serialises as JSON with a `kind`.
 #[derive(Clone, Debug, Serialize)]
@@ -67,6 +69,9 @@ pub enum Kind {
 /// # Errors
 /// When there is nothing, or nothing of these.
 pub fn kind(path: &Path) -> Result<Kind> {
+    if is_url(path) {
+        return Ok(Kind::Dump);
+    }
     if !path.exists() {
         return Err(Error::Missing { path: path.to_owned(), role: "inspect" });
     }
@@ -75,8 +80,7 @@ pub fn kind(path: &Path) -> Result<Kind> {
         () if path.is_file() => Ok(Kind::Dump),
         () if holds("manifest.json") => Ok(Kind::Dataset),
         () if holds("summary.json") || holds("metrics.jsonl") => Ok(Kind::Run),
-        () if !dump_tables(path)?.is_empty() => Ok(Kind::Dump),
-        () => Err(Error::NoFiles { path: path.to_owned(), role: "inspect" }),
+        () => dump_tables(path).map(|_| Kind::Dump),
     }
 }
 
@@ -118,43 +122,36 @@ fn inspect_dump(path: &Path, progress: &dyn Progress) -> Result<Dump> {
 }
 
 /// The tables of a dump by name, each with its files.
-fn dump_tables(path: &Path) -> Result<Vec<(String, Vec<PathBuf>)>> {
+fn dump_tables(path: &Path) -> Result<Vec<(String, Vec<DumpFile>)>> {
     let name =
         |path: &Path| path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into());
+    let files = |path: &Path| expand(&[path.to_owned()], ROLE, RETRY);
     if path.is_file() {
-        return Ok(vec![(name(path), vec![path.to_owned()])]);
+        return Ok(vec![(name(path), files(path)?)]);
     }
     let mut tables = Vec::new();
+    // A URL that names an object holds no tables below it.
+    let folder = !is_url(path) || path.to_string_lossy().ends_with('/');
     for candidates in [["nodes.parquet", "nodes"], ["edges.parquet", "edges"]] {
-        if let Some(table) = candidates.map(|name| path.join(name)).into_iter().find(|table| table.exists()) {
-            let files = if table.is_dir() { parquet_files(&table)? } else { vec![table.clone()] };
-            if !files.is_empty() {
-                tables.push((name(&table), files));
+        for table in candidates.map(|name| path.join(name)).into_iter().filter(|_| folder) {
+            match if is_url(path) || table.exists() { files(&table) } else { continue } {
+                Ok(found) => tables.push((name(&table), found)),
+                Err(Error::NoFiles { .. } | Error::Missing { .. }) => continue,
+                // If it was not to be read, the folder is not either, and that is told.
+                Err(Error::Remote { fault: Fault::Input, .. }) => continue,
+                Err(error) => return Err(error),
             }
+            break;
         }
     }
     if tables.is_empty() {
-        let files = parquet_files(path)?;
-        if !files.is_empty() {
-            tables.push((name(path), files));
-        }
+        tables = vec![(name(path), files(path)?)];
     }
     Ok(tables)
 }
 
-/// The `*.parquet` files of a folder, by name.
-fn parquet_files(folder: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(Error::io(folder, "list"))? {
-        let file = entry.map_err(Error::io(folder, "list"))?.path();
-        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && file.is_file() && file.extension().is_some_and(|ext| ext == "parquet") {
-            files.push(file);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
+/// Whom errors say that files were looked for.
+const ROLE: &str = "inspect";
 
 #[cfg(test)]
 mod tests;

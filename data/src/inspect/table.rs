@@ -1,20 +1,25 @@
 //! Tables of Parquet files: what the footers say, and a streaming reader of some columns.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 use parquet::file::statistics::Statistics;
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::dump::{DumpFile, Files};
 use crate::error::{Error, Result};
 use crate::generate::RECIPE_KEY;
 use crate::progress::Progress;
+
+/// How a dump's maker may have noted what it did, in the footers: the key, and what it is called here.
+const NOTES: [(&str, &str); 2] = [(crate::import::NOTE_KEY, "import"), (crate::export::NOTE_KEY, "export")];
+/// Whom errors say the files were read for.
+const ROLE: &str = "inspect";
+/// Rows that are read at a time.
+const ROWS: usize = 1 << 14;
 
 /// A table in one or more Parquet files.
 #[derive(Clone, Debug, Serialize)]
@@ -39,8 +44,11 @@ pub struct Table {
     /// Generator and settings, when `gnnflow generate` made it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<Value>,
+    /// What it was made from, when `gnnflow import` or `gnnflow export` made it: `import` or `export`, and their note.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub made_by: Option<(String, Value)>,
     #[serde(skip)]
-    paths: Vec<PathBuf>,
+    sources: Vec<DumpFile>,
 }
 
 /// A column, over all files of its table.
@@ -71,15 +79,19 @@ pub struct Column {
 
 impl Table {
     /// Reads the footers of `files`, which must not be empty.
-    pub(super) fn read(name: String, files: Vec<PathBuf>, notes: &mut Vec<String>) -> Result<Self> {
+    pub(super) fn read(name: String, files: Vec<DumpFile>, notes: &mut Vec<String>) -> Result<Self> {
         let mut table: Option<(Self, Arc<Schema>)> = None;
-        for path in &files {
-            let (footer, bytes) = open(path).and_then(|(file, footer)| Ok((footer, size(&file, path)?)))?;
+        for (file, footer) in files.iter().zip(DumpFile::metadata(&files, ROLE)?) {
+            let (path, bytes) = (file.path(), file.bytes()?);
             let schema = footer.schema().clone();
             let metadata = footer.metadata();
             let (table, first) = table.get_or_insert_with(|| (Self::empty(&name, &files, &footer), schema.clone()));
             if !same_columns(first, &schema) {
-                notes.push(format!("{}: its columns differ from those of {}", path.display(), files[0].display()));
+                notes.push(format!(
+                    "{}: its columns differ from those of {}",
+                    path.display(),
+                    files[0].path().display()
+                ));
             }
             table.rows += metadata.file_metadata().num_rows() as u64;
             table.row_groups += metadata.num_row_groups() as u64;
@@ -103,10 +115,13 @@ impl Table {
         Ok(table)
     }
 
-    fn empty(name: &str, files: &[PathBuf], footer: &ArrowReaderMetadata) -> Self {
+    fn empty(name: &str, files: &[DumpFile], footer: &ArrowReaderMetadata) -> Self {
         let meta = footer.metadata().file_metadata();
-        let recipe = meta.key_value_metadata().and_then(|pairs| pairs.iter().find(|kv| kv.key == RECIPE_KEY));
-        let recipe = recipe.and_then(|kv| kv.value.as_deref()).and_then(|text| serde_json::from_str(text).ok());
+        let value = |key: &str| -> Option<Value> {
+            let pair = meta.key_value_metadata()?.iter().find(|pair| pair.key == key)?;
+            serde_json::from_str(pair.value.as_deref()?).ok()
+        };
+        let made_by = NOTES.iter().find_map(|&(key, name)| Some((name.to_owned(), value(key)?)));
         Self {
             name: name.to_owned(),
             files: files.len(),
@@ -116,8 +131,9 @@ impl Table {
             bytes: 0,
             columns: footer.schema().fields().iter().map(|f| Column::empty(f.name(), f.data_type())).collect(),
             created_by: meta.created_by().map(str::to_owned),
-            recipe,
-            paths: files.to_vec(),
+            recipe: value(RECIPE_KEY),
+            made_by,
+            sources: files.to_vec(),
         }
     }
 
@@ -134,26 +150,20 @@ impl Table {
         mut visit: impl FnMut(&RecordBatch) -> Result<()>,
     ) -> Result<()> {
         progress.stage(&format!("read {} of {}", columns.join(", "), self.name), Some(self.rows), "rows");
-        for path in &self.paths {
-            let damaged = |reason: String| Error::NotParquet { path: path.clone(), reason };
-            let (file, footer) = open(path)?;
-            if let Some(&missing) = columns.iter().find(|&&c| footer.schema().field_with_name(c).is_err()) {
-                let available = footer.schema().fields().iter().map(|f| f.name().clone()).collect();
-                let column = missing.to_owned();
-                return Err(Error::MissingColumn { path: path.clone(), role: "inspect", column, available });
-            }
-            let mask = ProjectionMask::columns(footer.parquet_schema(), columns.iter().copied());
-            let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, footer)
-                .with_projection(mask)
-                .with_batch_size(1 << 14)
-                .build()
-                .map_err(|e| damaged(e.to_string()))?;
-            for batch in reader {
-                let batch = batch.map_err(|e| damaged(e.to_string()))?;
+        let files = Files::open(&self.sources, ROLE)?;
+        for column in columns {
+            files.column_type(column, ROLE, |_| Ok(()))?;
+        }
+        files.scan(
+            columns,
+            ROWS,
+            |chunk| Ok(chunk.into_batch()),
+            |batch| {
                 visit(&batch)?;
                 progress.advance(batch.num_rows() as u64);
-            }
-        }
+                Ok(())
+            },
+        )?;
         progress.done();
         Ok(())
     }
@@ -239,15 +249,4 @@ fn describe(data_type: &DataType) -> String {
 fn same_columns(a: &Schema, b: &Schema) -> bool {
     let plain = |s: &Schema| s.fields().iter().map(|f| (f.name().clone(), describe(f.data_type()))).collect::<Vec<_>>();
     plain(a) == plain(b)
-}
-
-fn size(file: &File, path: &Path) -> Result<u64> {
-    Ok(file.metadata().map_err(Error::io(path, "read"))?.len())
-}
-
-fn open(path: &Path) -> Result<(File, ArrowReaderMetadata)> {
-    let file = File::open(path).map_err(Error::io(path, "open"))?;
-    let footer = ArrowReaderMetadata::load(&file, Default::default());
-    let footer = footer.map_err(|e| Error::NotParquet { path: path.to_owned(), reason: e.to_string() })?;
-    Ok((file, footer))
 }

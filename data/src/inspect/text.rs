@@ -97,11 +97,24 @@ impl Display for Dump {
 
 impl Display for Table {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { name, files, rows, row_groups, largest_row_group, bytes, columns, created_by, recipe, .. } = self;
+        let Self {
+            name, files, rows, row_groups, largest_row_group, bytes, columns, created_by, recipe, made_by, ..
+        } = self;
         let groups = format!("{} (largest {})", plural(*row_groups, "row group"), plural(*largest_row_group, "row"));
         let parts = [plural(*files as u64, "file"), plural(*rows, "row"), groups, size(*bytes)];
         line(f, "table", format_args!("{name}: {}", parts.join(", ")))?;
-        if let Some(recipe) = recipe {
+        if let Some((maker, note)) = made_by {
+            let from = |value: &Value| match value {
+                Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "),
+                other => other.as_str().unwrap_or_default().to_string(),
+            };
+            let kind = note["kind"].as_str().map_or_else(String::new, |kind| format!(" {kind}"));
+            let source = match (&note["from"], &note["fingerprint"]) {
+                (Value::Null, Value::String(dataset)) => format!("dataset {}", &dataset[..dataset.len().min(12)]),
+                (files, _) => from(files),
+            };
+            line(f, "  made by", format_args!("gnnflow {maker}{kind} from {source}"))?;
+        } else if let Some(recipe) = recipe {
             line(f, "  made by", format_args!("gnnflow generate {}", short_recipe(recipe)))?;
         } else if let Some(program) = created_by {
             line(f, "  made by", program)?;
