@@ -7,6 +7,7 @@
 A folder holds edges.parquet (src, dst: integers) and, if it has one, nodes.parquet (node_id). Edges are taken as undirected;
 duplicates and self-loops are dropped. "metis" with its seconds and peak memory is pymetis on a ready CSR in memory (loading is not
 timed, the CSR counts as memory); its quality is measured like all others', by `gnnflow prepare` with `method = "file"`.
+Edges/s of the passes stand beside what the machine's disk and memory can do, measured first.
 The result goes to benches/runs/<date>-partition.json, and a table to stdout.
 """
 import argparse, datetime, json, os, pathlib, platform, shutil, subprocess, sys, tempfile
@@ -50,6 +51,34 @@ else:
     print(json.dumps({"partition_seconds": seconds, "peak_rss_bytes": peak, "before_bytes": before}))
 '''
 
+# How fast this machine copies memory, reads it at random places, and writes and reads a file.
+RATES = r'''
+import json, os, sys, time
+import numpy as np
+def best(work, repeats=5):
+    times = []
+    for _ in range(repeats):
+        begin = time.perf_counter(); work(); times.append(time.perf_counter() - begin)
+    return min(times)
+a = np.ones(1 << 27, np.uint64); b = np.zeros_like(a)
+copied = 2 * a.nbytes / best(lambda: np.copyto(b, a))
+places = np.random.default_rng(1).integers(0, len(a), 1 << 23)
+at_random = len(places) / best(lambda: a.take(places))
+path = sys.argv[1] + "/rate"
+def write():
+    with open(path, "wb") as file:
+        file.write(memoryview(b)); file.flush(); os.fsync(file.fileno())
+written = b.nbytes / best(write, 1)
+fd = os.open(path, os.O_RDONLY); os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED); os.close(fd)
+def read():
+    with open(path, "rb", buffering=0) as file:
+        while file.read(1 << 24): pass
+read_cold = b.nbytes / best(read, 1)
+os.remove(path)
+print(json.dumps({"memory_copy_bytes_per_second": copied, "random_reads_per_second_one_thread": at_random,
+    "disk_write_bytes_per_second": written, "disk_read_bytes_per_second": read_cold}))
+'''
+
 
 def toml(folder, parts, keys, memory):
     return (
@@ -82,10 +111,11 @@ def main():
     python = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
     subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    rows = []
+    rows, rates = [], None
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         (work / "metis.py").write_text(METIS)
+        rates = json.loads(subprocess.run([python, "-c", RATES, scratch], check=True, stdout=subprocess.PIPE, text=True).stdout)
         for graph in options.graphs:
             name, folder = graph.split("=", 1)
             # METIS wants a list of nodes; where there is none, ids are 0, 1, 2, …
@@ -121,12 +151,12 @@ def main():
                     row |= {"peak_rss_bytes": found["peak_rss_bytes"], "passes": found["passes"]} | cost
                     rows.append(row)
                     show(row)
-    summary = compare(rows)
+    summary = compare(rows) | {"passes of multilevel on the largest graph": passes(rows, rates)}
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
     result = {
         "bench": "partition beside METIS", "date": datetime.date.today().isoformat(), "commit": commit,
         "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "memory": options.memory,
-        "summary": summary, "results": rows,
+        "rates": {name: round(rate) for name, rate in rates.items()}, "summary": summary, "results": rows,
     }
     out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{result['date']}-partition.json")
     out.write_text(json.dumps(result, indent=1) + "\n")
@@ -163,6 +193,29 @@ def compare(rows):
     }
     summary["spring's partitioner memory over metis's peak"] = state
     return summary
+
+
+# Bytes that go through a pass for one of its edges: pairs are 8; a bucket's record, read or written, is 8.
+BYTES = {"reading edges": 8, "sorting edges into buckets": 24, "writing edges": 12}
+
+
+def passes(rows, rates):
+    """Of each pass: edges a second, and how much of the disk's reading rate and of memory's copying rate its bytes make up."""
+    found = [row for row in rows if row["method"] == "multilevel" and "why" not in row]
+    if not found:
+        return None
+    largest = max(found, key=lambda row: max(p["items"] for p in row["passes"]))
+    of = {}
+    for each in largest["passes"]:
+        if each["unit"] == "edges" and each["seconds"] > 0:
+            rate = each["items"] / each["seconds"]
+            bytes = rate * BYTES.get(each["name"], 8)
+            of[each["name"]] = {
+                "edges_per_second": round(rate),
+                "of_disk_read": round(bytes / rates["disk_read_bytes_per_second"], 3),
+                "of_memory_copy": round(bytes / rates["memory_copy_bytes_per_second"], 3),
+            }
+    return {"graph": largest["graph"], "parts": largest["parts"]} | of
 
 
 if __name__ == "__main__":
