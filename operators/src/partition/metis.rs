@@ -12,7 +12,7 @@ use super::kway::{self, Ask};
 /// Every quantity of [`Goal::balance`] is a constraint: nodes, in-edges, train, validation and test nodes, nodes of each type. METIS
 /// keeps them nearly; afterwards the nodes that lose least are moved until each bound is kept, that on nodes always.
 ///
-/// Memory is not streaming: about 44 bytes for each of the `2 |E|` adjacency entries and 80 for every node. A graph whose estimate is
+/// Memory is not streaming: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 for every node. A graph whose estimate is
 /// above [`Goal::memory`] is refused before it is read; `multilevel` is for those. So is one with 2³¹ entries or more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metis;
@@ -115,7 +115,7 @@ mod tests {
         let error = Metis.assign(&graph.stream(), &Goal { memory: 1000, ..Goal::new(2) }).unwrap_err();
         assert_eq!(error.fault(), Fault::Machine);
         let text = error.to_string();
-        assert!(text.contains("96800 bytes") && text.contains("\"multilevel\""), "{text}");
+        assert!(text.contains("144800 bytes") && text.contains("\"multilevel\""), "{text}");
         let error = refuse_beyond(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
         assert!(error.to_string().contains("32-bit"), "{error}");
     }
