@@ -81,7 +81,13 @@ fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
             });
         }
         let rows = RowsAt { source: Arc::new(NoRows), number: Number::F32, dim: 1 };
-        let from = FetchFrom { graph, rows: Rc::new(move |_| rows.clone()), degrees: false, meter: Rc::clone(&meter) };
+        let from = FetchFrom {
+            graph,
+            rows: Rc::new(move |_| rows.clone()),
+            degrees: false,
+            cache: None,
+            meter: Rc::clone(&meter),
+        };
         let contributions = batches.fetch_rows(from).map(|batch| Contribution {
             partition: batch.key.partition,
             vector: None,

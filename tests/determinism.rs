@@ -49,3 +49,32 @@ fn gat_has_the_same_bits_however_many_work_on_it() {
          fanouts = [6, 4]\noptimizer = { kind = 'adamw', lr = 0.01, weight_decay = 0.01 }\n",
     );
 }
+
+#[test]
+fn cached_features_save_bytes_and_change_nothing() {
+    let place = Place::new();
+    // GCN brings degrees along with the features.
+    planted(
+        &place,
+        "p.toml",
+        "[model]\nkind = 'gcn'\nhidden = 16\n[train]\nepochs = 3\nbatch = 64\nfanouts = [5, 3]\n",
+    );
+    let run = |name: &str, settings: &[&str]| {
+        let mut args = vec!["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", name];
+        settings.iter().for_each(|setting| args.extend(["--set", setting]));
+        let ended = place.run(&args);
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        (hashes(&place, name), summary(&place, name))
+    };
+    let (expected, without) = run("without", &[]);
+    assert!(without.get("cache").is_none());
+    for policy in ["degree", "frequency", "dynamic"] {
+        let policy_key = format!("train.cache_policy={policy}");
+        let (found, with) = run(policy, &["train.cache=100kB", &policy_key]);
+        assert_eq!(found, expected, "{policy}");
+        let rate = with["cache"]["hit_rate"].as_f64().unwrap();
+        let bytes = |summary: &serde_json::Value| summary["bytes_sent"].as_u64().unwrap();
+        println!("{policy}: {rate:.2} hits, {} of {} bytes", bytes(&with), bytes(&without));
+        assert!(rate > 0.1 && bytes(&with) < bytes(&without), "{policy}");
+    }
+}

@@ -1,5 +1,6 @@
 //! The part of the graph that one worker holds.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use gnnflow_data::PartitionBook;
@@ -108,6 +109,20 @@ impl LocalGraph {
             self.degrees[part] = Some((0..indptr.len() - 1).map(degree).collect());
         }
         self
+    }
+
+    /// How many edges come into the partitions hosted here from each node that is hosted elsewhere.
+    pub fn halo_degrees(&self) -> HashMap<u32, u32> {
+        let mut degrees = HashMap::new();
+        for part in self.placement.parts_of(self.worker) {
+            let in_edges = self.parts[part].as_ref().expect("a worker holds what it hosts");
+            for &source in in_edges.indices() {
+                if !self.hosts(source) {
+                    *degrees.entry(source).or_default() += 1;
+                }
+            }
+        }
+        degrees
     }
 
     /// Where partitions are.

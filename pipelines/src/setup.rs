@@ -8,6 +8,7 @@ use gnnflow_data::dataset::{LabelKind, Manifest, Partition};
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_operators::compute::metrics::Task;
 use gnnflow_operators::compute::{Model, ModelSpec, device};
+use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
 use gnnflow_operators::fetch::matrix::Number;
 use gnnflow_operators::kernel::sample::Fanout;
@@ -20,7 +21,7 @@ use gnnflow_operators::wire::RowSource;
 
 use crate::Error;
 use crate::job::Job;
-use crate::spec::{self, Topology};
+use crate::spec::{self, CachePolicy, Topology};
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -145,6 +146,21 @@ impl Setup {
             scratch,
             meter: Rc::new(Meter::default()),
         })
+    }
+
+    /// The cache of other workers' features that the pipeline asks for.
+    pub(crate) fn cache(&self, train: &spec::Train) -> Option<RowCache> {
+        let bytes = train.cache?.0;
+        if self.graph.is_whole() {
+            return None;
+        }
+        let policy = match train.cache_policy {
+            None | Some(CachePolicy::Degree) => Policy::Degree,
+            Some(CachePolicy::Frequency) => Policy::Frequency,
+            Some(CachePolicy::Dynamic) => Policy::Dynamic,
+        };
+        let row_bytes = self.features.number.bytes() * self.features.dim;
+        Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph))
     }
 
     /// Global ids of the training nodes of the partitions hosted here.

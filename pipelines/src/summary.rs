@@ -44,6 +44,9 @@ pub struct Summary {
     pub messages_sent: u64,
     /// Rounds of messages between partitions in a training step.
     pub rounds_per_step: f64,
+    /// What `train.cache` did in training, when there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheUse>,
     /// Peak resident memory of each process.
     pub peak_rss_bytes: Vec<u64>,
     /// SHA-256 of the kept model's parameters.
@@ -59,6 +62,24 @@ pub struct Summary {
     pub device: String,
     /// Versions of what made the result: `gnnflow`, `commit`, `rustc` and so on.
     pub versions: BTreeMap<String, String>,
+}
+
+/// What caches of features did, all processes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheUse {
+    /// Foreign rows that were there.
+    pub hits: u64,
+    /// Foreign rows that were fetched.
+    pub misses: u64,
+    /// Hits over both.
+    pub hit_rate: f64,
+}
+
+impl CacheUse {
+    /// From the counts.
+    pub fn new(hits: u64, misses: u64) -> Self {
+        Self { hits, misses, hit_rate: hits as f64 / (hits + misses).max(1) as f64 }
+    }
 }
 
 /// A model's metrics over the nodes of one split.

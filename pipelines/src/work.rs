@@ -1,5 +1,7 @@
 //! What one worker does: trains, evaluates, keeps the best model, computes every node with it, and writes the results.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use gnnflow_operators::compute::optimizer::State;
@@ -14,12 +16,13 @@ use crate::checkpoint::{Checkpoint, Progress};
 use crate::evaluate::{Evaluation, evaluate, metric};
 use crate::job::Job;
 use crate::outputs;
+use crate::plan::Plan;
 use crate::run_folder::{RunFolder, last_checkpoint};
 use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, EpochSums, MiniBatchTraining, hex};
 use crate::setup::{self, Setup};
 use crate::spec::{self, Metric};
-use crate::summary::{EpochRecord, SCHEMA, Seconds, Summary};
+use crate::summary::{CacheUse, EpochRecord, SCHEMA, Seconds, Summary};
 use crate::trainer::{Spent, Trainer};
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
@@ -79,12 +82,14 @@ impl<'a> Run<'a> {
         let built = setup::model(job, model, train)?;
         let (degrees, dims, params) = (built.needs_degrees(), built.dims(), built.params().flat_len());
         let setup = Setup::open(job, worker.index(), worker.peers(), degrees)?;
+        let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
         let batches = Batches {
             seeds: setup.seed_book(train)?,
             choices: setup.choices(job, model, train),
             degrees,
             params,
-            window: train.window,
+            window,
+            cache: setup.cache(train).map(|cache| Rc::new(RefCell::new(cache))),
         };
         let trainer = Trainer::new(built, setup.parts.clone(), setup.task, (model, train), job.threads)?;
         let companion = Companion::start("companion", move || trainer)
@@ -297,6 +302,7 @@ impl<'a> Run<'a> {
         let own: Vec<u64> = [self.setup.meter.bytes(), self.setup.meter.messages(), peak_rss_bytes()]
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
+            .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
             .collect();
         let told = self.agreement.by_worker(worker, host, &own)?;
         // The files of the layers are unlinked; only the folder is left.
@@ -331,6 +337,7 @@ impl<'a> Run<'a> {
             bytes_sent: sum(0),
             messages_sent: sum(1),
             rounds_per_step: self.rounds.0 as f64 / self.rounds.1.max(1) as f64,
+            cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
             peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
             model_sha256,
             predictions_sha256,

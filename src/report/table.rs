@@ -93,6 +93,9 @@ fn traffic(summary: &Summary) -> Option<Table> {
     table.add_row(["between processes".into(), bytes(summary.bytes_sent)]);
     table.add_row(["messages".into(), count(summary.messages_sent)]);
     table.add_row(["rounds a step".into(), summary.rounds_per_step.to_string()]);
+    if let Some(cache) = &summary.cache {
+        table.add_row(["foreign features cached".into(), format!("{:.1} %", 100.0 * cache.hit_rate)]);
+    }
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         table.add_row([format!("peak memory of process {rank}"), bytes(*peak)]);
     }

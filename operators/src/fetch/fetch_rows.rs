@@ -4,13 +4,16 @@
 //! time*: the batches whose rows are under way. *Capabilities*: held with them.
 //!
 //! Questions are lists of ids of at most one message's worth of rows; owners gather rows straight into the wire
-//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it.
+//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it, and rows that a
+//! [`RowCache`] has are not asked for.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use timely::dataflow::StreamVec;
 
+use super::cache::RowCache;
 use super::matrix::{Matrix, Number};
 use crate::kernel::gather::{gather_places, gather_rows, scatter_rows};
 use crate::local_graph::LocalGraph;
@@ -28,6 +31,8 @@ pub struct FetchFrom {
     pub rows: Rc<dyn Fn(u64) -> RowsAt>,
     /// Whether to bring each node's in-degree along.
     pub degrees: bool,
+    /// Rows of other workers' nodes that are kept. Only where all times have the same rows.
+    pub cache: Option<Rc<RefCell<RowCache>>>,
     /// What is counted.
     pub meter: Rc<Meter>,
 }
@@ -94,8 +99,25 @@ impl Errand<MiniBatch> for FetchErrand {
         let questions = self.from.meter.time(Stage::Fetch, || {
             batch.places.iter_mut().for_each(Vec::clear);
             batch.places.resize(graph.placement().workers(), Vec::new());
-            for (place, &node) in batch.nodes.iter().enumerate() {
-                batch.places[graph.worker_of(node)].push(place as u32);
+            let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
+            if cache.is_some() {
+                self.prepare(tick, batch);
+            }
+            let MiniBatch { places, nodes, features, degrees, .. } = &mut *batch;
+            let row_bytes = features.row_bytes();
+            for (place, &node) in nodes.iter().enumerate() {
+                let worker = graph.worker_of(node);
+                // Copied now: until the answers are here, another batch's rows may have taken the place.
+                if worker != me
+                    && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
+                {
+                    features.bytes_mut()[place * row_bytes..(place + 1) * row_bytes].copy_from_slice(row);
+                    if self.from.degrees {
+                        degrees[place] = degree;
+                    }
+                    continue;
+                }
+                places[worker].push(place as u32);
             }
             let mut questions = Vec::new();
             for (worker, places) in batch.places.iter().enumerate().filter(|&(worker, _)| worker != me) {
@@ -164,7 +186,7 @@ impl Errand<MiniBatch> for FetchErrand {
         let first = header.seq as usize * self.rows_per_message(tick);
         self.from.meter.time(Stage::Fetch, || {
             self.prepare(tick, batch);
-            let MiniBatch { features, degrees, places, .. } = batch;
+            let MiniBatch { features, degrees, places, nodes, .. } = batch;
             let places = &places[header.from as usize][first..first + header.aux as usize];
             let row_bytes = features.row_bytes();
             assert_eq!(answer.row_bytes(), places.len() * row_bytes, "worker {} sent other rows", header.from);
@@ -178,6 +200,13 @@ impl Errand<MiniBatch> for FetchErrand {
             });
             if self.from.degrees {
                 places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
+            }
+            if let Some(cache) = &self.from.cache {
+                let (mut cache, bytes) = (cache.borrow_mut(), features.bytes());
+                for place in places.iter().map(|&place| place as usize) {
+                    let row = &bytes[place * row_bytes..(place + 1) * row_bytes];
+                    cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));
+                }
             }
         });
     }
@@ -197,6 +226,7 @@ mod tests {
     use timely::dataflow::operators::core::Inspect;
     use timely::dataflow::operators::vec::ToStream;
 
+    use super::super::cache::Policy;
     use super::super::matrix::Values;
     use super::*;
     use crate::kernel::sample::Fanout;
@@ -240,6 +270,7 @@ mod tests {
         fanouts: &[Fanout],
         workers: usize,
         replicated: bool,
+        cache: Option<(Policy, usize)>,
     ) -> Vec<(BatchKey, Seen)> {
         let (graph, fanouts) = (graph.clone(), fanouts.to_vec());
         let (send, receive) = mpsc::channel();
@@ -279,6 +310,10 @@ mod tests {
                         graph: local.clone(),
                         rows: Rc::new(move |_| rows.clone()),
                         degrees: true,
+                        cache: cache.map(|(policy, rows)| {
+                            let bytes = RowCache::bytes(rows, 4 * DIM);
+                            Rc::new(RefCell::new(RowCache::new(policy, bytes, 4 * DIM, &local)))
+                        }),
                         meter: meter.clone(),
                     })
                     .inspect(move |batch| send.send((batch.key, seen(batch))).unwrap());
@@ -300,10 +335,15 @@ mod tests {
             vec![Fanout::Uniform { k: 3 }, Fanout::Uniform { k: 2 }, Fanout::All],
             vec![Fanout::UniformWithReplacement { k: 4 }, Fanout::Uniform { k: 1 }],
         ] {
-            let one = run(&graph, 4, &fanouts, 1, false);
+            let one = run(&graph, 4, &fanouts, 1, false, None);
             assert_eq!(one.len(), 4 * STEPS as usize);
             for (workers, replicated) in [(2, false), (4, false), (2, true), (3, true)] {
-                assert_eq!(run(&graph, 4, &fanouts, workers, replicated), one, "{fanouts:?} on {workers}");
+                for cache in
+                    [None, Some((Policy::Degree, 30)), Some((Policy::Frequency, 9)), Some((Policy::Dynamic, 5))]
+                {
+                    let some = run(&graph, 4, &fanouts, workers, replicated, cache);
+                    assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?}");
+                }
             }
         }
     }
@@ -311,7 +351,7 @@ mod tests {
     #[test]
     fn rows_degrees_and_full_neighbourhoods_are_those_of_the_graph() {
         let graph = random_graph(120, 9);
-        for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false) {
+        for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false, None) {
             for (i, &node) in batch.nodes.iter().enumerate() {
                 let expected: Vec<f32> = (0..DIM).map(|column| node as f32 + column as f32 / 1000.0).collect();
                 assert_eq!(batch.features[i * DIM..(i + 1) * DIM], expected);
@@ -335,7 +375,7 @@ mod tests {
         graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 400 KB of samples
         graph[0] = vec![nodes - 1];
         let fanouts = [Fanout::All, Fanout::All];
-        let one = run(&graph, 2, &fanouts, 1, false);
-        assert_eq!(run(&graph, 2, &fanouts, 2, false), one);
+        let one = run(&graph, 2, &fanouts, 1, false, None);
+        assert_eq!(run(&graph, 2, &fanouts, 2, false, None), one);
     }
 }

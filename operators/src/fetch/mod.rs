@@ -1,4 +1,5 @@
 //! Getting rows (features, a layer's outputs) from the workers that own them.
 
+pub mod cache;
 pub mod fetch_rows;
 pub mod matrix;

@@ -14,7 +14,7 @@ pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Infer, Model, OptimizerKind, Spec, Topology};
+use crate::spec::{Bytes, Infer, Model, OptimizerKind, Spec, Topology};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -45,6 +45,8 @@ pub struct Plan {
     pub parameters: Option<u64>,
     /// Training.
     pub training: Option<Training>,
+    /// Steps that may be under way at once.
+    pub window: usize,
 }
 
 /// One process of the run.
@@ -74,6 +76,8 @@ pub struct Memory {
     /// Layers of exact inference, in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
     /// and the classes).
     pub scratch: u64,
+    /// `train.cache`, with several processes: features of other processes' nodes.
+    pub cache: u64,
     /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8; and lists and
     /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each.
     pub batches: u64,
@@ -97,7 +101,7 @@ impl Memory {
 
     /// What is not backed by files.
     pub fn heap(&self) -> u64 {
-        (self.batches + self.activations).max(self.inference) + self.parameters + self.program
+        (self.batches + self.activations).max(self.inference) + self.cache + self.parameters + self.program
     }
 
     /// What is backed by files, and may be dropped by the system when memory is short.
@@ -149,9 +153,15 @@ impl Plan {
         let parameters = parameters.filter(|_| spec.model.is_some());
         let training = Training::new(spec, &graph, processes, parameters.unwrap_or(0));
         let placement = Placement::new(graph.parts.len(), processes);
-        let process =
-            |rank| Process::new(spec, &graph, rank, placement.parts_of(rank), &layers, parameters, &training, local);
-        let processes = (0..processes).map(process).collect();
+        let all = |window| -> Vec<Process> {
+            let process = |rank| {
+                let parts = placement.parts_of(rank);
+                Process::new(spec, &graph, rank, parts, &layers, parameters, &training, local, window, processes > 1)
+            };
+            (0..processes).map(process).collect()
+        };
+        let window = window(spec, |window| all(window).iter().map(|process| process.memory.heap()).max().unwrap_or(0))?;
+        let processes = all(window);
         Ok(Self {
             name: spec.name.clone(),
             stages: stages(spec, &graph),
@@ -164,7 +174,41 @@ impl Plan {
             layers,
             parameters,
             training,
+            window,
         })
+    }
+}
+
+/// Most steps that are under way when nobody has said how many: more than hide a round trip and a slow step.
+const MOST_WINDOW: usize = 8;
+
+/// How many steps may be under way, by what each number of them needs.
+fn window(spec: &Spec, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
+    let Some(train) = &spec.train else { return Ok(2) };
+    let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(2)) };
+    let fits = |window: &usize| needs(*window) <= memory.0;
+    let most = (1..=train.window.unwrap_or(MOST_WINDOW)).rev().find(fits);
+    match (most, train.window) {
+        (Some(most), None) => Ok(most),
+        (Some(most), Some(window)) if most == window => Ok(window),
+        (most, window) => {
+            let (window, cache) = (window.unwrap_or(1), train.cache.map_or(0, |cache| cache.0));
+            let needed = needs(window);
+            let spare = |needed: u64| Bytes(memory.0.saturating_sub(needed));
+            let hint = match most {
+                Some(most) => format!("train.window = {most} fits"),
+                None if cache > 0 && needs(1) - cache <= memory.0 => {
+                    format!("train.cache = \"{}\" fits with a window of 1", spare(needs(1) - cache))
+                }
+                None => "smaller batches or fanouts, or more processes, take less".into(),
+            };
+            let message = format!(
+                "train.memory is {memory}, but a process would need about {} with {window} steps under way{}; {hint}",
+                Bytes(needed),
+                if cache > 0 { format!(" and a cache of {}", Bytes(cache)) } else { String::new() },
+            );
+            Err(Error::Usage(message))
+        }
     }
 }
 
@@ -247,6 +291,8 @@ impl Process {
         parameters: Option<u64>,
         training: &Option<Training>,
         local: usize,
+        window: usize,
+        others: bool,
     ) -> Self {
         let own = &graph.parts[parts.clone()];
         let sum = |of: fn(&PartSize) -> u64, parts: &[PartSize]| parts.iter().map(of).sum::<u64>();
@@ -263,7 +309,8 @@ impl Process {
             let one = all * (graph.features as u64 * 4 + 8) + training.batch_edges.iter().sum::<u64>() * 8;
             // Features of as many batches as may have them; the blocks of all steps under way.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
-            memory.batches = train.window.max(2) as u64 * one + own.len() as u64 * train.window as u64 * lists;
+            memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
+            memory.cache = train.cache.filter(|_| others).map_or(0, |cache| cache.0);
             // Layer l reads the list after hop L - l and writes the one before.
             let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);

@@ -38,6 +38,29 @@ fn one_process_sends_nothing_and_replicas_only_fetch() {
 }
 
 #[test]
+fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
+    let with = |keys: &str| plan(&format!("{PLANTED}\n{keys}"), 2);
+    let needs = |window: usize| {
+        let processes = with(&format!("window = {window}")).unwrap().processes;
+        processes.iter().map(|process| process.memory.heap()).max().unwrap()
+    };
+    assert_eq!(with("").unwrap().window, 2);
+    for (bytes, window) in [(needs(5), 5), (needs(5) - 1, 4), (needs(1), 1), (1 << 40, 8)] {
+        assert_eq!(with(&format!("memory = '{bytes}B'")).unwrap().window, window);
+    }
+    let error = with(&format!("memory = '{}B'\nwindow = 4", needs(3))).unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().ends_with("; train.window = 3 fits"), "{error}");
+    let error = with(&format!("memory = '{}B'\ncache = '1GiB'", needs(1) + (1 << 20))).unwrap_err();
+    assert!(error.to_string().ends_with("; train.cache = \"1MiB\" fits with a window of 1"), "{error}");
+    let error = with("memory = '1MiB'").unwrap_err();
+    assert!(error.to_string().contains("smaller batches"), "{error}");
+    let cached = with("cache = '1GiB'").unwrap();
+    assert_eq!(cached.processes[1].memory.cache, 1 << 30);
+    assert!(cached.to_string().contains("1.0 GiB cached features"), "{cached}");
+}
+
+#[test]
 fn more_processes_than_partitions_are_refused() {
     let error = plan(PLANTED, 5).unwrap_err();
     assert_eq!(error.exit_code(), 2);

@@ -88,7 +88,12 @@ impl fmt::Display for Plan {
                 let [batches, activations, inference] =
                     [memory.batches, memory.activations, memory.inference].map(bytes);
                 let [parameters, program] = [memory.parameters, memory.program].map(bytes);
-                writeln!(f, "  train     {batches} batches, {activations} activations, {parameters} parameters")?;
+                let (window, cache) = (self.window, memory.cache);
+                let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
+                writeln!(
+                    f,
+                    "  train     {batches} batches ({window} steps under way), {activations} activations, {parameters} parameters{cache}"
+                )?;
                 writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
                 writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
             }

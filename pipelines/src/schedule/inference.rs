@@ -105,6 +105,7 @@ impl Inference {
                     graph: Arc::clone(&setup.graph),
                     rows: Rc::new(rows),
                     degrees,
+                    cache: None,
                     meter: Rc::clone(&setup.meter),
                 })
                 .background("layer", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {

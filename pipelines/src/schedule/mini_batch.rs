@@ -15,6 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gnnflow_operators::fetch::cache::{CacheCounts, RowCache};
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
 use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
@@ -61,6 +62,7 @@ pub(crate) struct MiniBatchTraining {
     parts: std::ops::Range<usize>,
     steps: u32,
     window: u32,
+    cache: Option<Rc<RefCell<RowCache>>>,
 }
 
 /// How batches are made.
@@ -74,6 +76,8 @@ pub(crate) struct Batches {
     pub(crate) params: usize,
     /// Steps under way at most.
     pub(crate) window: usize,
+    /// Features of other workers' nodes.
+    pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
 }
 
 impl MiniBatchTraining {
@@ -83,7 +87,7 @@ impl MiniBatchTraining {
         let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = setup.steps(batches.seeds.batch);
-        let Batches { seeds, choices, degrees, params, window } = batches;
+        let Batches { seeds, choices, degrees, params, window, cache } = batches;
         let seed = seeds.seed;
         worker.dataflow::<u64, _, _>(|scope| {
             let mut stream = scope.input_from(&mut input).seeds(Arc::new(seeds));
@@ -113,6 +117,7 @@ impl MiniBatchTraining {
                     graph: Arc::clone(&setup.graph),
                     rows: Rc::new(move |_| features.clone()),
                     degrees,
+                    cache: cache.clone(),
                     meter: Rc::clone(&setup.meter),
                 })
                 .hold(Rc::clone(&gate))
@@ -132,7 +137,7 @@ impl MiniBatchTraining {
                 .probe_with(&probe);
         });
         let parts = setup.placement.parts_of(setup.worker);
-        Self { input, probe, gate, fault, sums, blocks: [0; 32], parts, steps, window: window as u32 }
+        Self { input, probe, gate, fault, sums, blocks: [0; 32], parts, steps, window: window as u32, cache }
     }
 
     /// Trains epoch `epoch` (from 0) and returns when its last step has been applied everywhere, with seconds.
@@ -158,9 +163,17 @@ impl MiniBatchTraining {
             until(worker, host, &self.fault, &self.probe, oldest)?;
         }
         until(worker, host, &self.fault, &self.probe, tick::at(epoch, self.steps))?;
+        if let Some(cache) = &self.cache {
+            cache.borrow_mut().end_of_epoch();
+        }
         let (sums, hash) = std::mem::take(&mut *self.sums.borrow_mut());
         self.blocks = Sha256::new().chain_update(self.blocks).chain_update(hash.finalize()).finalize().into();
         Ok((sums, start.elapsed().as_secs_f64()))
+    }
+
+    /// What the cache did so far, if there is one.
+    pub(crate) fn cached(&self) -> Option<CacheCounts> {
+        self.cache.as_ref().map(|cache| cache.borrow().counts())
     }
 
     /// The running hash over the digests of all blocks so far: epochs in order, and in each the batches in the order of

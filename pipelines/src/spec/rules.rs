@@ -191,6 +191,9 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
         let message = format!("{epochs} epochs are fewer than `evaluate_every` = {}", train.evaluate_every);
         report.add("train.early_stop", message);
     }
+    if train.cache.is_none() {
+        report.only(&["train.cache_policy"], "nothing is cached: give `cache` its size");
+    }
     let optimizer = &train.optimizer;
     if optimizer.kind == OptimizerKind::Sgd {
         let message = "only \"adam\" and \"adamw\" have it, not \"sgd\"";

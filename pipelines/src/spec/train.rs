@@ -2,6 +2,8 @@
 
 use super::section::{section, words};
 
+use super::values::Bytes;
+
 /// Samplers of this version.
 pub(super) const SAMPLERS: &[&str] = &["uniform"];
 
@@ -46,8 +48,18 @@ section! {
         /// Where the arithmetic is done.
         pub device: Device = Device::Cpu,
         /// Steps that may be under way at once: sampled while an earlier one is computed; and batches of a process that may have their features fetched (at least 2).
-        #[schemars(range(min = 1, max = 64), extend("x-results" = false))]
-        pub window: usize = 2,
+        /// Unset: 2, or as many up to 8 as fit `train.memory`.
+        #[schemars(range(min = 1, max = 64), extend("x-results" = false), extend("examples" = [4]))]
+        pub window: Option<usize> = None,
+        /// What training may take of each process's memory, mapped files not counted; a run that would need more is refused with what fits. Unset: no bound.
+        #[schemars(extend("x-results" = false), extend("examples" = ["8GiB"]))]
+        pub memory: Option<Bytes> = None,
+        /// Room of each process for features of other processes' nodes, so that they need not be fetched again. Unset: none.
+        #[schemars(extend("x-results" = false), extend("examples" = ["512MiB"]))]
+        pub cache: Option<Bytes> = None,
+        /// Which features `cache` keeps. Unset: `degree`.
+        #[schemars(extend("x-results" = false), extend("examples" = ["frequency"]))]
+        pub cache_policy: Option<CachePolicy> = None,
         /// Write a checkpoint every so many epochs, and always after the last. 0: only after the last.
         #[schemars(range(max = 1000000), extend("x-results" = false))]
         pub checkpoint_every: usize = 10,
@@ -135,6 +147,18 @@ words! {
         TensorParallel = "tensor-parallel",
         /// Whichever the plan finds best.
         Auto = "auto",
+    }
+}
+
+words! {
+    /// Which rows a cache keeps.
+    pub enum CachePolicy {
+        /// Those of the foreign nodes with most edges into the process's partitions.
+        Degree = "degree",
+        /// Those that the first epoch asked for most often.
+        Frequency = "frequency",
+        /// The latest, longer if they are used again.
+        Dynamic = "dynamic",
     }
 }
 
