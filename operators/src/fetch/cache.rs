@@ -238,6 +238,9 @@ mod tests {
                 let mut cache = RowCache::new(policy, RowCache::bytes(rows, 8), 8, &local);
                 assert_eq!(cache.capacity(), rows.min(300));
                 for step in 0..2000u32 {
+                    if step == 500 {
+                        cache.end_of_epoch();
+                    }
                     let node = step.wrapping_mul(2_654_435_761) % 300;
                     if local.hosts(node) {
                         continue;
@@ -248,9 +251,6 @@ mod tests {
                         None => cache.insert(node, &row(node), node + 1),
                     }
                     assert!(cache.nodes.len() <= rows && cache.slots.len() == cache.nodes.len());
-                    if step == 500 {
-                        cache.end_of_epoch();
-                    }
                 }
                 let CacheCounts { hits, misses } = cache.counts();
                 assert!(hits + misses > 500 && (rows < 7 || hits > 0), "{policy:?} of {rows}: {hits} hits");
