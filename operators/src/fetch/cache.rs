@@ -231,6 +231,7 @@ mod tests {
     #[test]
     fn what_is_found_is_what_came_and_there_is_never_more_than_room() {
         let graph = random_graph(300, 8);
+        let key = gnnflow_data::rng::Key::new(5, gnnflow_data::rng::Purpose::Shuffle);
         // The second partition is empty.
         let local = local(&graph, &book(300, 3), 3, 2, false);
         for policy in [Policy::Degree, Policy::Frequency, Policy::Dynamic] {
@@ -241,7 +242,7 @@ mod tests {
                     if step == 500 {
                         cache.end_of_epoch();
                     }
-                    let node = step.wrapping_mul(2_654_435_761) % 300;
+                    let node = key.below(u64::from(step), 300) as u32;
                     if local.hosts(node) {
                         continue;
                     }
