@@ -1,0 +1,125 @@
+#!/usr/bin/env python3
+"""A training epoch of 3-layer GraphSAGE, ours and the peers' in turn, with the time of each stage.
+
+    GNNFLOW_PEERS=<folder of the peers' bench_sage.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
+    GNNFLOW_BENCH_GRAPH=<folder of nodes.parquet, edges.parquet and the peers' .npy> \\
+    benches/peers/epoch.py [--rounds 3] [--threads 1,2] [--batches 20] [--backends dgl,graphbolt,…] [--out FILE]
+
+Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, one partition in one process. Ours is the second epoch of
+`gnnflow run`, whole; a peer is the median of its batches times the batches of an epoch, which leaves its data loader's start out.
+The result goes to benches/runs/<date>-epoch-beside-peers.json.
+"""
+import argparse, datetime, json, math, os, pathlib, platform, statistics, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BACKENDS = "dgl,graphbolt,pyg_bipartite"
+STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
+PIPELINE = """
+name = "epoch"
+[graph]
+nodes = "{graph}/nodes.parquet"
+edges = "{graph}/edges.parquet"
+undirected = true
+[partition]
+method = "range"
+parts = 1
+out = "dataset"
+[model]
+kind = "sage"
+layers = 3
+hidden = 256
+[train]
+epochs = 2
+batch = 1000
+fanouts = [15, 10, 5]
+evaluate_every = 0
+optimizer = {{ kind = "adam", lr = 0.003 }}
+"""
+
+
+def need(name):
+    return os.environ.get(name) or sys.exit(f"error: set {name}; see --help")
+
+
+def ours(binary, work, threads):
+    """Seconds of the second epoch, and of the stages of both."""
+    run = work / "run"
+    command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--json", "--set", f"train.threads={threads}"]
+    done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
+    summary = json.loads(done.stdout)
+    seconds = summary["seconds"]
+    return seconds["per_epoch"][1], {stage: seconds[stage] / 2 for stage in STAGES}, max(summary["peak_rss_bytes"])
+
+
+def peer(backend, threads, graph, python, batches):
+    """One run of one peer: its line of JSON, or why there is none."""
+    script = pathlib.Path(need("GNNFLOW_PEERS")) / "bench_sage.py"
+    command = [python, script, "--graph", graph, "--threads", threads, "--backend", backend, "--batches", batches, "--warmup", 3]
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    if rows and "failed" not in rows[-1]:
+        return rows[-1], None
+    return None, str(rows[-1].get("why") or rows[-1]["failed"]).strip().splitlines()[-1] if rows else "it printed nothing"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--backends", default=BACKENDS)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    graph, python = pathlib.Path(need("GNNFLOW_BENCH_GRAPH")).resolve(), os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    seconds, stages, why, peak = {}, {}, {}, {}
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        (work / "p.toml").write_text(PIPELINE.format(graph=graph))
+        subprocess.run([binary, "prepare", work / "p.toml", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        manifest = json.loads((work / "dataset" / "manifest.json").read_text())
+        steps = math.ceil(manifest["splits"]["train"] / 1000)
+        for number in range(options.rounds):
+            for threads in map(int, options.threads.split(",")):
+                contests = [None, *options.backends.split(",")]
+                turn = number % len(contests)
+                for backend in contests[turn:] + contests[:turn]:
+                    key = (threads, backend or "gnnflow")
+                    if backend is None:
+                        epoch, parts, peak[key] = ours(binary, work, threads)
+                        stages.setdefault(key, []).append(parts)
+                    else:
+                        row, reason = peer(backend, threads, graph, python, options.batches)
+                        if row is None:
+                            why[f"{backend} {threads}"] = reason
+                            continue
+                        epoch = row["s_per_epoch_est"]
+                        stages.setdefault(key, []).append(row.get("split_ms", {}))
+                    seconds.setdefault(key, []).append(epoch)
+                    print(f"round {number + 1}, {threads} threads, {key[1]}: {epoch:.1f} s an epoch", file=sys.stderr, flush=True)
+    rows = []
+    for threads in sorted({key[0] for key in seconds}):
+        median = {who: statistics.median(values) for (t, who), values in seconds.items() if t == threads}
+        mine = median.pop("gnnflow")
+        row = {"threads": threads, "gnnflow_seconds": round(mine, 2), "peers_seconds": {who: round(s, 2) for who, s in median.items()}}
+        row["gnnflow_stages"] = {s: round(statistics.median(p[s] for p in stages[threads, "gnnflow"]), 2) for s in STAGES}
+        row["gnnflow_peak_rss_bytes"] = peak[threads, "gnnflow"]
+        row["rounds"] = {who: values for (t, who), values in seconds.items() if t == threads}
+        if median:
+            best = min(median, key=median.get)
+            row |= {"best_peer": best, "ratio_to_best_peer": round(median[best] / mine, 2)}
+        rows.append(row)
+        print(f"{threads} threads: {mine:.1f} s an epoch = {row.get('ratio_to_best_peer', '?')} × as fast as {row.get('best_peer')}; peers {row['peers_seconds']}; stages {row['gnnflow_stages']}")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    date = datetime.date.today().isoformat()
+    result = {
+        "bench": "SAGE epoch beside peers", "date": date, "commit": commit, "steps": steps, "nodes": manifest["nodes"], "edges": manifest["edges"],
+        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "load_after": os.getloadavg()[0], "results": rows, "failures": why,
+    }
+    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-epoch-beside-peers.json")
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
