@@ -78,3 +78,11 @@ fn cached_features_save_bytes_and_change_nothing() {
         assert!(rate > 0.1 && bytes(&with) < bytes(&without), "{policy}");
     }
 }
+
+#[test]
+fn clipped_gradients_and_falling_rates_have_the_same_bits_however_many_work_on_them() {
+    same_bits(
+        "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 4\nbatch = 100\nfanouts = [4, 4]\nclip_norm = 0.05\n\
+         lr_schedule = { kind = 'cosine', warmup = 1, end = 0.1 }\n",
+    );
+}

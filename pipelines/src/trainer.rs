@@ -40,6 +40,7 @@ pub(crate) struct Trainer {
     uses_edges: bool,
     seed: u64,
     hash_blocks: bool,
+    clip_norm: Option<f64>,
     spent: Spent,
     fault: Option<Error>,
 }
@@ -94,6 +95,7 @@ impl Trainer {
             uses_edges: model_spec.uses_edges(),
             seed: train.seed,
             hash_blocks: train.hash_blocks,
+            clip_norm: train.clip_norm,
             spent: Spent::default(),
             fault: None,
         })
@@ -161,10 +163,13 @@ impl Trainer {
             return;
         }
         let start = Instant::now();
-        let Self { pool, model, optimizer, params, .. } = self;
+        let Self { pool, model, optimizer, params, clip_norm, .. } = self;
         let result = pool.install(|| {
             let scale = 1.0 / seeds as f32;
             reduced.sum.iter_mut().for_each(|gradient| *gradient *= scale);
+            if let Some(most) = clip_norm {
+                shorten(&mut reduced.sum, *most);
+            }
             optimizer.step(params, &reduced.sum);
             model.params_mut().set_from(params)
         });
@@ -214,6 +219,11 @@ impl Trainer {
         Ok(())
     }
 
+    /// Changes the learning rate from the next step on.
+    pub(crate) fn set_learning_rate(&mut self, lr: f64) {
+        self.optimizer.set_learning_rate(lr);
+    }
+
     /// What the optimiser needs to go on later.
     pub(crate) fn optimizer_state(&self) -> State {
         self.optimizer.state()
@@ -222,6 +232,15 @@ impl Trainer {
     /// Takes up the optimiser where it was left.
     pub(crate) fn load_optimizer(&mut self, state: State) -> Result<(), Error> {
         Ok(self.optimizer.load_state(state)?)
+    }
+}
+
+/// Scales a gradient to length `most` if it is longer. The length is summed in 64 bits, in order: all workers do the same.
+fn shorten(gradient: &mut [f32], most: f64) {
+    let length = gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
+    if length > most {
+        let scale = (most / length) as f32;
+        gradient.iter_mut().for_each(|g| *g *= scale);
     }
 }
 
@@ -309,4 +328,18 @@ fn digest(batch: &MiniBatch) -> [u8; 32] {
         }
     }
     hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_gradients_are_shortened_and_short_ones_are_not() {
+        let mut gradient = [3.0, 0.0, -4.0];
+        shorten(&mut gradient, 10.0);
+        assert_eq!(gradient, [3.0, 0.0, -4.0]);
+        shorten(&mut gradient, 2.5);
+        assert_eq!(gradient, [1.5, 0.0, -2.0]);
+    }
 }

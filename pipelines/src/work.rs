@@ -181,6 +181,8 @@ impl<'a> Run<'a> {
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            let lr = self.lr(epoch as usize);
+            self.companion.run(move |trainer| trainer.set_learning_rate(lr));
             let (sums, seconds) = self.training.epoch(worker, host, epoch)?;
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             self.spent.add_since(before, after);
@@ -222,6 +224,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// The learning rate of epoch `epoch`, from 0.
+    fn lr(&self, epoch: usize) -> f64 {
+        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
+    }
+
     /// Whether validation has not become better for `early_stop` epochs.
     fn is_stale(&self) -> bool {
         let best = self.progress.best.map_or(0, |(epoch, _)| epoch);
@@ -232,7 +239,7 @@ impl<'a> Run<'a> {
         EpochRecord {
             epoch: self.progress.epochs as usize,
             loss: sums.loss / sums.seeds.max(1) as f64,
-            lr: self.train.optimizer.lr,
+            lr: self.lr(self.progress.epochs as usize - 1),
             steps: sums.steps as usize,
             seconds,
             ..EpochRecord::default()

@@ -26,7 +26,7 @@ pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Aggregator, Model};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use problem::{Problem, Problems};
-pub use train::{CachePolicy, Device, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};
+pub use train::{CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::Error;

@@ -2,7 +2,7 @@
 
 use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};
-use super::train::{OptimizerKind, Schedule};
+use super::train::{LrKind, OptimizerKind, Schedule};
 use super::tree::Node;
 use super::{Parts, Registered, Spec, model, partition, train};
 
@@ -193,6 +193,23 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     }
     if train.cache.is_none() {
         report.only(&["train.cache_policy"], "nothing is cached: give `cache` its size");
+    }
+    let schedule = &train.lr_schedule;
+    let word = schedule.kind.word();
+    for (key, kinds) in [
+        ("every", &[LrKind::Step][..]),
+        ("gamma", &[LrKind::Step, LrKind::Exponential]),
+        ("end", &[LrKind::Cosine, LrKind::Linear]),
+    ] {
+        if !kinds.contains(&schedule.kind) {
+            let having: Vec<String> = kinds.iter().map(|kind| format!("{:?}", kind.word())).collect();
+            let message = format!("only {} has it, not {word:?}", having.join(" or "));
+            report.only(&[&format!("train.lr_schedule.{key}")], &message);
+        }
+    }
+    if schedule.warmup >= train.epochs {
+        let message = format!("{} epochs of warm-up leave nothing of {} epochs", schedule.warmup, train.epochs);
+        report.add("train.lr_schedule.warmup", message);
     }
     let optimizer = &train.optimizer;
     if optimizer.kind == OptimizerKind::Sgd {
