@@ -141,6 +141,41 @@ impl Counters {
         })
     }
 
+    /// Counts again the neighbours of every node in every part, after some nodes have moved: every edge but a loop is a vote of either end for the
+    /// other's part, counted last when parts were those of `before`. Exact counts change only where an end has moved.
+    pub(super) fn recount(
+        &mut self,
+        graph: &dyn GraphStream,
+        pass: &str,
+        before: Option<&[u16]>,
+        now: &[u16],
+    ) -> Result<()> {
+        let (Store::Exact(cells), Some(before)) = (&self.store, before) else {
+            self.clear();
+            let votes = |src: u32, dst: u32| (src != dst).then(|| [now[dst as usize].into(), now[src as usize].into()]);
+            return self.count(graph, pass, votes);
+        };
+        // A bit a node: what nearly all edges need to know lies in the processor's cache.
+        let bits = |(before, now): (&[u16], &[u16])| {
+            before.iter().zip(now).rev().fold(0u64, |bits, (before, now)| bits << 1 | u64::from(before != now))
+        };
+        let moved: Vec<u64> = before.chunks(64).zip(now.chunks(64)).map(bits).collect();
+        let has_moved = |node: u32| moved[node as usize / 64] >> (node % 64) & 1 == 1;
+        let parts = self.parts;
+        graph.accumulate(pass, cells, &|edges| {
+            for &(src, dst) in edges {
+                for (one, other) in [(src, dst), (dst, src)] {
+                    if has_moved(other) && src != dst {
+                        let cells = &cells[one as usize * parts..][..parts];
+                        // Sums of what processes add may wrap around: what counts is where they end.
+                        cells[before[other as usize] as usize].fetch_sub(1, Relaxed);
+                        cells[now[other as usize] as usize].fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        })
+    }
+
     /// The part with most votes of `node` and their number; of several the lowest; none when the node has no votes.
     #[inline]
     pub fn best(&self, node: u32) -> Option<(u32, u32)> {
@@ -253,6 +288,30 @@ mod tests {
                 }
                 at_once.clear();
                 assert!((0..graph.nodes).all(|node| at_once.best(node).is_none()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_counted_again_is_what_is_counted_anew() {
+        for graph in graphs() {
+            let assignment = |fold: u32| -> Vec<u16> {
+                (0..graph.nodes).map(|v| part(v + if v % 5 < fold { 1000 * fold } else { 0 }, 7) as u16).collect()
+            };
+            for memory in [1 << 20, 0] {
+                let mut counters = Counters::new(graph.nodes.into(), 7, memory);
+                let mut before: Option<Vec<u16>> = None;
+                for fold in [0, 1, 1, 4, 2] {
+                    let now = assignment(fold);
+                    counters.recount(&graph.stream(), "", before.as_deref(), &now).unwrap();
+                    let mut anew = Counters::new(graph.nodes.into(), 7, memory);
+                    let votes = |u, v| (u != v).then(|| [now[v as usize].into(), now[u as usize].into()]);
+                    anew.count(&graph.stream(), "", votes).unwrap();
+                    for node in 0..graph.nodes {
+                        (0..7).for_each(|q| assert_eq!(counters.get(node, q), anew.get(node, q), "{}", graph.name));
+                    }
+                    before = Some(now);
+                }
             }
         }
     }

@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_data::{GraphStream, Result};
+use rayon::prelude::*;
 
 use super::Counters;
 use super::balance::Bounds;
@@ -49,17 +50,15 @@ impl Refinement<'_> {
         let begin = || State { done: 0, current: std::mem::take(assignment), best: None };
         let mut state = self.resume(nodes as usize)?.unwrap_or_else(begin);
         let mut counters = Counters::new(nodes, self.goal.parts, self.memory);
+        // What was counted last.
+        let mut counted: Option<Vec<u16>> = None;
         loop {
             let last = state.done == passes;
             let pass = match last {
                 true => "measuring the cut".into(),
                 false => format!("refining, pass {} of at most {passes}", state.done + 1),
             };
-            counters.clear();
-            let parts = &state.current;
-            counters.count(self.graph, &pass, |src, dst| {
-                (src != dst).then(|| [parts[dst as usize].into(), parts[src as usize].into()])
-            })?;
+            counters.recount(self.graph, &pass, counted.as_deref(), &state.current)?;
             let mut loads = self.bounds.loads(&state.current);
             let mut fading = false;
             if counters.is_exact() {
@@ -73,6 +72,9 @@ impl Refinement<'_> {
             }
             if last || fading {
                 break;
+            }
+            if counters.is_exact() {
+                counted = Some(state.current.clone());
             }
             self.bounds.repair(&mut state.current, &mut loads, |node, part| counters.get(node as u32, part as u32));
             let moved = self.moves(&counters, &mut state.current, &mut loads, state.done);
@@ -99,18 +101,18 @@ impl Refinement<'_> {
         pass: u32,
     ) -> usize {
         let key = Key::new(self.goal.seed, Purpose::Partition).fold_str("refine").fold(pass.into());
-        let mut wishes: Vec<(Reverse<u32>, u32)> = Vec::new();
-        for (node, &own) in (0u32..).zip(assignment.iter()) {
+        let wish = |(node, &own): (usize, &u16)| {
+            let node = node as u32;
             if key.draw(node.into()) & 1 == 0 {
-                continue;
+                return None;
             }
-            let Some((best, most)) = counters.best(node) else { continue };
+            let (best, most) = counters.best(node)?;
             let here = counters.get(node, own.into());
-            if best != u32::from(own) && most > here {
-                wishes.push((Reverse(most - here), node));
-            }
-        }
-        wishes.sort_unstable();
+            (best != u32::from(own) && most > here).then(|| (Reverse(most - here), node))
+        };
+        let nodes = assignment.par_iter().enumerate().with_min_len(NODES);
+        let mut wishes: Vec<(Reverse<u32>, u32)> = nodes.filter_map(wish).collect();
+        wishes.par_sort_unstable();
         let mut moved = 0;
         for (_, node) in wishes {
             let own = assignment[node as usize];
@@ -139,12 +141,16 @@ impl Refinement<'_> {
 
 /// Edge ends whose other end is in another part.
 fn cut(counters: &Counters, assignment: &[u16]) -> u64 {
-    let mut cut = 0;
-    for (node, &own) in (0..).zip(assignment) {
-        counters.each(node, |part, count| cut += if part == u32::from(own) { 0 } else { u64::from(count) });
-    }
-    cut
+    let of_node = |(node, &own): (usize, &u16)| {
+        let mut cut = 0;
+        counters.each(node as u32, |part, count| cut += if part == u32::from(own) { 0 } else { u64::from(count) });
+        cut
+    };
+    assignment.par_iter().enumerate().with_min_len(NODES).map(of_node).sum()
 }
+
+/// Nodes that a thread looks at by itself.
+const NODES: usize = 4096;
 
 impl State {
     fn to_bytes(&self) -> Vec<u8> {

@@ -55,8 +55,8 @@ impl Partitioner for Refined {
     }
 
     fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
-        // The assignment, the best one, the wishes of a pass.
-        self.inner.state_bytes(nodes, goal).max(12 * nodes)
+        // The assignment, the best one, the one counted last, the wishes of a pass.
+        self.inner.state_bytes(nodes, goal).max(14 * nodes)
     }
 
     fn memory_decides(&self) -> bool {
