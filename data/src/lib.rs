@@ -5,7 +5,7 @@ pub mod dump;
 pub mod error;
 pub mod export;
 pub mod generate;
-pub mod id_map;
+pub mod ids;
 pub mod import;
 pub mod inspect;
 pub mod partition_book;

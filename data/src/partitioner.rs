@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::id_map::IdMap;
+use crate::ids::NodeIds;
 use crate::partition_book::PartitionBook;
 
 /// Most partitions that a dataset can have.
@@ -129,7 +129,7 @@ pub trait GraphStream {
     fn node_types(&self) -> &[u16];
 
     /// The user's ids of the nodes, for methods that read something else about them.
-    fn id_map(&self) -> &IdMap;
+    fn node_ids(&self) -> &NodeIds;
 
     /// Visits all edges `(source, destination)` in dump order, some thousands at a time, one call after the other.
     ///

@@ -15,7 +15,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
 use crate::error::Result;
-use crate::id_map::IdMap;
+use crate::ids::NodeIds;
 use crate::partitioner::{AddEdges, Assignment, ConsumeKeys, EdgeKey, Goal, GraphStream, Partitioner, VisitEdges};
 use crate::rng::{Key, Purpose};
 use crate::source::{Columns, GraphSource};
@@ -203,7 +203,7 @@ pub struct TestStream {
     /// One a node, or empty.
     pub types: Vec<u16>,
     /// The users' ids: `0, 1, 2, …`.
-    pub ids: IdMap,
+    pub ids: Arc<NodeIds>,
     /// Edges that are handed over at a time.
     pub chunk: usize,
     /// Names of the passes so far.
@@ -220,7 +220,7 @@ impl TestGraph {
             undirected: true,
             splits: vec![0; self.nodes as usize],
             types: Vec::new(),
-            ids: IdMap::dense(self.nodes),
+            ids: Arc::new(NodeIds::dense(self.nodes)),
             chunk: 7,
             passes: RefCell::default(),
             kept: RefCell::default(),
@@ -249,7 +249,7 @@ impl GraphStream for TestStream {
         &self.types
     }
 
-    fn id_map(&self) -> &IdMap {
+    fn node_ids(&self) -> &NodeIds {
         &self.ids
     }
 

@@ -6,7 +6,7 @@ use super::file::DumpFile;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids};
 use crate::error::{Error, Fault, Result, closest};
-use crate::id_map::IdMap;
+use crate::ids::{Finder, NodeIds, UNKNOWN};
 use crate::source::{RETRY, expand};
 
 /// Rows of a chunk at most.
@@ -50,7 +50,7 @@ impl PartTable {
     /// # Errors
     /// A missing or broken file or column; a null, an id that is no node's or that came before, a part out of range, each with its
     /// place; nodes without a row.
-    pub fn read(&self, ids: &IdMap, parts: u32) -> Result<Vec<u16>> {
+    pub fn read(&self, ids: &NodeIds, parts: u32) -> Result<Vec<u16>> {
         let table = Table::open(&self.files()?, Self::ROLE)?;
         values::id_kind(&table, &self.id, "id", None).map_err(|error| own_words(error, "id"))?;
         let int = |found: &_| if values::is_int(found) { Ok(()) } else { Err("integers".to_string()) };
@@ -58,18 +58,21 @@ impl PartTable {
 
         let mut part_of = vec![0; ids.len()];
         let mut seen = vec![0u64; ids.len().div_ceil(64)];
-        let read = |chunk: Chunk| self.rows(&chunk, ids, parts);
+        let finder = ids.finder(&mut |ask| {
+            let names = |chunk: Chunk| Ok((chunk.origin.first_row(), values::ids(&chunk, &self.id)?));
+            table.scan(&[&self.id], CHUNK, names, |(first, names)| ask(first, &names))
+        })?;
+        let read = |chunk: Chunk| self.rows(&chunk, &finder, parts);
         table.scan(&[&self.id, &self.part], CHUNK, read, |rows: Rows| {
-            for (row, (&node, &part)) in rows.nodes.iter().zip(&rows.parts).enumerate() {
-                if node == DROPPED {
-                    continue;
-                }
+            for (row, (&known, &part)) in rows.known.iter().zip(&rows.parts).enumerate() {
+                // The row of a node that a filter of the preparation has dropped does not count.
+                let Some(node) = ids.index_of_row(known) else { continue };
                 let (word, bit) = (&mut seen[node as usize / 64], 1 << (node % 64));
                 if *word & bit != 0 {
                     let place = rows.origin.place(row, &self.id);
                     return Err(Error::Value {
                         place,
-                        value: ids.show(node)?,
+                        value: rows.names.show(row),
                         wanted: "named for the first time".into(),
                     });
                 }
@@ -91,11 +94,11 @@ impl PartTable {
     }
 
     /// Nodes and parts of a chunk.
-    fn rows(&self, chunk: &Chunk, ids: &IdMap, parts: u32) -> Result<Rows> {
+    fn rows(&self, chunk: &Chunk, finder: &Finder<'_>, parts: u32) -> Result<Rows> {
         let origin = chunk.origin.clone();
         let names: Ids = values::ids(chunk, &self.id)?;
-        let nodes = ids.indexes_or(&names, DROPPED);
-        if let Some(row) = (0..nodes.len()).find(|&row| nodes[row] == DROPPED && !ids.has_row(&names, row)) {
+        let known = finder.rows(origin.first_row(), &names)?;
+        if let Some(row) = known.iter().position(|&known| known == UNKNOWN) {
             let (place, value) = (origin.place(row, &self.id), names.show(row));
             return Err(Error::Value { place, value, wanted: "a node's id".into() });
         }
@@ -104,17 +107,16 @@ impl PartTable {
             let wanted = format!("a part in 0..{parts} (partition.parts)");
             return Err(Error::Value { place: origin.place(row, &self.part), value: codes[row].to_string(), wanted });
         }
-        Ok(Rows { origin, nodes, parts: codes.iter().map(|&part| part as u16).collect() })
+        Ok(Rows { origin, names, known, parts: codes.iter().map(|&part| part as u16).collect() })
     }
 }
-
-/// Stands for a node that a filter of the preparation has dropped: its row does not count.
-const DROPPED: u32 = u32::MAX;
 
 /// Some rows.
 struct Rows {
     origin: Origin,
-    nodes: Vec<u32>,
+    names: Ids,
+    /// The nodes' rows in the dump.
+    known: Vec<u32>,
     parts: Vec<u16>,
 }
 
@@ -148,19 +150,19 @@ mod tests {
     use arrow::array::{ArrayRef, Int8Array, Int64Array, StringArray};
     use std::sync::Arc;
 
-    fn map(style: IdStyle, nodes: u32) -> IdMap {
+    fn map(style: IdStyle, nodes: u32, limit: u64, dir: &std::path::Path) -> NodeIds {
         let array = style.ids(0..nodes);
         let ids = match style {
             IdStyle::Text => Ids::Text(arrow::array::AsArray::as_string::<i64>(&array).clone()),
             _ => Ids::Int(arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(&array).values().clone()),
         };
-        let mut map = IdMap::with_capacity(nodes as usize);
-        map.push(&ids).unwrap();
+        let mut map = NodeIds::new(nodes as usize, limit, dir);
+        assert_eq!(map.push(&ids).unwrap().or(map.check().unwrap()), None);
         map
     }
 
     /// Reads a table of these columns.
-    fn read(ids: &IdMap, columns: Vec<(&str, ArrayRef)>) -> Result<Vec<u16>, String> {
+    fn read(ids: &NodeIds, columns: Vec<(&str, ArrayRef)>) -> Result<Vec<u16>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("own.parquet");
         write_parquet(&path, columns, 4);
@@ -178,13 +180,21 @@ mod tests {
                 ("part", Arc::new((0..10).rev().map(|node| node % 3).collect::<Int8Array>())),
             ];
             let parts: Vec<u16> = (0..10).map(|node| node % 3).collect();
-            assert_eq!(read(&map(style, 10), columns), Ok(parts));
+            let dir = tempfile::tempdir().unwrap();
+            for limit in [0, u64::MAX] {
+                assert_eq!(read(&map(style, 10, limit, dir.path()), columns.clone()), Ok(parts.clone()));
+            }
         }
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_place() {
-        let ids = map(IdStyle::Dense, 6);
+        let dir = tempfile::tempdir().unwrap();
+        let ids = map(IdStyle::Dense, 6, u64::MAX, dir.path());
+        // Not in order: a dictionary that may take nothing is on disk.
+        let mut on_disk = NodeIds::new(6, 0, dir.path());
+        assert_eq!(on_disk.push(&Ids::Int(vec![0, 1, 2, 3, 5, 4].into())).unwrap(), None);
+        assert_eq!(on_disk.check().unwrap(), None);
         let ints = |values: &[i64]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
         let some = |values: [Option<i64>; 6]| Arc::new(Int64Array::from(values.to_vec())) as ArrayRef;
         let (all, parts) = (ints(&[0, 1, 2, 3, 4, 5]), ints(&[0, 1, 2, 0, 1, 2]));
@@ -237,7 +247,9 @@ mod tests {
             ),
         ];
         for (id, part, message) in cases {
-            assert_eq!(read(&ids, vec![id, part]), Err(message.into()));
+            for ids in [&ids, &on_disk] {
+                assert_eq!(read(ids, vec![id.clone(), part.clone()]), Err(message.into()));
+            }
         }
     }
 
@@ -246,7 +258,7 @@ mod tests {
         let error = PartTable::default().files().unwrap_err().to_string();
         assert!(error.contains("partition.file"), "{error}");
         let none = PartTable { files: vec!["/no/such.parquet".into()], ..PartTable::default() };
-        let error = none.read(&map(IdStyle::Dense, 1), 1).unwrap_err().to_string();
+        let error = none.read(&NodeIds::dense(1), 1).unwrap_err().to_string();
         assert_eq!(error, "/no/such.parquet: there is no such file or folder (partition.file)");
     }
 }

@@ -10,14 +10,14 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::crew::{Crew, Parcel, To, put, take};
+use super::ends::FindEnds;
 use super::record::Record;
 use super::relabel::Relabel;
-use super::stream::{UNKNOWN, ends};
 use super::types::codes;
 use crate::dataset::TypeInfo;
-use crate::dump::{EdgeChunk, EdgeReader};
+use crate::dump::EdgeChunk;
 use crate::error::{Error, Result};
-use crate::id_map::IdMap;
+use crate::ids::UNKNOWN;
 use crate::partition_book::PartitionBook;
 use crate::source::{GraphSource, SelfLoops};
 
@@ -229,8 +229,7 @@ impl Spool {
 /// What the pass needs to know.
 pub(super) struct EdgePass<'a> {
     pub(super) source: &'a GraphSource,
-    pub(super) edges: &'a EdgeReader,
-    pub(super) ids: &'a IdMap,
+    pub(super) find: FindEnds<'a>,
     pub(super) relabel: &'a Relabel,
     pub(super) record: Record,
     /// Edge types, if there are any.
@@ -288,13 +287,13 @@ impl EdgePass<'_> {
         };
         let owners: Vec<u32> = (0..cuts.len()).map(owner).collect();
         let produce = |unit: usize, send: &mut dyn FnMut(To, Sorted) -> bool| {
-            self.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut |sorted: Sorted| match size {
+            self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut |sorted: Sorted| match size {
                 1 => send(To::One(0), sorted),
                 _ => (0..).zip(self.deal(&sorted, &owners, size)).all(|(to, part)| send(To::One(to), part)),
             })
         };
         let mut unknown = 0;
-        crew.pass(self.edges.units(), &produce, &mut |_, sorted: Sorted| {
+        crew.pass(self.find.edges.units(), &produce, &mut |_, sorted: Sorted| {
             let mut start = 0;
             for (bucket, end) in sorted.ends {
                 spool.append(bucket as usize, &sorted.records[start..end as usize])?;
@@ -328,7 +327,7 @@ impl EdgePass<'_> {
     }
 
     fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<Sorted> {
-        let [src, dst] = ends(chunk, self.edges, self.ids, self.source.unknown_nodes)?;
+        let [src, dst] = self.find.indexes(chunk)?;
         let types = codes(chunk.types.as_ref(), self.types)?;
         let mut counts = vec![0usize; cuts.len()];
         // (destination, source, edge of the chunk), in the order of the dump.
@@ -344,7 +343,7 @@ impl EdgePass<'_> {
                     SelfLoops::Keep | SelfLoops::Add => {}
                     SelfLoops::Drop => continue,
                     SelfLoops::Fail => {
-                        let place = chunk.origin.place(i, self.edges.end_names()[0]);
+                        let place = chunk.origin.place(i, self.find.edges.end_names()[0]);
                         return Err(Error::SelfLoop { place, id: chunk.src.show(i) });
                     }
                 }

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //! nodes ──► ids, splits, label kinds ──► created and dropped nodes (see `clean`)
+//! edges ──► ends looked up, where the dictionary is on disk
 //! edges ──► pairs of indexes on disk ──► partitioner, as many passes as it likes ──► global ids
 //! nodes ──► nodes.arrow, features.arrow of every partition
 //! edges ──► buckets by destination, on disk when memory runs short ──► topology.arrow, one partition after the other
 //! ```
 //!
-//! **Memory**: all of it is bounded by [`PrepareSettings::memory`]: per node 5 bytes, 14.4 more unless ids are `0, 1, 2, …`, the
-//! ids themselves when they are strings; what the partitioner needs; buckets and buffers in the rest. Beyond the budget goes
-//! only a single node whose in-edges do not fit. Never anything per edge.
+//! **Memory**: all of it is bounded by [`PrepareSettings::memory`]: 5 bytes per node, and what the partitioner needs; the dictionary
+//! of ids while it takes no more than a quarter, else it is on disk (see [`crate::ids`]); buckets and buffers in the rest. Beyond
+//! the budget goes only a single node whose in-edges do not fit. Never anything per edge.
 //!
 //! **Determinism**: the bytes depend on dump, settings and seed alone, not on threads or processes; on memory only where a
 //! partitioner says so.
@@ -23,6 +24,7 @@ mod arrange;
 mod buckets;
 mod clean;
 mod crew;
+mod ends;
 mod fingerprint;
 mod folder;
 mod halo;
@@ -129,7 +131,7 @@ pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Esti
         edge_rows: rows,
         edges: most,
         feature_dim: nodes.feature_width(),
-        memory: settings.memory.max(22 * n),
+        memory: settings.memory.max(work::held(n)),
         disk: features + 21 * n + most * (record.stride as u64 - 4),
         scratch: most * record.stride as u64 + 8 * rows,
     })

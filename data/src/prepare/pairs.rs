@@ -10,12 +10,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::crew::{Crew, To};
-use super::stream::known_pairs;
-use crate::dump::EdgeReader;
+use super::ends::{Ends, FindEnds};
 use crate::error::{Error, Result};
-use crate::id_map::IdMap;
+use crate::ids::NodeIds;
 use crate::progress::Progress;
-use crate::source::UnknownNodes;
 
 /// Pairs that are read at a time.
 pub(super) const SLICE: usize = 1 << 15;
@@ -32,6 +30,8 @@ pub(super) struct Pairs {
     path: PathBuf,
     file: File,
     units: Vec<Stretch>,
+    /// The file is that of the edges' ends, all of which are nodes.
+    shared: bool,
 }
 
 impl Pairs {
@@ -40,29 +40,37 @@ impl Pairs {
         scratch.join(format!("{name}-{rank}"))
     }
 
-    /// Reads the dump, and writes its pairs.
+    /// Reads the dump, or the ends of its edges where those have been looked up, and writes the pairs.
     pub(super) fn write<C: Crew>(
         crew: &C,
-        edges: &EdgeReader,
-        ids: &IdMap,
-        unknown: UnknownNodes,
+        find: &FindEnds<'_>,
         (scratch, name): (&Path, &str),
         progress: &dyn Progress,
     ) -> Result<Self> {
+        let edges = find.edges;
         let mut units = Vec::with_capacity(edges.units());
         let mut start = 0;
         for unit in 0..edges.units() {
             units.push(Stretch { start, count: 0 });
             start += edges.unit_rows(unit);
         }
+        if let Some(ends) = find.ends.filter(|ends| ends.unknown_rows() == 0 && !find.ids.has_dropped()) {
+            let (path, file) = ends.open_file()?;
+            units.iter_mut().zip(0..).for_each(|(stretch, unit)| stretch.count = edges.unit_rows(unit));
+            return Ok(Self { path, file, units, shared: true });
+        }
         progress.stage("reading edges", Some(edges.rows()), "edges");
-        let read = |unit: usize, write: &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>| {
-            let mut failed = None;
-            edges.read_pairs(unit, |chunk| known_pairs(&chunk, edges, ids, unknown), &mut |pairs| {
-                failed = write(pairs).err();
-                failed.is_none()
-            })?;
-            failed.map_or(Ok(()), Err)
+        let starts = units.clone();
+        let read = |unit: usize, write: &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>| match find.ends {
+            Some(ends) => known_ends(ends, find.ids, starts[unit].start, edges.unit_rows(unit), write),
+            None => {
+                let mut failed = None;
+                edges.read_pairs(unit, |chunk| find.pairs(&chunk), &mut |pairs| {
+                    failed = write(pairs).err();
+                    failed.is_none()
+                })?;
+                failed.map_or(Ok(()), Err)
+            }
         };
         Self::fill(crew, Self::path(scratch, name, crew.rank()), units, &read, &|unit| {
             progress.advance(edges.unit_rows(unit));
@@ -74,7 +82,7 @@ impl Pairs {
     pub(super) fn keep<C: Crew>(
         &self,
         crew: &C,
-        ids: &IdMap,
+        ids: &NodeIds,
         (scratch, name): (&Path, &str),
         progress: &dyn Progress,
     ) -> Result<Self> {
@@ -122,11 +130,14 @@ impl Pairs {
             Ok(())
         })?;
         units.iter_mut().zip(counts).for_each(|(unit, count)| unit.count = count);
-        Ok(Self { path, file, units })
+        Ok(Self { path, file, units, shared: false })
     }
 
-    /// Removes the file.
+    /// Removes the file, unless others need it.
     pub(super) fn remove(self) -> Result<()> {
+        if self.shared {
+            return Ok(());
+        }
         std::fs::remove_file(&self.path).map_err(Error::io(&self.path, "remove"))
     }
 
@@ -134,12 +145,12 @@ impl Pairs {
     pub(super) fn open((scratch, name): (&Path, &str), rank: usize, units: Vec<Stretch>) -> Result<Self> {
         let path = Self::path(scratch, name, rank);
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
-        Ok(Self { path, file, units })
+        Ok(Self { path, file, units, shared: false })
     }
 
-    /// What [`Pairs::open`] needs to know.
-    pub(super) fn stretches(&self) -> &[Stretch] {
-        &self.units
+    /// What [`Pairs::open`] needs to know; `None` when they have no file of their own.
+    pub(super) fn stretches(&self) -> Option<&[Stretch]> {
+        (!self.shared).then_some(&self.units)
     }
 
     /// Number of units.
@@ -167,6 +178,21 @@ impl Pairs {
         into.extend(words.into_iter().map(|word| (word as u32, (word >> 32) as u32)));
         Ok(())
     }
+}
+
+/// Gives the pairs among `count` edges from row `first` on whose ends are known to `write`.
+fn known_ends(
+    ends: &Ends,
+    ids: &NodeIds,
+    first: u64,
+    count: u64,
+    write: &mut dyn FnMut(Vec<(u32, u32)>) -> Result<()>,
+) -> Result<()> {
+    (0..count).step_by(SLICE).try_for_each(|at| {
+        let rows = ends.rows(first + at, (count - at).min(SLICE as u64) as usize)?;
+        let known = |ends: &[u32]| ids.index_of_row(ends[0]).zip(ids.index_of_row(ends[1]));
+        write(rows.chunks_exact(2).filter_map(known).collect())
+    })
 }
 
 /// Gives the pairs of a unit to its second argument, some at a time.

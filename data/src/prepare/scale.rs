@@ -3,7 +3,7 @@
 use super::crew::{Crew, Parcel, To, put, take};
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};
-use crate::id_map::IdMap;
+use crate::ids::NodeIds;
 use crate::progress::Progress;
 use crate::source::Normalize;
 
@@ -22,7 +22,7 @@ impl Scale {
         crew: &C,
         normalize: Normalize,
         nodes: &NodeReader,
-        ids: &IdMap,
+        ids: &NodeIds,
         progress: &dyn Progress,
     ) -> Result<Self> {
         let width = nodes.feature_width();

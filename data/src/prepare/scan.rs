@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 
 use arrow::array::LargeStringArray;
 
-use super::clean::{Alive, recount};
+use super::clean::{Alive, Created, recount};
 use crate::dataset::{LabelInfo, LabelKind, SplitCounts, TypeInfo, split};
 use crate::dump::{NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
-use crate::id_map::IdMap;
+use crate::ids::{NodeIds, Twice};
 use crate::progress::Progress;
 use crate::rng::{Key, Permutation, Purpose};
 use crate::source::GraphSource;
 
 /// What the first pass finds.
 pub(super) struct Scan {
-    pub(super) ids: IdMap,
+    pub(super) ids: NodeIds,
+    /// The ids that only edges name, where they became nodes.
+    pub(super) created: Option<Created>,
     /// One a node.
     pub(super) splits: Vec<u8>,
     /// While splits are to be drawn: the shares, and their seed. [`split::TRAIN`] then marks those that take part.
@@ -38,12 +40,13 @@ pub(super) enum LabelForm {
 }
 
 impl Scan {
-    /// Takes note of `count` nodes that were added to the ids: of type 0, in no split.
-    pub(super) fn created(&mut self, count: u64) {
+    /// Takes note of nodes that were added to the ids: of type 0, in no split.
+    pub(super) fn add(&mut self, created: Created) {
         self.splits.resize(self.ids.rows(), split::NONE);
-        if let Some(types) = self.types.as_mut().filter(|_| count > 0) {
+        if let Some(types) = self.types.as_mut().filter(|_| created.count() > 0) {
             types.count = types.count.max(1);
         }
+        self.created = Some(created);
     }
 
     /// Leaves out all nodes that are not in `alive`.
@@ -75,10 +78,14 @@ impl Scan {
     }
 }
 
-/// Reads everything about the nodes but their features.
-pub(super) fn scan(nodes: &NodeReader, source: &GraphSource, progress: &dyn Progress) -> Result<Scan> {
+/// Reads everything about the nodes but their features. `ids` is empty, with room for all of them.
+pub(super) fn scan(
+    nodes: &NodeReader,
+    mut ids: NodeIds,
+    source: &GraphSource,
+    progress: &dyn Progress,
+) -> Result<Scan> {
     let n = nodes.rows() as usize;
-    let mut ids = IdMap::with_capacity(n);
     let mut splits = Vec::with_capacity(n);
     let mut labels = LabelScan::default();
     let mut types = TypeScan::default();
@@ -86,13 +93,9 @@ pub(super) fn scan(nodes: &NodeReader, source: &GraphSource, progress: &dyn Prog
     progress.stage("reading node ids", Some(nodes.rows()), "nodes");
     nodes.for_each_without_features(Ok, |chunk| {
         let length = chunk.ids.len();
-        if let Err(twice) = ids.push(&chunk.ids) {
+        if let Some(twice) = ids.push(&chunk.ids)? {
             let i = (u64::from(twice.second) - chunk.first_row) as usize;
-            return Err(Error::DuplicateNode {
-                id: chunk.ids.show(i),
-                first: u64::from(twice.first),
-                second: chunk.origin.place(i, nodes.id_name()),
-            });
+            return Err(duplicate(nodes, twice, chunk.ids.show(i)));
         }
         labels.add(&chunk, nodes)?;
         if let Some(more) = &chunk.types {
@@ -109,10 +112,20 @@ pub(super) fn scan(nodes: &NodeReader, source: &GraphSource, progress: &dyn Prog
         progress.advance(length as u64);
         Ok(())
     })?;
+    if let Some(twice) = ids.check()? {
+        return Err(duplicate(nodes, twice, ids.show(twice.second)?));
+    }
     progress.done();
     let labels = nodes.label_kind().map(|kind| labels.finish(kind, source.num_classes)).transpose()?;
     let draw = source.split_fractions.map(|fractions| (fractions, source.seed));
-    Ok(Scan { ids, splits, draw, labels, types: source.columns.node_type.as_ref().map(|_| types.finish()) })
+    let types = source.columns.node_type.as_ref().map(|_| types.finish());
+    Ok(Scan { ids, created: None, splits, draw, labels, types })
+}
+
+/// The error for two nodes of one id.
+fn duplicate(nodes: &NodeReader, twice: Twice, id: String) -> Error {
+    let second = nodes.place(u64::from(twice.second), nodes.id_name());
+    Error::DuplicateNode { id, first: u64::from(twice.first), second }
 }
 
 /// Deals the nodes marked 1 out to the splits, exactly in the fractions asked for: by their places in a random permutation.

@@ -7,15 +7,14 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use rayon::prelude::*;
 
 use super::crew::{Crew, To, collect};
+use super::ends::FindEnds;
 use super::journal::Journal;
 use super::key_counts::KeyCounts;
 use super::pairs::{Pairs, SLICE, Stretch};
-use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
-use crate::id_map::IdMap;
+use crate::ids::NodeIds;
 use crate::partitioner::{AddEdges, ConsumeKeys, EdgeKey, GraphStream, VisitEdges};
 use crate::progress::Progress;
-use crate::source::UnknownNodes;
 
 /// Name of the pass that writes the pairs, in the journal, and of their file;
 const PAIRS: &str = "pairs";
@@ -27,12 +26,10 @@ const SAMPLES: usize = 1024;
 /// Edges in index space.
 pub(super) struct DumpStream<'a, C> {
     pub(super) crew: &'a C,
-    pub(super) edges: &'a EdgeReader,
-    pub(super) ids: &'a IdMap,
+    pub(super) find: FindEnds<'a>,
     pub(super) splits: &'a [u8],
     pub(super) types: &'a [u16],
     pub(super) undirected: bool,
-    pub(super) unknown: UnknownNodes,
     pub(super) scratch: &'a Path,
     pub(super) journal: &'a Journal,
     pub(super) progress: &'a dyn Progress,
@@ -52,17 +49,19 @@ impl<C: Crew> DumpStream<'_, C> {
             let stretches = self.journal.agreed::<Vec<Stretch>>(name)?;
             stretches.map(|stretches| Pairs::open((self.scratch, name), rank, stretches)).transpose()
         };
-        let kept = if self.ids.has_dropped() { open(KEPT)? } else { None };
+        let kept = if self.find.ids.has_dropped() { open(KEPT)? } else { None };
         let pairs = match (kept, self.written.take()) {
             (Some(kept), _) => kept,
             (None, Some(all)) => self.leave_out(all)?,
             (None, None) => match open(PAIRS)? {
                 Some(all) => self.leave_out(all)?,
                 None => {
-                    let name = if self.ids.has_dropped() { KEPT } else { PAIRS };
+                    let name = if self.find.ids.has_dropped() { KEPT } else { PAIRS };
                     let to = (self.scratch, name);
-                    let all = Pairs::write(self.crew, self.edges, self.ids, self.unknown, to, self.progress)?;
-                    self.journal.finish(name, &all.stretches())?;
+                    let all = Pairs::write(self.crew, &self.find, to, self.progress)?;
+                    if let Some(stretches) = all.stretches() {
+                        self.journal.finish(name, &stretches)?;
+                    }
                     all
                 }
             },
@@ -72,10 +71,10 @@ impl<C: Crew> DumpStream<'_, C> {
 
     /// The pairs of the nodes that were not dropped.
     fn leave_out(&self, all: Pairs) -> Result<Pairs> {
-        if !self.ids.has_dropped() {
+        if !self.find.ids.has_dropped() {
             return Ok(all);
         }
-        let kept = all.keep(self.crew, self.ids, (self.scratch, KEPT), self.progress)?;
+        let kept = all.keep(self.crew, self.find.ids, (self.scratch, KEPT), self.progress)?;
         self.journal.finish(KEPT, &kept.stretches())?;
         // Should anybody be killed before all have noted theirs, all begin with the others again.
         self.crew.broadcast(Vec::new())?;
@@ -85,7 +84,7 @@ impl<C: Crew> DumpStream<'_, C> {
 
     /// Rows of the dump that have no pair, when all nodes are there: they name an unknown node.
     pub(super) fn unknown_rows(&self) -> Result<u64> {
-        Ok(self.edges.rows() - self.pairs()?.len())
+        Ok(self.find.edges.rows() - self.pairs()?.len())
     }
 
     /// Visits the edges of this process in any order, from several threads at once.
@@ -200,13 +199,13 @@ pub(super) type EdgeKeys<'a> = dyn Fn(u32, u32, &mut dyn FnMut(u64)) + Sync + 'a
 
 impl<C: Crew> GraphStream for DumpStream<'_, C> {
     fn num_nodes(&self) -> u64 {
-        self.ids.len() as u64
+        self.find.ids.len() as u64
     }
 
     fn num_edges(&self) -> u64 {
         // Where nodes were dropped, the pairs are there before a partitioner is asked.
-        let left = self.pairs.get().filter(|_| self.ids.has_dropped());
-        left.map_or_else(|| self.edges.rows(), Pairs::len)
+        let left = self.pairs.get().filter(|_| self.find.ids.has_dropped());
+        left.map_or_else(|| self.find.edges.rows(), Pairs::len)
     }
 
     fn undirected(&self) -> bool {
@@ -221,8 +220,8 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
         self.types
     }
 
-    fn id_map(&self) -> &IdMap {
-        self.ids
+    fn node_ids(&self) -> &NodeIds {
+        self.find.ids
     }
 
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()> {
@@ -309,37 +308,4 @@ fn unspool(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(To, Vec<(u64, 
         }
     }
     Ok(())
-}
-
-/// The pairs of a chunk whose ends are known; what happens to the others is the policy's.
-pub(super) fn known_pairs(
-    chunk: &EdgeChunk,
-    edges: &EdgeReader,
-    ids: &IdMap,
-    unknown: UnknownNodes,
-) -> Result<Vec<(u32, u32)>> {
-    let [src, dst] = ends(chunk, edges, ids, unknown)?;
-    Ok(src.into_iter().zip(dst).filter(|&(src, dst)| src != UNKNOWN && dst != UNKNOWN).collect())
-}
-
-/// The index that stands for an end that is no node's.
-pub(super) const UNKNOWN: u32 = u32::MAX;
-
-/// The node indexes of both ends of the edges of a chunk; [`UNKNOWN`] where the policy is to drop such edges, or nodes were dropped.
-pub(super) fn ends(chunk: &EdgeChunk, edges: &EdgeReader, ids: &IdMap, unknown: UnknownNodes) -> Result<[Vec<u32>; 2]> {
-    // Edges are read before nodes are dropped, too: what is unknown besides was found then.
-    if unknown == UnknownNodes::Drop || ids.has_dropped() {
-        return Ok([&chunk.src, &chunk.dst].map(|column| ids.indexes_or(column, UNKNOWN)));
-    }
-    let [src, dst] = [(&chunk.src, 0), (&chunk.dst, 1)].map(|(column, which)| {
-        ids.indexes(column).map_err(|row| {
-            let place = chunk.origin.place(row, edges.end_names()[which]);
-            (row, Error::UnknownNode { place, id: column.show(row) })
-        })
-    });
-    match (src, dst) {
-        (Ok(src), Ok(dst)) => Ok([src, dst]),
-        (Err((at, error)), Err((other, _))) if at <= other => Err(error),
-        (_, Err((_, error))) | (Err((_, error)), _) => Err(error),
-    }
 }

@@ -4,7 +4,6 @@
 //! to. Reading, scaling and converting run in parallel; appending is done in the order of the dump.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::LargeStringArray;
@@ -13,6 +12,7 @@ use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use super::clean::BATCH;
 use super::crew::{Crew, Parcel, To, put, take};
 use super::relabel::Relabel;
 use super::scale::Scale;
@@ -24,9 +24,6 @@ use crate::dataset::{
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
 use crate::source::FeatureDtype;
-
-/// Created nodes that are written at a time.
-const CREATED: u64 = 8192;
 
 /// What the pass needs to know.
 pub(super) struct NodePass<'a> {
@@ -163,17 +160,16 @@ impl NodePass<'_> {
         owner: &(impl Fn(u32) -> Result<usize> + Sync),
         parts: &mut [Option<Part>],
     ) -> Result<()> {
-        let (first, all) = (self.nodes.rows(), self.scan.ids.rows() as u64);
-        let (units, size) = ((all - first).div_ceil(CREATED), crew.size());
+        let Some(created) = &self.scan.created else { return Ok(()) };
+        let (units, size) = ((created.count() as usize).div_ceil(BATCH), crew.size());
         let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
-            let start = first + unit as u64 * CREATED;
-            let ready = self.blank(start as u32..(start + CREATED).min(all) as u32)?;
+            let ready = self.blank(self.nodes.rows() as u32 + (unit * BATCH) as u32, created.batch(unit)?);
             let dealt = self.deal(self.kept(ready), size, owner)?;
             (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready));
             Ok(())
         };
         let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
-        crew.pass(units as usize, &produce, &mut |_, ready: Ready| {
+        crew.pass(units, &produce, &mut |_, ready: Ready| {
             for (i, &node) in ready.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
@@ -184,8 +180,8 @@ impl NodePass<'_> {
     }
 
     /// Nodes of which nothing is known but their ids.
-    fn blank(&self, rows: Range<u32>) -> Result<Ready> {
-        let count = rows.len();
+    fn blank(&self, first_row: u32, ids: Ids) -> Ready {
+        let count = ids.len();
         let label: Vec<u8> = match &self.scan.labels {
             Some((info, _)) => match info.kind {
                 LabelKind::Class => (-1i32).to_le_bytes().to_vec(),
@@ -194,13 +190,13 @@ impl NodePass<'_> {
             },
             None => Vec::new(),
         };
-        Ok(Ready {
-            ids: self.scan.ids.ids_of_rows(rows.clone())?,
-            nodes: rows.collect(),
+        Ready {
+            ids,
+            nodes: (first_row..first_row + count as u32).collect(),
             labels: label.repeat(count),
             types: vec![0; if self.scan.types.is_some() { count } else { 0 }],
             features: vec![0; count * self.nodes.feature_width() * self.dtype.size()],
-        })
+        }
     }
 
     /// Those of the rows that were not dropped, by their indexes.

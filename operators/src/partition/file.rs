@@ -67,7 +67,7 @@ impl Partitioner for File {
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let mut read = || {
-            let parts = self.table.read(graph.id_map(), goal.parts)?;
+            let parts = self.table.read(graph.node_ids(), goal.parts)?;
             Ok(bytemuck::cast_slice(&parts).to_vec())
         };
         let bytes = graph.once("reading parts", &mut read)?;

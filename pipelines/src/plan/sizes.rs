@@ -129,7 +129,7 @@ impl Sizes {
         };
         let parts: Vec<PartSize> = (0..parts).map(one).collect();
         let disk_bytes = 21 * nodes + parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum::<u64>();
-        let prepare_bytes = spec.partition.memory.0.max(22 * nodes);
+        let prepare_bytes = spec.partition.memory.0.max(5 * nodes + nodes / 8);
         Self {
             prepared: false,
             nodes,

@@ -1,86 +1,174 @@
 //! `unknown_nodes = "create"`: ids that only edges name become nodes, after those of the dump, by ascending id.
 //!
-//! One pass over the edges' ends: each reading thread finds the unknown ids of its chunk, every process gets all of them and sorts
-//! them, on disk when they are many. They end in a file, which a preparation that was killed finds again.
+//! One pass over the edges' ends: each reading thread finds the unknown ids of its chunk (where the dictionary is on disk: a
+//! join finds those of a process), every process gets all of them and sorts them, on disk when they are many. They end in a file,
+//! which a preparation that was killed finds again, and from which they are written into the dataset.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter, Write};
-use std::path::Path;
+use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 
 use super::distinct::{Distinct, read_key, write_key};
 use crate::dataset::IdKind;
 use crate::dump::{EdgeChunk, EdgeReader, Ids};
 use crate::error::{Error, Result};
-use crate::id_map::IdMap;
+use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
 use crate::prepare::crew::{Crew, To};
 use crate::prepare::journal::Journal;
 use crate::progress::Progress;
 
 /// Name of the pass in the journal.
 const CREATED: &str = "created";
-/// Ids that enter the map at a time.
-const BATCH: usize = 4096;
+/// Created ids that are read at a time.
+pub(in crate::prepare) const BATCH: usize = 8192;
+/// Bytes of a parcel of ids.
+const PIECE: usize = 128 << 10;
 
-/// Adds the ids that only edges name to `ids`; returns how many there were. Sorts in about `memory` bytes.
+/// What finding them needs.
+pub(in crate::prepare) struct Search<'a, C> {
+    pub(in crate::prepare) crew: &'a C,
+    pub(in crate::prepare) edges: &'a EdgeReader,
+    pub(in crate::prepare) scratch: &'a Path,
+    pub(in crate::prepare) journal: &'a Journal,
+    /// Bytes of memory to sort in, about.
+    pub(in crate::prepare) memory: u64,
+    pub(in crate::prepare) progress: &'a dyn Progress,
+}
+
+/// The ids that only edges named, on disk.
+pub(in crate::prepare) struct Created {
+    path: PathBuf,
+    kind: IdKind,
+    count: u64,
+    /// Where every [`BATCH`] of them begins in the file.
+    starts: Vec<u64>,
+}
+
+/// Adds the ids that only edges name to `ids`, whose dictionary may take `limit(nodes)` bytes of memory then.
 pub(in crate::prepare) fn create<C: Crew>(
-    crew: &C,
-    edges: &EdgeReader,
-    ids: &mut IdMap,
-    scratch: &Path,
-    journal: &Journal,
-    memory: u64,
-    progress: &dyn Progress,
-) -> Result<u64> {
-    let path = scratch.join(format!("created-{}", crew.rank()));
-    let count = match journal.agreed::<u64>(CREATED)? {
+    search: &Search<'_, C>,
+    ids: &mut NodeIds,
+    limit: impl Fn(u64) -> u64,
+) -> Result<Created> {
+    let path = search.scratch.join(format!("created-{}", search.crew.rank()));
+    let count = match search.journal.agreed::<u64>(CREATED)? {
         Some(count) => count,
         None => {
-            let count = find(crew, edges, ids, scratch, &path, memory, progress)?;
-            journal.finish(CREATED, &count)?;
+            let count = search.run(ids, &path)?;
+            search.journal.finish(CREATED, &count)?;
             count
         }
     };
-    let (nodes, limit) = (ids.rows() as u64 + count, u64::from(u32::MAX) - 1);
-    if nodes > limit {
-        return Err(Error::TooLarge { what: "number of nodes, created ones included".into(), found: nodes, limit });
+    let (nodes, most) = (ids.rows() as u64 + count, u64::from(u32::MAX) - 1);
+    if nodes > most {
+        return Err(Error::TooLarge {
+            what: "number of nodes, created ones included".into(),
+            found: nodes,
+            limit: most,
+        });
     }
+    let mut created = Created { path, kind: search.edges.id_kind(), count, starts: Vec::new() };
     if count > 0 {
-        ids.reserve(count as usize);
-        add(ids, edges.id_kind(), &path)?;
+        ids.reserve(count as usize, limit(nodes))?;
+        created.find_batches()?;
+        for batch in 0..created.starts.len() {
+            if ids.push(&created.batch(batch)?)?.is_some() {
+                return Err(created.broken());
+            }
+        }
+        if ids.check()?.is_some() {
+            return Err(created.broken());
+        }
     }
-    Ok(count)
+    Ok(created)
 }
 
-/// Writes the unknown ids to `path`, ascending.
-fn find<C: Crew>(
-    crew: &C,
-    edges: &EdgeReader,
-    ids: &IdMap,
-    scratch: &Path,
-    path: &Path,
-    memory: u64,
-    progress: &dyn Progress,
-) -> Result<u64> {
-    progress.stage("looking for unknown ids", Some(edges.rows()), "edges");
-    let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
-        let map = |chunk: EdgeChunk| Ok((chunk.src.len() as u64, unknown(&chunk, ids)));
-        edges.read_pairs(unit, map, &mut |(rows, keys)| {
-            progress.advance(rows);
-            keys.is_empty() || send(To::All, keys)
-        })
-    };
-    let mut all = Distinct::new(memory, scratch);
-    crew.pass(edges.units(), &produce, &mut |_, keys: Vec<u8>| {
-        let mut rest = &keys[..];
-        while let Some(key) = read_key(&mut rest).map_err(|e| Error::Bug(e.to_string()))? {
-            all.add(&key)?;
+impl<C: Crew> Search<'_, C> {
+    /// Writes the unknown ids to `path`, ascending; returns their number.
+    fn run(&self, ids: &NodeIds, path: &Path) -> Result<u64> {
+        let Self { crew, edges, scratch, progress, .. } = *self;
+        progress.stage("looking for unknown ids", Some(edges.rows()), "edges");
+        let mut all = Distinct::new(self.memory, scratch);
+        match ids.groups() {
+            None => {
+                let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+                    let map = |chunk: EdgeChunk| Ok((chunk.src.len() as u64, unknown(&chunk, ids)?));
+                    edges.read_pairs(unit, map, &mut |(rows, keys)| {
+                        progress.advance(rows);
+                        keys.is_empty() || send(To::All, keys)
+                    })
+                };
+                crew.pass(edges.units(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
+            }
+            Some(groups) => {
+                let own = self.own_unknown(ids, &groups)?;
+                let produce = |_: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| send_keys(&own, scratch, send);
+                crew.pass(crew.size(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
+            }
         }
-        Ok(())
-    })?;
-    progress.done();
-    let mut writer = BufWriter::new(File::create(path).map_err(Error::io(path, "create"))?);
+        progress.done();
+        write_keys(all, File::create(path).map_err(Error::io(path, "create"))?, path)
+    }
+
+    /// The unknown ids of this process's units, in a nameless file: by a join with the dictionary on disk.
+    fn own_unknown(&self, ids: &NodeIds, groups: &Groups) -> Result<File> {
+        let Self { crew, edges, scratch, progress, .. } = *self;
+        let rank = crew.rank();
+        let mut join = ids.join(groups)?;
+        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+            let sort = |chunk: EdgeChunk| {
+                let parcel = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
+                Ok((chunk.src.len() as u64, parcel))
+            };
+            edges.read_pairs(unit, sort, &mut |(rows, parcel)| {
+                progress.advance(rows);
+                send(To::One(rank), parcel)
+            })
+        };
+        crew.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))?;
+        let mut own = Distinct::new(self.memory, scratch);
+        join.unknown(&mut |id| match id {
+            Id::Int(id) => own.add(&sortable(id)),
+            Id::Text(id) => own.add(id),
+        })?;
+        let file = tempfile::tempfile_in(scratch).map_err(Error::io(scratch, "create a temporary file in"))?;
+        let clone = file.try_clone().map_err(Error::io(scratch, "open a temporary file in"))?;
+        write_keys(own, clone, scratch)?;
+        Ok(file)
+    }
+}
+
+/// Sends the keys in a file to all.
+fn send_keys(mut file: &File, scratch: &Path, send: &mut dyn FnMut(To, Vec<u8>) -> bool) -> Result<()> {
+    let fail = || Error::io(scratch, "read a temporary file in");
+    file.seek(SeekFrom::Start(0)).map_err(fail())?;
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let mut piece = Vec::new();
+    while let Some(key) = read_key(&mut reader).map_err(fail())? {
+        write_key(&mut piece, &key).map_err(fail())?;
+        if piece.len() > PIECE && !send(To::All, std::mem::take(&mut piece)) {
+            return Ok(());
+        }
+    }
+    if !piece.is_empty() {
+        send(To::All, piece);
+    }
+    Ok(())
+}
+
+fn add_keys(all: &mut Distinct, keys: &[u8]) -> Result<()> {
+    let mut rest = keys;
+    while let Some(key) = read_key(&mut rest).map_err(|e| Error::Bug(e.to_string()))? {
+        all.add(&key)?;
+    }
+    Ok(())
+}
+
+/// Writes keys to a file, ascending; returns their number.
+fn write_keys(keys: Distinct, file: File, path: &Path) -> Result<u64> {
+    let mut writer = BufWriter::with_capacity(1 << 20, file);
     let mut count = 0;
-    all.finish(|key| {
+    keys.finish(|key| {
         count += 1;
         write_key(&mut writer, key).map_err(Error::io(path, "write"))
     })?;
@@ -89,23 +177,24 @@ fn find<C: Crew>(
 }
 
 /// The unknown ids of a chunk, each once and after its length.
-fn unknown(chunk: &EdgeChunk, ids: &IdMap) -> Vec<u8> {
+fn unknown(chunk: &EdgeChunk, ids: &NodeIds) -> Result<Vec<u8>> {
     let mut keys = Vec::new();
     let write = |key: &[u8], keys: &mut Vec<u8>| {
         keys.extend_from_slice(&(key.len() as u32).to_le_bytes());
         keys.extend_from_slice(key);
     };
+    let (src_rows, dst_rows) = (ids.rows_of(&chunk.src)?, ids.rows_of(&chunk.dst)?);
+    let places = |rows: Vec<u32>| rows.into_iter().enumerate().filter(|(_, row)| *row == UNKNOWN).map(|(i, _)| i);
     match (&chunk.src, &chunk.dst) {
         (Ids::Int(src), Ids::Int(dst)) => {
-            let mut some: Vec<i64> =
-                src.iter().chain(dst.iter()).copied().filter(|&id| ids.index_of_int(id).is_none()).collect();
+            let mut some: Vec<i64> = places(src_rows).map(|i| src[i]).chain(places(dst_rows).map(|i| dst[i])).collect();
             some.sort_unstable();
             some.dedup();
             some.into_iter().for_each(|id| write(&sortable(id), &mut keys));
         }
         (Ids::Text(src), Ids::Text(dst)) => {
-            let all = src.iter().chain(dst.iter()).flatten();
-            let mut some: Vec<&str> = all.filter(|id| ids.index_of_text(id).is_none()).collect();
+            let mut some: Vec<&str> =
+                places(src_rows).map(|i| src.value(i)).chain(places(dst_rows).map(|i| dst.value(i))).collect();
             some.sort_unstable();
             some.dedup();
             some.into_iter().for_each(|id| write(id.as_bytes(), &mut keys));
@@ -113,7 +202,7 @@ fn unknown(chunk: &EdgeChunk, ids: &IdMap) -> Vec<u8> {
         // Both columns were checked to be of one kind.
         _ => {}
     }
-    keys
+    Ok(keys)
 }
 
 /// Bytes whose order is that of the numbers.
@@ -121,36 +210,62 @@ fn sortable(id: i64) -> [u8; 8] {
     (id as u64 ^ 1 << 63).to_be_bytes()
 }
 
-/// Reads the file into the map.
-fn add(ids: &mut IdMap, kind: IdKind, path: &Path) -> Result<()> {
-    let fail = || Error::io(path, "read");
-    let mut reader = BufReader::with_capacity(1 << 20, File::open(path).map_err(Error::io(path, "open"))?);
-    let broken = || Error::Damaged { path: path.to_path_buf(), reason: "not a list of ids".into() };
-    let mut batch: Vec<Vec<u8>> = Vec::with_capacity(BATCH);
-    loop {
-        let key = read_key(&mut reader).map_err(fail())?;
-        let end = key.is_none();
-        batch.extend(key);
-        if batch.len() == BATCH || end {
-            let some = match kind {
-                IdKind::Int => {
-                    let id =
-                        |key: &Vec<u8>| key[..].try_into().ok().map(|key| (u64::from_be_bytes(key) ^ 1 << 63) as i64);
-                    Ids::Int(batch.iter().map(id).collect::<Option<Vec<_>>>().ok_or_else(broken)?.into())
-                }
-                IdKind::Text => {
-                    let id = |key: &Vec<u8>| String::from_utf8(key.clone()).ok().map(Some);
-                    Ids::Text(
-                        batch.iter().map(id).collect::<Option<Vec<_>>>().ok_or_else(broken)?.into_iter().collect(),
-                    )
-                }
-            };
-            ids.push(&some).map_err(|_| broken())?;
-            batch.clear();
+impl Created {
+    /// Number of ids.
+    pub(in crate::prepare) fn count(&self) -> u64 {
+        self.count
+    }
+
+    fn broken(&self) -> Error {
+        Error::Damaged { path: self.path.clone(), reason: "not a list of ids".into() }
+    }
+
+    fn open(&self, at: u64) -> Result<BufReader<File>> {
+        let mut file = File::open(&self.path).map_err(Error::io(&self.path, "open"))?;
+        file.seek(SeekFrom::Start(at)).map_err(Error::io(&self.path, "read"))?;
+        Ok(BufReader::with_capacity(1 << 20, file))
+    }
+
+    /// Finds where the batches begin.
+    fn find_batches(&mut self) -> Result<()> {
+        let mut reader = self.open(0)?;
+        let mut at = 0;
+        for i in 0..self.count {
+            if i % BATCH as u64 == 0 {
+                self.starts.push(at);
+            }
+            let mut length = [0; 4];
+            reader.read_exact(&mut length).map_err(Error::io(&self.path, "read"))?;
+            let length = u32::from_le_bytes(length);
+            reader.seek_relative(i64::from(length)).map_err(Error::io(&self.path, "read"))?;
+            at += 4 + u64::from(length);
         }
-        if end {
-            return Ok(());
+        Ok(())
+    }
+
+    /// The ids `batch * BATCH..`, as many as a batch has.
+    pub(in crate::prepare) fn batch(&self, batch: usize) -> Result<Ids> {
+        let start = *self.starts.get(batch).ok_or_else(|| Error::Bug(format!("no batch {batch} of created ids")))?;
+        let mut reader = self.open(start)?;
+        let mut keys = Vec::with_capacity(BATCH);
+        while keys.len() < BATCH {
+            match read_key(&mut reader).map_err(Error::io(&self.path, "read"))? {
+                Some(key) => keys.push(key),
+                None => break,
+            }
         }
+        let ids = match self.kind {
+            IdKind::Int => {
+                let id = |key: Vec<u8>| key[..].try_into().ok().map(|key| (u64::from_be_bytes(key) ^ 1 << 63) as i64);
+                keys.into_iter().map(id).collect::<Option<Vec<_>>>().map(|ids| Ids::Int(ids.into()))
+            }
+            IdKind::Text => {
+                let id = |key: Vec<u8>| String::from_utf8(key).ok();
+                let ids = keys.into_iter().map(id).collect::<Option<Vec<_>>>();
+                ids.map(|ids| Ids::Text(ids.into_iter().map(Some).collect()))
+            }
+        };
+        ids.ok_or_else(|| self.broken())
     }
 }
 

@@ -3,13 +3,13 @@
 use crate::dataset::LabelInfo;
 use crate::dump::{NodeChunk, NodeReader, RawLabels};
 use crate::error::Result;
-use crate::id_map::IdMap;
+use crate::ids::NodeIds;
 use crate::prepare::scan::{LabelForm, ranks};
 
 /// Counts the labels of the nodes that are left. Classes stay as they are, also those that no node has any more.
 pub(in crate::prepare) fn recount(
     nodes: &NodeReader,
-    ids: &IdMap,
+    ids: &NodeIds,
     info: &mut LabelInfo,
     form: LabelForm,
 ) -> Result<()> {
@@ -18,7 +18,7 @@ pub(in crate::prepare) fn recount(
     nodes.for_each_without_features(Ok, |chunk| add(&chunk, ids, info, form))
 }
 
-fn add(chunk: &NodeChunk, ids: &IdMap, info: &mut LabelInfo, form: LabelForm) -> Result<()> {
+fn add(chunk: &NodeChunk, ids: &NodeIds, info: &mut LabelInfo, form: LabelForm) -> Result<()> {
     let LabelInfo { labelled, counts, names, .. } = info;
     let kept = |row: usize| ids.index_of_row((chunk.first_row + row as u64) as u32).is_some();
     match &chunk.labels {

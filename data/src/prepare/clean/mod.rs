@@ -17,7 +17,7 @@ mod labels;
 mod reverse;
 
 pub(super) use alive::Alive;
-pub(super) use create::create;
+pub(super) use create::{BATCH, Created, Search, create};
 pub(super) use labels::recount;
 pub(super) use reverse::with_reverse;
 
@@ -67,7 +67,7 @@ pub(super) fn filter<C: Crew>(
         cleaning.isolated = cleaning.isolated.or(Some(isolated));
         match (source.isolated, first) {
             (Isolated::Fail, Some(first)) => {
-                return Err(Error::Isolated { id: stream.ids.show(first)?, others: isolated - 1 });
+                return Err(Error::Isolated { id: stream.find.ids.show(first)?, others: isolated - 1 });
             }
             _ => cleaning.isolated_dropped = isolated,
         }

@@ -382,7 +382,7 @@ impl Partitioner for Parity {
         _: &crate::partitioner::Goal,
     ) -> Result<crate::partitioner::Assignment> {
         let (n, mut edges) = (graph.num_nodes() as usize, 0);
-        assert_eq!((graph.id_map().len(), graph.splits().len(), graph.node_types().len()), (n, n, n));
+        assert_eq!((graph.node_ids().len(), graph.splits().len(), graph.node_types().len()), (n, n, n));
         graph.for_each_edges("reading", &mut |some| {
             edges += some.len() as u64;
             assert!(some.iter().all(|&(a, b)| (a as usize) < n && (b as usize) < n));

@@ -5,6 +5,7 @@ mod cleaning;
 mod oracle;
 mod policies;
 mod real;
+mod spilled;
 mod whole_or_not;
 
 use std::path::Path;

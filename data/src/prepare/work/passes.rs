@@ -1,0 +1,273 @@
+//! The passes that read the dump and write the dataset's files.
+
+use std::cell::{Cell, OnceCell};
+use std::path::Path;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use super::budget::Budget;
+use super::{Partitioning, Work};
+use crate::dataset::{EdgeColumns, TypeInfo};
+use crate::dump::Types;
+use crate::error::{Error, Result};
+use crate::partitioner::{Assignment, GraphStream};
+use crate::prepare::buckets::{Bucket, Bucketed, Cuts, EdgePass, Spool};
+use crate::prepare::crew::{Crew, collect};
+use crate::prepare::ends::{Ends, FindEnds};
+use crate::prepare::halo::HaloFeatures;
+use crate::prepare::pairs::Pairs;
+use crate::prepare::quality;
+use crate::prepare::record::Record;
+use crate::prepare::relabel::Relabel;
+use crate::prepare::scale::Scale;
+use crate::prepare::scan::{self, Scan};
+use crate::prepare::stream::DumpStream;
+use crate::prepare::types::edge_types;
+use crate::prepare::write_nodes::{NodeFiles, NodePass};
+use crate::prepare::write_topology::{TopologyFile, TopologyPass};
+use crate::progress::Progress;
+use crate::source::SelfLoops;
+
+/// Names of passes in the journal.
+const ASSIGNMENT: &str = "assignment";
+const NODES: &str = "nodes";
+const TYPES: &str = "types";
+const EDGES: &str = "edges";
+
+impl<C: Crew> Work<'_, C> {
+    /// What finds the nodes of edges.
+    fn find<'b>(&'b self, scan: &'b Scan, ends: Option<&'b Ends>) -> FindEnds<'b> {
+        FindEnds { edges: &self.edges, ids: &scan.ids, ends, policy: self.source.unknown_nodes }
+    }
+
+    /// The edges as partitioners and filters see them; `pairs` when they have been written, before nodes were dropped or none.
+    pub(super) fn stream<'b>(
+        &'b self,
+        scan: &'b Scan,
+        ends: Option<&'b Ends>,
+        types: &'b [u16],
+        pairs: Option<Pairs>,
+    ) -> DumpStream<'b, C> {
+        let (there, written) = if scan.ids.has_dropped() { (None, pairs) } else { (pairs, None) };
+        DumpStream {
+            crew: self.crew,
+            find: self.find(scan, ends),
+            splits: &scan.splits,
+            types,
+            undirected: self.source.both_ways(),
+            scratch: self.scratch,
+            journal: &self.journal,
+            progress: self.progress,
+            pairs: there.map(OnceCell::from).unwrap_or_default(),
+            written: Cell::new(written),
+        }
+    }
+
+    pub(super) fn assign(
+        &self,
+        scan: &Scan,
+        ends: Option<&Ends>,
+        budget: &Budget,
+        pairs: Option<Pairs>,
+    ) -> Result<(Relabel, Partitioning)> {
+        let Self { partitioner, settings, progress, .. } = self;
+        let n = scan.ids.len() as u64;
+        let types = self.node_types(scan)?;
+        let stream = self.stream(scan, ends, &types, pairs);
+        let before: Option<Partitioning> = self.journal.agreed(ASSIGNMENT)?;
+        let kept = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
+        if let (Some(partitioning), Some(bytes)) = (before, kept) {
+            let stored = Assignment::Stored(collect(&bytes));
+            return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning));
+        }
+        let (began, watch) = (Instant::now(), quality::PeakWatch::start());
+        if scan.ids.has_dropped() {
+            stream.pairs()?;
+        }
+        progress.stage("partitioning", None, "");
+        let assignment = partitioner.assign(&stream, &self.goal(budget.partitioner))?;
+        progress.done();
+        let partitioning = Partitioning { seconds: began.elapsed().as_secs_f64(), bytes: watch.grown() };
+        let relabel = Relabel::new(&assignment, n, settings.parts, *partitioner)?;
+        if let Assignment::Stored(parts) = &assignment {
+            stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
+            // Told to all before anybody notes it: a journal without the bytes would be of no use.
+            self.crew.broadcast(Vec::new())?;
+            self.journal.finish(ASSIGNMENT, &partitioning)?;
+        }
+        Ok((relabel, partitioning))
+    }
+
+    /// The nodes' types, where parts are to be balanced by them.
+    fn node_types(&self, scan: &Scan) -> Result<Vec<u16>> {
+        let (Some(info), Some(_)) = (&scan.types, self.settings.balance.types) else { return Ok(Vec::new()) };
+        let mut all = Vec::with_capacity(scan.ids.len());
+        self.nodes.for_each_without_features(Ok, |chunk| {
+            let codes = match chunk.types {
+                Some(Types::Code(codes)) => codes,
+                Some(Types::Name(names)) => {
+                    scan::ranks(&names, &info.names)?.into_iter().map(|rank| rank as u16).collect()
+                }
+                None => Vec::new(),
+            };
+            let rows = (chunk.first_row as u32..).zip(codes);
+            all.extend(rows.filter(|(row, _)| scan.ids.index_of_row(*row).is_some()).map(|(_, code)| code));
+            Ok(())
+        })?;
+        // Created nodes come last, and are of the first type.
+        all.resize(scan.ids.len(), 0);
+        Ok(all)
+    }
+
+    pub(super) fn write_nodes(
+        &self,
+        scan: &Scan,
+        relabel: &Relabel,
+        budget: &Budget,
+    ) -> Result<Vec<(usize, NodeFiles)>> {
+        let Self { source, progress, nodes, .. } = self;
+        if let Some(files) = self.journal.agreed(NODES)? {
+            return Ok(files);
+        }
+        let scale = Scale::new(self.crew, source.normalize_features, nodes, &scan.ids, *progress)?;
+        progress.stage("writing nodes", Some(nodes.rows()), "nodes");
+        let pass = NodePass {
+            nodes,
+            scan,
+            relabel,
+            scale: &scale,
+            dtype: source.feature_dtype,
+            dir: self.dir,
+            memory: budget.buffers,
+        };
+        let files = pass.run(self.crew, |rows| progress.advance(rows))?;
+        progress.done();
+        self.journal.finish(NODES, &files)?;
+        Ok(files)
+    }
+
+    /// The edges' types as the dump has them.
+    pub(super) fn edge_types(&self) -> Result<Option<TypeInfo>> {
+        if self.source.columns.edge_type.is_none() {
+            return Ok(None);
+        }
+        let types = match self.journal.agreed(TYPES)? {
+            Some(types) => types,
+            None => {
+                let types = edge_types(self.crew, &self.edges, self.progress)?;
+                self.journal.finish(TYPES, &types)?;
+                types
+            }
+        };
+        Ok(Some(types))
+    }
+
+    pub(super) fn read_edges(
+        &self,
+        (scan, ends): (&Scan, Option<&Ends>),
+        relabel: &Relabel,
+        (types, reverse): (Option<&TypeInfo>, Option<u16>),
+        budget: &Budget,
+    ) -> Result<Bucketed> {
+        let Self { source, edges, progress, .. } = self;
+        if let Some((left, unknown)) = self.journal.agreed::<(Vec<(u32, u32, u64)>, u64)>(EDGES)? {
+            let buckets = left.into_iter().map(|bucket| Bucket::left(bucket, self.scratch)).collect();
+            return Ok(Bucketed { buckets, unknown });
+        }
+        let record = Record::new(source, edges.feature_width());
+        let bytes = edges.rows() * (1 + u64::from(source.both_ways())) * record.stride as u64;
+        // Enough that none is too large, and that every thread has some.
+        let for_threads = (bytes >> 20).min(8 * rayon::current_num_threads() as u64);
+        let wanted = (2 * bytes).div_ceil(budget.bucket()).max(for_threads).max(1);
+        let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
+        progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
+        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, reverse };
+        let bucketed = pass.run(self.crew, spool, |rows| progress.advance(rows))?;
+        progress.done();
+        let left: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
+        if let Some(left) = left {
+            self.journal.finish(EDGES, &(left, bucketed.unknown))?;
+        }
+        Ok(bucketed)
+    }
+
+    /// The topologies of this process's partitions, one after the other.
+    pub(super) fn write_edges(
+        &self,
+        relabel: &Relabel,
+        buckets: Vec<Bucket>,
+        columns: &EdgeColumns,
+        files: &[NodeFiles],
+        budget: &Budget,
+    ) -> Result<Vec<TopologyFile>> {
+        let Self { source, edges, progress, .. } = self;
+        let record = Record::new(source, edges.feature_width());
+        let records = buckets.iter().map(Bucket::bytes).sum::<u64>() / record.stride as u64;
+        let mut pass = TopologyPass {
+            dir: self.dir,
+            scratch: self.scratch,
+            record,
+            duplicates: source.duplicates,
+            add_loops: source.self_loops == SelfLoops::Add,
+            loop_type: columns.edge_type.as_ref().map_or(0, |types| types.count.saturating_sub(1) as u16),
+            columns,
+            target: budget.bucket(),
+            book: &relabel.book,
+            halo_features: (self.settings.halo_features && self.nodes.feature_width() > 0).then(|| HaloFeatures {
+                files,
+                width: self.nodes.feature_width(),
+                dtype: source.feature_dtype,
+            }),
+            halo: std::iter::repeat_with(|| AtomicU64::new(0)).take(relabel.book.nodes() as usize / 64 + 1).collect(),
+        };
+        progress.stage("writing edges", Some(records), "edges");
+        let mut buckets = buckets.into_iter().peekable();
+        let mut files = Vec::new();
+        for part in 0..relabel.book.parts() {
+            let core = relabel.book.range(part);
+            let mut own = Vec::new();
+            while let Some(bucket) = buckets.next_if(|bucket| u64::from(bucket.range.end) <= core.end) {
+                own.push(bucket);
+            }
+            if !self.crew.owns(part) {
+                continue;
+            }
+            let name = format!("topology-{part}");
+            let spilled = own.iter().any(|bucket| bucket.file().is_some());
+            let rows = own.iter().map(Bucket::bytes).sum::<u64>() / record.stride as u64;
+            let file = match self.journal.own(&name)? {
+                Some(file) => {
+                    progress.advance(rows);
+                    file
+                }
+                None => {
+                    let file = pass.run(part, core.clone(), own, |rows| progress.advance(rows))?;
+                    self.journal.finish(&name, &file)?;
+                    file
+                }
+            };
+            if spilled {
+                remove_buckets(self.scratch, &core)?;
+            }
+            files.push(file);
+        }
+        progress.done();
+        Ok(files)
+    }
+}
+
+/// Removes the buckets of the destinations `core`, and the pieces that they were split into.
+fn remove_buckets(scratch: &Path, core: &std::ops::Range<u64>) -> Result<()> {
+    for entry in std::fs::read_dir(scratch).map_err(Error::io(scratch, "list"))? {
+        let entry = entry.map_err(Error::io(scratch, "list"))?;
+        let name = entry.file_name();
+        let range = name.to_str().and_then(|name| name.strip_prefix("edges-")?.split_once('-'));
+        let Some((start, end)) = range.and_then(|(a, b)| Some((a.parse::<u64>().ok()?, b.parse::<u64>().ok()?))) else {
+            continue;
+        };
+        if core.start <= start && end <= core.end {
+            std::fs::remove_file(entry.path()).map_err(Error::io(entry.path(), "remove"))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What the passes have made → the dataset in its place.
+
+use std::time::Instant;
+
+use super::{Made, Work};
+use crate::dataset::{Cleaning, EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
+use crate::error::{Error, Result};
+use crate::prepare::arrange::Twice;
+use crate::prepare::crew::Crew;
+use crate::prepare::fingerprint::Fingerprint;
+use crate::prepare::folder::{self, Growing};
+use crate::prepare::quality::Quality;
+use crate::prepare::relabel::Relabel;
+use crate::prepare::scan::Scan;
+use crate::prepare::write_nodes::NodeFiles;
+use crate::prepare::write_topology::TopologyFile;
+use crate::source::Duplicates;
+
+/// Edges and nodes that are in the dataset against the dump, or the other way round.
+pub(super) struct Unknown {
+    pub(super) dropped: u64,
+    pub(super) cleaning: Cleaning,
+}
+
+impl<C: Crew> Work<'_, C> {
+    /// The error for the first duplicate.
+    pub(super) fn duplicate(&self, twice: Twice, scan: &Scan, relabel: &Relabel) -> Result<Error> {
+        let (second, first, dst, src) = twice;
+        let id = |global| relabel.index(global).map_or(Ok("?".into()), |index| scan.ids.show(index));
+        let first = self.edges.place(first);
+        Ok(Error::DuplicateEdge {
+            place: self.edges.place(second),
+            first: format!("{} row {}", first.path.display(), first.row),
+            src: id(src)?,
+            dst: id(dst)?,
+        })
+    }
+
+    pub(super) fn manifest(
+        &self,
+        wanted: Fingerprint,
+        scan: &Scan,
+        relabel: &Relabel,
+        edge_columns: EdgeColumns,
+        all: &[(usize, NodeFiles, TopologyFile)],
+        unknown: Unknown,
+    ) -> Manifest {
+        let book = &relabel.book;
+        let partition = |(part, nodes, topology): &(usize, NodeFiles, TopologyFile)| {
+            let range = book.range(*part);
+            PartitionInfo {
+                nodes: range.end - range.start,
+                edges: topology.edges,
+                train: nodes.train,
+                topology: topology.file,
+                halo: Some(topology.halo_file),
+                halo_nodes: topology.halo.iter().sum(),
+                node_columns: nodes.nodes,
+                features: nodes.features,
+            }
+        };
+        let sum = |what: fn(&TopologyFile) -> u64| all.iter().map(|(.., topology)| what(topology)).sum::<u64>();
+        Manifest {
+            format: FORMAT.into(),
+            schema: SCHEMA_VERSION,
+            fingerprint: wanted.digest,
+            settings: wanted.settings,
+            inputs: wanted.inputs,
+            nodes: book.nodes(),
+            edges: sum(|part| part.edges),
+            edge_rows: self.edges.rows(),
+            duplicates_dropped: if self.source.duplicates == Duplicates::Drop { sum(|part| part.dropped) } else { 0 },
+            unknown_dropped: unknown.dropped,
+            cleaning: unknown.cleaning,
+            self_loops: sum(|part| part.loops),
+            undirected: self.source.undirected,
+            offsets: book.offsets().to_vec(),
+            method: self.partitioner.name().to_string(),
+            ids: self.nodes.id_kind(),
+            halo_features: self.settings.halo_features && self.nodes.feature_width() > 0,
+            features: FeatureInfo {
+                dim: self.nodes.feature_width(),
+                dtype: self.source.feature_dtype,
+                normalize: self.source.normalize_features,
+            },
+            labels: scan.labels.as_ref().map(|(info, _)| info.clone()),
+            splits: scan.splits_counted(),
+            node_types: scan.types.clone(),
+            edge_columns,
+            partitions: all.iter().map(partition).collect(),
+            updates: Vec::new(),
+        }
+    }
+
+    /// Writes report and manifest, and moves the dataset into place.
+    pub(super) fn publish(&self, growing: Growing, made: &Made, began: Instant) -> Result<()> {
+        std::fs::remove_dir_all(self.scratch).map_err(Error::io(self.scratch, "remove"))?;
+        let quality = Quality {
+            seconds: began.elapsed().as_secs_f64(),
+            partition_seconds: made.partitioning.seconds,
+            partition_bytes: made.partitioning.bytes,
+            peak_rss_bytes: made.peak_rss,
+            processes: self.crew.size(),
+            passes: self.progress.records(),
+            ..Quality::of(&made.manifest, &made.topologies)
+        };
+        let json = |value: serde_json::Result<String>| value.map_err(|e| Error::Bug(e.to_string()));
+        let report = json(serde_json::to_string_pretty(&quality))?;
+        folder::write_file(&growing.path().join(Quality::FILE), report.as_bytes())?;
+        // The manifest last: a folder without it is no dataset.
+        let text = json(serde_json::to_string_pretty(&made.manifest))?;
+        folder::write_file(&growing.path().join(Manifest::FILE), text.as_bytes())?;
+        growing.publish()
+    }
+}
