@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use super::crew::{Crew, Parcel, To, put, take};
 use super::ends::FindEnds;
+use super::pairs::{Pairs, SLICE};
 use super::record::Record;
 use super::relabel::Relabel;
 use super::types::codes;
@@ -236,7 +237,14 @@ pub(super) struct EdgePass<'a> {
     pub(super) types: Option<&'a TypeInfo>,
     /// What the type of an edge's reverse has more than the edge's, when reverses have types of their own.
     pub(super) reverse: Option<u16>,
+    /// The ends of all edges, where they have been written: edges that are nothing else need not be read from the dump again.
+    pub(super) pairs: Option<&'a Pairs>,
 }
+
+/// Slices of pairs that one process reads at a time.
+const SLICES: usize = 4;
+/// Pairs that several processes send each other at a time: 128 KB when they count both ways.
+const PARCEL: usize = 8 << 10;
 
 /// Marks the reverse of an edge of a chunk, of which there are fewer.
 const REVERSE: u32 = 1 << 31;
@@ -286,14 +294,43 @@ impl EdgePass<'_> {
             self.relabel.book.owner(start).map_or(0, |part| part as u32 % size)
         };
         let owners: Vec<u32> = (0..cuts.len()).map(owner).collect();
+        // An error for a self-loop names its place in the dump.
+        let bare = self.record.is_plain() && self.source.self_loops != SelfLoops::Fail;
+        let pairs = self.pairs.filter(|_| bare);
+        let slices = |unit: usize| pairs.map_or_else(Vec::new, |pairs| pairs.slices(unit).collect());
+        // One process deals its threads small units; several deal each other row groups.
+        let work: Vec<Vec<(u64, usize)>> = match pairs {
+            Some(pairs) if size == 1 => {
+                let all: Vec<_> = (0..pairs.units()).flat_map(slices).collect();
+                all.chunks(SLICES).map(<[_]>::to_vec).collect()
+            }
+            Some(pairs) => (0..pairs.units()).map(slices).collect(),
+            None => vec![Vec::new(); self.find.edges.units()],
+        };
+        let parcel = if size == 1 { SLICE } else { PARCEL };
         let produce = |unit: usize, send: &mut dyn FnMut(To, Sorted) -> bool| {
-            self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut |sorted: Sorted| match size {
+            let mut deal = |sorted: Sorted| match size {
                 1 => send(To::One(0), sorted),
                 _ => (0..).zip(self.deal(&sorted, &owners, size)).all(|(to, part)| send(To::One(to), part)),
-            })
+            };
+            let Some(pairs) = pairs else {
+                return self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut deal);
+            };
+            let mut some = Vec::new();
+            for &slice in &work[unit] {
+                pairs.read(slice, &mut some)?;
+                if !some.chunks(parcel).all(|some| deal(self.sort_pairs(some, &cuts))) {
+                    break;
+                }
+            }
+            Ok(())
         };
-        let mut unknown = 0;
-        crew.pass(self.find.edges.units(), &produce, &mut |_, sorted: Sorted| {
+        // Rows without a pair name an unknown node: the first process has heard of them all.
+        let mut unknown = match pairs {
+            Some(pairs) if crew.rank() == 0 => self.find.edges.rows() - pairs.len(),
+            _ => 0,
+        };
+        crew.pass(work.len(), &produce, &mut |_, sorted: Sorted| {
             let mut start = 0;
             for (bucket, end) in sorted.ends {
                 spool.append(bucket as usize, &sorted.records[start..end as usize])?;
@@ -329,7 +366,6 @@ impl EdgePass<'_> {
     fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<Sorted> {
         let [src, dst] = self.find.indexes(chunk)?;
         let types = codes(chunk.types.as_ref(), self.types)?;
-        let mut counts = vec![0usize; cuts.len()];
         // (destination, source, edge of the chunk), in the order of the dump.
         let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(src.len() << u8::from(self.source.both_ways()));
         let mut dropped = 0;
@@ -357,6 +393,34 @@ impl EdgePass<'_> {
                 all.push((from, to, i as u32 | REVERSE));
             }
         }
+        let (ends, records) = self.place(&all, cuts, |record, i| {
+            let (edge, reversed) = ((i & !REVERSE) as usize, i & REVERSE != 0);
+            let more = self.reverse.filter(|_| reversed).unwrap_or(0);
+            self.record.fill(record, chunk, types.get(edge).copied().unwrap_or(0) + more, edge);
+        });
+        Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
+    }
+
+    /// As [`EdgePass::sort`], of edges that are nothing but their ends.
+    fn sort_pairs(&self, pairs: &[(u32, u32)], cuts: &Cuts) -> Sorted {
+        let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(pairs.len() << u8::from(self.source.undirected));
+        for &(src, dst) in pairs {
+            if src == dst && self.source.self_loops == SelfLoops::Drop {
+                continue;
+            }
+            let (from, to) = (self.relabel.global(src), self.relabel.global(dst));
+            all.push((to, from, 0));
+            if self.source.undirected && src != dst {
+                all.push((from, to, 0));
+            }
+        }
+        let (ends, records) = self.place(&all, cuts, |_, _| {});
+        Sorted { rows: pairs.len() as u64, dropped: 0, ends, records }
+    }
+
+    /// Records of edges `(destination, source, edge of the chunk)` by bucket, in order; `fill` writes what else they carry.
+    fn place(&self, all: &[(u32, u32, u32)], cuts: &Cuts, fill: impl Fn(&mut [u8], u32)) -> (Vec<(u32, u32)>, Vec<u8>) {
+        let mut counts = vec![0usize; cuts.len()];
         let buckets: Vec<u32> = all.iter().map(|&(dst, ..)| cuts.bucket(dst) as u32).collect();
         buckets.iter().for_each(|&bucket| counts[bucket as usize] += 1);
         let stride = self.record.stride;
@@ -374,13 +438,11 @@ impl EdgePass<'_> {
             let record = &mut records[*at..*at + stride];
             record[..8].copy_from_slice(&(u64::from(dst) << 32 | u64::from(src)).to_le_bytes());
             if !self.record.is_plain() {
-                let (edge, reversed) = ((i & !REVERSE) as usize, i & REVERSE != 0);
-                let more = self.reverse.filter(|_| reversed).unwrap_or(0);
-                self.record.fill(record, chunk, types.get(edge).copied().unwrap_or(0) + more, edge);
+                fill(record, i);
             }
             *at += stride;
         }
-        Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
+        (ends, records)
     }
 }
 

@@ -173,7 +173,7 @@ impl<C: Crew> Work<'_, C> {
         cleaning.counts.nodes_created = created;
         let goal = self.goal(self.settings.memory);
         let budget = self.budget(&scan, self.partitioner.state_bytes(scan.ids.len() as u64, &goal))?;
-        let (relabel, partitioning) = self.assign(&scan, ends, &budget, pairs)?;
+        let (relabel, partitioning, pairs) = self.assign(&scan, ends, &budget, pairs)?;
         let node_files = self.write_nodes(&scan, &relabel, &budget)?;
         let types = self.edge_types()?;
         let add = self.source.self_loops == SelfLoops::Add;
@@ -188,7 +188,7 @@ impl<C: Crew> Work<'_, C> {
             features: self.edges.feature_width(),
         };
         let Bucketed { buckets, unknown } =
-            self.read_edges((&scan, ends), &relabel, (types.as_ref(), reverse), &budget)?;
+            self.read_edges((&scan, ends, pairs.as_ref()), &relabel, (types.as_ref(), reverse), &budget)?;
         let mut all_files: Vec<(usize, NodeFiles)> = gathered(self.crew, &node_files)?.into_iter().flatten().collect();
         all_files.sort_by_key(|(part, _)| *part);
         let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();

@@ -69,7 +69,7 @@ impl<C: Crew> Work<'_, C> {
         ends: Option<&Ends>,
         budget: &Budget,
         pairs: Option<Pairs>,
-    ) -> Result<(Relabel, Partitioning)> {
+    ) -> Result<(Relabel, Partitioning, Option<Pairs>)> {
         let Self { partitioner, settings, progress, .. } = self;
         let n = scan.ids.len() as u64;
         let types = self.node_types(scan)?;
@@ -78,7 +78,7 @@ impl<C: Crew> Work<'_, C> {
         let kept = if before.is_some() { stream.kept(ASSIGNMENT)? } else { None };
         if let (Some(partitioning), Some(bytes)) = (before, kept) {
             let stored = Assignment::Stored(collect(&bytes));
-            return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning));
+            return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning, None));
         }
         let (began, watch) = (Instant::now(), quality::PeakWatch::start());
         if scan.ids.has_dropped() {
@@ -95,7 +95,7 @@ impl<C: Crew> Work<'_, C> {
             self.crew.broadcast(Vec::new())?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
         }
-        Ok((relabel, partitioning))
+        Ok((relabel, partitioning, stream.pairs.into_inner()))
     }
 
     /// The nodes' types, where parts are to be balanced by them.
@@ -164,7 +164,7 @@ impl<C: Crew> Work<'_, C> {
 
     pub(super) fn read_edges(
         &self,
-        (scan, ends): (&Scan, Option<&Ends>),
+        (scan, ends, pairs): (&Scan, Option<&Ends>, Option<&Pairs>),
         relabel: &Relabel,
         (types, reverse): (Option<&TypeInfo>, Option<u16>),
         budget: &Budget,
@@ -181,7 +181,7 @@ impl<C: Crew> Work<'_, C> {
         let wanted = (2 * bytes).div_ceil(budget.bucket()).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
         progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
-        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, reverse };
+        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, reverse, pairs };
         let bucketed = pass.run(self.crew, spool, |rows| progress.advance(rows))?;
         progress.done();
         let left: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
