@@ -113,7 +113,8 @@ impl Budget {
         let clusters = metis / kway::bytes(1, ENTRIES_PER_CLUSTER, constraints);
         Self {
             resident,
-            direct: resident && kway::bytes(nodes, ends, constraints) <= goal.memory / 3,
+            // The graph itself takes a seventeenth of that; the rest is for arrays over nodes.
+            direct: resident && kway::bytes(nodes, ends, constraints) <= goal.memory / 2,
             clusters: clusters.max(4 * u64::from(goal.parts)).min(nodes.max(1)) as usize,
             edges: (metis / 2 / kway::BYTES_PER_ENTRY).min(i32::MAX as u64 / 2).max(1) as usize,
             cluster_nodes: (nodes / 1024.max(16 * u64::from(goal.parts))).max(1) as u32,
