@@ -2,7 +2,7 @@
 //!
 //!     cargo run --release --example own_parts -- run pipeline.toml
 //!
-//! where the file says `partition.method = "stripes"`, `train.sampler = "nearest"` and `model.kind = "gin"`.
+//! where the file says `partition.method = "stripes"`, `train.sampler = "nearest"` and `model.kind = "graphconv"`.
 
 use candle_core::{Tensor, Var};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
@@ -39,26 +39,27 @@ impl Sampler for Nearest {
     }
 }
 
-/// The graph isomorphism layer: a linear map of (1 + ε)·h + Σ neighbours, ε being learnt.
-struct Gin {
+/// The higher-order layer of Morris and others (2019): W₁·h + W₂·Σ neighbours + b.
+struct GraphConv {
     dims: (usize, usize),
-    weight: Var,
+    own: Var,
+    neighbor: Var,
     bias: Var,
-    epsilon: Var,
 }
 
-impl Gin {
+impl GraphConv {
     fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
-        Ok(Gin {
-            dims: (spec.in_dim, spec.out_dim),
-            weight: params.add("weight", &[spec.out_dim, spec.in_dim], Initial::XavierUniform { gain: 1.0 })?,
-            bias: params.add("bias", &[spec.out_dim], Initial::Zeros)?,
-            epsilon: params.add("epsilon", &[1], Initial::Zeros)?,
+        let (dims, xavier) = ((spec.in_dim, spec.out_dim), Initial::XavierUniform { gain: 1.0 });
+        Ok(GraphConv {
+            dims,
+            own: params.add("own.weight", &[dims.1, dims.0], xavier)?,
+            neighbor: params.add("neighbor.weight", &[dims.1, dims.0], xavier)?,
+            bias: params.add("bias", &[dims.1], Initial::Zeros)?,
         })
     }
 }
 
-impl Layer for Gin {
+impl Layer for GraphConv {
     fn in_dim(&self) -> usize {
         self.dims.0
     }
@@ -69,12 +70,12 @@ impl Layer for Gin {
         Ok(ops::segment_sum(pass.block, sent)?)
     }
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-        let own = h_dst.broadcast_mul(&(self.epsilon.as_tensor() + 1.0)?)?;
-        Ok(ops::linear(&(own + aggregated)?, &self.weight, Some(&self.bias))?)
+        let own = ops::linear(h_dst, &self.own, Some(&self.bias))?;
+        Ok(ops::linear(aggregated, &self.neighbor, Some(&own))?)
     }
 }
 
 fn main() -> std::process::ExitCode {
     let app = gnnflow::App::new().partitioner(Stripes).sampler(Nearest);
-    app.layer("gin", |spec, params| Ok(Box::new(Gin::new(spec, params)?))).main()
+    app.layer("graphconv", |spec, params| Ok(Box::new(GraphConv::new(spec, params)?))).main()
 }

@@ -234,4 +234,7 @@ fn graphs_that_nothing_can_be_learnt_from() {
     untrainable(&graph(with(good_nodes(), "label", Some(unlabelled)), good_edges()), &["node 11", "train", "label"]);
     untrainable(&graph(with(good_nodes(), "features", None), good_edges()), &["features"]);
     untrainable(&graph(with(good_nodes(), "label", None), good_edges()), &["labels"]);
+    let place = graph(good_nodes(), good_edges());
+    place.write("p.toml", format!("{GRAPH}[model]\nkind = 'rgcn'\nhidden = 4\n[train]\nepochs = 1\n"));
+    place.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], 3, &["rgcn", "graph.columns.edge_type"]);
 }

@@ -86,3 +86,18 @@ fn clipped_gradients_and_falling_rates_have_the_same_bits_however_many_work_on_t
          lr_schedule = { kind = 'cosine', warmup = 1, end = 0.1 }\n",
     );
 }
+
+#[test]
+fn running_statistics_residuals_and_jumping_knowledge_have_the_same_bits_however_many_work_on_them() {
+    same_bits(
+        "[model]\nkind = 'gatv2'\nhidden = 16\nheads = 2\nresidual = true\nnorm = 'batch'\njumping_knowledge = 'cat'\n\
+         [train]\nepochs = 2\nbatch = 100\nfanouts = [6, 4]\n",
+    );
+}
+
+#[test]
+fn appnp_has_the_same_bits_however_many_work_on_it() {
+    same_bits(
+        "[model]\nkind = 'appnp'\nlayers = 3\nhidden = 16\n[train]\nepochs = 2\nbatch = 100\nfanouts = [4, 3, 3]\n",
+    );
+}

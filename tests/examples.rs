@@ -24,7 +24,7 @@ fn custom_operator_composes_a_dataflow_of_its_own() {
 #[test]
 fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
     let place = Place::new();
-    let settings = "[model]\nkind = 'gin'\nhidden = 16\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\n";
+    let settings = "[model]\nkind = 'graphconv'\nhidden = 16\nnorm = 'batch'\nresidual = true\n[train]\nepochs = 2\nfanouts = [4, 4]\nsampler = 'nearest'\n";
     planted(&place, "p.toml", settings);
     for processes in ["1", "2"] {
         let run = format!("run{processes}");
@@ -41,5 +41,16 @@ fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
         assert_eq!(summary(&place, "run1")[key], summary(&place, "run2")[key], "{key}");
     }
     let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "refused"]);
-    assert!(ended.code == 2 && ended.stderr.contains("gin"), "{}", ended.stderr);
+    assert!(ended.code == 2 && ended.stderr.contains("graphconv"), "{}", ended.stderr);
+}
+
+/// The documentation's layer is the example's, line for line.
+#[test]
+fn the_layer_in_the_documentation_is_the_one_that_runs() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let (page, program) = (read("docs/models.md"), read("examples/own_parts.rs"));
+    let (_, code) = page.split_once("```rust\n").expect("models.md shows a layer");
+    let (code, _) = code.split_once("```").expect("and ends it");
+    assert!(program.contains(code), "docs/models.md and examples/own_parts.rs differ");
 }

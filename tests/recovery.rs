@@ -48,6 +48,18 @@ fn a_run_goes_on_with_another_number_of_processes_as_if_it_had_never_stopped() {
 }
 
 #[test]
+fn running_statistics_are_taken_up_where_they_were_left() {
+    let place = Place::new();
+    let settings = "[model]\nkind = 'gin'\nhidden = 16\nnorm = 'batch'\njumping_knowledge = 'mean'\n\
+                    [train]\nepochs = 4\nbatch = 100\nfanouts = [4, 4]\n";
+    planted(&place, "p.toml", settings);
+    succeed(&place, &["--run-dir", "whole"]);
+    succeed(&place, &["--run-dir", "parts", "--set", "train.epochs=2"]);
+    succeed(&place, &["--run-dir", "parts", "--resume", "--processes", "2"]);
+    same_results(&place, "whole", "parts");
+}
+
+#[test]
 fn resuming_without_a_checkpoint_starts_anew() {
     let place = Place::new();
     planted(&place, "p.toml", SETTINGS);

@@ -11,13 +11,32 @@ __device__ __forceinline__ u64 draw(u64 key, u64 i) {
 }
 
 // Numbers as in compute/cuda/elementwise.rs.
-enum Activation { IDENTITY, RELU, LEAKY_RELU, ELU };
+enum Activation { IDENTITY, RELU, LEAKY_RELU, ELU, TANH, GELU };
+
+template <typename A> __device__ __forceinline__ A tangent(A x) { return 1 - 2 / (exponential(x + x) + 1); }
+
+// tanh(√(2/π) · (x + 0.044715·x³)), of which GELU is made.
+template <typename A> __device__ __forceinline__ A gelu_bend(A x) {
+    return tangent((A)0.7978845608028654 * (x + (A)0.044715 * (x * x * x)));
+}
+
+template <typename A> __device__ __forceinline__ A tangent_slope(A x) {
+    A t = tangent(x);
+    return 1 - t * t;
+}
+
+template <typename A> __device__ __forceinline__ A gelu_slope(A x) {
+    A t = gelu_bend(x), inner = (A)0.7978845608028654 * (1 + (A)0.134145 * (x * x));
+    return (A)0.5 * (1 + t) + (A)0.5 * x * (1 - t * t) * inner;
+}
 
 template <typename A> __device__ __forceinline__ A value_at(u32 activation, A slope, A x) {
     switch (activation) {
     case RELU: return x < 0 ? 0 : x;
     case LEAKY_RELU: return x > 0 ? x : slope * x;
     case ELU: return x > 0 ? x : exponential(x) - 1;
+    case TANH: return tangent(x);
+    case GELU: return (A)0.5 * x * (1 + gelu_bend(x));
     default: return x;
     }
 }
@@ -27,6 +46,8 @@ template <typename A> __device__ __forceinline__ A slope_at(u32 activation, A sl
     case RELU: return x > 0 ? 1 : 0;
     case LEAKY_RELU: return x > 0 ? 1 : slope;
     case ELU: return x > 0 ? 1 : exponential(x);
+    case TANH: return tangent_slope(x);
+    case GELU: return gelu_slope(x);
     default: return 1;
     }
 }

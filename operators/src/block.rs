@@ -39,6 +39,11 @@ impl Block {
         Self { num_dst, num_src, indptr, indices, edge_types: None }
     }
 
+    /// A block whose destinations are no sources, and may be more of them: for sums inside an operation.
+    pub(crate) fn rectangular(num_dst: u32, num_src: u32, indptr: Vec<u32>, indices: Vec<u32>) -> Self {
+        Self { num_dst, num_src, indptr, indices, edge_types: None }
+    }
+
     /// The block with a type for each edge, in the edges' order: its relation, from 0.
     ///
     /// ```

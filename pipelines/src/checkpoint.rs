@@ -81,11 +81,11 @@ impl Checkpoint {
         write_whole(path, &bytes)
     }
 
-    /// Reads a checkpoint of the model called `model`, with `params` parameters.
+    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when it is damaged or of another model, [`Error::Io`] when it cannot be read.
-    pub(crate) fn read(path: &Path, model: &str, params: usize) -> Result<Self, Error> {
+    pub(crate) fn read(path: &Path, model: &str, params: usize, trained: usize) -> Result<Self, Error> {
         let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
         let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
         let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
@@ -102,18 +102,18 @@ impl Checkpoint {
                            choose another --run-dir, or leave --resume out to start anew";
             return Err(refuse(message.into()));
         }
-        let vector = |name: &str| -> Result<Vec<f32>, Error> {
+        let vector = |name: &str, len: usize| -> Result<Vec<f32>, Error> {
             let tensor = tensors.tensor(name).map_err(damaged)?;
-            if tensor.dtype() != Dtype::F32 || tensor.data().len() != 4 * params {
-                return Err(refuse(format!("{name:?} has another length than the model's {params} parameters")));
+            if tensor.dtype() != Dtype::F32 || tensor.data().len() != 4 * len {
+                return Err(refuse(format!("{name:?} has another length than the model's {len} parameters")));
             }
             Ok(tensor.data().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
         };
         let names = metadata.optimizer_vectors.into_iter();
-        let vectors = names.map(|name| Ok((name.clone(), vector(&format!("optimizer.{name}"))?)));
+        let vectors = names.map(|name| Ok((name.clone(), vector(&format!("optimizer.{name}"), trained)?)));
         Ok(Self {
-            params: vector("params")?,
-            best: metadata.progress.best.map(|_| vector("best")).transpose()?,
+            params: vector("params", params)?,
+            best: metadata.progress.best.map(|_| vector("best", params)).transpose()?,
             optimizer: State { steps: metadata.optimizer_steps, vectors: vectors.collect::<Result<_, Error>>()? },
             progress: metadata.progress,
         })
@@ -152,12 +152,23 @@ mod tests {
     }
 
     #[test]
+    fn running_statistics_are_no_business_of_the_optimizer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        let optimizer = State { steps: 7, vectors: vec![("m".into(), vec![1.0; 2])] };
+        let saved = Checkpoint { optimizer, ..checkpoint() };
+        saved.write(&path, "abc").unwrap();
+        assert_eq!(Checkpoint::read(&path, "abc", 3, 2).unwrap(), saved);
+        assert!(Checkpoint::read(&path, "abc", 3, 3).is_err());
+    }
+
+    #[test]
     fn checkpoints_come_back_bit_for_bit() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("last.safetensors");
         for saved in [checkpoint(), Checkpoint { params: vec![1.0; 3], ..Checkpoint::default() }] {
             saved.write(&path, "abc").unwrap();
-            let read = Checkpoint::read(&path, "abc", 3).unwrap();
+            let read = Checkpoint::read(&path, "abc", 3, 3).unwrap();
             assert_eq!(read, saved);
             let bits = |c: &Checkpoint| c.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&read), bits(&saved));
@@ -170,13 +181,13 @@ mod tests {
         let path = folder.path().join("last.safetensors");
         checkpoint().write(&path, "abc").unwrap();
         let message = |result: Result<Checkpoint, Error>| result.unwrap_err().to_string();
-        assert!(message(Checkpoint::read(&path, "xyz", 3)).contains("another pipeline"));
-        assert!(message(Checkpoint::read(&path, "abc", 4)).contains("4 parameters"));
+        assert!(message(Checkpoint::read(&path, "xyz", 3, 3)).contains("another pipeline"));
+        assert!(message(Checkpoint::read(&path, "abc", 4, 4)).contains("4 parameters"));
         let bytes = std::fs::read(&path).unwrap();
         for len in [0, 5, 100, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..len]).unwrap();
-            assert!(message(Checkpoint::read(&path, "abc", 3)).contains("damaged"), "{len} bytes");
+            assert!(message(Checkpoint::read(&path, "abc", 3, 3)).contains("damaged"), "{len} bytes");
         }
-        assert!(matches!(Checkpoint::read(&folder.path().join("none"), "abc", 3), Err(Error::Io { .. })));
+        assert!(matches!(Checkpoint::read(&folder.path().join("none"), "abc", 3, 3), Err(Error::Io { .. })));
     }
 }

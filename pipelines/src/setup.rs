@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gnnflow_data::dataset::{LabelKind, Manifest, Partition};
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_operators::compute::metrics::Task;
-use gnnflow_operators::compute::{Model, ModelSpec, device};
+use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
 use gnnflow_operators::fetch::matrix::Number;
@@ -51,14 +51,13 @@ pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train) -> Resu
         let message = "the graph has no features to learn from; name them in graph.columns.features";
         return Err(Error::Input(message.into()));
     }
-    let spec = ModelSpec {
-        heads: model.heads(),
-        output_heads: model.output_heads(),
-        dropout: model.dropout,
-        attention_dropout: Some(model.attention_dropout()),
-        aggregator: model.aggregator().to_string(),
-        ..ModelSpec::new(&model.kind, model.layers, manifest.features.dim, model.hidden, manifest.num_classes())
-    };
+    let relations = manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize);
+    if model.reads_edge_types() && relations == 0 {
+        let message = "model.kind = \"rgcn\" learns a map for each type of edges, and the graph's have none; \
+                       name them in graph.columns.edge_type";
+        return Err(Error::Input(message.into()));
+    }
+    let spec = model.describe(manifest.features.dim, manifest.num_classes(), relations);
     let device = device(&train.device.to_string())?;
     Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
 }

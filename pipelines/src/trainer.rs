@@ -33,7 +33,7 @@ pub(crate) struct Trainer {
     pool: rayon::ThreadPool,
     model: Model,
     optimizer: Box<dyn Optimizer>,
-    /// All parameters, one after another.
+    /// All parameters, one after another; the buffers, which the optimiser leaves alone, at the end.
     params: Vec<f32>,
     parts: Arc<LocalParts>,
     task: Task,
@@ -84,7 +84,7 @@ impl Trainer {
             .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}")))?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
-        let optimizer = optimizer(&train.optimizer, params.len());
+        let optimizer = optimizer(&train.optimizer, model.params().trained_len());
         Ok(Self {
             pool,
             model,
@@ -115,6 +115,7 @@ impl Trainer {
         Ok(Contribution { partition, vector: Some(Arc::new(gradient)), words: words.encode() })
     }
 
+    /// The gradient, behind it what the batch adds to the buffers; and the loss.
     fn gradient(&mut self, batch: MiniBatch) -> Result<(Vec<f32>, f64), Error> {
         let Self { pool, model, parts, task, uses_edges, seed, spent, params, .. } = self;
         let BatchKey { epoch, step, partition } = batch.key;
@@ -129,7 +130,7 @@ impl Trainer {
             let blocks = blocks(batch.blocks, batch.num_seeds, model.num_layers(), *uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let logits = model.forward(&blocks, &x, degrees, Some(key))?;
+            let (logits, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
             let loss = match task {
                 Task::SingleLabel => {
                     let all = local.nodes.class_labels().ok_or_else(wrong_labels)?;
@@ -148,12 +149,14 @@ impl Trainer {
             let gradients = loss.backward().map_err(gnnflow_operators::compute::Error::from)?;
             let mut flat = vec![0.0; params.len()];
             model.params().gradients(&gradients, &mut flat)?;
+            flat[model.params().trained_len()..].copy_from_slice(&sums);
             spent.backward += start.elapsed();
             Ok((flat, value))
         })
     }
 
-    /// One step of the optimiser along the sum of a step's gradients, divided by its seeds.
+    /// One step of the optimiser along the sum of a step's gradients, divided by its seeds; and one of the running statistics
+    /// towards those of its batches, whose sums lie behind the gradients.
     ///
     /// What fails is kept, and told by [`Trainer::report`].
     pub(crate) fn apply(&mut self, mut reduced: Reduced) {
@@ -166,11 +169,14 @@ impl Trainer {
         let Self { pool, model, optimizer, params, clip_norm, .. } = self;
         let result = pool.install(|| {
             let scale = 1.0 / seeds as f32;
-            reduced.sum.iter_mut().for_each(|gradient| *gradient *= scale);
+            let trained = model.params().trained_len();
+            let gradients = &mut reduced.sum[..trained];
+            gradients.iter_mut().for_each(|gradient| *gradient *= scale);
             if let Some(most) = clip_norm {
-                shorten(&mut reduced.sum, *most);
+                shorten(gradients, *most);
             }
-            optimizer.step(params, &reduced.sum);
+            optimizer.step(&mut params[..trained], gradients);
+            model.absorb(params, &reduced.sum);
             model.params_mut().set_from(params)
         });
         self.spent.step += start.elapsed();
@@ -184,15 +190,28 @@ impl Trainer {
         self.fault.take().map_or(Ok(self.spent), Err)
     }
 
-    /// Runs layer `layer` on a batch without seeds' labels and writes its rows.
-    pub(crate) fn infer(&mut self, layer: usize, batch: MiniBatch, into: &LayerStore) -> Result<(), Error> {
-        let Self { pool, model, uses_edges, .. } = self;
+    /// Runs stage `stage` of the model on a batch without seeds' labels and writes its rows; `own` has those of earlier stages
+    /// that it asks for.
+    pub(crate) fn infer(
+        &mut self,
+        stage: usize,
+        batch: MiniBatch,
+        own: &[Arc<LayerStore>],
+        into: &LayerStore,
+    ) -> Result<(), Error> {
+        let Self { pool, model, .. } = self;
         pool.install(|| {
             let nodes = &batch.nodes[..batch.num_seeds];
-            let block = blocks(batch.blocks, nodes.len(), 1, *uses_edges).remove(0);
+            let reads = !batch.blocks.is_empty();
+            let block = blocks(batch.blocks, nodes.len(), 1, reads).remove(0);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let rows = model.forward_layer(layer, &block, &x, degrees)?;
+            let rows = |store: &Arc<LayerStore>| {
+                let values = nodes.iter().flat_map(|&node| store.row_f32(node)).copied().collect();
+                tensor(Matrix { dim: store.dim(), values: Values::F32(values) }, nodes.len(), model)
+            };
+            let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
+            let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
             read(&rows, |rows| into.write(nodes, rows))
         })
     }

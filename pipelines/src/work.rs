@@ -41,7 +41,6 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
 /// A worker's run.
 struct Run<'a> {
     job: &'a Job,
-    model: &'a spec::Model,
     train: &'a spec::Train,
     setup: Setup,
     companion: Companion<Trainer>,
@@ -80,7 +79,8 @@ impl StageTimes {
 impl<'a> Run<'a> {
     fn start(worker: &mut Worker, job: &'a Job, model: &'a spec::Model, train: &'a spec::Train) -> Result<Self, Error> {
         let built = setup::model(job, model, train)?;
-        let (degrees, dims, params) = (built.needs_degrees(), built.dims(), built.params().flat_len());
+        let (degrees, stages, params) = (built.needs_degrees(), built.stages(), built.params().flat_len());
+        let trained = built.params().trained_len();
         let setup = Setup::open(job, worker.index(), worker.peers(), degrees)?;
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
         let batches = Batches {
@@ -96,12 +96,11 @@ impl<'a> Run<'a> {
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
         let training = MiniBatchTraining::build(worker, &setup, batches, &companion);
         let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
-        let inference = Inference::build(worker, &setup, &dims, model.uses_edges(), degrees, nodes, &companion)?;
+        let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
         let agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
         let metric = metric(train, setup.task);
         let mut run = Self {
             job,
-            model,
             train,
             setup,
             companion,
@@ -117,7 +116,7 @@ impl<'a> Run<'a> {
             trained: Duration::ZERO,
         };
         if job.resume {
-            run.resume(worker, params)?;
+            run.resume(worker, params, trained)?;
         }
         if run.setup.worker == 0 {
             run.folder = Some(RunFolder::open(&job.run_dir, &job.spec, run.progress.epochs)?);
@@ -126,11 +125,11 @@ impl<'a> Run<'a> {
     }
 
     /// Takes up the last checkpoint, which the first worker reads and tells.
-    fn resume(&mut self, worker: &mut Worker, params: usize) -> Result<(), Error> {
+    fn resume(&mut self, worker: &mut Worker, params: usize, trained: usize) -> Result<(), Error> {
         let host = &*self.job.host;
         let path = last_checkpoint(&self.job.run_dir);
         let checkpoint = match self.setup.worker {
-            0 if path.exists() => Some(Checkpoint::read(&path, &self.fingerprint(), params)?),
+            0 if path.exists() => Some(Checkpoint::read(&path, &self.fingerprint(), params, trained)?),
             _ => None,
         };
         let header = checkpoint.as_ref().map(|checkpoint| {
@@ -147,8 +146,8 @@ impl<'a> Run<'a> {
         let bad = |error: serde_json::Error| Error::Bug(format!("the first worker's checkpoint: {error}"));
         let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
         // All vectors behind one another: parameters, the optimiser's, the best parameters.
-        let vectors = 1 + names.len() + usize::from(progress.best.is_some());
-        let mut all = Agreement::build(worker, self.setup.placement, vectors * params, self.setup.meter.clone());
+        let length = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
+        let mut all = Agreement::build(worker, self.setup.placement, length, self.setup.meter.clone());
         let flat = checkpoint.map(|checkpoint| {
             let mut flat = checkpoint.params;
             checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
@@ -160,10 +159,14 @@ impl<'a> Run<'a> {
             vector: flat.clone().filter(|_| part == 0),
             words: Vec::new(),
         })?;
-        let mut pieces = reduced.sum.chunks_exact(params.max(1)).map(<[f32]>::to_vec);
-        let values = pieces.next().unwrap_or_default();
-        let vectors = names.into_iter().map(|name| (name, pieces.next().unwrap_or_default())).collect();
-        self.best = pieces.next();
+        let mut rest = reduced.sum;
+        let mut take = |len: usize| {
+            let after = rest.split_off(len);
+            std::mem::replace(&mut rest, after)
+        };
+        let values = take(params);
+        let vectors = names.into_iter().map(|name| (name, take(trained))).collect();
+        self.best = progress.best.is_some().then(|| take(params));
         self.training.set_blocks_sha256(progress.blocks);
         self.progress = progress;
         self.companion.call(move |trainer| {
@@ -250,7 +253,7 @@ impl<'a> Run<'a> {
     fn evaluate(&mut self, worker: &mut Worker) -> Result<Evaluation, Error> {
         let host = &*self.job.host;
         self.inference.pass(worker, host)?;
-        let logits = self.inference.rows(self.model.layers - 1).clone();
+        let logits = self.inference.results().clone();
         evaluate(worker, host, &self.setup, &mut self.agreement, &self.companion, &logits)
     }
 
@@ -288,15 +291,14 @@ impl<'a> Run<'a> {
         let evaluation = self.evaluate(worker)?;
         let (mut predictions_sha256, mut model_sha256) = (None, None);
         let (manifest, host) = (self.job.dataset.manifest(), &*self.job.host);
-        let last = self.model.layers - 1;
         if let Some(infer) = &self.job.spec.infer {
             if infer.predictions {
-                let (logits, path) = (self.inference.rows(last).clone(), self.job.run_dir.join("predictions.parquet"));
+                let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
                 let hash = outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?;
                 predictions_sha256 = Some(hash);
             }
             if infer.embeddings {
-                let rows = self.inference.rows(last.saturating_sub(1)).clone();
+                let rows = self.inference.embeddings().clone();
                 let path = self.job.run_dir.join("embeddings.parquet");
                 outputs::embeddings(worker, host, &self.setup, manifest, &rows, path)?;
             }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use candle_core::{DType, Device, DeviceLocation, Tensor};
 
 use crate::block::Block;
+use crate::kernel::relations::{Relation, split};
 use crate::kernel::transpose::{Transpose, transpose};
 
 use super::error::Result;
@@ -26,6 +27,7 @@ pub struct GraphBlock {
     transpose: OnceLock<Transpose>,
     inverse_degrees: OnceLock<Vec<f64>>,
     with_self_loops: OnceLock<Arc<GraphBlock>>,
+    relations: OnceLock<Option<Vec<Relation>>>,
     devices: Mutex<BTreeMap<usize, Arc<DeviceBlock>>>,
 }
 
@@ -56,6 +58,7 @@ impl GraphBlock {
             transpose: OnceLock::new(),
             inverse_degrees: OnceLock::new(),
             with_self_loops: OnceLock::new(),
+            relations: OnceLock::new(),
             devices: Mutex::default(),
         })
     }
@@ -107,6 +110,12 @@ impl GraphBlock {
             }
             GraphBlock::new(Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices))
         })
+    }
+
+    /// The edges by relation, those that have any; `None` where edges have no types.
+    pub fn relations(&self) -> Option<&[Relation]> {
+        let make = || Some(split(self.block.indptr(), self.block.indices(), self.block.edge_types()?));
+        self.relations.get_or_init(make).as_deref()
     }
 
     /// Copies on `device`, made once.

@@ -2,11 +2,13 @@
 
 use gnnflow_data::rng::{Key, Purpose};
 
-/// How a parameter starts. Fans are the columns (in) and rows (out) of its shape.
+/// How a parameter starts. Fans are the columns (in) and rows (out) of its shape, or of each matrix of a stack of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     /// 0.
     Zeros,
+    /// The same number everywhere.
+    Constant(f64),
     /// Uniform in ±`gain · sqrt(6 / (fan in + fan out))`: Xavier's, also called Glorot's.
     XavierUniform {
         /// 1, or sqrt 2 before a ReLU.
@@ -33,9 +35,11 @@ impl Initial {
     /// assert!(weight.iter().all(|w| w.abs() <= 0.5f32.sqrt()));
     /// ```
     pub fn values(self, seed: u64, name: &str, shape: &[usize]) -> Vec<f32> {
-        let (fan_out, fan_in) = (shape[0] as f64, shape.last().map_or(1.0, |&n| n as f64));
+        let fan_out = shape[shape.len().saturating_sub(2)] as f64;
+        let fan_in = shape.last().map_or(1.0, |&n| n as f64);
         let bound = match self {
             Self::Zeros => 0.0,
+            Self::Constant(value) => return vec![value as f32; shape.iter().product()],
             Self::XavierUniform { gain } => gain * (6.0 / (fan_in + fan_out)).sqrt(),
             Self::HeUniform => (6.0 / fan_in).sqrt(),
             Self::FanIn { fan_in } => 1.0 / (fan_in.max(1) as f64).sqrt(),

@@ -19,13 +19,14 @@ pub mod model;
 pub mod ops;
 pub mod optimizer;
 pub mod params;
+pub mod perceptron;
 
 pub use check_device::{Comparison, DeviceReport, check_device};
 pub use device::device;
 pub use error::{Error, Result};
 pub use graph_block::GraphBlock;
 pub use layers::{Layer, Pass};
-pub use model::{LayerSpec, Model, ModelSpec, Registry};
+pub use model::{JumpingKnowledge, KindOptions, LayerSpec, Model, ModelSpec, Norm, Registry};
 pub use params::{ParamBuilder, Params};
 
 /// Prepares this process for computing; call it first thing in `main`, while there is one thread.

@@ -6,11 +6,14 @@ use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage, Tensor, Var};
 use super::error::{Error, Result};
 use super::initial::Initial;
 
-/// Named variables in the order in which they were made. The flat vector is all of them, one after another.
+/// Named variables in the order in which they were made: those that are trained, then the buffers (running statistics), which
+/// no gradient moves. The flat vector is all of them, one after another.
 #[derive(Clone, Debug)]
 pub struct Params {
     device: Device,
     vars: Vec<(String, Var)>,
+    /// How many numbers are trained: the buffers' follow.
+    trained: usize,
 }
 
 impl Params {
@@ -26,7 +29,12 @@ impl Params {
 
     /// Length of the flat vector: how many numbers there are.
     pub fn flat_len(&self) -> usize {
-        self.vars.iter().map(|(_, var)| var.elem_count()).sum()
+        elements(&self.vars)
+    }
+
+    /// How many numbers of the flat vector are trained; those of buffers follow.
+    pub fn trained_len(&self) -> usize {
+        self.trained
     }
 
     /// Copies all parameters into `flat`.
@@ -62,7 +70,7 @@ impl Params {
         })
     }
 
-    /// Adds every parameter's gradient to its place in `flat`; a parameter without gradient adds nothing.
+    /// Adds every parameter's gradient to its place in `flat`; a parameter without gradient, and a buffer, adds nothing.
     ///
     /// # Errors
     /// When the device fails.
@@ -160,13 +168,15 @@ impl InplaceOp1 for Overwrite<'_> {
 pub struct ParamBuilder {
     seed: u64,
     prefix: String,
-    params: Params,
+    device: Device,
+    vars: Vec<(String, Var)>,
+    buffers: Vec<(String, Var)>,
 }
 
 impl ParamBuilder {
     /// A builder without parameters yet; they will be on `device` and drawn under `seed`.
     pub fn new(seed: u64, device: &Device) -> Self {
-        Self { seed, prefix: String::new(), params: Params { device: device.clone(), vars: Vec::new() } }
+        Self { seed, prefix: String::new(), device: device.clone(), vars: Vec::new(), buffers: Vec::new() }
     }
 
     /// Puts `prefix` before the names of the parameters that follow.
@@ -179,18 +189,41 @@ impl ParamBuilder {
     /// # Errors
     /// When the name is taken, or the device has no memory left.
     pub fn add(&mut self, name: &str, shape: &[usize], initial: Initial) -> Result<Var> {
+        let name = self.name(name)?;
+        let values = initial.values(self.seed, &name, shape);
+        let var = Var::from_tensor(&Tensor::from_vec(values, shape, &self.device)?)?;
+        self.vars.push((name, var.clone()));
+        Ok(var)
+    }
+
+    /// A parameter that is not trained but saved with the others, `value` in every place; and where it begins among the buffers.
+    ///
+    /// # Errors
+    /// As [`ParamBuilder::add`].
+    pub fn add_buffer(&mut self, name: &str, shape: &[usize], value: f32) -> Result<(Var, usize)> {
+        let (name, begin) = (self.name(name)?, elements(&self.buffers));
+        let var = Var::from_tensor(&Tensor::full(value, shape, &self.device)?)?;
+        self.buffers.push((name, var.clone()));
+        Ok((var, begin))
+    }
+
+    fn name(&self, name: &str) -> Result<String> {
         let name = format!("{}{name}", self.prefix);
-        if self.params.get(&name).is_some() {
+        if self.vars.iter().chain(&self.buffers).any(|(taken, _)| *taken == name) {
             return Err(Error::State { name, why: "there are two parameters of this name".to_owned() });
         }
-        let values = initial.values(self.seed, &name, shape);
-        let var = Var::from_tensor(&Tensor::from_vec(values, shape, &self.params.device)?)?;
-        self.params.vars.push((name, var.clone()));
-        Ok(var)
+        Ok(name)
     }
 
     /// All parameters.
     pub fn finish(self) -> Params {
-        self.params
+        let Self { device, mut vars, buffers, .. } = self;
+        let trained = elements(&vars);
+        vars.extend(buffers);
+        Params { device, vars, trained }
     }
+}
+
+fn elements(vars: &[(String, Var)]) -> usize {
+    vars.iter().map(|(_, var)| var.elem_count()).sum()
 }

@@ -115,7 +115,9 @@ mod tests {
             let mut alpha = vec![0f32; w.len()];
             edge_softmax::forward(&indptr, &w, 1, &mut alpha);
             all.extend_from_slice(&alpha);
-            for activation in [Activation::Relu, Activation::Elu, Activation::LeakyRelu(0.2)] {
+            for activation in
+                [Activation::Relu, Activation::Elu, Activation::LeakyRelu(0.2), Activation::Tanh, Activation::Gelu]
+            {
                 let dropout = Some(Dropout::new(0.3, key));
                 activate(activation, dropout, &x, &mut dx);
                 all.extend_from_slice(&dx);

@@ -25,6 +25,10 @@ pub enum Activation {
     LeakyRelu(f64),
     /// `x` above 0, else `e^x − 1`.
     Elu,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `x·Φ(x)` with Φ by its tanh approximation: `x/2 · (1 + tanh(√(2/π) · (x + 0.044715·x³)))` (Hendrycks, Gimpel 2016).
+    Gelu,
 }
 
 /// Which numbers are dropped, and what the others are multiplied by.
@@ -87,6 +91,10 @@ struct Relu;
 struct Leaky<A>(A);
 #[derive(Clone, Copy)]
 struct Elu;
+#[derive(Clone, Copy)]
+struct Tanh;
+#[derive(Clone, Copy)]
+struct Gelu;
 
 impl<A: Real> Curve<A> for Identity {
     #[inline(always)]
@@ -133,6 +141,49 @@ impl<A: Real> Curve<A> for Elu {
     }
 }
 
+/// Without branches, so that loops vectorise; for large `x` the quotient vanishes.
+#[inline(always)]
+fn tanh<A: Real>(x: A) -> A {
+    A::ONE - A::from_f64(2.0) / ((x + x).exp() + A::ONE)
+}
+
+impl<A: Real> Curve<A> for Tanh {
+    #[inline(always)]
+    fn value(self, x: A) -> A {
+        tanh(x)
+    }
+    #[inline(always)]
+    fn slope(self, x: A) -> A {
+        let t = tanh(x);
+        A::ONE - t * t
+    }
+}
+
+impl Gelu {
+    /// √(2/π)
+    const ROOT: f64 = 0.797_884_560_802_865_4;
+    const CUBE: f64 = 0.044_715;
+
+    /// `tanh(√(2/π) · (x + 0.044715·x³))`
+    #[inline(always)]
+    fn bend<A: Real>(x: A) -> A {
+        tanh(A::from_f64(Self::ROOT) * (x + A::from_f64(Self::CUBE) * (x * x * x)))
+    }
+}
+
+impl<A: Real> Curve<A> for Gelu {
+    #[inline(always)]
+    fn value(self, x: A) -> A {
+        A::from_f64(0.5) * x * (A::ONE + Self::bend(x))
+    }
+    #[inline(always)]
+    fn slope(self, x: A) -> A {
+        let (half, t) = (A::from_f64(0.5), Self::bend(x));
+        let inner = A::from_f64(Self::ROOT) * (A::ONE + A::from_f64(3.0 * Self::CUBE) * (x * x));
+        half * (A::ONE + t) + half * x * (A::ONE - t * t) * inner
+    }
+}
+
 macro_rules! with_curve {
     ($activation:expr, $A:ty, |$curve:ident| $body:expr) => {
         match $activation {
@@ -150,6 +201,14 @@ macro_rules! with_curve {
             }
             Activation::Elu => {
                 let $curve = Elu;
+                $body
+            }
+            Activation::Tanh => {
+                let $curve = Tanh;
+                $body
+            }
+            Activation::Gelu => {
+                let $curve = Gelu;
                 $body
             }
         }

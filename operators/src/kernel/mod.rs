@@ -2,6 +2,7 @@
 //!
 //! Every kernel is a pure function of its arguments, and each has a naive program beside it in its tests.
 
+pub mod attention;
 pub mod compact;
 pub(crate) mod dispatch;
 pub mod edge_add;
@@ -12,6 +13,8 @@ pub mod gather;
 pub mod heads;
 pub mod lanes;
 pub mod loss;
+pub mod norm;
+pub mod relations;
 mod rows;
 pub mod sample;
 pub mod segment;

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor, Var};
+use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::block::Block;
-use gnnflow_operators::compute::layers::{Gat, Gcn, Sage};
+use gnnflow_operators::compute::layers::{Gat, Gatv2, Gcn, Gin, Rgcn, Sage};
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use gnnflow_operators::compute::{
-    GraphBlock, Layer, LayerSpec, Model, ModelSpec, ParamBuilder, Params, Pass, Registry, Result, loss, ops,
+    GraphBlock, JumpingKnowledge, KindOptions, Layer, LayerSpec, Model, ModelSpec, Norm, ParamBuilder, Params, Pass,
+    Registry, Result, loss, ops,
 };
+use gnnflow_operators::kernel::elementwise::Activation;
 
 use crate::factory::flat;
 
@@ -63,7 +66,7 @@ fn check_layer(
     import(arrays, case, &mut params);
     let get = |name: &str| &arrays[&format!("{case}/{name}")];
     let x = Var::from_tensor(get("x")).unwrap();
-    let out = layer.forward(&Pass { block, degrees, dropout: None }, &x).unwrap();
+    let out = layer.forward(&Pass { degrees, ..Pass::new(block) }, &x).unwrap();
     assert_close(&format!("{case}: output"), &out, get("out"));
     let gradients = (out * get("probe")).unwrap().sum_all().unwrap().backward().unwrap();
     assert_close(&format!("{case}: gradient of x"), gradients.get(&x).unwrap(), get("grad.x"));
@@ -73,8 +76,7 @@ fn check_layer(
 }
 
 fn spec(in_dim: usize, out_dim: usize) -> LayerSpec {
-    let aggregator = "mean".to_owned();
-    LayerSpec { index: 0, in_dim, out_dim, heads: 1, concat: true, attention_dropout: 0.0, aggregator }
+    LayerSpec::new(in_dim, out_dim)
 }
 
 const WIDTHS: [(&str, usize, usize); 2] = [("narrowing", 9, 5), ("widening", 5, 8)];
@@ -85,7 +87,10 @@ fn sage_equals_pyg_and_dgl() {
     let block = block(&arrays, "block", 45);
     for (width, input, output) in WIDTHS {
         for aggregator in ["mean", "gcn", "pool"] {
-            let spec = LayerSpec { aggregator: aggregator.to_owned(), ..spec(input, output) };
+            let spec = LayerSpec {
+                options: KindOptions { aggregator: aggregator.to_owned(), ..KindOptions::default() },
+                ..spec(input, output)
+            };
             let case = format!("sage-{aggregator}-{width}");
             check_layer(&arrays, &case, &block, None, spec, |s, p| Ok(Box::new(Sage::new(s, p)?)));
         }
@@ -107,7 +112,7 @@ fn gcn_equals_pyg() {
 fn gat_equals_pyg() {
     let arrays = arrays();
     for (kind, concat, width) in [("concat", true, 12), ("mean", false, 4)] {
-        let spec = LayerSpec { heads: 3, concat, ..spec(7, width) };
+        let spec = LayerSpec { heads: 3, last: !concat, ..spec(7, width) };
         for (suffix, name, sources) in [("", "square", 24), ("-bipartite", "block", 45)] {
             let block = block(&arrays, name, sources);
             let case = format!("gat-{kind}{suffix}");
@@ -134,9 +139,152 @@ fn a_model_of_two_layers_equals_pytorch() {
     let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, model.params().flat_len(), &Device::Cpu).unwrap();
     assert_close("gradients", &as_tensor(found), &as_tensor(wanted));
     // Layer by layer at inference gives the same.
-    let h = model.forward_layer(0, &blocks[0], &arrays["model/x"], None).unwrap();
-    let again = model.forward_layer(1, &blocks[1], &h, None).unwrap();
+    let h = model.forward_stage(0, &blocks[0], &arrays["model/x"], None, &[]).unwrap();
+    let again = model.forward_stage(1, &blocks[1], &h, None, &[]).unwrap();
     assert_eq!(flat(&again), flat(&logits));
+}
+
+#[test]
+fn gatv2_equals_pyg() {
+    let arrays = arrays();
+    for (kind, last, width) in [("concat", false, 12), ("mean", true, 4)] {
+        let spec = LayerSpec { heads: 3, last, ..spec(7, width) };
+        for (suffix, name, sources) in [("", "square", 24), ("-bipartite", "block", 45)] {
+            let block = block(&arrays, name, sources);
+            let case = format!("gatv2-{kind}{suffix}");
+            check_layer(&arrays, &case, &block, None, spec.clone(), |s, p| Ok(Box::new(Gatv2::new(s, p)?)));
+        }
+    }
+}
+
+#[test]
+fn gin_equals_pyg() {
+    let arrays = arrays();
+    let block = block(&arrays, "block", 45);
+    for (name, train_epsilon) in [("learnt", true), ("fixed", false)] {
+        let options = KindOptions { epsilon: 0.3, train_epsilon, ..KindOptions::default() };
+        let spec = LayerSpec { hidden: 6, options, ..spec(9, 5) };
+        check_layer(&arrays, &format!("gin-{name}"), &block, None, spec, |s, p| Ok(Box::new(Gin::new(s, p)?)));
+    }
+}
+
+#[test]
+fn rgcn_equals_pyg_with_and_without_bases() {
+    let arrays = arrays();
+    let types: Vec<u16> = ints(&arrays, "block/types").iter().map(|&of| of as u16).collect();
+    let block = GraphBlock::new(block(&arrays, "block", 45).block().clone().with_edge_types(types));
+    for (name, bases) in [("each", None), ("bases", Some(3))] {
+        let options = KindOptions { relations: 5, bases, ..KindOptions::default() };
+        let spec = LayerSpec { options, ..spec(9, 6) };
+        check_layer(&arrays, &format!("rgcn-{name}"), &block, None, spec, |s, p| Ok(Box::new(Rgcn::new(s, p)?)));
+    }
+}
+
+/// A model over the square graph, every node a destination in every layer.
+fn check_propagation(case: &str, spec: &ModelSpec) {
+    let arrays = arrays();
+    let block = block(&arrays, "square", 24);
+    let degrees: Vec<u32> = block.block().indptr().windows(2).map(|w| w[1] - w[0]).collect();
+    let mut model = Model::build(spec, &Registry::default(), &Device::Cpu, 1).unwrap();
+    import(&arrays, case, model.params_mut());
+    let get = |name: &str| &arrays[&format!("{case}/{name}")];
+    let x = Var::from_tensor(get("x")).unwrap();
+    let out = model.forward(&vec![block.clone(); spec.layers], &x, Some(&degrees), None).unwrap();
+    assert_close(&format!("{case}: output"), &out, get("out"));
+    let gradients = (&out * get("probe")).unwrap().sum_all().unwrap().backward().unwrap();
+    assert_close(&format!("{case}: gradient of x"), gradients.get(&x).unwrap(), get("grad.x"));
+    for (name, var) in model.params().iter() {
+        assert_close(&format!("{case}: gradient of {name}"), gradients.get(var).unwrap(), get(&format!("grad.{name}")));
+    }
+}
+
+#[test]
+fn sgc_and_appnp_equal_pyg() {
+    check_propagation("sgc", &ModelSpec::new("sgc", 3, 9, 1, 5));
+    let options = KindOptions { teleport: 0.2, ..KindOptions::default() };
+    check_propagation("appnp", &ModelSpec { options, ..ModelSpec::new("appnp", 3, 9, 6, 5) });
+}
+
+#[test]
+fn norms_equal_pytorch() {
+    let arrays = arrays();
+    for case in ["batch-norm", "layer-norm"] {
+        let get = |name: &str| &arrays[&format!("{case}/{name}")];
+        let [x, weight, bias] = ["x", "weight", "bias"].map(|name| Var::from_tensor(get(name)).unwrap());
+        let out = match case {
+            "batch-norm" => ops::batch_norm(&x, &weight, &bias, 1e-5).unwrap().0,
+            _ => ops::layer_norm(&x, &weight, &bias, 1e-5).unwrap(),
+        };
+        assert_close(case, &out, get("out"));
+        let gradients = (out * get("probe")).unwrap().sum_all().unwrap().backward().unwrap();
+        for (name, var) in [("x", &x), ("weight", &weight), ("bias", &bias)] {
+            let wanted = get(&format!("grad.{name}"));
+            assert_close(&format!("{case}: gradient of {name}"), gradients.get(var).unwrap(), wanted);
+        }
+    }
+}
+
+#[test]
+fn activations_equal_pytorch() {
+    let arrays = arrays();
+    let functions = [
+        ("relu", Activation::Relu),
+        ("elu", Activation::Elu),
+        ("leaky_relu", Activation::LeakyRelu(0.01)),
+        ("tanh", Activation::Tanh),
+        ("gelu", Activation::Gelu),
+    ];
+    for (name, function) in functions {
+        let get = |what: &str| &arrays[&format!("activation-{name}/{what}")];
+        let x = Var::from_tensor(get("x")).unwrap();
+        let out = ops::activate(&x, function, None).unwrap();
+        assert_close(name, &out, get("out"));
+        let gradients = (out * get("probe")).unwrap().sum_all().unwrap().backward().unwrap();
+        assert_close(&format!("{name}: gradient"), gradients.get(&x).unwrap(), get("grad.x"));
+    }
+}
+
+#[test]
+fn residuals_batch_norms_and_jumping_knowledge_equal_pytorch_in_training() {
+    let arrays = arrays();
+    let blocks = [block(&arrays, "outer", 80), block(&arrays, "block", 45)];
+    let ways = [("cat", JumpingKnowledge::Cat), ("max", JumpingKnowledge::Max), ("mean", JumpingKnowledge::Mean)];
+    for (name, jumping_knowledge) in ways {
+        let case = format!("jumping-{name}");
+        let get = |what: &str| &arrays[&format!("{case}/{what}")];
+        let spec =
+            ModelSpec { residual: true, norm: Norm::Batch, jumping_knowledge, ..ModelSpec::new("sage", 2, 9, 6, 4) };
+        let mut model = Model::build(&spec, &Registry::default(), &Device::Cpu, 1).unwrap();
+        let names: Vec<(String, Vec<usize>)> =
+            model.params().iter().map(|(name, var)| (name.to_owned(), var.dims().to_vec())).collect();
+        let is_buffer = |name: &str| name.contains("running") || name.contains("steps");
+        for (name, shape) in names.iter().filter(|(name, _)| !is_buffer(name)) {
+            model.params_mut().import(name, shape, &flat(get(name))).unwrap();
+        }
+        let key = Key::new(1, Purpose::Dropout);
+        let (logits, sums) = model.forward_with_sums(&blocks, get("x"), None, Some(key)).unwrap();
+        assert_close(&format!("{case}: logits"), &logits, get("logits"));
+        let loss = loss::cross_entropy(&logits, &ints(&arrays, &format!("{case}/labels"))).unwrap();
+        let store = loss.backward().unwrap();
+        let trained = model.params().trained_len();
+        let mut found = vec![0.0; model.params().flat_len()];
+        model.params().gradients(&store, &mut found).unwrap();
+        let wanted =
+            names.iter().filter(|(name, _)| !is_buffer(name)).flat_map(|(name, _)| flat(get(&format!("grad.{name}"))));
+        let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, trained, &Device::Cpu).unwrap();
+        found.truncate(trained);
+        assert_close(&format!("{case}: gradients"), &as_tensor(found), &as_tensor(wanted.collect()));
+        let mut params = vec![0.0; model.params().flat_len()];
+        model.params().copy_to(&mut params).unwrap();
+        let mut told = vec![0.0; trained];
+        told.extend(sums);
+        model.absorb(&mut params, &told);
+        model.params_mut().set_from(&params).unwrap();
+        for (name, var) in model.params().iter().filter(|(name, _)| name.contains("running")) {
+            assert_close(&format!("{case}: {name}"), var, get(name));
+        }
+        assert_eq!(flat(model.params().get("layers.1.norm.steps").unwrap()), [1.0]);
+    }
 }
 
 #[test]

@@ -74,6 +74,38 @@ fn attention() {
 }
 
 #[test]
+fn attention_of_gatv2() {
+    let block = GraphBlock::new(random(40, 60, 7, 4));
+    for (heads, width) in [(1, 5), (3, 4), (2, 19)] {
+        let inputs = [var(60, heads * width, 1), var(40, heads * width, 2), var(heads, width, 3)];
+        check("attention logits", &inputs, |v| ops::attention_logits(&block, v[0], v[1], v[2], 0.2));
+    }
+}
+
+#[test]
+fn sums_over_relations() {
+    let block = random(40, 60, 7, 5);
+    let types = (0..block.num_edges() as u64).map(|e| key(6).below(e, 5) as u16 * 2).collect();
+    let block = GraphBlock::new(block.with_edge_types(types));
+    for (input, output) in [(3, 5), (9, 2)] {
+        let inputs = [var(60, input, 1), var(10 * output, input, 2)];
+        let weights = |v: &Tensor| v.reshape((10, output, input));
+        check("relation sum", &inputs, |v| ops::relation_sum(&block, v[0], &weights(v[1])?));
+        check("relation sum, composed", &inputs, |v| ops::relation_sum_composed(&block, v[0], &weights(v[1])?));
+    }
+}
+
+#[test]
+fn norms() {
+    for (rows, width) in [(1, 4), (7, 1), (30, 5), (600, 37)] {
+        let inputs = [var(rows, width, 1), var(1, width, 2), var(1, width, 3)];
+        // Few rows or columns of near equal numbers bend too sharply for differences: a larger ε smooths them.
+        check("batch norm", &inputs, |v| Ok(ops::batch_norm(v[0], &v[1].flatten_all()?, &v[2].flatten_all()?, 0.1)?.0));
+        check("layer norm", &inputs, |v| ops::layer_norm(v[0], &v[1].flatten_all()?, &v[2].flatten_all()?, 0.1));
+    }
+}
+
+#[test]
 fn products() {
     for rows in [1, 30, 1100] {
         let inputs = [var(rows, 12, 1), var(5, 12, 2), var(1, 5, 3)];
@@ -93,7 +125,8 @@ fn products() {
 
 #[test]
 fn elementwise() {
-    for activation in [Activation::Identity, Activation::Relu, Activation::LeakyRelu(0.2), Activation::Elu] {
+    let smooth = [Activation::Elu, Activation::Tanh, Activation::Gelu];
+    for activation in [Activation::Identity, Activation::Relu, Activation::LeakyRelu(0.2)].into_iter().chain(smooth) {
         for dropout in [None, Some(Dropout::new(0.4, key(8)))] {
             check("activate", &[var(50, 9, 1)], |v| {
                 // Nothing to do would give the variable itself, whose gradient candle does not keep.

@@ -6,7 +6,9 @@ use gnnflow_operators::block::Block;
 use gnnflow_operators::compute::layers::gcn_weights;
 use gnnflow_operators::compute::metrics::{Counts, Task};
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer};
-use gnnflow_operators::compute::{Error, GraphBlock, Model, ModelSpec, Registry, loss};
+use gnnflow_operators::compute::{
+    Error, GraphBlock, JumpingKnowledge, KindOptions, Model, ModelSpec, Norm, Registry, loss, ops,
+};
 
 use crate::factory::{flat, key, random, tensor};
 
@@ -25,12 +27,22 @@ fn dimensions_and_degrees() {
 #[test]
 fn what_cannot_be_built_says_why() {
     let why = |spec: &ModelSpec| build(spec).unwrap_err().to_string();
-    assert!(why(&ModelSpec::new("transformer", 2, 3, 4, 5)).contains("gat, gcn, mlp, sage"));
+    assert!(
+        why(&ModelSpec::new("transformer", 2, 3, 4, 5)).contains("appnp, gat, gatv2, gcn, gin, mlp, rgcn, sage, sgc")
+    );
     assert!(why(&ModelSpec { heads: 3, ..ModelSpec::new("gat", 2, 3, 4, 5) }).starts_with("heads: "));
     assert!(why(&ModelSpec { dropout: 1.0, ..ModelSpec::new("gcn", 2, 3, 4, 5) }).starts_with("dropout: "));
     assert!(why(&ModelSpec::new("gcn", 0, 3, 4, 5)).starts_with("layers: "));
-    let lstm = ModelSpec { aggregator: "lstm".to_owned(), ..ModelSpec::new("sage", 2, 3, 4, 5) };
+    let lstm = ModelSpec {
+        options: KindOptions { aggregator: "lstm".to_owned(), ..KindOptions::default() },
+        ..ModelSpec::new("sage", 2, 3, 4, 5)
+    };
     assert!(why(&lstm).starts_with("aggregator: "));
+    assert!(why(&ModelSpec::new("rgcn", 2, 3, 4, 5)).starts_with("relations: "));
+    assert!(why(&ModelSpec { residual: true, ..ModelSpec::new("sgc", 2, 3, 4, 5) }).starts_with("residual: "));
+    assert!(why(&ModelSpec { norm: Norm::Batch, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("norm: "));
+    let teleport = KindOptions { teleport: 1.5, ..KindOptions::default() };
+    assert!(why(&ModelSpec { options: teleport, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("teleport: "));
 }
 
 #[test]
@@ -141,7 +153,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
     let degrees = vec![5; nodes as usize];
     let accuracy = |kind: &str, aggregator: &str| {
         let spec = ModelSpec {
-            aggregator: aggregator.to_owned(),
+            options: KindOptions { aggregator: aggregator.to_owned(), ..KindOptions::default() },
             heads: 2,
             dropout: 0.1,
             ..ModelSpec::new(kind, 2, 4, 16, 2)
@@ -168,8 +180,181 @@ fn every_kind_learns_what_its_neighbours_tell() {
     };
     let mlp = accuracy("mlp", "");
     assert!(mlp < 0.85, "the baseline sees {mlp} without edges");
-    for (kind, aggregator) in [("sage", "mean"), ("sage", "gcn"), ("sage", "pool"), ("gcn", ""), ("gat", "")] {
+    for (kind, aggregator) in [
+        ("sage", "mean"),
+        ("sage", "gcn"),
+        ("sage", "pool"),
+        ("gcn", ""),
+        ("gat", ""),
+        ("gatv2", ""),
+        ("gin", ""),
+        ("sgc", ""),
+        ("appnp", ""),
+    ] {
         let found = accuracy(kind, aggregator);
         assert!(found > 0.93 && found > mlp, "{kind} {aggregator}: {found}, baseline {mlp}");
+    }
+}
+
+#[test]
+fn stages_one_after_another_give_what_a_batch_gives() {
+    // Two blocks with all neighbours over the whole graph: layer by layer for all nodes, or at once for some.
+    let whole = random(50, 50, 6, 3);
+    let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
+    let whole = GraphBlock::new(whole.with_edge_types(types));
+    let degrees: Vec<u32> = whole.block().indptr().windows(2).map(|w| w[1] - w[0]).collect();
+    let (x, alone) = (tensor((50, 6), 1), GraphBlock::new(Block::new(50, 50, vec![0; 51], vec![])));
+    let jumps = [JumpingKnowledge::None, JumpingKnowledge::Cat, JumpingKnowledge::Max, JumpingKnowledge::Mean];
+    for kind in ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp"] {
+        let plain = matches!(kind, "sgc" | "appnp");
+        for jumping_knowledge in jumps.into_iter().filter(|&jump| !plain || jump == JumpingKnowledge::None) {
+            let norm = if plain { Norm::None } else { Norm::Batch };
+            let options = KindOptions { relations: 3, bases: Some(2), train_epsilon: true, ..KindOptions::default() };
+            let spec = ModelSpec {
+                heads: 2,
+                dropout: 0.5,
+                residual: !plain,
+                norm,
+                jumping_knowledge,
+                options,
+                ..ModelSpec::new(kind, 3, 6, 8, 4)
+            };
+            let mut model = build(&spec).unwrap();
+            // Running statistics that are not what they start as.
+            let mut params = vec![0.0; model.params().flat_len()];
+            model.params().copy_to(&mut params).unwrap();
+            let blocks = [whole.clone(), whole.clone(), whole.clone()];
+            let key = Key::new(1, Purpose::Dropout);
+            let (_, sums) = model.forward_with_sums(&blocks, &x, Some(&degrees), Some(key)).unwrap();
+            let mut told = vec![0.0; model.params().trained_len()];
+            told.extend(sums);
+            model.absorb(&mut params, &told);
+            model.params_mut().set_from(&params).unwrap();
+            let at_once = model.forward(&blocks, &x, Some(&degrees), None).unwrap();
+            let mut results: Vec<Tensor> = Vec::new();
+            let stages = model.stages();
+            for (stage, what) in stages.iter().enumerate() {
+                let block = if what.edges { &whole } else { &alone };
+                let own: Vec<Tensor> = what.own.iter().map(|&own| results[own].clone()).collect();
+                let below = results.last().unwrap_or(&x).clone();
+                let rows = model.forward_stage(stage, block, &below, Some(&degrees), &own).unwrap();
+                assert_eq!(rows.dim(1).unwrap(), what.width, "{kind}: stage {stage}");
+                results.push(rows);
+            }
+            let bits = |t: &Tensor| flat(t).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert!(bits(results.last().unwrap()) == bits(&at_once), "{kind} {jumping_knowledge:?}");
+        }
+    }
+}
+
+#[test]
+fn sums_of_several_batches_move_running_statistics_as_one_batch_of_all_rows() {
+    let spec = ModelSpec { norm: Norm::Batch, ..ModelSpec::new("mlp", 2, 5, 6, 3) };
+    let model = build(&spec).unwrap();
+    let x = (tensor((90, 5), 1) + 10.0).unwrap();
+    let key = Some(Key::new(1, Purpose::Dropout));
+    let sums = |first: usize, rows: usize| {
+        let block = GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], vec![]));
+        let x = x.narrow(0, first, rows).unwrap();
+        model.forward_with_sums(&[block.clone(), block], &x, None, key).unwrap().1
+    };
+    let trained = model.params().trained_len();
+    let moved = |sums: Vec<f32>| {
+        let mut params = vec![0.0; model.params().flat_len()];
+        model.params().copy_to(&mut params).unwrap();
+        let told: Vec<f32> = vec![0.0; trained].into_iter().chain(sums).collect();
+        model.absorb(&mut params, &told);
+        params.split_off(trained)
+    };
+    let all = moved(sums(0, 90));
+    let parts = [sums(0, 20), sums(20, 45), sums(65, 25)];
+    let added = (0..parts[0].len()).map(|i| parts.iter().map(|part| part[i]).sum()).collect();
+    for (one, several) in all.iter().zip(moved(added)) {
+        assert!((one - several).abs() <= 1e-4 * one.abs().max(1.0), "{one} {several}");
+    }
+    assert!(moved(vec![0.0; parts[0].len()]).iter().all(|&x| x == 0.0 || x == 1.0), "no rows, no move");
+}
+
+#[test]
+fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
+    let (x, weights) = (tensor((900, 7), 1), tensor((9 * 5, 7), 2).reshape((9, 5, 7)).unwrap());
+    let block = random(700, 900, 12, 2);
+    let edges = block.num_edges();
+    let typed = |types: Vec<u16>| GraphBlock::new(block.clone().with_edge_types(types));
+    let block_of = typed((0..edges as u64).map(|e| key(4).below(e, 9) as u16).collect());
+    let found = flat(&ops::relation_sum(&block_of, &x, &weights).unwrap());
+    let wanted = flat(&ops::relation_sum_composed(&block_of, &x, &weights).unwrap());
+    assert!(found.iter().zip(&wanted).all(|(f, w)| (f - w).abs() < 1e-4));
+    let half = x.to_dtype(candle_core::DType::BF16).unwrap();
+    let wide = half.to_dtype(candle_core::DType::F32).unwrap();
+    let sum = |x: &Tensor| flat(&ops::relation_sum(&block_of, x, &weights).unwrap());
+    assert_eq!(sum(&half), sum(&wide));
+    let options = KindOptions { relations: 9, ..KindOptions::default() };
+    let model = build(&ModelSpec { options, ..ModelSpec::new("rgcn", 1, 7, 4, 5) }).unwrap();
+    let why = |block| model.forward(&[block], &x, None, None).unwrap_err().to_string();
+    assert!(why(typed(vec![9; edges])).contains("an edge of type 9; R-GCN knows 9 types"));
+    assert!(why(GraphBlock::new(block.clone())).contains("these have none"));
+}
+
+#[test]
+fn rgcn_learns_what_a_gcn_cannot() {
+    // Friends have a node's class, foes the other one, and as many edges are of either kind: without the edges' types, the
+    // neighbours say nothing. A node's own row is noise.
+    let nodes = 400u64;
+    let class = |i: u64| key(11).below(i, 2) as u32;
+    let (mut indptr, mut indices, mut types) = (vec![0u32], Vec::new(), Vec::new());
+    for i in 0..nodes {
+        let draws = key(12).fold(i);
+        for edge in 0..6u64 {
+            let foe = edge % 2 == 1;
+            let wanted = if foe { 1 - class(i) } else { class(i) };
+            let mut tries = (0..).map(|draw| draws.fold(edge).below(draw, nodes));
+            let j = tries.find(|&j| j != i && class(j) == wanted).expect("both classes have nodes");
+            indices.push(j as u32);
+            types.push(u16::from(foe));
+        }
+        indptr.push(indices.len() as u32);
+    }
+    let block = Block::new(nodes as u32, nodes as u32, indptr, indices).with_edge_types(types);
+    let block = GraphBlock::new(block);
+    let value = |i: u64, c: u64| {
+        // What a node says of itself, too faint to be read from it alone.
+        let sign = if u64::from(class(i)) == c % 2 { 0.5 } else { 0.0 };
+        (key(13).normal(i * 4 + c) + sign) as f32
+    };
+    let x: Vec<f32> = (0..nodes).flat_map(|i| (0..4).map(move |c| value(i, c))).collect();
+    let x = Tensor::from_vec(x, (nodes as usize, 4), &Device::Cpu).unwrap();
+    let labels: Vec<u32> = (0..nodes).map(class).collect();
+    let (train, test): (Vec<u32>, Vec<u32>) = (0..nodes as u32).partition(|i| i % 2 == 0);
+    let rows = |t: &Tensor, of: &[u32]| t.index_select(&Tensor::new(of, &Device::Cpu).unwrap(), 0).unwrap();
+    let labels_of = |of: &[u32]| of.iter().map(|&i| labels[i as usize]).collect::<Vec<_>>();
+    let degrees = vec![6; nodes as usize];
+    let accuracy = |kind: &str, bases: Option<usize>| {
+        let options = KindOptions { relations: 2, bases, ..KindOptions::default() };
+        let mut model = build(&ModelSpec { options, dropout: 0.2, ..ModelSpec::new(kind, 2, 4, 16, 2) }).unwrap();
+        let blocks = [block.clone(), block.clone()];
+        let len = model.params().flat_len();
+        let mut adam = Adam::new(len, AdamOptions { learning_rate: 0.02, ..Default::default() });
+        let mut params = vec![0.0; len];
+        model.params().copy_to(&mut params).unwrap();
+        for step in 0..60 {
+            let key = Key::new(1, Purpose::Dropout).fold(step);
+            let logits = model.forward(&blocks, &x, Some(&degrees), Some(key)).unwrap();
+            let store = loss::cross_entropy(&rows(&logits, &train), &labels_of(&train)).unwrap().backward().unwrap();
+            let mut gradient = vec![0.0; len];
+            model.params().gradients(&store, &mut gradient).unwrap();
+            gradient.iter_mut().for_each(|g| *g /= train.len() as f32);
+            adam.step(&mut params, &gradient);
+            model.params_mut().set_from(&params).unwrap();
+        }
+        let mut counts = Counts::new(Task::SingleLabel, 2);
+        let logits = model.forward(&blocks, &x, Some(&degrees), None).unwrap();
+        counts.update_classes(&flat(&rows(&logits, &test)), &labels_of(&test));
+        counts.finish()["accuracy"]
+    };
+    let gcn = accuracy("gcn", None);
+    for bases in [None, Some(2)] {
+        let found = accuracy("rgcn", bases);
+        assert!(found > 0.93 && found > gcn + 0.15, "rgcn, bases {bases:?}: {found}, gcn {gcn}");
     }
 }

@@ -1,9 +1,10 @@
 //! Kernels against the obvious loops, on every shape of block, every width and every type of number.
 
 use gnnflow_operators::block::Block;
+use gnnflow_operators::kernel::attention::Attention;
 use gnnflow_operators::kernel::element::Element;
 use gnnflow_operators::kernel::transpose::transpose;
-use gnnflow_operators::kernel::{edge_add, edge_softmax, elementwise, heads, loss, segment, weighted};
+use gnnflow_operators::kernel::{edge_add, edge_softmax, elementwise, heads, loss, norm, segment, weighted};
 use half::{bf16, f16};
 
 use crate::factory::{normal, shapes};
@@ -145,6 +146,55 @@ fn values_on_edges() {
             }
             same(&format!("{name}: edge sum"), &sums, sums2);
             same(&format!("{name}: edge sum by source"), &by_src, by_src2);
+        }
+    }
+}
+
+#[test]
+fn attention_of_gatv2() {
+    for (name, block) in shapes() {
+        for (heads, width) in [(1, 1), (3, 20), (2, 33)] {
+            let columns = heads * width;
+            let (left, right) = (normal(block.num_src() * columns, 6), normal(block.num_dst() * columns, 7));
+            let vectors = normal(columns, 8);
+            let mut out = vec![f32::NAN; block.num_edges() * heads];
+            let attention = Attention { left: &left, right: &right, vectors: &vectors, heads, slope: 0.2 };
+            attention.logits(block.indptr(), block.indices(), &mut out);
+            let mut wanted = vec![0f64; out.len()];
+            for row in 0..block.num_dst() {
+                for (e, s) in edges(&block, row) {
+                    for c in 0..columns {
+                        let sum = f64::from(left[s * columns + c]) + f64::from(right[row * columns + c]);
+                        wanted[e * heads + c / width] += f64::from(vectors[c]) * sum.max(0.2 * sum);
+                    }
+                }
+            }
+            same(&format!("{name}: attention"), &out, wanted);
+        }
+    }
+}
+
+#[test]
+fn moments_of_columns_and_rows() {
+    for (rows, width) in [(1, 3), (2, 1), (700, 33), (40, 100)] {
+        let x: Vec<f32> = normal(rows * width, 9).iter().map(|x| 3.0 * x + 50.0).collect();
+        let at = |r: usize, c: usize| f64::from(x[r * width + c]);
+        let (mean, variance) = norm::column_moments(&x, width);
+        for c in 0..width {
+            let wanted = (0..rows).map(|r| at(r, c)).sum::<f64>() / rows as f64;
+            let spread = (0..rows).map(|r| (at(r, c) - wanted).powi(2)).sum::<f64>() / rows as f64;
+            assert!((mean[c] - wanted).abs() < 1e-4 && (variance[c] - spread).abs() < 1e-3 * (1.0 + spread));
+        }
+        let (weight, bias) = (normal(width, 1), normal(width, 2));
+        let mut out = vec![f32::NAN; x.len()];
+        norm::rows(&x, 0.1, &weight, &bias, &mut out);
+        for r in 0..rows {
+            let mean = (0..width).map(|c| at(r, c)).sum::<f64>() / width as f64;
+            let variance = (0..width).map(|c| (at(r, c) - mean).powi(2)).sum::<f64>() / width as f64;
+            for c in 0..width {
+                let wanted = (at(r, c) - mean) / (variance + 0.1).sqrt() * f64::from(weight[c]) + f64::from(bias[c]);
+                assert!((f64::from(out[r * width + c]) - wanted).abs() < 1e-4 * (1.0 + wanted.abs()));
+            }
         }
     }
 }

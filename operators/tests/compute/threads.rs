@@ -2,7 +2,8 @@
 
 use candle_core::{Device, Tensor, Var};
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::compute::{GraphBlock, Model, ModelSpec, Registry, loss, ops};
+use gnnflow_operators::block::Block;
+use gnnflow_operators::compute::{GraphBlock, KindOptions, Model, ModelSpec, Norm, Registry, loss, ops};
 
 use crate::factory::{flat, random, tensor};
 
@@ -36,17 +37,37 @@ fn linear_forward_and_backward() {
 
 #[test]
 fn every_model_forward_and_backward() {
-    let (outer, inner) = (random(1500, 4000, 12, 1), random(300, 1500, 12, 2));
+    let typed = |block: Block| {
+        let types = (0..block.num_edges() as u16).map(|e| e % 6).collect();
+        block.with_edge_types(types)
+    };
+    let (outer, inner) = (typed(random(1500, 4000, 12, 1)), typed(random(300, 1500, 12, 2)));
     let x = tensor((4000, 40), 3);
     let labels: Vec<u32> = (0..300).map(|i| i % 7).collect();
-    for (kind, aggregator) in
-        [("sage", "mean"), ("sage", "gcn"), ("sage", "pool"), ("gcn", ""), ("gat", ""), ("mlp", "")]
-    {
+    for (kind, aggregator) in [
+        ("sage", "mean"),
+        ("sage", "gcn"),
+        ("sage", "pool"),
+        ("gcn", ""),
+        ("gat", ""),
+        ("mlp", ""),
+        ("gatv2", ""),
+        ("gin", ""),
+        ("sgc", ""),
+        ("appnp", ""),
+        ("rgcn", ""),
+    ] {
         let spec = ModelSpec {
             heads: 4,
             output_heads: 2,
             dropout: 0.5,
-            aggregator: aggregator.to_owned(),
+            residual: !matches!(kind, "sgc" | "appnp"),
+            norm: match kind {
+                "gatv2" | "sage" => Norm::Batch,
+                "gin" | "rgcn" => Norm::Layer,
+                _ => Norm::None,
+            },
+            options: KindOptions { aggregator: aggregator.to_owned(), relations: 6, ..KindOptions::default() },
             ..ModelSpec::new(kind, 2, 40, 32, 7)
         };
         let model = Model::build(&spec, &Registry::default(), &Device::Cpu, 5).unwrap();
@@ -54,12 +75,12 @@ fn every_model_forward_and_backward() {
         same_bits(&format!("{kind} {aggregator}"), || {
             let blocks = [GraphBlock::new(outer.clone()), GraphBlock::new(inner.clone())];
             let key = Key::new(5, Purpose::Dropout).fold(1);
-            let logits = model.forward(&blocks, &x, Some(&degrees), Some(key)).unwrap();
+            let (logits, sums) = model.forward_with_sums(&blocks, &x, Some(&degrees), Some(key)).unwrap();
             let loss = loss::cross_entropy(&logits, &labels).unwrap();
             let mut gradients = vec![0.0; model.params().flat_len()];
             model.params().gradients(&loss.backward().unwrap(), &mut gradients).unwrap();
             assert!(gradients.iter().all(|g| g.is_finite()) && gradients.iter().any(|&g| g != 0.0));
-            vec![flat(&logits), gradients, vec![loss.to_scalar::<f64>().unwrap() as f32]]
+            vec![flat(&logits), gradients, sums, vec![loss.to_scalar::<f64>().unwrap() as f32]]
         });
     }
 }

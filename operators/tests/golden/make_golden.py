@@ -13,7 +13,7 @@ import dgl
 import torch
 import torch.nn.functional as F
 from dgl.nn import SAGEConv as DglSage
-from torch_geometric.nn import GATConv, GCNConv, SAGEConv
+from torch_geometric.nn import APPNP, GATConv, GATv2Conv, GCNConv, GINConv, JumpingKnowledge, RGCNConv, SAGEConv, SGConv
 
 torch.manual_seed(20240601)
 arrays = {}
@@ -146,6 +146,87 @@ for name, make in optimizers.items():
         p.grad = g.clone()
         optimizer.step()
     keep("optimizers", **{name: p})
+
+# What follows was added later; the cases above keep their numbers.
+for name, concat in [("concat", True), ("mean", False)]:
+    for suffix, graph, sources in [("", square, 24), ("-bipartite", edges, 45)]:
+        conv = layer(GATv2Conv(7, 4, heads=3, concat=concat, add_self_loops=False))
+        targets = 24 if sources == 24 else 20
+        loops = torch.arange(targets).repeat(2, 1)
+        graph = torch.cat([graph, loops], 1)
+        run(f"gatv2-{name}{suffix}", normal(sources, 7),
+            {"source.weight": conv.lin_l.weight, "source.bias": conv.lin_l.bias,
+             "destination.weight": conv.lin_r.weight, "destination.bias": conv.lin_r.bias,
+             "attention": conv.att, "bias": conv.bias},
+            lambda x: conv((x, x[:targets]), graph))
+
+for name, train_eps in [("learnt", True), ("fixed", False)]:
+    maps = [torch.nn.Linear(9, 6), torch.nn.Linear(6, 5)]
+    conv = layer(GINConv(torch.nn.Sequential(maps[0], torch.nn.ReLU(), maps[1]), eps=0.3, train_eps=train_eps))
+    named = {f"mlp.{i}.{part}": getattr(m, part) for i, m in enumerate(maps) for part in ["weight", "bias"]}
+    run(f"gin-{name}", normal(45, 9), {**named, **({"epsilon": conv.eps} if train_eps else {})},
+        lambda x: conv((x, x[:20]), edges))
+
+conv = layer(SGConv(9, 5, K=3))
+run("sgc", normal(24, 9), {"layers.2.weight": conv.lin.weight, "layers.2.bias": conv.lin.bias}, lambda x: conv(x, square))
+
+maps = [layer(torch.nn.Linear(9, 6)), layer(torch.nn.Linear(6, 5))]
+named = {f"mlp.{i}.{part}": getattr(m, part) for i, m in enumerate(maps) for part in ["weight", "bias"]}
+run("appnp", normal(24, 9), named, lambda x: APPNP(3, 0.2)(maps[1](maps[0](x).relu()), square))
+
+types = torch.randint(0, 4, (len(indices),))
+types[types == 2] = 3  # a relation without edges
+arrays["block/types"] = types
+for name, bases in [("each", None), ("bases", 3)]:
+    conv = layer(RGCNConv((9, 9), 6, num_relations=5, num_bases=bases))
+    x = normal(45, 9).requires_grad_()
+    out, probe = conv((x, x[:20]), edges, types), None
+    probe = normal(*out.shape)
+    (out * probe).sum().backward()
+    keep(f"rgcn-{name}", x=x, out=out, probe=probe, grad__x=x.grad)
+    # PyG keeps matrices as input × output; ours are output × input.
+    matrices = "weight" if bases is None else "bases"
+    for key, value in [(matrices, conv.weight), ("root.weight", conv.root)]:
+        keep(f"rgcn-{name}", **{key: value.mT, "grad__" + key: value.grad.mT})
+    keep(f"rgcn-{name}", bias=conv.bias, grad__bias=conv.bias.grad)
+    if bases:
+        keep(f"rgcn-{name}", coefficients=conv.comp, grad__coefficients=conv.comp.grad)
+
+for name, module in [("batch", torch.nn.BatchNorm1d(7)), ("layer", torch.nn.LayerNorm(7))]:
+    module = layer(module)
+    run(f"{name}-norm", normal(33, 7) * 3 + 5, {"weight": module.weight, "bias": module.bias}, module)
+    if name == "batch":
+        keep("batch-norm", running_mean=module.running_mean, running_var=module.running_var)
+
+for name in ["relu", "elu", "leaky_relu", "tanh", "gelu"]:
+    function = (lambda x: F.gelu(x, approximate="tanh")) if name == "gelu" else getattr(torch, name, getattr(F, name, None))
+    run(f"activation-{name}", normal(20, 7) * 3, {}, function)
+
+# Models of two layers over two blocks, in training: residuals, norms and jumping knowledge beside the layers.
+for how in ["cat", "max", "mean"]:
+    layers_of = [layer(SAGEConv(9, 6)), layer(SAGEConv(6, 6))]
+    norms = [layer(torch.nn.BatchNorm1d(6)), layer(torch.nn.BatchNorm1d(6))]
+    projection = layer(torch.nn.Linear(9, 6, bias=False))
+    readout = layer(torch.nn.Linear(12 if how == "cat" else 6, 4))
+    x, labels = normal(80, 9), torch.randint(0, 4, (20,))
+    h = layers_of[0]((x, x[:45]), edge_index(outer_indptr, outer_indices)) + projection(x[:45])
+    first = norms[0](h).relu()
+    second = norms[1](layers_of[1]((first, first[:20]), edges) + first[:20]).relu()
+    results = [first[:20], second]
+    joined = sum(results) / 2 if how == "mean" else JumpingKnowledge(how)(results)
+    logits = readout(joined)
+    loss = F.cross_entropy(logits, labels, reduction="sum")
+    loss.backward()
+    keep(f"jumping-{how}", x=x, labels=labels, logits=logits, loss=loss)
+    named = {"layers.0.residual.weight": projection.weight, "readout.weight": readout.weight, "readout.bias": readout.bias}
+    for i, (conv, norm) in enumerate(zip(layers_of, norms)):
+        named |= {f"layers.{i}.neighbor.weight": conv.lin_l.weight, f"layers.{i}.self.weight": conv.lin_r.weight,
+                  f"layers.{i}.bias": conv.lin_l.bias, f"layers.{i}.norm.weight": norm.weight,
+                  f"layers.{i}.norm.bias": norm.bias}
+        keep(f"jumping-{how}", **{f"layers.{i}.norm.running_mean": norm.running_mean,
+                                  f"layers.{i}.norm.running_var": norm.running_var})
+    for name, parameter in named.items():
+        keep(f"jumping-{how}", **{name: parameter, "grad__" + name: parameter.grad})
 
 header, data = {}, b""
 for name, value in sorted(arrays.items()):

@@ -14,7 +14,7 @@ pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Bytes, Infer, Model, OptimizerKind, Spec, Topology};
+use crate::spec::{Bytes, Infer, JumpingKnowledge, Model, OptimizerKind, Spec, Topology};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub struct Plan {
     pub processes: Vec<Process>,
     /// The layers of the model.
     pub layers: Vec<Layer>,
-    /// Parameters of all layers; `None` while the number of classes is unknown, or for a registered layer.
+    /// Parameters of all layers; `None` while the number of classes (`rgcn`: of edge types) is unknown, or for a registered layer.
     pub parameters: Option<u64>,
     /// Training.
     pub training: Option<Training>,
@@ -147,7 +147,8 @@ impl Plan {
         let graph = Sizes::of(spec)?;
         spec.check_processes(processes, graph.parts.len())?;
         let classes = graph.classes.unwrap_or(0) as usize;
-        let layers = spec.model.as_ref().map_or_else(Vec::new, |model| model::layers(model, graph.features, classes));
+        let of = |model| model::layers(model, graph.features, classes, graph.relations);
+        let layers = spec.model.as_ref().map_or_else(Vec::new, of);
         let known = graph.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
         let parameters = parameters.filter(|_| spec.model.is_some());
@@ -343,8 +344,12 @@ fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u
     let sources = if reads { (nodes * (1.0 + mean_degree)).min(graph.nodes as f64) } else { nodes };
     let widest = layers.iter().map(|layer| layer.input).max().unwrap_or(0);
     let chunk = (sources * widest as f64 * 4.0) as u64;
-    let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(2).sum::<u64>();
-    let scratch = own_nodes * 4 * (hidden + graph.classes.unwrap_or(0));
+    // A layer is overwritten once it has been read, unless the output reads all of them.
+    let jumps = spec.model.as_ref().is_some_and(|model| model.jumping_knowledge != JumpingKnowledge::None);
+    let kept = if jumps { layers.len() } else { 2 };
+    let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(kept).sum::<u64>();
+    let predicted = if spec.model.as_ref().is_some_and(|model| model.kind == "appnp") { 1 } else { 0 };
+    let scratch = own_nodes * 4 * (hidden + (1 + predicted) * graph.classes.unwrap_or(0));
     (chunk * (u64::from(WINDOW) + 2), scratch)
 }
 

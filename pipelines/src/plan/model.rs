@@ -1,6 +1,6 @@
 //! How many numbers a model has.
 
-use crate::spec::{Aggregator, Model};
+use crate::spec::{Aggregator, JumpingKnowledge, Model, Norm};
 use serde::Serialize;
 
 /// One layer of the model.
@@ -10,71 +10,128 @@ pub struct Layer {
     pub input: usize,
     /// Width of its output.
     pub output: usize,
-    /// Number of parameters; `None` for a registered layer, which only it knows.
+    /// Number of parameters; `None` for a registered layer, which only it knows, and for `rgcn` where the number of edge types is
+    /// not known yet.
     pub parameters: Option<u64>,
 }
 
-/// The layers of `model` from `features` to `classes`.
+/// The layers of `model` from `features` to `classes`, in a graph of `relations` edge types.
 ///
 /// With input width i and output width o: `gcn`, `mlp` and `sage` with `gcn` aggregation have i·o + o parameters,
 /// `sage` with `mean` 2·i·o + o, with `pool` i·i + i more; `gat` i·o + 3·o, where o counts all heads, and its output layer,
-/// which averages its heads h, i·h·o + 2·h·o + o.
-pub fn layers(model: &Model, features: usize, classes: usize) -> Vec<Layer> {
+/// which averages its heads h, i·h·o + 2·h·o + o; `gatv2` i·o + 2·o more than `gat` has; `gin` those of its perceptron, and one
+/// if ε is learnt; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
+/// the last layer, and `appnp` those of its perceptron, which stand in the first. A residual between unequal widths has i·o
+/// more, a layer norm 2·o, a batch norm 4·o + 1 with its running statistics. Jumping knowledge is one layer more.
+pub fn layers(model: &Model, features: usize, classes: usize, relations: Option<usize>) -> Vec<Layer> {
+    let jumps = model.jumping_knowledge != JumpingKnowledge::None;
     let one = |index: usize| {
-        let input = if index == 0 { features } else { model.hidden };
-        let last = index + 1 == model.layers;
-        let output = if last { classes } else { model.hidden };
-        let (i, o) = (input as u64, output as u64);
-        let parameters = match model.kind.as_str() {
-            "gcn" | "mlp" => Some(i * o + o),
-            "sage" => Some(match model.aggregator() {
-                Aggregator::Mean => 2 * i * o + o,
-                Aggregator::Gcn => i * o + o,
-                Aggregator::Pool => i * i + i + 2 * i * o + o,
-            }),
-            "gat" => {
-                let wide = if last { o * model.output_heads() as u64 } else { o };
-                Some(i * wide + 2 * wide + o)
-            }
-            _ => None,
+        let (first, last) = (index == 0, index + 1 == model.layers && !jumps);
+        let between = match model.kind.as_str() {
+            "sgc" => features,
+            "appnp" => classes,
+            _ => model.hidden,
         };
-        Layer { input, output, parameters }
+        let (input, output) = (if first { features } else { between }, if last { classes } else { between });
+        let own = own(model, [first, last], [input, output], relations);
+        Layer { input, output, parameters: own.map(|own| own + beside(model, last, input as u64, output as u64)) }
     };
-    (0..model.layers).map(one).collect()
+    let mut all: Vec<Layer> = (0..model.layers).map(one).collect();
+    if jumps {
+        let joined = if model.jumping_knowledge == JumpingKnowledge::Cat { model.layers } else { 1 };
+        let (input, output) = (joined * model.hidden, classes);
+        all.push(Layer { input, output, parameters: Some((input * output + output) as u64) });
+    }
+    all
+}
+
+/// What the layer itself has.
+fn own(model: &Model, [first, last]: [bool; 2], dims: [usize; 2], relations: Option<usize>) -> Option<u64> {
+    let [i, o] = dims.map(|width| width as u64);
+    let hidden = model.hidden as u64;
+    let perceptron = || -> u64 {
+        let n = model.mlp_layers() as u64;
+        if n == 1 { i * o + o } else { i * hidden + hidden + (n - 2) * (hidden * hidden + hidden) + hidden * o + o }
+    };
+    Some(match model.kind.as_str() {
+        "gcn" | "mlp" => i * o + o,
+        "sage" => match model.aggregator() {
+            Aggregator::Mean => 2 * i * o + o,
+            Aggregator::Gcn => i * o + o,
+            Aggregator::Pool => i * i + i + 2 * i * o + o,
+        },
+        "gat" | "gatv2" => {
+            let wide = if last { o * model.output_heads() as u64 } else { o };
+            let vectors = if model.kind == "gat" { 2 * wide } else { 3 * wide + i * wide };
+            i * wide + vectors + o
+        }
+        "gin" => perceptron() + u64::from(model.train_eps.unwrap_or(false)),
+        "rgcn" => {
+            let relations = relations? as u64;
+            let matrices = model.num_bases.map_or(relations * i * o, |bases| bases as u64 * (i * o + relations));
+            matrices + i * o + o
+        }
+        "sgc" => {
+            if last {
+                i * o + o
+            } else {
+                0
+            }
+        }
+        "appnp" => {
+            // The perceptron's result is as wide as the model's, and so is every layer's.
+            if first { perceptron() } else { 0 }
+        }
+        _ => return None,
+    })
+}
+
+/// What stands beside a layer: a residual's map, a norm.
+fn beside(model: &Model, last: bool, i: u64, o: u64) -> u64 {
+    let residual = if model.residual && i != o { i * o } else { 0 };
+    let norm = match model.norm {
+        _ if last => 0,
+        Norm::None => 0,
+        Norm::Layer => 2 * o,
+        Norm::Batch => 4 * o + 1,
+    };
+    residual + norm
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::is_builtin_layer;
     use candle_core::Device;
+    use gnnflow_operators::compute::{self, Registry};
 
-    fn count(model: Model) -> u64 {
-        layers(&model, 1433, 7).iter().filter_map(|layer| layer.parameters).sum()
+    fn count(model: &Model) -> u64 {
+        layers(model, 1433, 7, None).iter().filter_map(|layer| layer.parameters).sum()
     }
 
     #[test]
     fn counts_are_those_of_the_models_that_are_built() {
-        for (kind, aggregator) in [
-            ("gcn", None),
-            ("mlp", None),
-            ("gat", None),
-            ("sage", Some(Aggregator::Mean)),
-            ("sage", Some(Aggregator::Gcn)),
-            ("sage", Some(Aggregator::Pool)),
-        ] {
-            let model = Model {
-                kind: kind.into(),
-                hidden: 16,
-                layers: 3,
-                aggregator,
-                output_heads: Some(2),
-                ..Model::default()
-            };
-            let registry = gnnflow_operators::compute::Registry::default();
-            let built =
-                gnnflow_operators::compute::Model::build(&model.describe(10, 3), &registry, &Device::Cpu, 1).unwrap();
-            let parameters: u64 = layers(&model, 10, 3).iter().filter_map(|layer| layer.parameters).sum();
-            assert_eq!(built.params().flat_len() as u64, parameters, "{kind} {aggregator:?}");
+        let registry = Registry::default();
+        let base =
+            |kind: &str| Model { kind: kind.into(), hidden: 16, layers: 3, output_heads: Some(2), ..Model::default() };
+        let mut models = vec![
+            Model { aggregator: Some(Aggregator::Gcn), ..base("sage") },
+            Model { aggregator: Some(Aggregator::Pool), ..base("sage") },
+            Model { train_eps: Some(true), mlp_layers: Some(3), ..base("gin") },
+            Model { mlp_layers: Some(1), ..base("appnp") },
+            Model { num_bases: Some(2), ..base("rgcn") },
+        ];
+        models.extend(registry.names().map(base));
+        for jumping_knowledge in [JumpingKnowledge::None, JumpingKnowledge::Cat, JumpingKnowledge::Max] {
+            for norm in [Norm::Batch, Norm::Layer] {
+                models.push(Model { residual: true, norm, jumping_knowledge, ..base("gatv2") });
+            }
+        }
+        for model in models {
+            assert!(is_builtin_layer(&model.kind), "{}", model.kind);
+            let built = compute::Model::build(&model.describe(10, 3, 5), &registry, &Device::Cpu, 1).unwrap();
+            let parameters: u64 = layers(&model, 10, 3, Some(5)).iter().filter_map(|layer| layer.parameters).sum();
+            assert_eq!(built.params().flat_len() as u64, parameters, "{model:?}");
         }
     }
 
@@ -82,9 +139,11 @@ mod tests {
     #[test]
     fn parameters_of_known_models() {
         let model = |kind: &str, hidden| Model { kind: kind.into(), hidden, ..Model::default() };
-        assert_eq!(count(model("gcn", 16)), 23_063);
-        assert_eq!(count(Model { heads: Some(8), ..model("gat", 64) }), 92_373);
-        assert_eq!(count(model("sage", 64)), 2 * 1433 * 64 + 64 + 2 * 64 * 7 + 7);
-        assert_eq!(count(Model { layers: 1, ..model("mlp", 64) }), 1433 * 7 + 7);
+        assert_eq!(count(&model("gcn", 16)), 23_063);
+        assert_eq!(count(&Model { heads: Some(8), ..model("gat", 64) }), 92_373);
+        assert_eq!(count(&model("sage", 64)), 2 * 1433 * 64 + 64 + 2 * 64 * 7 + 7);
+        assert_eq!(count(&model("appnp", 64)), 1433 * 64 + 64 + 64 * 7 + 7);
+        assert_eq!(count(&model("sgc", 64)), 1433 * 7 + 7);
+        assert_eq!(count(&Model { layers: 1, ..model("mlp", 64) }), 1433 * 7 + 7);
     }
 }

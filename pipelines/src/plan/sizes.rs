@@ -21,6 +21,9 @@ pub struct Sizes {
     pub feature_bytes: usize,
     /// Number of classes, when known.
     pub classes: Option<u64>,
+    /// Number of edge types (0: edges have none), when known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relations: Option<usize>,
     /// Number of train nodes; unknown before labels and splits were read.
     pub train: Option<u64>,
     /// Bytes of memory that preparing takes, at most; 0 when prepared.
@@ -90,6 +93,7 @@ impl Sizes {
             features: manifest.features.dim,
             feature_bytes: manifest.features.dtype.size(),
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
+            relations: Some(manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize)),
             train: Some(manifest.splits.train),
             prepare_bytes: 0,
             disk_bytes: manifest.partitions.iter().map(files).sum(),
@@ -137,6 +141,7 @@ impl Sizes {
             features,
             feature_bytes,
             classes,
+            relations: None,
             train,
             prepare_bytes,
             disk_bytes,

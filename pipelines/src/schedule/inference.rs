@@ -1,16 +1,19 @@
-//! Exact inference: all neighbours of all nodes, one layer at a time, partition by partition.
+//! Exact inference: all neighbours of all nodes, one stage of the model at a time, partition by partition.
 //!
 //! ```text
 //! chunks of nodes → sample_hop (all neighbours) → fetch_rows (the layer below) → layer (companion) → probe
 //! ```
 //!
-//! A layer starts when the frontier has passed the one below everywhere. Its cost is that of the layer on every node
-//! once, where sampling would compute a node again for each batch that reaches it.
+//! A stage is a layer, or what some models do with a node alone, before the first layer or behind the last; it then passes by
+//! the sampling. It starts when the frontier has passed the one below everywhere. Its cost is that of the layer on every node
+//! once, where sampling would compute a node again for each batch that reaches it. What a stage asks of earlier ones about its
+//! own nodes is here.
 
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use gnnflow_operators::compute::model::Stage;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_operators::fetch::matrix::Number;
 use gnnflow_operators::kernel::sample::Fanout;
@@ -20,8 +23,8 @@ use gnnflow_operators::sync::background::{Background, Companion};
 use gnnflow_operators::tick;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
-use timely::dataflow::operators::vec::Map;
-use timely::dataflow::operators::{Input, Probe, probe};
+use timely::dataflow::operators::vec::{BranchWhen, Map};
+use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::Error;
@@ -44,53 +47,54 @@ pub(crate) struct Inference {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Chunk>>>,
     probe: probe::Handle<u64>,
     fault: Fault,
-    /// By layer.
+    /// By stage.
     stores: Vec<Arc<LayerStore>>,
     /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
     chunks: Vec<(u32, Range<u32>)>,
-    /// Layers computed so far, all passes counted: the next one's epoch in timestamps.
-    layers_done: u32,
+    /// Stages computed so far, all passes counted: the next one's epoch in timestamps.
+    stages_done: u32,
 }
 
 impl Inference {
-    /// Builds the dataflow; `dims` are the widths between layers, `nodes` bounds a chunk.
+    /// Builds the dataflow for the model's `stages`; `nodes` bounds a chunk.
     ///
     /// # Errors
-    /// When there is no room for the layers' rows.
+    /// When there is no room for the stages' rows.
     pub(crate) fn build(
         worker: &mut Worker,
         setup: &Setup,
-        dims: &[usize],
+        stages: &[Stage],
         uses_edges: bool,
         degrees: bool,
         nodes: usize,
         companion: &Companion<Trainer>,
     ) -> Result<Self, Error> {
-        let layers = dims.len() - 1;
         let mut stores: Vec<Arc<LayerStore>> = Vec::new();
-        for layer in 0..layers {
-            // A layer is read only by the next one: the one after that may write over it, if it is as wide.
-            let reuse = layer.checked_sub(2).map(|below| Arc::clone(&stores[below]));
-            stores.push(match reuse.filter(|store| store.dim() == dims[layer + 1] && layer + 1 < layers) {
-                Some(store) => store,
-                None => Arc::new(LayerStore::create(&setup.scratch, &setup.graph, setup.worker, dims[layer + 1])?),
+        for (stage, over) in written_over(stages).into_iter().enumerate() {
+            stores.push(match over {
+                Some(earlier) => Arc::clone(&stores[earlier]),
+                None => Arc::new(LayerStore::create(&setup.scratch, &setup.graph, setup.worker, stages[stage].width)?),
             });
         }
+        let count = stages.len();
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
-        let layer_of = move |tick: u64| tick::epoch(tick) as usize % layers;
+        let stage_of = move |tick: u64| tick::epoch(tick) as usize % count;
         let (features, below) = (setup.features.clone(), stores.clone());
-        let rows = move |tick| match layer_of(tick) {
+        let rows = move |tick| match stage_of(tick) {
             0 => features.clone(),
-            layer => {
-                RowsAt { source: Arc::clone(&below[layer - 1]) as _, number: Number::F32, dim: below[layer - 1].dim() }
+            stage => {
+                RowsAt { source: Arc::clone(&below[stage - 1]) as _, number: Number::F32, dim: below[stage - 1].dim() }
             }
         };
+        let own: Vec<Vec<Arc<LayerStore>>> =
+            stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
+        let alone: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
         let (kept, into) = (fault.clone(), stores.clone());
         worker.dataflow::<u64, _, _>(|scope| {
-            let mut stream =
-                scope.input_from(&mut input).map(|(key, nodes): Chunk| MiniBatch::new(key, nodes.collect()));
-            if uses_edges {
-                stream = stream.sample_hop(Hop {
+            let chunks = scope.input_from(&mut input).map(|(key, nodes): Chunk| MiniBatch::new(key, nodes.collect()));
+            let stream = if uses_edges {
+                let (reading, alone) = chunks.branch_when(move |&tick| alone[stage_of(tick)]);
+                let reading = reading.sample_hop(Hop {
                     graph: Arc::clone(&setup.graph),
                     seed: 0, // nothing is drawn
                     hop: 0,
@@ -99,7 +103,10 @@ impl Inference {
                     pool: CompactorPool::default(),
                     meter: Rc::clone(&setup.meter),
                 });
-            }
+                scope.concatenate([reading, alone])
+            } else {
+                chunks
+            };
             stream
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),
@@ -109,8 +116,8 @@ impl Inference {
                     meter: Rc::clone(&setup.meter),
                 })
                 .background("layer", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
-                    let layer = batch.key.epoch as usize % layers;
-                    trainer.infer(layer, batch, &into[layer])
+                    let stage = batch.key.epoch as usize % count;
+                    trainer.infer(stage, batch, &own[stage], &into[stage])
                 })
                 .flat_map(move |done| kept.keep(done))
                 .probe_with(&probe);
@@ -124,16 +131,16 @@ impl Inference {
                 cut.into_iter().map(move |chunk| (part as u32, chunk))
             })
             .collect();
-        Ok(Self { input, probe, fault, stores, chunks, layers_done: 0 })
+        Ok(Self { input, probe, fault, stores, chunks, stages_done: 0 })
     }
 
-    /// Computes all layers with the companion's parameters and returns when the last one is there, everywhere.
+    /// Computes all stages with the companion's parameters and returns when the last one is there, everywhere.
     ///
     /// # Errors
     /// What an operator, or the companion thread, fails with.
     pub(crate) fn pass(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
-        for _layer in 0..self.stores.len() {
-            let epoch = self.layers_done;
+        for _stage in 0..self.stores.len() {
+            let epoch = self.stages_done;
             for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
                 let key = BatchKey { epoch, step, partition: *partition };
                 self.input.send((key, nodes.clone()));
@@ -142,7 +149,7 @@ impl Inference {
                 let oldest = tick::at(epoch, (step + 1).saturating_sub(WINDOW));
                 until(worker, host, &self.fault, &self.probe, oldest)?;
             }
-            self.layers_done += 1;
+            self.stages_done += 1;
             let next = tick::at(epoch + 1, 0);
             self.input.advance_to(next);
             self.input.flush();
@@ -151,10 +158,33 @@ impl Inference {
         Ok(())
     }
 
-    /// Rows of layer `layer`, as the last pass left them. Of the layers below the last, the last two are still there.
-    pub(crate) fn rows(&self, layer: usize) -> &Arc<LayerStore> {
-        &self.stores[layer]
+    /// The model's results, as the last pass left them.
+    pub(crate) fn results(&self) -> &Arc<LayerStore> {
+        &self.stores[self.stores.len() - 1]
     }
+
+    /// What the last stage read, as the last pass left it; the results where there is but one stage.
+    pub(crate) fn embeddings(&self) -> &Arc<LayerStore> {
+        &self.stores[self.stores.len().saturating_sub(2)]
+    }
+}
+
+/// For each stage, the earlier one over whose rows it may write: one as wide that nobody reads any more, the last two kept.
+fn written_over(stages: &[Stage]) -> Vec<Option<usize>> {
+    let last = stages.len() - 1;
+    let read_until = |earlier: usize| {
+        let readers = (earlier + 1..stages.len()).filter(|&s| s == earlier + 1 || stages[s].own.contains(&earlier));
+        readers.max().unwrap_or(last)
+    };
+    let mut over: Vec<Option<usize>> = Vec::with_capacity(stages.len());
+    for stage in 0..stages.len() {
+        let free = (0..stage).find(|&earlier| {
+            let same = stages[earlier].width == stages[stage].width && !over.contains(&Some(earlier));
+            same && stage < last && read_until(earlier) < stage
+        });
+        over.push(free);
+    }
+    over
 }
 
 /// Cuts a partition's nodes, from global id `first`, into chunks of at most `most` nodes and about [`CHUNK_EDGES`] edges.
@@ -176,6 +206,21 @@ fn chunks(indptr: &[i64], first: u32, most: usize) -> Vec<Range<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_written_over_when_nobody_reads_them_any_more() {
+        let stage = |width: usize, own: &[usize]| Stage { width, edges: true, own: own.to_vec() };
+        assert_eq!(written_over(&[stage(7, &[])]), [None]);
+        let plain = [stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[])];
+        assert_eq!(written_over(&plain), [None, None, Some(0), Some(1), None]);
+        let other = [stage(8, &[]), stage(16, &[]), stage(16, &[]), stage(7, &[])];
+        assert_eq!(written_over(&other), [None; 4]);
+        // Every propagation reads the prediction; the readout reads every layer.
+        let appnp = [stage(7, &[]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0])];
+        assert_eq!(written_over(&appnp), [None, None, None, Some(1), None]);
+        let jumping = [stage(7, &[]), stage(7, &[]), stage(7, &[]), stage(7, &[0, 1])];
+        assert_eq!(written_over(&jumping), [None; 4]);
+    }
 
     #[test]
     fn chunks_cover_a_partition_and_keep_their_bounds() {

@@ -23,7 +23,7 @@ pub use generate::{Generate, GenerateKind, Generator};
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub(crate) use model::is_builtin as is_builtin_layer;
-pub use model::{Aggregator, Model};
+pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use problem::{Problem, Problems};
 pub use train::{CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};

@@ -1,10 +1,32 @@
 //! `[model]`: the network.
 
 use super::section::{section, words};
-use gnnflow_operators::compute::ModelSpec;
+use gnnflow_operators::compute::{self, KindOptions, ModelSpec};
+use gnnflow_operators::kernel::elementwise;
 
 /// Layer kinds of this version.
-pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "mlp"];
+pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp"];
+
+/// Keys of `[model]` that only some of the built-in kinds have, and those kinds.
+pub(super) const KEYS: &[(&str, &[&str])] = &[
+    ("hidden", &["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "appnp", "mlp"]),
+    ("heads", &["gat", "gatv2"]),
+    ("output_heads", &["gat", "gatv2"]),
+    ("attention_dropout", &["gat", "gatv2"]),
+    ("aggregator", &["sage"]),
+    ("eps", &["gin"]),
+    ("train_eps", &["gin"]),
+    ("mlp_layers", &["gin", "appnp"]),
+    ("teleport", &["appnp"]),
+    ("num_bases", &["rgcn"]),
+    ("activation", &["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "appnp", "mlp"]),
+    ("residual", LAYERED),
+    ("norm", LAYERED),
+    ("jumping_knowledge", LAYERED),
+];
+
+/// The kinds that learn something in every layer.
+const LAYERED: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "mlp"];
 
 /// Whether layers of this name come with gnnflow.
 pub(crate) fn is_builtin(kind: &str) -> bool {
@@ -14,37 +36,70 @@ pub(crate) fn is_builtin(kind: &str) -> bool {
 section! {
     /// The network.
     pub struct Model {
-        /// The kind of layer: GraphSAGE, GCN, GAT, `mlp` (no edges: the baseline), or the name of a registered one.
+        /// The kind of layer: GraphSAGE, GCN, GAT, GATv2, GIN, SGC, R-GCN over typed edges, APPNP, `mlp` (no edges: the
+        /// baseline), or the name of a registered one.
         #[schemars(extend("x-known" = KINDS))]
         pub kind: String = "sage".into(),
-        /// Number of layers, the output layer included.
+        /// Number of layers, the output layer included: the hops that a batch reaches. Of `sgc` and `appnp`: propagations.
         #[schemars(range(min = 1, max = 64))]
         pub layers: usize = 2,
-        /// Width of the hidden layers; of all heads together for `gat`.
+        /// Width of the hidden layers; of all heads together for `gat` and `gatv2`.
         #[schemars(range(min = 1, max = 65536))]
         pub hidden: usize = 128,
-        /// Attention heads of the hidden layers (`gat`); divides `hidden`. Unset: 8.
+        /// Attention heads of the hidden layers (`gat`, `gatv2`); divides `hidden`. Unset: 8.
         #[schemars(range(min = 1, max = 1024), extend("examples" = [8]))]
         pub heads: Option<usize> = None,
-        /// Attention heads of the output layer (`gat`), averaged. Unset: 1.
+        /// Attention heads of the output layer (`gat`, `gatv2`), averaged. Unset: 1.
         #[schemars(range(min = 1, max = 1024), extend("examples" = [1]))]
         pub output_heads: Option<usize> = None,
         /// How a `sage` layer aggregates its neighbours. Unset: `mean`.
         #[schemars(extend("examples" = ["mean"]))]
         pub aggregator: Option<Aggregator> = None,
-        /// Probability with which an input of a layer is dropped in training.
+        /// What a `gin` layer multiplies a node's own row by, less 1; with `train_eps`, what that starts from. Unset: 0.
+        #[schemars(extend("examples" = [0.0]))]
+        pub eps: Option<f64> = None,
+        /// Whether `gin` layers learn `eps`, each its own. Unset: false.
+        #[schemars(extend("examples" = [false]))]
+        pub train_eps: Option<bool> = None,
+        /// Linear maps in the perceptron of each `gin` layer, and in that of an `appnp` model. Unset: 2.
+        #[schemars(range(min = 1, max = 16), extend("examples" = [2]))]
+        pub mlp_layers: Option<usize> = None,
+        /// The share of its own prediction that a node keeps in each propagation (`appnp`; the paper's α). Unset: 0.1.
+        #[schemars(range(min = 0.0, max = 1.0), extend("examples" = [0.1]))]
+        pub teleport: Option<f64> = None,
+        /// Matrices that all relations' are mixed of (`rgcn`). Unset: each relation learns a matrix of its own.
+        #[schemars(range(min = 1, max = 65536), extend("examples" = [30]))]
+        pub num_bases: Option<usize> = None,
+        /// What stands between layers, and inside `gin`'s and `appnp`'s perceptrons. Unset: `elu` for `gat` and `gatv2`, else
+        /// `relu`.
+        #[schemars(extend("examples" = ["relu"]))]
+        pub activation: Option<Activation> = None,
+        /// Whether what goes into a layer is added to what comes out: as it is, or by a learnt map where widths differ.
+        pub residual: bool = false,
+        /// How the results of all layers but the output layer are normalised, before the activation.
+        pub norm: Norm = Norm::None,
+        /// How the results of all layers are joined, if they are; a linear map of what is joined is then the output, and all
+        /// layers are as wide as `hidden`.
+        pub jumping_knowledge: JumpingKnowledge = JumpingKnowledge::None,
+        /// Probability with which an input of a layer is dropped in training (`sgc`: of the features; `appnp`: of a layer of
+        /// its perceptron).
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
         pub dropout: f64 = 0.5,
-        /// Probability with which an attention coefficient is dropped in training (`gat`). Unset: as `dropout`.
+        /// Probability with which an attention coefficient is dropped in training (`gat`, `gatv2`). Unset: as `dropout`.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.6]))]
         pub attention_dropout: Option<f64> = None,
     }
 }
 
 impl Model {
+    /// Whether layers have attention heads.
+    pub fn attends(&self) -> bool {
+        matches!(self.kind.as_str(), "gat" | "gatv2")
+    }
+
     /// Attention heads of the hidden layers.
     pub fn heads(&self) -> usize {
-        self.heads.unwrap_or(if self.kind == "gat" { 8 } else { 1 })
+        self.heads.unwrap_or(if self.attends() { 8 } else { 1 })
     }
 
     /// Attention heads of the output layer.
@@ -62,14 +117,31 @@ impl Model {
         self.attention_dropout.unwrap_or(self.dropout)
     }
 
-    /// The model for nodes with `features` features and `classes` classes.
-    pub fn describe(&self, features: usize, classes: usize) -> ModelSpec {
+    /// Linear maps in a perceptron.
+    pub fn mlp_layers(&self) -> usize {
+        self.mlp_layers.unwrap_or(2)
+    }
+
+    /// The model for nodes with `features` features and `classes` classes, in a graph of `relations` edge types (0: of none).
+    pub fn describe(&self, features: usize, classes: usize, relations: usize) -> ModelSpec {
         ModelSpec {
             heads: self.heads(),
             output_heads: self.output_heads(),
             dropout: self.dropout,
             attention_dropout: Some(self.attention_dropout()),
-            aggregator: self.aggregator().word().into(),
+            activation: self.activation.map(Activation::function),
+            residual: self.residual,
+            norm: self.norm.layer(),
+            jumping_knowledge: self.jumping_knowledge.readout(),
+            options: KindOptions {
+                aggregator: self.aggregator().word().into(),
+                epsilon: self.eps.unwrap_or(0.0),
+                train_epsilon: self.train_eps.unwrap_or(false),
+                mlp_layers: self.mlp_layers(),
+                teleport: self.teleport.unwrap_or(0.1),
+                relations,
+                bases: self.num_bases,
+            },
             ..ModelSpec::new(&self.kind, self.layers, features, self.hidden, classes)
         }
     }
@@ -77,6 +149,11 @@ impl Model {
     /// Whether layers read neighbours at all.
     pub fn uses_edges(&self) -> bool {
         self.kind != "mlp"
+    }
+
+    /// Whether layers read the types of edges.
+    pub fn reads_edge_types(&self) -> bool {
+        self.kind == "rgcn"
     }
 }
 
@@ -89,5 +166,84 @@ words! {
         Gcn = "gcn",
         /// The maximum of their transformed features.
         Pool = "pool",
+    }
+}
+
+words! {
+    /// What stands between layers.
+    pub enum Activation {
+        /// `max(x, 0)`
+        Relu = "relu",
+        /// `x` above 0, else `e^x − 1`.
+        Elu = "elu",
+        /// `x` above 0, else `0.01 · x`.
+        LeakyRelu = "leaky_relu",
+        /// The hyperbolic tangent.
+        Tanh = "tanh",
+        /// GELU, by its tanh approximation.
+        Gelu = "gelu",
+        /// Nothing.
+        None = "none",
+    }
+}
+
+impl Activation {
+    fn function(self) -> elementwise::Activation {
+        match self {
+            Self::Relu => elementwise::Activation::Relu,
+            Self::Elu => elementwise::Activation::Elu,
+            Self::LeakyRelu => elementwise::Activation::LeakyRelu(0.01),
+            Self::Tanh => elementwise::Activation::Tanh,
+            Self::Gelu => elementwise::Activation::Gelu,
+            Self::None => elementwise::Activation::Identity,
+        }
+    }
+}
+
+words! {
+    /// How the result of a layer is normalised.
+    pub enum Norm {
+        /// Not at all.
+        None = "none",
+        /// Each column over the batch of a partition; in evaluation and inference by running statistics, which are trained with
+        /// the model.
+        Batch = "batch",
+        /// Each row over its columns.
+        Layer = "layer",
+    }
+}
+
+impl Norm {
+    fn layer(self) -> compute::Norm {
+        match self {
+            Self::None => compute::Norm::None,
+            Self::Batch => compute::Norm::Batch,
+            Self::Layer => compute::Norm::Layer,
+        }
+    }
+}
+
+words! {
+    /// How the results of all layers are joined.
+    pub enum JumpingKnowledge {
+        /// They are not: the last layer's is the output.
+        None = "none",
+        /// Side by side.
+        Cat = "cat",
+        /// The largest of each column.
+        Max = "max",
+        /// The mean of each column.
+        Mean = "mean",
+    }
+}
+
+impl JumpingKnowledge {
+    fn readout(self) -> compute::JumpingKnowledge {
+        match self {
+            Self::None => compute::JumpingKnowledge::None,
+            Self::Cat => compute::JumpingKnowledge::Cat,
+            Self::Max => compute::JumpingKnowledge::Max,
+            Self::Mean => compute::JumpingKnowledge::Mean,
+        }
     }
 }

@@ -152,17 +152,28 @@ fn stages(spec: &Spec, report: &mut Report<'_>) {
 fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     let Some(model) = &spec.model else { return };
     known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
-    let builtin = model::is_builtin(&model.kind);
-    if builtin && model.kind != "gat" {
-        let keys = ["model.heads", "model.output_heads", "model.attention_dropout"];
-        report.only(&keys, &format!("only a \"gat\" model has it, not a {:?} one", model.kind));
+    if model::is_builtin(&model.kind) {
+        for (key, kinds) in model::KEYS.iter().filter(|(_, kinds)| !kinds.contains(&model.kind.as_str())) {
+            let have = kinds.iter().map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(", ");
+            report.only(&[&format!("model.{key}")], &format!("only {have} has it, not {:?}", model.kind));
+        }
     }
-    if builtin && model.kind != "sage" {
-        report.only(&["model.aggregator"], &format!("only a \"sage\" model has it, not a {:?} one", model.kind));
+    if model.eps.is_some_and(|eps| !eps.is_finite()) {
+        report.add("model.eps", "expected a finite number");
     }
-    if model.kind == "gat" && model.layers > 1 && !model.hidden.is_multiple_of(model.heads()) {
+    let jumps = model.jumping_knowledge != model::JumpingKnowledge::None;
+    if model.attends() && (model.layers > 1 || jumps) && !model.hidden.is_multiple_of(model.heads()) {
         let key = if report.given("model.heads") { "model.heads" } else { "model.hidden" };
         report.add(key, format!("{} heads do not divide hidden = {}", model.heads(), model.hidden));
+    }
+    if jumps && model.attends() {
+        report.only(&["model.output_heads"], "with jumping knowledge there is no output layer of attention");
+    }
+    if model.norm != model::Norm::None && model.layers == 1 && !jumps {
+        report.add("model.norm", "the only layer is the output layer, which is not normalised");
+    }
+    if model.kind == "appnp" && model.mlp_layers() == 1 {
+        report.only(&["model.hidden", "model.activation"], "a perceptron of one layer has nothing between its layers");
     }
 }
 

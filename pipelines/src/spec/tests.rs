@@ -126,12 +126,22 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "kind = \"gcn\"",
             "kind = \"gcm\"",
-            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
+            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"gatv2\", \"gin\", \"sgc\", \"rgcn\", \"appnp\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
         ),
         (
             "hidden = 64",
             "hidden = 64\nheads = 8",
-            "/graphs/p.toml:16: model.heads: only a \"gat\" model has it, not a \"gcn\" one",
+            "/graphs/p.toml:16: model.heads: only \"gat\", \"gatv2\" has it, not \"gcn\"",
+        ),
+        (
+            "hidden = 64",
+            "hidden = 64\nteleport = 0.2",
+            "/graphs/p.toml:16: model.teleport: only \"appnp\" has it, not \"gcn\"",
+        ),
+        (
+            "hidden = 64",
+            "hidden = 64\nnorm = \"group\"",
+            "/graphs/p.toml:16: model.norm: expected one of \"none\", \"batch\", \"layer\", found \"group\"",
         ),
         (
             "kind = \"gcn\"",

@@ -215,6 +215,8 @@ fn elementwise() -> Vec<Case> {
         ("relu", Activation::Relu),
         ("leaky-relu", Activation::LeakyRelu(0.2)),
         ("elu", Activation::Elu),
+        ("tanh", Activation::Tanh),
+        ("gelu", Activation::Gelu),
     ];
     for (operation, activation) in operations {
         for dropout in [None, Some(Dropout::new(0.3, Key::new(9, Purpose::Dropout).fold(4)))] {
@@ -227,6 +229,8 @@ fn elementwise() -> Vec<Case> {
                         Activation::Relu => x[0].relu()?,
                         Activation::LeakyRelu(slope) => naive::leaky_relu(&x[0], slope)?,
                         Activation::Elu => naive::elu(&x[0])?,
+                        Activation::Tanh => naive::tanh(&x[0])?,
+                        Activation::Gelu => naive::gelu(&x[0])?,
                     };
                     let factor = |i| dropout.map_or(1.0, |mask| mask.factor(i));
                     let factors: Vec<f64> = (0..(rows * columns) as u64).map(factor).collect();

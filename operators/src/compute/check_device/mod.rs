@@ -91,8 +91,8 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
         }
     }
     if !device.is_cpu() {
-        for (operation, kind, aggregator) in models::KINDS {
-            let run = |device: &Device| models::run(kind, aggregator, device).map_err(|error| error.to_string());
+        for (operation, kind, more) in models::KINDS {
+            let run = |device: &Device| models::run(kind, more, device).map_err(|error| error.to_string());
             let blank = blank(operation, "a batch of two hops".to_owned(), DType::F32, MODEL);
             push(blank, run(&device), run(&Device::Cpu), &mut comparisons);
         }

@@ -9,34 +9,57 @@ use super::cases::{numbers, random_block};
 use crate::compute::error::Result;
 use crate::compute::graph_block::GraphBlock;
 use crate::compute::loss::cross_entropy;
-use crate::compute::model::{Model, ModelSpec, Registry};
+use crate::compute::model::{JumpingKnowledge, Model, ModelSpec, Norm, Registry};
+use crate::kernel::elementwise::Activation;
 
 /// Names of results and their numbers.
 pub(super) type Found = Vec<(String, Vec<f64>)>;
 
-/// Models of every kind and aggregator.
-pub(super) const KINDS: [(&str, &str, &str); 5] = [
-    ("sage mean", "sage", "mean"),
-    ("sage gcn", "sage", "gcn"),
-    ("sage pool", "sage", "pool"),
-    ("gcn", "gcn", "mean"),
-    ("gat", "gat", "mean"),
+/// Sets what a model has beside its kind.
+pub(super) type More = fn(&mut ModelSpec);
+
+/// Models of every kind and aggregator, and of what may stand between layers: names, kinds, what else they have.
+pub(super) const KINDS: [(&str, &str, More); 14] = [
+    ("sage mean", "sage", |_| ()),
+    ("sage gcn", "sage", |spec| spec.options.aggregator = "gcn".to_owned()),
+    ("sage pool", "sage", |spec| spec.options.aggregator = "pool".to_owned()),
+    ("gcn", "gcn", |_| ()),
+    ("gat", "gat", heads),
+    ("gatv2", "gatv2", heads),
+    ("gin", "gin", |spec| spec.options.train_epsilon = true),
+    ("sgc", "sgc", |_| ()),
+    ("appnp", "appnp", |_| ()),
+    ("rgcn", "rgcn", |_| ()),
+    ("rgcn with bases", "rgcn", |spec| spec.options.bases = Some(2)),
+    ("batch norm", "sage", |spec| (spec.norm, spec.residual) = (Norm::Batch, true)),
+    ("layer norm", "gcn", |spec| (spec.norm, spec.activation) = (Norm::Layer, Some(Activation::Gelu))),
+    ("jumping knowledge", "sage", |spec| {
+        (spec.jumping_knowledge, spec.activation) = (JumpingKnowledge::Max, Some(Activation::Tanh));
+    }),
 ];
+
+/// Types of the blocks' edges.
+const TYPES: u64 = 3;
+
+fn heads(spec: &mut ModelSpec) {
+    (spec.heads, spec.output_heads) = (4, 2);
+}
 
 const NODES: [u64; 3] = [900, 250, 60];
 const CLASSES: usize = 7;
 
-/// Two layers with dropout, forward and backward on a batch: logits, loss, gradients.
-pub(super) fn run(kind: &str, aggregator: &str, device: &Device) -> Result<Found> {
+/// Two layers of `kind` with dropout and what `more` sets, forward and backward on a batch: logits, loss, gradients.
+pub(super) fn run(kind: &str, more: More, device: &Device) -> Result<Found> {
     let mut spec = ModelSpec::new(kind, 2, 30, 32, CLASSES);
-    spec.aggregator = aggregator.to_owned();
-    spec.dropout = 0.3;
-    (spec.heads, spec.output_heads) = if kind == "gat" { (4, 2) } else { (1, 1) };
+    (spec.dropout, spec.options.relations) = (0.3, TYPES as usize);
+    more(&mut spec);
     let model = Model::build(&spec, &Registry::default(), device, 5)?;
 
     let block = |layer: usize| {
         let key = Key::new(4, Purpose::Sample).fold(layer as u64);
-        GraphBlock::new(random_block(key, NODES[layer + 1], NODES[layer], |i| key.below(1 << 20 | i, 9)))
+        let block = random_block(key, NODES[layer + 1], NODES[layer], |i| key.below(1 << 20 | i, 9));
+        let types = (0..block.num_edges() as u64).map(|e| key.fold(1).below(e, TYPES) as u16).collect();
+        GraphBlock::new(block.with_edge_types(types))
     };
     let blocks: [Arc<GraphBlock>; 2] = [block(0), block(1)];
     let x = numbers("features", NODES[0] as usize * spec.in_dim);
@@ -63,8 +86,8 @@ mod tests {
 
     #[test]
     fn every_model_has_numbers_to_compare() -> Result<()> {
-        for (name, kind, aggregator) in KINDS {
-            for (of, numbers) in run(kind, aggregator, &Device::Cpu)? {
+        for (name, kind, more) in KINDS {
+            for (of, numbers) in run(kind, more, &Device::Cpu)? {
                 let some = numbers.iter().any(|x| x.abs() > 1e-3);
                 assert!(some && numbers.iter().all(|x| x.is_finite()), "{name}: {of}");
             }

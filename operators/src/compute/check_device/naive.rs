@@ -106,6 +106,16 @@ pub(super) fn elu(x: &Tensor) -> Result<Tensor> {
     above + (below.neg()?.exp()? - 1.0)?
 }
 
+pub(super) fn tanh(x: &Tensor) -> Result<Tensor> {
+    let power = (x * 2.0)?.exp()?;
+    (&power - 1.0)? / (power + 1.0)?
+}
+
+pub(super) fn gelu(x: &Tensor) -> Result<Tensor> {
+    let inner = ((x + ((x * x)? * x)?.affine(0.044_715, 0.0)?)? * (2.0 / std::f64::consts::PI).sqrt())?;
+    (x * (tanh(&inner)? + 1.0)?)? * 0.5
+}
+
 pub(super) fn log_softmax(x: &Tensor) -> Result<Tensor> {
     x.broadcast_sub(&x.exp()?.sum_keepdim(1)?.log()?)
 }

@@ -15,6 +15,8 @@ fn describe(op: &Activate) -> [Argument; 5] {
         Activation::Relu => (1, 0.0),
         Activation::LeakyRelu(slope) => (2, slope),
         Activation::Elu => (3, 0.0),
+        Activation::Tanh => (4, 0.0),
+        Activation::Gelu => (5, 0.0),
     };
     let (key, cut, scale) = op.dropout.map_or((0, 0, 0.0), |mask| (mask.key().bits(), mask.cut(), mask.scale()));
     [Argument::U32(number), slope.into(), Argument::U64(key), Argument::U32(cut), scale.into()]

@@ -29,7 +29,31 @@ pub struct Gat {
     bias: Var,
 }
 
-const SLOPE: f64 = 0.2;
+/// Leaky ReLU's slope below 0, in GAT and GATv2.
+pub(super) const SLOPE: f64 = 0.2;
+
+/// Columns of one head of the layer that `spec` describes.
+pub(super) fn head_width(spec: &LayerSpec) -> Result<usize> {
+    let LayerSpec { out_dim, heads, last, .. } = *spec;
+    if heads == 0 || !last && out_dim % heads != 0 {
+        return Err(Error::spec("heads", format!("{out_dim} columns cannot be split among {heads} heads")));
+    }
+    Ok(if last { out_dim } else { out_dim / heads })
+}
+
+/// Attention from its logits: softmax over the edges of each destination, and dropout.
+pub(super) fn attend(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
+    let attention = edge_softmax(pass.block.with_self_loops(), logits)?;
+    let dropout = pass.dropout.filter(|_| share > 0.0).map(|key| Dropout::new(share, key));
+    Ok(activate(&attention, Activation::Identity, dropout)?)
+}
+
+/// What arrives: the sum weighted by the attention.
+pub(super) fn attended(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
+    let attention =
+        attention.ok_or_else(|| Error::Input("attention is a sum weighted by the edges' values".to_owned()))?;
+    Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
+}
 
 impl Gat {
     /// The layer that `spec` describes: parameters `weight`, `source` and `destination` (the vectors s and t), `bias`.
@@ -37,11 +61,8 @@ impl Gat {
     /// # Errors
     /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
-        let LayerSpec { in_dim, out_dim, heads, concat, attention_dropout, .. } = *spec;
-        if heads == 0 || concat && out_dim % heads != 0 {
-            return Err(Error::spec("heads", format!("{out_dim} columns cannot be split among {heads} heads")));
-        }
-        let width = if concat { out_dim / heads } else { out_dim };
+        let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
+        let (concat, width) = (!last, head_width(spec)?);
         let xavier = Initial::XavierUniform { gain: 1.0 };
         Ok(Self {
             in_dim,
@@ -70,21 +91,16 @@ impl Layer for Gat {
         Ok(linear(h_src, &self.weight, None)?)
     }
 
-    fn apply_edge(&self, pass: &Pass<'_>, sent: &Tensor) -> Result<Option<Tensor>> {
+    fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
         let block = pass.block.with_self_loops();
         let left = head_dot(sent, &self.source)?;
         let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
         let logits = activate(&edge_add(block, &left, &right)?, Activation::LeakyRelu(SLOPE), None)?;
-        let attention = edge_softmax(block, &logits)?;
-        let dropout = pass.dropout.filter(|_| self.attention_dropout > 0.0);
-        let dropout = dropout.map(|key| Dropout::new(self.attention_dropout, key));
-        Ok(Some(activate(&attention, Activation::Identity, dropout)?))
+        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        let attention =
-            edges.ok_or_else(|| Error::Input("attention is a sum weighted by the edges' values".to_owned()))?;
-        Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
+        attended(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

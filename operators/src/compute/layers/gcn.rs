@@ -64,6 +64,22 @@ pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
     weights
 }
 
+/// [`gcn_weights`] where `sent` is, `[E, 1]`.
+pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
+    let weights = gcn_weights(pass.block, pass.source_degrees()?);
+    let edges = weights.len();
+    let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(sent.device())?;
+    // Gradient checks run in f64.
+    let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
+    Ok(weights.to_dtype(dtype)?)
+}
+
+/// What arrives by these weights.
+pub(super) fn propagated(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
+    let weights = weights.ok_or_else(|| Error::Input("a GCN's sum is weighted by the edges' values".to_owned()))?;
+    Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
+}
+
 impl Layer for Gcn {
     fn in_dim(&self) -> usize {
         self.in_dim
@@ -81,18 +97,12 @@ impl Layer for Gcn {
         if self.transforms_first() { Ok(linear(h_src, &self.weight, None)?) } else { Ok(h_src.clone()) }
     }
 
-    fn apply_edge(&self, pass: &Pass<'_>, sent: &Tensor) -> Result<Option<Tensor>> {
-        let weights = gcn_weights(pass.block, pass.source_degrees()?);
-        let edges = weights.len();
-        let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(sent.device())?;
-        // Gradient checks run in f64.
-        let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
-        Ok(Some(weights.to_dtype(dtype)?))
+    fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
+        edge_weights(pass, sent).map(Some)
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        let weights = edges.ok_or_else(|| Error::Input("a GCN's sum is weighted by the edges' values".to_owned()))?;
-        Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
+        propagated(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

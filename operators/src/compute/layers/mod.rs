@@ -4,10 +4,15 @@
 //! a value on every edge ([`Layer::apply_edge`]), the sum of what arrives ([`Layer::aggregate`]), and what the node makes of it
 //! ([`Layer::apply_node`]). [`Layer::forward`] runs them one after another; other schedules run them apart.
 
+mod appnp;
 mod gat;
+mod gatv2;
 mod gcn;
+mod gin;
 mod mlp;
+mod rgcn;
 mod sage;
+mod sgc;
 
 use std::sync::Arc;
 
@@ -18,10 +23,15 @@ use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
 use super::ops::prefix;
 
+pub use appnp::Appnp;
 pub use gat::Gat;
+pub use gatv2::Gatv2;
 pub use gcn::{Gcn, gcn_weights};
+pub use gin::Gin;
 pub use mlp::Mlp;
+pub use rgcn::Rgcn;
 pub use sage::{Aggregator, Sage};
+pub use sgc::Sgc;
 
 /// One run of a layer over a block.
 #[derive(Clone, Copy, Debug)]
@@ -32,12 +42,14 @@ pub struct Pass<'a> {
     pub degrees: Option<&'a [u32]>,
     /// The key of this layer's dropout masks when training; `None` at inference.
     pub dropout: Option<Key>,
+    /// What the destinations had before the first layer, `[num_dst, in_dim]`; for layers that [ask](Layer::needs_initial) for it.
+    pub initial: Option<&'a Tensor>,
 }
 
 impl<'a> Pass<'a> {
     /// A run at inference, without degrees.
     pub fn new(block: &'a Arc<GraphBlock>) -> Self {
-        Self { block, degrees: None, dropout: None }
+        Self { block, degrees: None, dropout: None, initial: None }
     }
 
     /// The degrees of the block's sources.
@@ -48,6 +60,14 @@ impl<'a> Pass<'a> {
         let sources = self.block.num_src();
         let known = self.degrees.and_then(|degrees| degrees.get(..sources));
         known.ok_or_else(|| Error::Input(format!("the layer needs the degrees of the block's {sources} sources")))
+    }
+
+    /// What the destinations had before the first layer.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when it is not there.
+    pub fn initial_rows(&self) -> Result<&'a Tensor> {
+        self.initial.ok_or_else(|| Error::Input("the layer needs what its destinations had at first".to_owned()))
     }
 }
 
@@ -62,35 +82,36 @@ impl<'a> Pass<'a> {
 /// use gnnflow_operators::compute::initial::Initial;
 /// use gnnflow_operators::compute::{GraphBlock, Layer, LayerSpec, Model, ModelSpec, ParamBuilder, Pass, Registry, Result, ops};
 ///
-/// /// The graph isomorphism layer: a linear map of (1 + ε)·h_dst + Σ h_src, ε being learnt.
-/// struct Gin { dims: (usize, usize), weight: Var, bias: Var, epsilon: Var }
+/// /// The higher-order layer of Morris and others (2019): W₁·h_dst + W₂·Σ h_src + b.
+/// struct GraphConv { dims: (usize, usize), own: Var, neighbor: Var, bias: Var }
 ///
-/// impl Gin {
+/// impl GraphConv {
 ///     fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
-///         Ok(Gin {
-///             dims: (spec.in_dim, spec.out_dim),
-///             weight: params.add("weight", &[spec.out_dim, spec.in_dim], Initial::XavierUniform { gain: 1.0 })?,
-///             bias: params.add("bias", &[spec.out_dim], Initial::Zeros)?,
-///             epsilon: params.add("epsilon", &[1], Initial::Zeros)?,
+///         let (dims, xavier) = ((spec.in_dim, spec.out_dim), Initial::XavierUniform { gain: 1.0 });
+///         Ok(GraphConv {
+///             dims,
+///             own: params.add("own.weight", &[dims.1, dims.0], xavier)?,
+///             neighbor: params.add("neighbor.weight", &[dims.1, dims.0], xavier)?,
+///             bias: params.add("bias", &[dims.1], Initial::Zeros)?,
 ///         })
 ///     }
 /// }
 ///
-/// impl Layer for Gin {
+/// impl Layer for GraphConv {
 ///     fn in_dim(&self) -> usize { self.dims.0 }
 ///     fn out_dim(&self) -> usize { self.dims.1 }
 ///     fn aggregate(&self, pass: &Pass, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
 ///         Ok(ops::segment_sum(pass.block, sent)?)
 ///     }
 ///     fn apply_node(&self, _: &Pass, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-///         let own = h_dst.broadcast_mul(&(self.epsilon.as_tensor() + 1.0)?)?;
-///         Ok(ops::linear(&(own + aggregated)?, &self.weight, Some(&self.bias))?)
+///         let own = ops::linear(h_dst, &self.own, Some(&self.bias))?;
+///         Ok(ops::linear(aggregated, &self.neighbor, Some(&own))?)
 ///     }
 /// }
 ///
 /// let mut registry = Registry::default();
-/// registry.register("gin", |spec, params| Ok(Box::new(Gin::new(spec, params)?)));
-/// let model = Model::build(&ModelSpec::new("gin", 1, 3, 8, 2), &registry, &Device::Cpu, 7)?;
+/// registry.register("graphconv", |spec, params| Ok(Box::new(GraphConv::new(spec, params)?)));
+/// let model = Model::build(&ModelSpec::new("graphconv", 1, 3, 8, 2), &registry, &Device::Cpu, 7)?;
 /// let block = GraphBlock::new(Block::new(2, 3, vec![0, 2, 3], vec![1, 2, 2]));
 /// let x = Tensor::ones((3, 3), candle_core::DType::F32, &Device::Cpu)?;
 /// assert_eq!(model.forward(&[block], &x, None, None)?.dims(), [2, 2]);
@@ -108,6 +129,11 @@ pub trait Layer: Send + Sync {
         false
     }
 
+    /// Whether [`Pass::initial`] must be there.
+    fn needs_initial(&self) -> bool {
+        false
+    }
+
     /// What every source sends along its edges: `[num_src, in_dim]` → `[num_src, _]`. By default, what it holds.
     ///
     /// # Errors
@@ -117,12 +143,13 @@ pub trait Layer: Send + Sync {
         Ok(h_src.clone())
     }
 
-    /// A value for every edge, `[E, _]`, from what its ends send (`sent`'s first rows are the destinations'). By default, none.
+    /// A value for every edge, `[E, _]`, from what its destination holds and what its ends send (`sent`'s first rows are the
+    /// destinations'). By default, none.
     ///
     /// # Errors
     /// As [`Layer::send`].
-    fn apply_edge(&self, pass: &Pass<'_>, sent: &Tensor) -> Result<Option<Tensor>> {
-        let _ = (pass, sent);
+    fn apply_edge(&self, pass: &Pass<'_>, h_dst: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
+        let _ = (pass, h_dst, sent);
         Ok(None)
     }
 
@@ -143,9 +170,10 @@ pub trait Layer: Send + Sync {
     /// # Errors
     /// As [`Layer::send`].
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        let h_dst = prefix(h_src, pass.block.num_dst())?;
         let sent = self.send(pass, h_src)?;
-        let edges = self.apply_edge(pass, &sent)?;
+        let edges = self.apply_edge(pass, &h_dst, &sent)?;
         let aggregated = self.aggregate(pass, &sent, edges.as_ref())?;
-        self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
+        self.apply_node(pass, &h_dst, &aggregated)
     }
 }

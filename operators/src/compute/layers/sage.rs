@@ -57,7 +57,7 @@ impl Sage {
     /// When the aggregator is unknown or the device has no memory left.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, .. } = *spec;
-        let aggregator = Aggregator::named(&spec.aggregator)?;
+        let aggregator = Aggregator::named(&spec.options.aggregator)?;
         let xavier = Initial::XavierUniform { gain: std::f64::consts::SQRT_2 };
         let pool = match aggregator {
             Aggregator::Pool => Some((

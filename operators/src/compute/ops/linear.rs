@@ -156,6 +156,21 @@ impl CustomOp2 for MatMul {
     }
 }
 
+/// `a·bᵀ` for `a` of `[_, k]` and `b` of `[columns, k]`.
+pub(super) fn times_transposed<T: WithDType>(a: &[T], b: &[T], k: usize, columns: usize) -> Vec<T> {
+    rows_product(a, b, Dims { rows: a.len() / k.max(1), columns, k, transpose_b: true }, None)
+}
+
+/// `a·b` for `a` of `[_, k]` and `b` of `[k, columns]`.
+pub(super) fn times<T: WithDType>(a: &[T], b: &[T], k: usize, columns: usize) -> Vec<T> {
+    rows_product(a, b, Dims { rows: a.len() / k.max(1), columns, k, transpose_b: false }, None)
+}
+
+/// `aᵀ·b` for `a` of `[_, rows]` and `b` of `[_, columns]`.
+pub(super) fn transposed_times<T: WithDType>(a: &[T], b: &[T], rows: usize, columns: usize) -> Vec<T> {
+    summed_product(a, b, Dims { rows, columns, k: a.len() / rows.max(1), transpose_b: false })
+}
+
 /// `rows × k` times `k × columns`.
 #[derive(Clone, Copy)]
 struct Dims {

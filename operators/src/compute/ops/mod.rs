@@ -1,23 +1,31 @@
 //! Candle operations on our kernels, each with its exact backward.
 //!
 //! Every operation is a small struct and a function that applies it. Backward passes are operations too, so that a device which
-//! has a kernel for each struct has all of them; they compute nothing for arguments that need no gradient. Inputs must be on
-//! one device; they are made contiguous where they are not.
+//! has a kernel for each struct has all of them; they compute nothing for arguments that need no gradient. Those that say so are
+//! put together from others on a GPU. Inputs must be on one device; they are made contiguous where they are not.
 
 mod activate;
+mod attention;
 mod edges;
 mod heads;
 mod linear;
 mod max;
+mod norm;
+mod relations;
 mod segment;
 mod softmax_loss;
 mod weighted;
 
 pub use activate::{Activate, ActivateBackward, AddBias, ColumnSum, activate, add_bias, column_sum, widen};
+pub use attention::{AttentionLogits, AttentionLogitsBackward, Wanted, attention_logits};
 pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
 pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
 pub use linear::{Linear, MatMul, linear, matmul};
 pub use max::{Argmax, Pick, PickBackward, segment_max};
+pub use norm::{
+    BatchNorm, BatchNormRows, BatchNormScale, LayerNorm, LayerNormRows, LayerNormScale, Moments, batch_norm, layer_norm,
+};
+pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
 pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
 pub use softmax_loss::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,

@@ -1,0 +1,77 @@
+//! GATv2 (Brody, Alon, Yahav 2022): attention that is not the same ranking for every node.
+
+use candle_core::{Tensor, Var};
+
+use super::gat::{SLOPE, attend, attended, head_width};
+use super::{Layer, Pass};
+use crate::compute::error::Result;
+use crate::compute::initial::Initial;
+use crate::compute::model::LayerSpec;
+use crate::compute::ops::{add_bias, attention_logits, head_mean, linear};
+use crate::compute::params::ParamBuilder;
+
+/// For each head, the attention-weighted sum of `S·h_j + s` over the neighbours and the node itself; heads side by side, or
+/// their mean in the last layer; plus a bias.
+///
+/// Attention is `softmax_j(a · leaky_relu(S·h_j + s + D·h_i + d))` with slope 0.2.
+#[derive(Debug)]
+pub struct Gatv2 {
+    in_dim: usize,
+    out_dim: usize,
+    heads: usize,
+    last: bool,
+    attention_dropout: f64,
+    source: (Var, Var),
+    destination: (Var, Var),
+    attention: Var,
+    bias: Var,
+}
+
+impl Gatv2 {
+    /// The layer that `spec` describes: parameters `source.weight`, `source.bias`, `destination.weight`, `destination.bias`,
+    /// `attention` (the vectors a) and `bias`.
+    ///
+    /// # Errors
+    /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
+        let (width, xavier) = (head_width(spec)?, Initial::XavierUniform { gain: 1.0 });
+        let mut map = |name: &str| -> Result<(Var, Var)> {
+            let weight = params.add(&format!("{name}.weight"), &[heads * width, in_dim], xavier)?;
+            Ok((weight, params.add(&format!("{name}.bias"), &[heads * width], Initial::Zeros)?))
+        };
+        let (source, destination) = (map("source")?, map("destination")?);
+        let attention = params.add("attention", &[heads, width], xavier)?;
+        let bias = params.add("bias", &[out_dim], Initial::Zeros)?;
+        Ok(Self { in_dim, out_dim, heads, last, attention_dropout, source, destination, attention, bias })
+    }
+}
+
+impl Layer for Gatv2 {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        Ok(linear(h_src, &self.source.0, Some(&self.source.1))?)
+    }
+
+    fn apply_edge(&self, pass: &Pass<'_>, h_dst: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
+        let right = linear(h_dst, &self.destination.0, Some(&self.destination.1))?;
+        let logits = attention_logits(pass.block.with_self_loops(), sent, &right, &self.attention, SLOPE)?;
+        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
+        attended(pass, sent, edges)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        let joined = if self.last { head_mean(aggregated, self.heads)? } else { aggregated.clone() };
+        Ok(add_bias(&joined, &self.bias)?)
+    }
+}

@@ -1,0 +1,69 @@
+//! The graph isomorphism network (Xu, Hu, Leskovec, Jegelka 2019).
+
+use candle_core::{Tensor, Var};
+
+use super::{Layer, Pass};
+use crate::compute::error::{Error, Result};
+use crate::compute::initial::Initial;
+use crate::compute::model::LayerSpec;
+use crate::compute::ops::{segment_sum, widen};
+use crate::compute::params::ParamBuilder;
+use crate::compute::perceptron::Perceptron;
+
+/// `MLP((1 + ε)·h_i + Σ_j h_j)`, with ε fixed or learnt. The perceptron is as wide inside as the model's hidden layers.
+#[derive(Debug)]
+pub struct Gin {
+    in_dim: usize,
+    out_dim: usize,
+    epsilon: Epsilon,
+    mlp: Perceptron,
+}
+
+#[derive(Debug)]
+enum Epsilon {
+    Fixed(f64),
+    Learnt(Var),
+}
+
+impl Gin {
+    /// The layer that `spec` describes: parameters `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon` where it is learnt.
+    ///
+    /// # Errors
+    /// When the perceptron has no layers, or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, hidden, activation, ref options, .. } = *spec;
+        if options.mlp_layers == 0 {
+            return Err(Error::spec("mlp_layers", "is 0"));
+        }
+        let mlp = Perceptron::new(&Perceptron::dims(in_dim, hidden, out_dim, options.mlp_layers), activation, params)?;
+        let epsilon = match options.train_epsilon {
+            true => Epsilon::Learnt(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
+            false => Epsilon::Fixed(options.epsilon),
+        };
+        Ok(Self { in_dim, out_dim, epsilon, mlp })
+    }
+}
+
+impl Layer for Gin {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
+        Ok(segment_sum(pass.block, sent)?)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        let own = widen(h_dst)?;
+        let own = match &self.epsilon {
+            Epsilon::Fixed(epsilon) if *epsilon == 0.0 => own,
+            Epsilon::Fixed(epsilon) => (own * (1.0 + epsilon))?,
+            Epsilon::Learnt(epsilon) => own.broadcast_mul(&(epsilon.as_tensor() + 1.0)?)?,
+        };
+        self.mlp.forward(&(own + aggregated)?, None)
+    }
+}
