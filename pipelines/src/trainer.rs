@@ -207,7 +207,8 @@ impl Trainer {
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
             let rows = |store: &Arc<LayerStore>| {
-                let values = nodes.iter().flat_map(|&node| store.row_f32(node)).copied().collect();
+                let mut values = Vec::with_capacity(nodes.len() * store.dim());
+                nodes.iter().for_each(|&node| values.extend_from_slice(store.row_f32(node)));
                 tensor(Matrix { dim: store.dim(), values: Values::F32(values) }, nodes.len(), model)
             };
             let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;

@@ -72,9 +72,10 @@ mod tests {
     use half::bf16;
 
     use super::{Level, level};
+    use crate::kernel::attention::Attention;
     use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
     use crate::kernel::transpose::transpose;
-    use crate::kernel::{edge_softmax, heads, segment, weighted};
+    use crate::kernel::{edge_softmax, heads, norm, segment, weighted};
 
     /// 0: as found; else the level to use. Other tests may run meanwhile: all levels give the same.
     static FORCED: AtomicU8 = AtomicU8::new(0);
@@ -127,6 +128,24 @@ mod tests {
             let mut sums = vec![0f32; width];
             column_sum(&x, &mut sums);
             all.extend_from_slice(&sums);
+            let (right, gradient) = (normal(rows * width, 5), normal(x.len(), 6));
+            let vectors = sums.clone();
+            let attention = Attention { left: &x, right: &right, vectors: &vectors, heads: 1, slope: 0.2 };
+            attention.logits(&indptr, &indices, &mut alpha);
+            attention.backward_left(&by_source, &w, &mut dx);
+            attention.backward_vectors(&indptr, &indices, &w, &mut sums);
+            all.extend(alpha.iter().chain(&dx).chain(&sums));
+            norm::rows(&x, 0.1, &sums, &sums, &mut dx);
+            all.extend_from_slice(&dx);
+            norm::rows_backward(&x, 0.1, &sums, &gradient, &mut dx);
+            all.extend_from_slice(&dx);
+            let (mean, variance) = norm::column_moments(&x, width);
+            let [mean, inverse] = [mean, variance].map(|v| v.iter().map(|&v| v as f32).collect::<Vec<_>>());
+            let columns = norm::Columns { mean: &mean, inverse: &inverse };
+            columns.normalize(&x, &sums, &sums, &mut dx);
+            all.extend_from_slice(&dx);
+            columns.backward(&x, &sums, &gradient, [&sums, &sums], &mut dx);
+            all.extend_from_slice(&dx);
             let mut dots = vec![0f32; sources];
             heads::dot(&x, &sums, 1, &mut dots);
             all.extend_from_slice(&dots);

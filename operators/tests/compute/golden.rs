@@ -267,13 +267,19 @@ fn residuals_batch_norms_and_jumping_knowledge_equal_pytorch_in_training() {
         let loss = loss::cross_entropy(&logits, &ints(&arrays, &format!("{case}/labels"))).unwrap();
         let store = loss.backward().unwrap();
         let trained = model.params().trained_len();
-        let mut found = vec![0.0; model.params().flat_len()];
-        model.params().gradients(&store, &mut found).unwrap();
-        let wanted =
-            names.iter().filter(|(name, _)| !is_buffer(name)).flat_map(|(name, _)| flat(get(&format!("grad.{name}"))));
-        let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, trained, &Device::Cpu).unwrap();
-        found.truncate(trained);
-        assert_close(&format!("{case}: gradients"), &as_tensor(found), &as_tensor(wanted.collect()));
+        let (mut found, mut wanted) = (Vec::new(), Vec::new());
+        for (name, var) in model.params().iter().filter(|(name, _)| !is_buffer(name)) {
+            let gradient = flat(store.get(var).unwrap());
+            if name == "layers.0.bias" || name == "layers.1.bias" {
+                // A norm takes away what is the same in all rows: but for rounding, these are 0.
+                assert!(gradient.iter().all(|g| g.abs() < 1e-4), "{case}: {name}");
+            } else {
+                found.extend(gradient);
+                wanted.extend(flat(get(&format!("grad.{name}"))));
+            }
+        }
+        let as_tensor = |v: Vec<f32>| Tensor::new(v, &Device::Cpu).unwrap();
+        assert_close(&format!("{case}: gradients"), &as_tensor(found), &as_tensor(wanted));
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params).unwrap();
         let mut told = vec![0.0; trained];
