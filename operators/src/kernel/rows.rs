@@ -94,6 +94,17 @@ pub(super) enum Scale {
     InverseDegree,
 }
 
+/// Where the sums stand when rows hold something else, too: beside every sum a row of its own, in front of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// Rows in and out are just what is summed.
+    Nothing,
+    /// `out[r]` is row `r` of `x`, then the sum.
+    Out,
+    /// A row of `x` is two: what is summed is the second; row `r`'s sum begins with the first of `x[r]`, if there is one.
+    In,
+}
+
 /// One aggregation over `indptr`/`indices`.
 pub(super) struct Rows<'a, P, T, W> {
     pub indptr: &'a [P],
@@ -104,6 +115,7 @@ pub(super) struct Rows<'a, P, T, W> {
     pub width: usize,
     pub weight: W,
     pub scale: Scale,
+    pub beside: Beside,
 }
 
 impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
@@ -112,17 +124,19 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
     /// # Panics
     /// When lengths disagree or an index is past the last row of `x`.
     pub(super) fn run(&self, out: &mut [T::Acc]) {
-        let columns = self.heads * self.width;
         let rows = self.indptr.len() - 1;
+        let (columns, stride) = (self.out_stride(), self.stride());
         assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
         assert_eq!(self.indptr[rows].at(), self.indices.len(), "indptr ends at the number of edges");
         if columns == 0 {
             return;
         }
-        assert_eq!(self.x.len() % columns, 0, "whole rows in");
+        assert_eq!(self.x.len() % stride, 0, "whole rows in");
+        let own = if self.beside == Beside::Out { rows } else { 0 };
+        assert!(own <= self.x.len() / stride, "a row in for each row out");
         // The loops read rows of `x` unchecked after this; the maximum vectorises and costs a percent of the sums.
         let last = parallel_max(self.indices);
-        assert!(self.indices.is_empty() || (last as usize) < self.x.len() / columns, "an index is past the last row");
+        assert!(self.indices.is_empty() || (last as usize) < self.x.len() / stride, "an index is past the last row");
         assert!(self.indptr.windows(2).all(|w| w[0].at() <= w[1].at()), "indptr never decreases");
         let task = |(chunk, out): (usize, &mut [T::Acc])| {
             let first = chunk * ROWS;
@@ -133,6 +147,18 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
         } else {
             out.par_chunks_mut(ROWS * columns).enumerate().for_each(task);
         }
+    }
+
+    /// Numbers from one row of `x` to the next.
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.heads * self.width * if self.beside == Beside::In { 2 } else { 1 }
+    }
+
+    /// Numbers from one row of `out` to the next.
+    #[inline(always)]
+    fn out_stride(&self) -> usize {
+        self.heads * self.width * if self.beside == Beside::Out { 2 } else { 1 }
     }
 
     fn some_rows(&self, rows: Range<usize>, out: &mut [T::Acc]) {
@@ -153,6 +179,7 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
     #[inline(always)]
     unsafe fn body<I: Isa>(&self, rows: Range<usize>, out: &mut [T::Acc]) {
         let columns = self.heads * self.width;
+        let (stride, out_stride) = (self.stride(), self.out_stride());
         let bytes = columns * size_of::<T>();
         let ahead = (LINES / bytes.div_ceil(64)).clamp(2, 16);
         // Past the end of these rows, too: most likely the same thread goes on there.
@@ -166,14 +193,24 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
                 Scale::InverseDegree => Some(T::Acc::ONE / T::Acc::from_f64((end - begin) as f64)),
             };
             // SAFETY: `out` holds `rows`, of which `r` is one.
-            let row_out = unsafe { out.as_mut_ptr().add((r - first_row) * columns) };
+            let row_out = unsafe { out.as_mut_ptr().add((r - first_row) * out_stride + out_stride - columns) };
+            if self.beside == Beside::Out {
+                // SAFETY: `run` saw that `x` has row `r`, and the row's place in `out` begins `columns` before its sum.
+                unsafe {
+                    for c in 0..columns {
+                        *row_out.sub(columns).add(c) = (*self.x.get_unchecked(r * stride + c)).widen();
+                    }
+                }
+            }
+            // What the sum begins with.
+            let begin_with = (self.beside == Beside::In && r * stride < self.x.len()).then_some(r * stride);
             for head in 0..self.heads {
                 let mut column = 0;
                 while column < self.width {
                     let (lanes, left) = (I::Of::<T::Acc>::N, self.width - column);
                     // With one head a tile asks for its own columns; with several the first one asks for the whole row.
                     let fetch = if self.heads == 1 || (head == 0 && column == 0) { prefetch_until } else { 0 };
-                    let tile = Tile { edges: begin..end, head, column, fetch, ahead, bytes, scale };
+                    let tile = Tile { edges: begin..end, head, column, fetch, ahead, bytes, scale, begin_with };
                     let vectors = left.div_ceil(lanes).min(8);
                     let tail = left.min(vectors * lanes) - (vectors - 1) * lanes;
                     // SAFETY: the tile lies within the row, and the caller's promise holds.
@@ -202,13 +239,20 @@ impl<P: Offset, T: Element, W: Weight<T::Acc>> Rows<'_, P, T, W> {
     /// As [`Rows::body`]; `out` has room for the tile.
     #[inline(always)]
     unsafe fn tile<I: Isa, const V: usize>(&self, t: Tile<T::Acc>, tail: usize, out: *mut T::Acc) {
-        let columns = self.heads * self.width;
+        let columns = self.stride();
         let lanes = I::Of::<T::Acc>::N;
         // SAFETY: every `e` is an edge, every index a row of `x`, and columns stay within the row.
         unsafe {
             let mut sums = [I::Of::<T::Acc>::zero(); V];
             let x = self.x.as_ptr();
-            let first = t.head * self.width + t.column;
+            if let Some(own) = t.begin_with {
+                let row = x.add(own + t.head * self.width + t.column);
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    let p = row.add(v * lanes);
+                    *sum = if v + 1 < V { I::load(p) } else { I::load_head(p, tail) };
+                }
+            }
+            let first = columns - self.heads * self.width + t.head * self.width + t.column;
             for e in t.edges {
                 if e < t.fetch {
                     let due = x.add(*self.indices.get_unchecked(e + t.ahead) as usize * columns);
@@ -249,6 +293,8 @@ struct Tile<A> {
     ahead: usize,
     bytes: usize,
     scale: Option<A>,
+    /// Where in `x` the row is that the sum begins with.
+    begin_with: Option<usize>,
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use super::dispatch::multiversion;
 use super::element::{Element, Real};
-use super::rows::{ByEdge, Offset, ROWS, Rows, SMALL, Scale, prefetch, split_by_row};
+use super::rows::{Beside, ByEdge, Offset, ROWS, Rows, SMALL, Scale, prefetch, split_by_row};
 use super::transpose::Transpose;
 
 /// `out[r, h, :] = Σ weights[e, h] · x[s, h, :]` over the edges `e` of row `r`, `s` being the edge's source.
@@ -33,7 +33,7 @@ pub fn sum<P: Offset, T: Element>(
 ) {
     assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
     let weight = ByEdge { weights, heads, edges: None };
-    Rows { indptr, indices, x, heads, width, weight, scale: Scale::One }.run(out);
+    Rows { indptr, indices, x, heads, width, weight, scale: Scale::One, beside: Beside::Nothing }.run(out);
 }
 
 /// Gradient of [`sum`] with respect to `x`: each source sums its rows' gradients by the weights of its edges.
@@ -51,7 +51,7 @@ pub fn backward_rows<A: Real>(
     let Transpose { indptr, indices, edges } = by_source;
     assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
     let weight = ByEdge { weights, heads, edges: Some(edges) };
-    Rows { indptr, indices, x: gradient, heads, width, weight, scale: Scale::One }.run(out);
+    Rows { indptr, indices, x: gradient, heads, width, weight, scale: Scale::One, beside: Beside::Nothing }.run(out);
 }
 
 /// Gradient of [`sum`] with respect to the weights: `out[e, h] = gradient[r, h, :] · x[s, h, :]`.

@@ -6,7 +6,7 @@ use super::{Layer, Pass};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
-use crate::compute::ops::{activate, add_bias, linear, segment_max, segment_mean};
+use crate::compute::ops::{activate, add_bias, linear, own_and_mean, prefix, segment_max, segment_mean};
 use crate::compute::params::ParamBuilder;
 use crate::kernel::elementwise::Activation;
 
@@ -94,6 +94,21 @@ impl Layer for Sage {
             Some((weight, bias)) => Ok(activate(&linear(h_src, weight, Some(bias))?, Activation::Relu, None)?),
             None if self.transforms_first() => Ok(linear(h_src, &self.neighbor, None)?),
             None => Ok(h_src.clone()),
+        }
+    }
+
+    /// As the pieces do, but a mean that is transformed afterwards stands beside the node's own row, so that one product does
+    /// for both: fewer and longer sums, and no rows copied.
+    fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        match &self.own {
+            Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() => {
+                let weight = Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?;
+                Ok(linear(&own_and_mean(pass.block, h_src)?, &weight, Some(&self.bias))?)
+            }
+            _ => {
+                let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
+                self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
+            }
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod activate;
 mod attention;
+mod beside;
 mod edges;
 mod heads;
 mod linear;
@@ -18,6 +19,7 @@ mod weighted;
 
 pub use activate::{Activate, ActivateBackward, AddBias, ColumnSum, activate, add_bias, column_sum, widen};
 pub use attention::{AttentionLogits, AttentionLogitsBackward, Wanted, attention_logits};
+pub use beside::{OwnAndMean, OwnAndMeanBackward, own_and_mean};
 pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
 pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
 pub use linear::{Linear, MatMul, linear, matmul};
