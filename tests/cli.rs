@@ -36,7 +36,7 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
         (
             "kind = \"sage\"",
             "kind = \"gcn\"\nheads = 4",
-            "p.toml:8: model.heads: only a \"gat\" model has it, not a \"gcn\" one",
+            "p.toml:8: model.heads: only \"gat\", \"gatv2\" has it, not \"gcn\"",
         ),
         ("epochs = 2", "epochs = 0", "p.toml:11: train.epochs: must be at least 1, but is 0"),
         (
