@@ -1,7 +1,7 @@
 //! A prepared dataset, written back as a Parquet dump.
 //!
 //! ```text
-//! nodes.parquet   node_id, features, label, split, node_type, partition     partition after partition
+//! nodes.parquet   node_id, features, label, split, node_type, node_time, partition     partition after partition
 //! edges.parquet   src, dst, weight, edge_type, time, edge_features          by destination, in the nodes' order
 //! pipeline.toml   reads the two
 //! ```
@@ -93,6 +93,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
             .map(|labels| labels.classes),
         split: true,
         node_type: manifest.node_types.is_some(),
+        node_time: manifest.node_times,
         weight: manifest.edge_columns.weight,
         edge_type: manifest.edge_columns.edge_type.is_some(),
         time: manifest.edge_columns.time,
@@ -186,6 +187,9 @@ impl NodeTable<'_> {
         if manifest.node_types.is_some() {
             fields.push(Field::new("node_type", type_type(self.names.node_types), false));
         }
+        if manifest.node_times {
+            fields.push(Field::new("node_time", DataType::Int64, false));
+        }
         fields.push(Field::new("partition", DataType::Int32, false));
         (fields, bytes)
     }
@@ -222,6 +226,9 @@ impl NodeTable<'_> {
         columns.push(Arc::new(StringArray::from_iter_values(splits)));
         if let (Some(types), Some(info)) = (nodes.node_types(), &manifest.node_types) {
             columns.push(types_column(&types[rows.clone()], info, self.names.node_types));
+        }
+        if let Some(times) = nodes.times() {
+            columns.push(Arc::new(Int64Array::from(times[rows.clone()].to_vec())));
         }
         columns.push(Arc::new(Int32Array::from(vec![partition.part as i32; rows.len()])));
         Ok(columns)

@@ -177,6 +177,9 @@ pub struct Columns {
     pub edge_type: Option<String>,
     /// Nodes: type, an integer in 0..65535 or a string.
     pub node_type: Option<String>,
+    /// Nodes: time, as that of edges; of a training node, the time that its neighbourhood is seen at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_time: Option<String>,
     /// Edges: time, an integer, date or timestamp; kept as the 64-bit integer that it is stored as.
     pub time: Option<String>,
     /// Edges: features, like those of nodes.
@@ -196,6 +199,7 @@ impl Default for Columns {
             weight: None,
             edge_type: None,
             node_type: None,
+            node_time: None,
             time: None,
             edge_features: Vec::new(),
         }

@@ -61,6 +61,9 @@ pub struct Manifest {
     pub splits: SplitCounts,
     /// Node types, if there are any.
     pub node_types: Option<TypeInfo>,
+    /// Whether nodes have times.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node_times: bool,
     /// What edges carry.
     pub edge_columns: EdgeColumns,
     /// One entry per partition.

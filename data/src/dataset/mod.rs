@@ -4,7 +4,7 @@
 //! manifest.json            counts, offsets, fingerprint, file sizes          Manifest
 //! partition.json           how good the partition is                        prepare::Quality
 //! part-00000/topology.arrow   in-edges of the core nodes, by destination    Topology
-//!            nodes.arrow      id, label, split, type                        Nodes
+//!            nodes.arrow      id, label, split, type, time                  Nodes
 //!            features.arrow   one contiguous matrix                         Features
 //!            halo.arrow       foreign in-neighbours (and their features)    Halo
 //! part-00001/…

@@ -1,4 +1,4 @@
-//! `nodes.arrow`: the user's id, label, split and type of a partition's core nodes.
+//! `nodes.arrow`: the user's id, label, split, type and time of a partition's core nodes.
 
 use std::fmt;
 use std::path::Path;
@@ -19,6 +19,7 @@ pub(crate) mod names {
     pub(crate) const LABEL: &str = "label";
     pub(crate) const SPLIT: &str = "split";
     pub(crate) const NODE_TYPE: &str = "node_type";
+    pub(crate) const TIME: &str = "time";
 }
 
 /// Values of the split column.
@@ -40,6 +41,7 @@ pub struct Nodes {
     labels: Labels,
     split: ScalarBuffer<u8>,
     types: Option<ScalarBuffer<u16>>,
+    times: Option<ScalarBuffer<i64>>,
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +109,7 @@ impl Nodes {
             Labels::Value(values) => values.len() == n,
         };
         assert!(whole, "one label per node");
-        Self { ids: Ids::Int((0..n as i64).collect()), labels, split: split.into(), types: None }
+        Self { ids: Ids::Int((0..n as i64).collect()), labels, split: split.into(), types: None, times: None }
     }
 
     pub(super) fn from_batch(batch: &RecordBatch, path: &Path, manifest: &Manifest) -> Result<Self> {
@@ -135,7 +137,8 @@ impl Nodes {
         };
         let split = values::<UInt8Type>(batch, path, names::SPLIT)?;
         let types = manifest.node_types.as_ref().map(|_| values::<UInt16Type>(batch, path, names::NODE_TYPE));
-        Ok(Self { ids, labels, split, types: types.transpose()? })
+        let times = manifest.node_times.then(|| values::<Int64Type>(batch, path, names::TIME));
+        Ok(Self { ids, labels, split, types: types.transpose()?, times: times.transpose()? })
     }
 
     /// Number of core nodes.
@@ -198,6 +201,11 @@ impl Nodes {
     /// Type of each node.
     pub fn node_types(&self) -> Option<&[u16]> {
         self.types.as_deref()
+    }
+
+    /// Time of each node; `i64::MIN` for one that only edges name.
+    pub fn times(&self) -> Option<&[i64]> {
+        self.times.as_deref()
     }
 }
 

@@ -25,6 +25,7 @@ pub struct NodeReader {
     label: Option<(String, LabelType)>,
     split: Option<String>,
     node_type: Option<String>,
+    time: Option<String>,
     features: Matrix,
     ids: IdKind,
     named_types: bool,
@@ -56,6 +57,8 @@ pub struct NodeChunk {
     pub split: Option<Vec<u8>>,
     /// Types.
     pub types: Option<Types>,
+    /// Times.
+    pub times: Option<Vec<i64>>,
     /// Features, row by row; empty when there are none or they were not asked for.
     pub features: Vec<f32>,
 }
@@ -101,12 +104,19 @@ impl NodeReader {
             Some(name) => values::check_types(&table, name, "node_type")?,
             None => false,
         };
+        if let Some(name) = &columns.node_time {
+            table.column_type(name, "node_time", |found| match values::is_int(found) || values::is_time(found) {
+                true => Ok(()),
+                false => Err("integers, dates or timestamps".into()),
+            })?;
+        }
         let features = Matrix::open(&table, &columns.features, "features")?;
         Ok(Self {
             id: columns.id.clone(),
             label,
             split: columns.split.clone(),
             node_type: columns.node_type.clone(),
+            time: columns.node_time.clone(),
             features,
             table,
             ids,
@@ -229,6 +239,11 @@ impl NodeReader {
         self.features.names().collect::<Vec<_>>().join(", ")
     }
 
+    /// Whether nodes have times.
+    pub fn has_times(&self) -> bool {
+        self.time.is_some()
+    }
+
     /// Name of the label column.
     pub(crate) fn label_name(&self) -> &str {
         self.label.as_ref().map_or("", |(name, _)| name)
@@ -244,6 +259,7 @@ impl NodeReader {
         columns.extend(self.label.as_ref().map(|(name, _)| name.as_str()));
         columns.extend(self.split.as_deref());
         columns.extend(self.node_type.as_deref());
+        columns.extend(self.time.as_deref());
         columns
     }
 
@@ -256,6 +272,11 @@ impl NodeReader {
             labels: labels.transpose()?,
             split: self.split.as_ref().map(|name| splits(chunk, name)).transpose()?,
             types: self.node_type.as_ref().map(|name| values::types(chunk, name)).transpose()?,
+            times: self
+                .time
+                .as_ref()
+                .map(|name| Ok(values::all_ints(&chunk.origin, chunk.column(name)?, name)?.to_vec()))
+                .transpose()?,
             features: if features { self.features.read(chunk)? } else { Vec::new() },
         })
     }

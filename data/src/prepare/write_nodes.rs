@@ -56,6 +56,7 @@ struct Part {
     labels: Option<Region>,
     split: Region,
     types: Option<Region>,
+    times: Option<Region>,
     rows: u64,
     train: u64,
 }
@@ -68,6 +69,7 @@ struct Ready {
     /// Bytes of the labels, `label_size` a node.
     labels: Vec<u8>,
     types: Vec<u16>,
+    times: Vec<i64>,
     /// Bytes of the features.
     features: Vec<u8>,
 }
@@ -89,6 +91,7 @@ impl Parcel for Ready {
         }
         put(&mut bytes, &self.labels);
         put(&mut bytes, &self.types);
+        put(&mut bytes, &self.times);
         put(&mut bytes, &self.features);
         bytes
     }
@@ -112,7 +115,14 @@ impl Parcel for Ready {
             }
             _ => return Err(broken()),
         };
-        Ok(Self { nodes, ids, labels: take(&mut bytes)?, types: take(&mut bytes)?, features: take(&mut bytes)? })
+        Ok(Self {
+            nodes,
+            ids,
+            labels: take(&mut bytes)?,
+            types: take(&mut bytes)?,
+            times: take(&mut bytes)?,
+            features: take(&mut bytes)?,
+        })
     }
 }
 
@@ -195,6 +205,7 @@ impl NodePass<'_> {
             nodes: (first_row..first_row + count as u32).collect(),
             labels: label.repeat(count),
             types: vec![0; if self.scan.types.is_some() { count } else { 0 }],
+            times: vec![i64::MIN; if self.nodes.has_times() { count } else { 0 }],
             features: vec![0; count * self.nodes.feature_width() * self.dtype.size()],
         }
     }
@@ -236,6 +247,7 @@ impl NodePass<'_> {
             },
             labels: bytes(&ready.labels, self.label_size()),
             types: if ready.types.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.types[i]).collect() },
+            times: if ready.times.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.times[i]).collect() },
             features: bytes(&ready.features, self.nodes.feature_width() * self.dtype.size()),
         }
     }
@@ -257,7 +269,7 @@ impl NodePass<'_> {
         let n = range.end - range.start;
         let width = self.nodes.feature_width();
         let text = self.nodes.id_kind() == IdKind::Text;
-        let streams = self.relabel.book.parts() as u64 * 6;
+        let streams = self.relabel.book.parts() as u64 * 7;
         let capacity = (self.memory / streams).clamp(4 << 10, 1 << 20) as usize;
 
         let nodes = IpcFile::create(&dir.join(NODES), self.schema())?;
@@ -277,6 +289,7 @@ impl NodePass<'_> {
         let labels = column(self.label_size() > 0, n * self.label_size() as u64);
         let split = column(true, n).ok_or_else(|| Error::Bug("no split column".into()))?;
         let types = column(self.scan.types.is_some(), 2 * n);
+        let times = column(self.nodes.has_times(), 8 * n);
         let texts = column(text, 0);
         let features = match width {
             0 => None,
@@ -286,7 +299,7 @@ impl NodePass<'_> {
                 Some((file, region))
             }
         };
-        Ok(Part { nodes, features, ids, texts, text_bytes: 0, labels, split, types, rows: 0, train: 0 })
+        Ok(Part { nodes, features, ids, texts, text_bytes: 0, labels, split, types, times, rows: 0, train: 0 })
     }
 
     fn schema(&self) -> Schema {
@@ -308,6 +321,9 @@ impl NodePass<'_> {
         fields.push(Field::new(node_names::SPLIT, DataType::UInt8, false));
         if self.scan.types.is_some() {
             fields.push(Field::new(node_names::NODE_TYPE, DataType::UInt16, false));
+        }
+        if self.nodes.has_times() {
+            fields.push(Field::new(node_names::TIME, DataType::Int64, false));
         }
         Schema::new(fields)
     }
@@ -333,7 +349,7 @@ impl NodePass<'_> {
         };
         let first = chunk.first_row as u32;
         let nodes = (first..first + chunk.ids.len() as u32).collect();
-        Ok(Ready { nodes, ids: chunk.ids, labels, types, features })
+        Ok(Ready { nodes, ids: chunk.ids, labels, types, times: chunk.times.unwrap_or_default(), features })
     }
 
     fn close(&self, part: Part) -> Result<NodeFiles> {
@@ -364,6 +380,11 @@ impl NodePass<'_> {
             buffers.extend([Span::NONE, types.span()]);
             regions.push(types);
         }
+        if let Some(times) = part.times {
+            nodes.push(n);
+            buffers.extend([Span::NONE, times.span()]);
+            regions.push(times);
+        }
         let features = part.features.map(|(file, region)| {
             let buffers = [Span::NONE, Span::NONE, region.span()];
             file.finish(&[n, n * self.nodes.feature_width() as u64], &buffers, vec![region])
@@ -392,6 +413,9 @@ impl Part {
         self.split.write(&[split])?;
         if let Some(types) = &mut self.types {
             types.write(&ready.types[i].to_le_bytes())?;
+        }
+        if let Some(times) = &mut self.times {
+            times.write(&ready.times[i].to_le_bytes())?;
         }
         if let Some((_, features)) = &mut self.features {
             features.write(&ready.features[i * row_size..(i + 1) * row_size])?;

@@ -82,6 +82,9 @@ section! {
         /// Node files: the node's type.
         #[schemars(extend("examples" = ["kind"]))]
         pub node_type: Option<String> = None,
+        /// Node files: a time, for `train.sampler = "temporal"`: what a training node sees is older.
+        #[schemars(extend("examples" = ["time"]))]
+        pub node_time: Option<String> = None,
         /// Edge files: the id of the node that the edge leaves.
         pub src: String = "src".into(),
         /// Edge files: the id of the node that the edge enters.
@@ -239,6 +242,7 @@ impl Columns {
             weight: self.weight.as_ref().and_then(named),
             edge_type: self.edge_type.as_ref().and_then(named),
             node_type: self.node_type.as_ref().and_then(named),
+            node_time: self.node_time.as_ref().and_then(named),
             time: self.time.as_ref().and_then(named),
             edge_features: many(&self.edge_features),
         }

@@ -400,7 +400,7 @@ fn partitioners_see_the_nodes_that_are_left() {
     let plain = dump(&graph, 280, IdStyle::Sparse, dumps.path());
     let filters = Filters { unknown: UnknownNodes::Create, isolated: Isolated::Drop, ..Filters::OFF };
     let source = filters.apply(&plain);
-    let columns = Columns { node_type: Some("kind".into()), ..source.columns.clone() };
+    let columns = Columns { node_type: Some("kind".into()), node_time: Some("kind".into()), ..source.columns.clone() };
     let source = GraphSource { columns, ..source };
     let mut settings = settings(&dumps.path().join("out"), 2);
     settings.balance.types = Some(2.0);
@@ -409,9 +409,10 @@ fn partitioners_see_the_nodes_that_are_left() {
     let left = naive(&graph, 280, IdStyle::Sparse, filters).unwrap();
     for part in 0..2 {
         let expected = left.nodes.iter().filter(|&&v| (if v < 280 { v % 2 } else { 0 }) == part);
+        let times: Vec<i64> = expected.clone().map(|&v| if v < 280 { i64::from(v % 2) } else { i64::MIN }).collect();
         let expected: Vec<String> = expected.map(|&v| IdStyle::Sparse.text(v)).collect();
         let nodes = dataset.partition(part as usize).unwrap().nodes;
         let found: Vec<String> = (0..expected.len()).map(|local| nodes.ids().display(local).to_string()).collect();
-        assert_eq!(found, expected);
+        assert_eq!((found, nodes.times()), (expected, Some(&times[..])));
     }
 }

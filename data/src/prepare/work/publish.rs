@@ -86,6 +86,7 @@ impl<C: Crew> Work<'_, C> {
             labels: scan.labels.as_ref().map(|(info, _)| info.clone()),
             splits: scan.splits_counted(),
             node_types: scan.types.clone(),
+            node_times: self.nodes.has_times(),
             edge_columns,
             partitions: all.iter().map(partition).collect(),
             updates: Vec::new(),
