@@ -17,7 +17,7 @@ use common::{Seconds, Session};
 use gnnflow_data::PartitionBook;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::kernel::sample::Fanout;
+use gnnflow_operators::kernel::sample::{Columns, Fanout};
 use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_operators::placement::Placement;
 use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
@@ -64,7 +64,7 @@ fn barrier(worker: &mut Worker, steps: u32) -> Vec<f64> {
 /// Seconds of each step of empty batches.
 fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
     let graph = Arc::new(nobody(worker.index()));
-    let book = Arc::new(SeedBook { batch: 1, seed: 1, train: vec![vec![]; 2] });
+    let book = Arc::new(SeedBook { batch: 1, seed: 1, train: vec![vec![]; 2], ..SeedBook::default() });
     let (input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, partitions) = scope.new_input::<Vec<u32>>();
         let (meter, pool) = (Rc::default(), CompactorPool::default());
@@ -75,6 +75,7 @@ fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
                 seed: 1,
                 hop,
                 choice: Choice::Fanout(Fanout::Uniform { k: 10 }),
+                columns: Columns::default(),
                 last: hop + 1 == HOPS,
                 pool: pool.clone(),
                 meter: Rc::clone(&meter),
@@ -132,8 +133,10 @@ fn close(
 /// Two partitions of two nodes that hear from nobody, one at each worker.
 fn nobody(worker: usize) -> LocalGraph {
     let book = PartitionBook::new(vec![0, 2, 4]).expect("it starts at 0 and rises");
-    let load =
-        |_| Ok::<_, Infallible>(Arc::new(OwnedInEdges { indptr: vec![0; 3], indices: vec![] }) as Arc<dyn InEdges>);
+    let load = |_| {
+        let none = OwnedInEdges { indptr: vec![0; 3], ..OwnedInEdges::default() };
+        Ok::<_, Infallible>(Arc::new(none) as Arc<dyn InEdges>)
+    };
     match LocalGraph::load(&book, Placement::new(2, 2), worker, false, load) {
         Ok(graph) => graph,
     }

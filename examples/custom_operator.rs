@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use gnnflow_data::PartitionBook;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::kernel::sample::Fanout;
+use gnnflow_operators::kernel::sample::{Columns, Fanout};
 use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_operators::meter::Meter;
 use gnnflow_operators::placement::Placement;
@@ -58,7 +58,7 @@ const PARTS: usize = 2;
 /// Each node hears from twenty others, most of them near: a small world.
 fn in_edges(nodes: std::ops::Range<u64>) -> OwnedInEdges {
     let key = Key::new(1, Purpose::GenerateEdges);
-    let mut graph = OwnedInEdges { indptr: vec![0], indices: vec![] };
+    let mut graph = OwnedInEdges { indptr: vec![0], ..OwnedInEdges::default() };
     for node in nodes {
         let key = key.fold(node);
         let mut from: Vec<u32> = (0..20)
@@ -82,7 +82,7 @@ fn main() -> Result<(), String> {
         let graph = Arc::new(LocalGraph::load(&book, placement, worker.index(), false, load)?);
         let mine = placement.parts_of(worker.index());
 
-        let mut seeds = SeedBook { batch: 100, seed: 7, train: vec![vec![]; PARTS] };
+        let mut seeds = SeedBook { batch: 100, seed: 7, train: vec![vec![]; PARTS], ..SeedBook::default() };
         mine.clone().for_each(|part| seeds.train[part] = graph.range(part).collect());
         let (meter, pool) = (Rc::new(Meter::default()), CompactorPool::default());
         let hop = |hop: u32| Hop {
@@ -90,6 +90,7 @@ fn main() -> Result<(), String> {
             seed: 7,
             hop,
             choice: Choice::Fanout(Fanout::Uniform { k: 10 }),
+            columns: Columns::default(),
             last: hop == 1,
             pool: pool.clone(),
             meter: Rc::clone(&meter),

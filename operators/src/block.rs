@@ -15,13 +15,15 @@
 /// assert_eq!(block.num_edges(), 3);
 /// assert_eq!(block.neighbors(0), [1, 2]);
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Block {
     num_dst: u32,
     num_src: u32,
     indptr: Vec<u32>,
     indices: Vec<u32>,
     edge_types: Option<Vec<u16>>,
+    edge_weights: Option<Vec<f32>>,
+    edge_ids: Option<Vec<u64>>,
 }
 
 impl Block {
@@ -36,12 +38,12 @@ impl Block {
         assert!(indptr[0] == 0 && indptr.is_sorted(), "indptr starts at 0 and never decreases");
         assert_eq!(indptr[num_dst as usize] as usize, indices.len(), "indptr ends at the number of edges");
         assert!(indices.iter().fold(0, |max, &i| max.max(i)) < num_src.max(1), "an index is past the last source");
-        Self { num_dst, num_src, indptr, indices, edge_types: None }
+        Self { num_dst, num_src, indptr, indices, edge_types: None, edge_weights: None, edge_ids: None }
     }
 
     /// A block whose destinations are no sources, and may be more of them: for sums inside an operation.
     pub(crate) fn rectangular(num_dst: u32, num_src: u32, indptr: Vec<u32>, indices: Vec<u32>) -> Self {
-        Self { num_dst, num_src, indptr, indices, edge_types: None }
+        Self { num_dst, num_src, indptr, indices, edge_types: None, edge_weights: None, edge_ids: None }
     }
 
     /// The block with a type for each edge, in the edges' order: its relation, from 0.
@@ -59,6 +61,29 @@ impl Block {
     pub fn with_edge_types(mut self, types: Vec<u16>) -> Self {
         assert_eq!(types.len(), self.indices.len(), "one type for each edge");
         self.edge_types = Some(types);
+        self
+    }
+
+    /// The block with a weight for each edge, in the edges' order.
+    ///
+    /// # Panics
+    /// Unless there are as many weights as edges.
+    #[must_use]
+    pub fn with_edge_weights(mut self, weights: Vec<f32>) -> Self {
+        assert_eq!(weights.len(), self.indices.len(), "one weight for each edge");
+        self.edge_weights = Some(weights);
+        self
+    }
+
+    /// The block with an id for each edge, in the edges' order: its position among the in-edges of the partition that
+    /// owns the destination, which is its row in that partition's edge columns.
+    ///
+    /// # Panics
+    /// Unless there are as many ids as edges.
+    #[must_use]
+    pub fn with_edge_ids(mut self, ids: Vec<u64>) -> Self {
+        assert_eq!(ids.len(), self.indices.len(), "one id for each edge");
+        self.edge_ids = Some(ids);
         self
     }
 
@@ -95,5 +120,14 @@ impl Block {
     /// The type of each edge; `None` where the graph has none, or nobody asked for them.
     pub fn edge_types(&self) -> Option<&[u16]> {
         self.edge_types.as_deref()
+    }
+    /// The weight of each edge; `None` where nobody asked for them.
+    pub fn edge_weights(&self) -> Option<&[f32]> {
+        self.edge_weights.as_deref()
+    }
+
+    /// The id of each edge (see [`Block::with_edge_ids`]); `None` where nobody asked for them.
+    pub fn edge_ids(&self) -> Option<&[u64]> {
+        self.edge_ids.as_deref()
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gnnflow_data::PartitionBook;
 
-use crate::kernel::sample::Partitions;
+use crate::kernel::sample::{EdgeColumns, Partitions};
 use crate::placement::Placement;
 
 /// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbours (global ids,
@@ -15,6 +15,10 @@ pub trait InEdges: Send + Sync {
     fn indptr(&self) -> &[i64];
     /// Global ids.
     fn indices(&self) -> &[u32];
+    /// What else is known of each edge.
+    fn columns(&self) -> EdgeColumns<'_> {
+        EdgeColumns::default()
+    }
 }
 
 impl InEdges for gnnflow_data::Topology {
@@ -23,6 +27,9 @@ impl InEdges for gnnflow_data::Topology {
     }
     fn indices(&self) -> &[u32] {
         self.indices()
+    }
+    fn columns(&self) -> EdgeColumns<'_> {
+        EdgeColumns { weights: self.weights(), types: self.edge_types(), times: self.times() }
     }
 }
 
@@ -33,6 +40,9 @@ impl InEdges for gnnflow_data::Partition {
     fn indices(&self) -> &[u32] {
         self.topology.indices()
     }
+    fn columns(&self) -> EdgeColumns<'_> {
+        InEdges::columns(&self.topology)
+    }
 }
 
 /// A CSC in memory, for tests and for graphs that come from elsewhere than a prepared dataset.
@@ -42,6 +52,12 @@ pub struct OwnedInEdges {
     pub indptr: Vec<i64>,
     /// See [`InEdges::indices`].
     pub indices: Vec<u32>,
+    /// A weight for each edge.
+    pub weights: Option<Vec<f32>>,
+    /// A type for each edge.
+    pub types: Option<Vec<u16>>,
+    /// A time for each edge.
+    pub times: Option<Vec<i64>>,
 }
 
 impl InEdges for OwnedInEdges {
@@ -50,6 +66,9 @@ impl InEdges for OwnedInEdges {
     }
     fn indices(&self) -> &[u32] {
         &self.indices
+    }
+    fn columns(&self) -> EdgeColumns<'_> {
+        EdgeColumns { weights: self.weights.as_deref(), types: self.types.as_deref(), times: self.times.as_deref() }
     }
 }
 
@@ -157,7 +176,9 @@ impl LocalGraph {
 
     /// The in-edges held here, as the sampling kernel reads them.
     pub fn view(&self) -> Partitions<'_> {
-        Partitions::new(&self.offsets, self.parts.iter().map(|part| part.as_ref().map(|p| (p.indptr(), p.indices()))))
+        let held = || self.parts.iter().map(Option::as_deref);
+        Partitions::new(&self.offsets, held().map(|part| part.map(|part| (part.indptr(), part.indices()))))
+            .with_columns(held().map(|part| part.map_or_else(EdgeColumns::default, InEdges::columns)))
     }
 
     /// The partition that owns `node`.
@@ -200,7 +221,7 @@ mod tests {
     #[test]
     fn degrees_leave_self_loops_out() {
         // Node 0 ← 1, 2; node 1 ← 1, 1, 2; node 2 ← nothing.
-        let in_edges = OwnedInEdges { indptr: vec![0, 2, 5, 5], indices: vec![1, 2, 1, 1, 2] };
+        let in_edges = OwnedInEdges { indptr: vec![0, 2, 5, 5], indices: vec![1, 2, 1, 1, 2], ..Default::default() };
         let book = PartitionBook::new(vec![0, 3]).unwrap();
         let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as Arc<dyn InEdges>);
         let graph = LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap().with_degrees();
@@ -214,7 +235,8 @@ mod tests {
         for replicated in [false, true] {
             let load = |part: usize| {
                 let nodes = (book.range(part).end - book.range(part).start) as usize;
-                Ok::<_, ()>(Arc::new(OwnedInEdges { indptr: vec![0; nodes + 1], indices: vec![] }) as Arc<dyn InEdges>)
+                let none = OwnedInEdges { indptr: vec![0; nodes + 1], ..OwnedInEdges::default() };
+                Ok::<_, ()>(Arc::new(none) as Arc<dyn InEdges>)
             };
             let graph = LocalGraph::load(&book, Placement::new(3, 2), 1, replicated, load).unwrap();
             assert_eq!(

@@ -31,6 +31,12 @@ pub(crate) fn random_graph(nodes: u32, most: u64) -> Adjacency {
     graph
 }
 
+/// Weight, type and time of the `i`-th edge that ends in `node`: a fourth of them weighs nothing; 3 types, 100 times.
+pub(crate) fn edge(node: u32, i: usize) -> (f32, u16, i64) {
+    let key = Key::new(u64::from(node), Purpose::GenerateEdges).fold(99).fold(i as u64);
+    (key.below(0, 4) as f32 / 2.0, key.below(1, 3) as u16, key.below(2, 100) as i64 - 50)
+}
+
 /// `parts` ranges of about equal length, the second one empty where there are several.
 pub(crate) fn book(nodes: u32, parts: usize) -> PartitionBook {
     let mut offsets: Vec<u64> = (0..=parts as u64).map(|p| p * u64::from(nodes) / parts as u64).collect();
@@ -50,11 +56,20 @@ pub(crate) fn local(
 ) -> LocalGraph {
     let placement = Placement::new(book.parts(), workers);
     LocalGraph::load(book, placement, worker, replicated, |part| {
-        let mut in_edges = OwnedInEdges { indptr: vec![0], indices: vec![] };
+        let (mut indptr, mut indices) = (vec![0], vec![]);
+        let (mut weights, mut types, mut times) = (vec![], vec![], vec![]);
         for node in book.range(part) {
-            in_edges.indices.extend_from_slice(&graph[node as usize]);
-            in_edges.indptr.push(in_edges.indices.len() as i64);
+            indices.extend_from_slice(&graph[node as usize]);
+            indptr.push(indices.len() as i64);
+            for i in 0..graph[node as usize].len() {
+                let (weight, edge_type, time) = edge(node as u32, i);
+                weights.push(weight);
+                types.push(edge_type);
+                times.push(time);
+            }
         }
+        let (weights, types, times) = (Some(weights), Some(types), Some(times));
+        let in_edges = OwnedInEdges { indptr, indices, weights, types, times };
         Ok::<_, std::convert::Infallible>(Arc::new(in_edges) as Arc<dyn InEdges>)
     })
     .unwrap()

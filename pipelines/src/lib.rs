@@ -12,6 +12,7 @@ pub mod plan;
 mod prepare;
 mod registry;
 mod run_folder;
+mod sampling;
 mod schedule;
 mod setup;
 pub mod spec;

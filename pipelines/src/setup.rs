@@ -11,16 +11,16 @@ use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
 use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::kernel::sample::Fanout;
+use gnnflow_operators::kernel::sample::Columns;
 use gnnflow_operators::local_graph::{InEdges, LocalGraph};
 use gnnflow_operators::meter::Meter;
 use gnnflow_operators::placement::Placement;
-use gnnflow_operators::sample::sample_hop::Choice;
 use gnnflow_operators::sample::seeds::SeedBook;
 use gnnflow_operators::wire::RowSource;
 
 use crate::Error;
 use crate::job::Job;
+use crate::sampling;
 use crate::spec::{self, CachePolicy, Topology};
 
 /// Split codes of a prepared dataset.
@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) parts: Arc<LocalParts>,
     pub(crate) features: RowsAt,
+    /// What blocks have of each edge besides its source.
+    pub(crate) columns: Columns,
     pub(crate) task: Task,
     pub(crate) classes: usize,
     /// Train nodes of every partition.
@@ -138,6 +140,7 @@ impl Setup {
             placement,
             graph: Arc::new(graph),
             features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim },
+            columns: sampling::columns(job),
             parts,
             task: task(manifest)?,
             classes: manifest.num_classes(),
@@ -171,7 +174,15 @@ impl Setup {
             let message = "no node is in the train split; name the split column, or give graph.split_fractions";
             return Err(Error::Input(message.into()));
         }
-        let mut book = SeedBook { batch: train.batch, seed: train.seed, train: vec![vec![]; self.placement.parts()] };
+        let mut book = SeedBook {
+            batch: train.batch,
+            seed: train.seed,
+            train: vec![vec![]; self.placement.parts()],
+            times: Vec::new(),
+        };
+        if train.sampler == "temporal" {
+            book.times = vec![vec![]; self.placement.parts()];
+        }
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
             let local = partition.nodes.in_split(TRAIN);
@@ -180,6 +191,9 @@ impl Setup {
             if let Some(&node) = local.iter().find(unlabelled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
                 return Err(Error::Input(format!("node {id} is in the train split but has no label")));
+            }
+            if let (Some(into), Some(times)) = (book.times.get_mut(part), partition.nodes.times()) {
+                *into = local.iter().map(|&node| times[node as usize]).collect();
             }
             book.train[part] = local.into_iter().map(|node| partition.range.start as u32 + node).collect();
         }
@@ -190,18 +204,5 @@ impl Setup {
     pub(crate) fn steps(&self, batch: usize) -> u32 {
         let most = self.train_nodes.iter().copied().max().unwrap_or(0);
         most.div_ceil(batch as u64) as u32
-    }
-
-    /// How each hop chooses, the seeds' own first; none for models that read no edges.
-    pub(crate) fn choices(&self, job: &Job, model: &spec::Model, train: &spec::Train) -> Vec<Choice> {
-        if !model.uses_edges() {
-            return Vec::new();
-        }
-        let own = job.registry.sampler(&train.sampler);
-        let choice = |fanout: i64| match &own {
-            Some(sampler) => Choice::By(Arc::clone(sampler), fanout),
-            None => Choice::Fanout(Fanout::new(fanout, train.replace)),
-        };
-        train.fanouts(model.layers).into_iter().map(choice).collect()
     }
 }

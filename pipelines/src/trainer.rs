@@ -346,6 +346,12 @@ fn digest(batch: &MiniBatch) -> [u8; 32] {
         if let Some(types) = block.edge_types() {
             words(&types.iter().map(|&edge_type| u32::from(edge_type)).collect::<Vec<_>>());
         }
+        if let Some(weights) = block.edge_weights() {
+            words(bytemuck::cast_slice(weights));
+        }
+        if let Some(ids) = block.edge_ids() {
+            words(bytemuck::cast_slice(ids));
+        }
     }
     hash.finalize().into()
 }

@@ -18,6 +18,7 @@ use crate::job::Job;
 use crate::outputs;
 use crate::plan::Plan;
 use crate::run_folder::{RunFolder, last_checkpoint};
+use crate::sampling;
 use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, EpochSums, MiniBatchTraining, hex};
 use crate::setup::{self, Setup};
@@ -85,7 +86,7 @@ impl<'a> Run<'a> {
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
         let batches = Batches {
             seeds: setup.seed_book(train)?,
-            choices: setup.choices(job, model, train),
+            choices: sampling::choices(job, &setup, model, train)?,
             degrees,
             params,
             window,

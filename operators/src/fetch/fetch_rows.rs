@@ -229,7 +229,7 @@ mod tests {
     use super::super::cache::Policy;
     use super::super::matrix::Values;
     use super::*;
-    use crate::kernel::sample::Fanout;
+    use crate::kernel::sample::{Columns, Fanout};
     use crate::sample::mini_batch::BatchKey;
     use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
     use crate::testing::{Adjacency, TellingRows, book, local, random_graph};
@@ -300,6 +300,7 @@ mod tests {
                         seed: 7,
                         hop: hop as u32,
                         choice: Choice::Fanout(*fanout),
+                        columns: Columns::default(),
                         last: hop + 1 == fanouts.len(),
                         pool: pool.clone(),
                         meter: meter.clone(),

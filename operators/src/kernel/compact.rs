@@ -9,6 +9,9 @@
 //! the batch needs. Both mark an entry with `base + position`, where `base` rises by the length of the list
 //! between batches: entries of earlier batches are below it, so forgetting them all is one addition.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
 use super::prefetch;
 
 /// How many ids ahead of the one at hand the compactor asks for its entry.
@@ -38,6 +41,63 @@ pub struct Compactor {
     base: u32,
     /// Nodes listed in this batch.
     listed: u32,
+}
+
+/// Where each node of a batch stands in each seed's tree, for batches whose seeds have trees of their own.
+///
+/// ```
+/// use gnnflow_operators::kernel::compact::TreeCompactor;
+///
+/// let (mut list, mut trees) = (vec![42, 7], vec![0, 1]); // two seeds
+/// let mut compactor = TreeCompactor::new(&list);
+/// assert_eq!(compactor.position(1, 42, &mut list, &mut trees), 2);
+/// assert_eq!(compactor.position(0, 42, &mut list, &mut trees), 0);
+/// assert_eq!((list, trees), (vec![42, 7, 42], vec![0, 1, 1]));
+/// ```
+#[derive(Clone, Debug)]
+pub struct TreeCompactor {
+    /// Position by `tree << 32 | node`.
+    positions: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+}
+
+impl TreeCompactor {
+    /// A compactor for a batch whose list is `seeds`, the roots of trees 0, 1, …
+    pub fn new(seeds: &[u32]) -> Self {
+        let key = |(tree, &node): (u64, &u32)| (tree << 32 | u64::from(node), tree as u32);
+        Self { positions: (0..).zip(seeds).map(key).collect() }
+    }
+
+    /// The position of `node` in tree `tree`; appended to `list` and `trees` when it is not listed there yet.
+    ///
+    /// # Panics
+    /// Past 2³² − 1 nodes in one batch.
+    pub fn position(&mut self, tree: u32, node: u32, list: &mut Vec<u32>, trees: &mut Vec<u32>) -> u32 {
+        *self.positions.entry(u64::from(tree) << 32 | u64::from(node)).or_insert_with(|| {
+            list.push(node);
+            trees.push(tree);
+            u32::try_from(list.len() - 1).expect("a batch lists at most 2^32 - 1 nodes")
+        })
+    }
+}
+
+/// A hash for keys that are numbers already.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -222,7 +282,6 @@ fn larger(nodes: usize, base: u32, list: &[u32]) -> (Vec<u64>, u32) {
 mod tests {
     use super::*;
     use gnnflow_data::rng::{Key, Purpose};
-    use std::collections::HashMap;
 
     /// The obvious program.
     fn naive(ids: &mut [u32], list: &mut Vec<u32>) {

@@ -2,7 +2,8 @@
 
 use crate::block::Block;
 use crate::fetch::matrix::Matrix;
-use crate::kernel::compact::Compactor;
+use crate::kernel::compact::{Compactor, TreeCompactor};
+use crate::kernel::sample::Samples;
 
 /// Names a batch, and with it everything that is drawn for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,6 +28,10 @@ pub struct MiniBatch {
     pub nodes: Vec<u32>,
     /// How many of `nodes` are seeds.
     pub num_seeds: usize,
+    /// A time for each seed, where hops are temporal: its tree holds only edges before it.
+    pub seed_times: Vec<i64>,
+    /// Where hops are temporal: the position among the seeds of the one in whose tree each of `nodes` stands.
+    pub trees: Vec<u32>,
     /// One block per hop so far, the seeds' own first.
     pub blocks: Vec<Block>,
     /// One feature row per node, once fetched.
@@ -38,25 +43,38 @@ pub struct MiniBatch {
     /// Places in `nodes` by the worker that owns them, while rows are fetched.
     pub(crate) places: Vec<Vec<u32>>,
     /// Samples of the hop under way, by the worker that drew them.
-    pub(crate) samples: Vec<Samples>,
+    pub(crate) samples: Vec<Drawing>,
     /// Where compaction remembers nodes between hops.
     pub(crate) compactor: Option<Compactor>,
+    /// The same where seeds have trees.
+    pub(crate) tree_compactor: Option<TreeCompactor>,
 }
 
-/// Samples of some nodes: `counts[i]` neighbours of the `i`-th, one after the other.
+/// What one worker draws for a batch.
 #[derive(Clone, Default)]
-pub(crate) struct Samples {
-    /// The nodes, while they are still to be sampled here.
+pub(crate) struct Drawing {
+    /// Positions in the list of the nodes asked for, while they are still to be sampled here.
     pub(crate) asked: Vec<u32>,
-    /// Counts that came of an answer whose last message is still missing.
-    pub(crate) pending_counts: usize,
-    pub(crate) counts: Vec<u32>,
-    pub(crate) neighbors: Vec<u32>,
+    /// Words of an answer whose last message is still missing.
+    pub(crate) incoming: Vec<u32>,
+    /// What is here.
+    pub(crate) samples: Samples,
 }
 
 impl MiniBatch {
     /// A batch that has only its seeds: distinct global ids.
     pub fn new(key: BatchKey, seeds: Vec<u32>) -> Self {
         Self { key, num_seeds: seeds.len(), nodes: seeds, ..Self::default() }
+    }
+
+    /// The batch whose seeds have these times.
+    ///
+    /// # Panics
+    /// Unless there is one time a seed.
+    #[must_use]
+    pub fn with_seed_times(mut self, times: Vec<i64>) -> Self {
+        assert_eq!(times.len(), self.num_seeds, "one time a seed");
+        self.seed_times = times;
+        self
     }
 }

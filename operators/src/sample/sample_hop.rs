@@ -14,10 +14,12 @@ use std::sync::Arc;
 use gnnflow_data::rng::{Key, Purpose};
 use timely::dataflow::StreamVec;
 
-use super::mini_batch::{BatchKey, MiniBatch, Samples};
-use crate::kernel::compact::Compactor;
+use super::mini_batch::{BatchKey, Drawing, MiniBatch};
+use crate::kernel::compact::{Compactor, TreeCompactor};
+pub use crate::kernel::sample::Choice;
 use crate::kernel::sample::{
-    Fanout, Replies, Sampler, assemble, sample_hop, sample_hop_by, sample_neighbors, sample_neighbors_by,
+    Columns, Edges, Replies, Samples, Trees, assemble, assemble_edges, assemble_layer, assemble_trees, choose_hop,
+    choose_neighbors,
 };
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
@@ -35,6 +37,8 @@ pub struct Hop {
     pub hop: u32,
     /// Which in-edges are taken.
     pub choice: Choice,
+    /// What the block has of each edge besides its source.
+    pub columns: Columns,
     /// Whether no hop follows.
     pub last: bool,
     /// Where compaction finds its memory; one pool for all hops of a worker.
@@ -46,26 +50,6 @@ pub struct Hop {
 /// Compactors of batches that are through, for the next ones.
 #[derive(Clone, Default)]
 pub struct CompactorPool(Rc<RefCell<Vec<Compactor>>>);
-
-/// Which in-edges a hop takes.
-#[derive(Clone)]
-pub enum Choice {
-    /// A built-in way.
-    Fanout(Fanout),
-    /// A user's sampler, with the hop's fanout as the pipeline file has it.
-    By(Arc<dyn Sampler>, i64),
-}
-
-impl Choice {
-    /// Edges that one node is expected to get, for the size of messages.
-    fn expected(&self) -> usize {
-        match self {
-            Choice::Fanout(Fanout::Uniform { k } | Fanout::UniformWithReplacement { k }) => *k as usize,
-            Choice::By(_, fanout) if *fanout >= 0 => *fanout as usize,
-            _ => 64,
-        }
-    }
-}
 
 /// Sampling of one hop.
 pub trait SampleHop<'scope> {
@@ -115,18 +99,22 @@ impl HopErrand {
         }
     }
 
-    /// Samples of `nodes`, all of whose in-edges are here.
-    fn draw(&self, nodes: &[u32], key: Key) -> Samples {
-        let mut samples = Samples::default();
-        let view = self.hop.graph.view();
-        let (counts, neighbors) = (&mut samples.counts, &mut samples.neighbors);
-        match &self.hop.choice {
-            Choice::Fanout(fanout) => sample_neighbors(&view, nodes, *fanout, key, counts, neighbors),
-            Choice::By(sampler, fanout) => {
-                sample_neighbors_by(&**sampler, &view, nodes, *fanout, key, counts, neighbors);
-            }
-        }
+    /// Samples of `nodes`, all of whose in-edges are here; in the trees given, where seeds have trees.
+    fn draw(&self, nodes: &[u32], trees: Option<Trees<'_>>, key: Key) -> Samples {
+        let mut samples = Samples::new(self.hop.columns);
+        choose_neighbors(&self.hop.graph.view(), nodes, trees, &self.hop.choice, key, &mut samples);
         samples
+    }
+
+    /// What is drawn for the nodes of `batch` at `places`.
+    fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
+        let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+        let key = self.key(batch.key);
+        if !self.hop.choice.is_temporal() {
+            return self.draw(&nodes, None, key);
+        }
+        let (trees, times) = trees_at(batch, places);
+        self.draw(&nodes, Some(Trees { trees: &trees, times: &times }), key)
     }
 
     /// Who samples `node` for this worker.
@@ -134,6 +122,57 @@ impl HopErrand {
         let (graph, part) = (&self.hop.graph, self.hop.graph.partition_of(node));
         if graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
     }
+
+    /// Whether the fused kernel does all of it.
+    fn is_fused(&self) -> bool {
+        self.hop.graph.has_whole_topology() && self.hop.choice.is_fused()
+    }
+
+    /// The block of a batch whose samples are all here.
+    fn put_together(&self, batch: &mut MiniBatch) {
+        let drawings = std::mem::take(&mut batch.samples);
+        let mut replies = Replies::new(drawings.len(), self.hop.graph.num_nodes());
+        let mut expected = vec![0; drawings.len()];
+        batch.nodes.iter().for_each(|&node| expected[self.sampler_of(node)] += 1);
+        for (worker, Drawing { samples, .. }) in drawings.iter().enumerate() {
+            let edges = Edges { sources: &samples.neighbors, columns: samples.columns() };
+            replies.push_edges(worker, &samples.counts, edges).unwrap_or_else(|bad| panic!("{bad}"));
+            assert_eq!(replies.remaining(worker), expected[worker], "worker {worker} answered for other nodes");
+        }
+        let columns = self.hop.columns;
+        if self.hop.choice.is_temporal() {
+            let mut compactor = batch.tree_compactor.take().unwrap_or_else(|| TreeCompactor::new(&batch.nodes));
+            let samples_of = |node| replies.next_edges(self.sampler_of(node));
+            let MiniBatch { nodes, trees, .. } = batch;
+            batch.blocks.push(assemble_trees(nodes, trees, samples_of, columns, &mut compactor));
+            batch.tree_compactor = Some(compactor).filter(|_| !self.hop.last);
+            return;
+        }
+        let mut compactor = self.compactor(batch);
+        let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
+        let block = if columns.is_empty() && self.hop.choice.is_fused() {
+            assemble(nodes, |node| replies.next(self.sampler_of(node)), &mut compactor)
+        } else {
+            let samples_of = |node| replies.next_edges(self.sampler_of(node));
+            match self.hop.choice {
+                Choice::Layer(sources) => assemble_layer(nodes, samples_of, columns, sources, key, &mut compactor),
+                _ => assemble_edges(nodes, samples_of, columns, &mut compactor),
+            }
+        };
+        batch.blocks.push(block);
+        self.keep(batch, compactor);
+    }
+}
+
+/// Seeds and their times of the trees in which the nodes at `places` stand.
+fn trees_at(batch: &MiniBatch, places: &[u32]) -> (Vec<u32>, Vec<i64>) {
+    places
+        .iter()
+        .map(|&place| {
+            let tree = batch.trees[place as usize];
+            (tree, batch.seed_times[tree as usize])
+        })
+        .unzip()
 }
 
 impl Errand<MiniBatch> for HopErrand {
@@ -142,21 +181,30 @@ impl Errand<MiniBatch> for HopErrand {
     }
 
     fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
-        let graph = &self.hop.graph;
-        if graph.has_whole_topology() {
+        let temporal = self.hop.choice.is_temporal();
+        if temporal && batch.trees.is_empty() {
+            assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need a time for each seed");
+            batch.trees = (0..batch.nodes.len() as u32).collect();
+        }
+        if self.is_fused() {
             return Vec::new();
         }
-        let per_message = (MESSAGE_BYTES / 4 / (self.hop.choice.expected() + 1)).max(1);
+        let graph = &self.hop.graph;
+        let expected = self.hop.choice.expected();
+        let per_message = (MESSAGE_BYTES / 4 / (1 + expected + self.hop.columns.words(expected))).max(1);
         let questions = self.hop.meter.time(Stage::Sample, || {
-            let mut nodes_of = vec![Vec::new(); graph.placement().workers()];
-            for &node in &batch.nodes {
-                nodes_of[self.sampler_of(node)].push(node);
+            let mut places_of = vec![Vec::new(); graph.placement().workers()];
+            for (place, &node) in (0..).zip(&batch.nodes) {
+                places_of[self.sampler_of(node)].push(place);
             }
             batch.samples.clear();
-            batch.samples.resize(nodes_of.len(), Samples::default());
+            batch.samples.resize_with(places_of.len(), || Drawing {
+                samples: Samples::new(self.hop.columns),
+                ..Drawing::default()
+            });
             let mut questions = Vec::new();
-            for (worker, nodes) in nodes_of.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
-                for (seq, nodes) in nodes.chunks(per_message).enumerate() {
+            for (worker, places) in places_of.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
+                for (seq, places) in places.chunks(per_message).enumerate() {
                     let BatchKey { epoch, step, partition } = batch.key;
                     let header = Header {
                         to: worker as u32,
@@ -167,11 +215,18 @@ impl Errand<MiniBatch> for HopErrand {
                         seq: seq as u32,
                         aux: 0,
                     };
-                    let words = vec![u64::from(epoch), u64::from(step)];
-                    questions.push(WireBlock::new(header, words, nodes.to_vec(), Rows::None));
+                    // Epoch, step, and the seed's time of every node; nodes, and the tree of each.
+                    let mut words = vec![u64::from(epoch), u64::from(step)];
+                    let mut ids: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+                    if temporal {
+                        let (trees, times) = trees_at(batch, places);
+                        words.extend(times.iter().map(|&time| time as u64));
+                        ids.extend(trees);
+                    }
+                    questions.push(WireBlock::new(header, words, ids, Rows::None));
                 }
             }
-            batch.samples[self.me].asked = std::mem::take(&mut nodes_of[self.me]);
+            batch.samples[self.me].asked = std::mem::take(&mut places_of[self.me]);
             questions
         });
         questions.iter().for_each(|question| self.hop.meter.sent(self.me, question));
@@ -180,19 +235,24 @@ impl Errand<MiniBatch> for HopErrand {
     }
 
     fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, nodes) = (question.header(), question.ids());
-        let &[epoch, step] = question.words() else { panic!("a question names epoch and step") };
+        let (asked, ids) = (question.header(), question.ids());
+        let &[epoch, step, ref times @ ..] = question.words() else { panic!("a question names epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
         let samples = self.hop.meter.time(Stage::Sample, || {
+            let (nodes, trees) =
+                if self.hop.choice.is_temporal() { ids.split_at(ids.len() / 2) } else { (ids, &[][..]) };
             for &node in nodes {
                 assert!(self.hop.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
             }
-            self.draw(nodes, self.key(batch))
+            assert_eq!(trees.len(), times.len(), "every node of a temporal question has a tree and a time");
+            let times: Vec<i64> = times.iter().map(|&time| time as i64).collect();
+            let trees = self.hop.choice.is_temporal().then_some(Trees { trees, times: &times });
+            self.draw(nodes, trees, self.key(batch))
         });
         let header = Header { to: asked.from, from: self.me as u32, aux: samples.counts.len() as u32, ..asked };
-        // All counts, then all neighbours, cut into messages wherever they are full.
-        let column = [samples.counts, samples.neighbors].concat();
-        let pieces = column.chunks(MESSAGE_BYTES / 4);
+        // Cut into messages wherever they are full.
+        let words = samples.into_words();
+        let pieces = words.chunks(MESSAGE_BYTES / 4);
         let last = pieces.len().max(1) - 1;
         for (i, piece) in pieces.enumerate() {
             let header = Header { tag: u32::from(i == last), ..header };
@@ -205,32 +265,33 @@ impl Errand<MiniBatch> for HopErrand {
     fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.hop.meter);
         meter.time(Stage::Sample, || {
-            if self.hop.graph.has_whole_topology() {
+            if self.is_fused() {
                 let key = self.key(batch.key);
                 let mut compactor = self.compactor(batch);
-                let (view, list) = (self.hop.graph.view(), &mut batch.nodes);
-                let block = match &self.hop.choice {
-                    Choice::Fanout(fanout) => sample_hop(&view, list, *fanout, key, &mut compactor),
-                    Choice::By(sampler, fanout) => sample_hop_by(&**sampler, &view, list, *fanout, key, &mut compactor),
-                };
+                let Hop { graph, choice, columns, .. } = &self.hop;
+                let block = choose_hop(&graph.view(), &mut batch.nodes, choice, *columns, key, &mut compactor);
                 batch.blocks.push(block);
                 self.keep(batch, compactor);
             } else {
                 let asked = std::mem::take(&mut batch.samples[self.me].asked);
-                batch.samples[self.me] = self.draw(&asked, self.key(batch.key));
+                batch.samples[self.me].samples = self.draw_at(batch, &asked);
             }
         });
     }
 
     fn receive(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
         let header = answer.header();
-        let samples = &mut batch.samples[header.from as usize];
-        // The first `aux` ids of an answer are counts, whatever messages they come in.
-        let counts = (header.aux as usize - samples.pending_counts).min(answer.ids().len());
-        let (counts, neighbors) = answer.ids().split_at(counts);
-        samples.counts.extend_from_slice(counts);
-        samples.neighbors.extend_from_slice(neighbors);
-        samples.pending_counts = if self.is_last(answer) { 0 } else { samples.pending_counts + counts.len() };
+        let (owner, nodes, columns) = (header.from as usize, header.aux as usize, self.hop.columns);
+        let Drawing { incoming, samples, .. } = &mut batch.samples[owner];
+        if self.is_last(answer) && incoming.is_empty() {
+            samples.read(owner, nodes, columns, answer.ids()).unwrap_or_else(|bad| panic!("{bad}"));
+            return;
+        }
+        incoming.extend_from_slice(answer.ids());
+        if self.is_last(answer) {
+            samples.read(owner, nodes, columns, incoming).unwrap_or_else(|bad| panic!("{bad}"));
+            incoming.clear();
+        }
     }
 
     fn is_last(&self, answer: &WireBlock) -> bool {
@@ -238,23 +299,12 @@ impl Errand<MiniBatch> for HopErrand {
     }
 
     fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
-        if self.hop.graph.has_whole_topology() {
-            return;
+        if !self.is_fused() {
+            let meter = Rc::clone(&self.hop.meter);
+            meter.time(Stage::Sample, || self.put_together(batch));
         }
-        let meter = Rc::clone(&self.hop.meter);
-        meter.time(Stage::Sample, || {
-            let mut compactor = self.compactor(batch);
-            let samples = std::mem::take(&mut batch.samples);
-            let mut replies = Replies::new(samples.len(), self.hop.graph.num_nodes());
-            let mut expected = vec![0; samples.len()];
-            batch.nodes.iter().for_each(|&node| expected[self.sampler_of(node)] += 1);
-            for (worker, drawn) in samples.iter().enumerate() {
-                replies.push(worker, &drawn.counts, &drawn.neighbors).unwrap_or_else(|bad| panic!("{bad}"));
-                assert_eq!(replies.remaining(worker), expected[worker], "worker {worker} answered for other nodes");
-            }
-            let block = assemble(&mut batch.nodes, |node| replies.next(self.sampler_of(node)), &mut compactor);
-            batch.blocks.push(block);
-            self.keep(batch, compactor);
-        });
     }
 }
+
+#[cfg(test)]
+mod tests;

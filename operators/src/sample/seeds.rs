@@ -27,18 +27,35 @@ pub struct SeedBook {
     pub seed: u64,
     /// Global ids of the training nodes, by partition; empty for partitions of other workers.
     pub train: Vec<Vec<u32>>,
+    /// A time for each training node, by partition; empty where hops are not temporal.
+    pub times: Vec<Vec<i64>>,
 }
 
 impl SeedBook {
     /// The seeds of a batch, in order; none past the partition's last step.
     pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
         let train = &self.train[key.partition as usize];
+        self.places(key).map(|place| train[place]).collect()
+    }
+
+    /// The batch, with its seeds and their times.
+    pub fn batch(&self, key: BatchKey) -> MiniBatch {
+        let batch = MiniBatch::new(key, self.seeds(key));
+        match self.times.get(key.partition as usize) {
+            Some(times) => batch.with_seed_times(self.places(key).map(|place| times[place]).collect()),
+            None => batch,
+        }
+    }
+
+    /// Where the seeds of a batch stand among the partition's training nodes.
+    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> {
+        let train = &self.train[key.partition as usize];
         let root = Key::new(self.seed, Purpose::Shuffle);
         let order =
             Permutation::new(root.fold(u64::from(key.partition)).fold(u64::from(key.epoch)), train.len() as u64);
         let first = (key.step as usize).saturating_mul(self.batch).min(train.len());
         let end = first.saturating_add(self.batch).min(train.len());
-        (first..end).map(|i| train[order.at(i as u64) as usize]).collect()
+        (first..end).map(move |i| order.at(i as u64) as usize)
     }
 }
 
@@ -52,7 +69,7 @@ pub trait Seeds<'scope> {
     /// use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
-    /// let book = Arc::new(SeedBook { batch: 2, seed: 1, train: vec![vec![3, 5, 8]] });
+    /// let book = Arc::new(SeedBook { batch: 2, seed: 1, train: vec![vec![3, 5, 8]], ..SeedBook::default() });
     /// timely::example(|scope| {
     ///     [0u32].to_stream(scope).container::<Vec<u32>>().seeds(book)
     ///         .inspect(|batch| assert_eq!(batch.num_seeds, 2));
@@ -67,10 +84,7 @@ impl<'scope> Seeds<'scope> for StreamVec<'scope, u64, u32> {
             move |input, output| {
                 input.for_each(|time, partitions| {
                     let (epoch, step) = (tick::epoch(*time.time()), tick::step(*time.time()));
-                    let batches = partitions.drain(..).map(|partition| {
-                        let key = BatchKey { epoch, step, partition };
-                        MiniBatch::new(key, book.seeds(key))
-                    });
+                    let batches = partitions.drain(..).map(|partition| book.batch(BatchKey { epoch, step, partition }));
                     output.session(&time).give_iterator(batches);
                 });
             }
@@ -84,7 +98,9 @@ mod tests {
 
     #[test]
     fn an_epoch_visits_every_training_node_once_in_another_order() {
-        let book = SeedBook { batch: 3, seed: 9, train: vec![(0..10).collect(), vec![], vec![7]] };
+        let train = vec![(0..10).collect(), vec![], vec![7]];
+        let times = vec![(100..110).collect(), vec![], vec![3]];
+        let book = SeedBook { batch: 3, seed: 9, train, times };
         let epoch = |epoch, partition| -> Vec<u32> {
             (0..5).flat_map(|step| book.seeds(BatchKey { epoch, step, partition })).collect()
         };
@@ -98,5 +114,8 @@ mod tests {
         assert!(epoch(0, 1).is_empty());
         assert_eq!(epoch(0, 2), vec![7u32]);
         assert_eq!(book.seeds(BatchKey { epoch: 0, step: 3, partition: 0 }).len(), 1);
+        let batch = book.batch(BatchKey { epoch: 0, step: 1, partition: 0 });
+        let of_seeds: Vec<i64> = batch.nodes.iter().map(|&node| 100 + i64::from(node)).collect();
+        assert_eq!(batch.seed_times, of_seeds);
     }
 }

@@ -61,6 +61,20 @@ fn what_does_not_fit_says_so() {
 }
 
 #[test]
+fn weights_of_edges_are_as_good_as_parallel_edges() {
+    // Node 0 hears thrice from 2 and once from 3, node 1 from 3, node 2 from nobody.
+    let many = GraphBlock::new(Block::new(3, 4, vec![0, 4, 5, 5], vec![2, 2, 2, 3, 3]));
+    let few = Block::new(3, 4, vec![0, 2, 3, 3], vec![2, 3, 3]).with_edge_weights(vec![0.75, 0.25, 1.0]);
+    for (inputs, outputs) in [(3, 5), (5, 3)] {
+        let model = build(&ModelSpec::new("sage", 1, inputs, 4, outputs)).unwrap();
+        let run = |block| flat(&model.forward(&[block], &tensor((4, inputs), 1), None, None).unwrap());
+        let (expected, found) = (run(many.clone()), run(GraphBlock::new(few.clone())));
+        assert_eq!(found.len(), expected.len());
+        assert!(expected.iter().zip(&found).all(|(a, b)| (a - b).abs() < 1e-6), "{expected:?} {found:?}");
+    }
+}
+
+#[test]
 fn parameters_round_trip_and_depend_on_the_seed() {
     let spec = ModelSpec::new("sage", 2, 3, 4, 5);
     let mut model = build(&spec).unwrap();

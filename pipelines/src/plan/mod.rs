@@ -14,7 +14,7 @@ pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Bytes, Infer, JumpingKnowledge, Model, OptimizerKind, Spec, Topology};
+use crate::spec::{Bytes, Fanout, Infer, JumpingKnowledge, Model, OptimizerKind, Spec, Topology};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -242,7 +242,7 @@ impl Training {
         let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
         let (mut batch_nodes, mut batch_edges) = (vec![most.min(batch)], Vec::new());
         let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
-        for &fanout in &fanouts {
+        for fanout in fanouts.iter().map(Fanout::most) {
             let nodes = batch_nodes.last().copied().unwrap_or(0);
             let degree = if fanout < 0 { mean_degree } else { fanout as f64 };
             let edges = ((nodes as f64 * degree).ceil() as u64).min(graph.edges);

@@ -99,6 +99,7 @@ impl Inference {
                     seed: 0, // nothing is drawn
                     hop: 0,
                     choice: Choice::Fanout(Fanout::All),
+                    columns: setup.columns,
                     last: true,
                     pool: CompactorPool::default(),
                     meter: Rc::clone(&setup.meter),

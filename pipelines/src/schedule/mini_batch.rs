@@ -99,6 +99,7 @@ impl MiniBatchTraining {
                     seed,
                     hop: hop as u32,
                     choice,
+                    columns: setup.columns,
                     last: hop + 1 == hops,
                     pool: pool.clone(),
                     meter: Rc::clone(&setup.meter),

@@ -33,6 +33,9 @@ pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<P
             for entry in entries {
                 let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
                 match &schema["properties"][&entry.key] {
+                    Json::Null if schema["additionalProperties"].is_object() => {
+                        check(&schema["additionalProperties"], &entry.node, &inner, problems);
+                    }
                     Json::Null => {
                         let message = format!("unknown key{}", suggestion(&entry.key, &known));
                         problems.push(Problem::new(entry.place.clone(), inner, message));
@@ -159,7 +162,10 @@ pub(crate) fn expected(schema: &Json) -> String {
         "number" => "a number".into(),
         "boolean" => "true or false".into(),
         "array" => match expected(&schema["items"]).split_once(' ') {
-            Some(("a" | "an", item)) => format!("a list of {item}s"),
+            Some(("a" | "an", item)) => {
+                let many = item.replace(" or an ", "s or ").replace(" or a ", "s or ");
+                format!("a list of {many}s")
+            }
             _ => "a list".into(),
         },
         "object" => "a table".to_string(),

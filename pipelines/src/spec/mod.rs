@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod fanout;
 mod generate;
 mod graph;
 mod infer;
@@ -19,14 +20,18 @@ mod tree;
 mod values;
 
 pub use cluster::Cluster;
+pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
+pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
-pub use train::{CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, Task, Train};
+pub use train::{
+    CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, Task, Temporal, Train,
+};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::Error;
@@ -240,7 +245,9 @@ impl Spec {
                 place = found.clone();
                 break;
             }
-            path = here.rsplit_once('.').map(|(parent, _)| parent);
+            // Items of lists have their list's place.
+            let list = here.strip_suffix(']').and_then(|here| here.rsplit_once('['));
+            path = list.or_else(|| here.rsplit_once('.')).map(|(parent, _)| parent);
         }
         Error::Spec(Problems::new(&self.source.file, vec![Problem::new(place, key, message)]))
     }

@@ -1,5 +1,6 @@
 //! Rules that tie several keys together, and words that this version knows but cannot do yet.
 
+use super::fanout::Fanout;
 use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};
 use super::train::{LrKind, OptimizerKind, Schedule};
@@ -188,12 +189,32 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
         if fanouts.len() != model.layers {
             report.add("train.fanouts", format!("{} fanouts for {} layers: one a layer", fanouts.len(), model.layers));
         }
-        if fanouts.contains(&0) {
+        if fanouts.iter().any(Fanout::is_nothing) {
             report.add("train.fanouts", "a fanout of 0 reads no neighbours: use a \"mlp\" model, or fewer layers");
         }
-        if train.replace && fanouts.contains(&-1) {
+        if train.replace && fanouts.iter().any(Fanout::takes_all) {
             report.add("train.replace", "all neighbours (a fanout of -1) cannot be drawn with replacement");
         }
+    }
+    let built_in = train::SAMPLERS.contains(&train.sampler.as_str());
+    if train.replace && built_in && !["uniform", "weighted"].contains(&train.sampler.as_str()) {
+        report.add("train.replace", format!("only \"uniform\" and \"weighted\" have it, not {:?}", train.sampler));
+    }
+    if train.sampler != "temporal" {
+        report.only(&["train.temporal"], &format!("only \"temporal\" has it, not {:?}", train.sampler));
+    }
+    if train.sampler == "ladies" {
+        let by_type = train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_)));
+        if by_type {
+            report.add("train.fanouts", "\"ladies\" takes one number a hop, not one for each edge type");
+        }
+        if model.kind != "sage" || model.aggregator() != model::Aggregator::Mean {
+            let message = "\"ladies\" weighs edges, and only \"sage\" with the mean aggregator reads weights";
+            report.add("train.sampler", message);
+        }
+    }
+    if !built_in && train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_))) {
+        report.add("train.fanouts", "a registered sampler takes one number a hop, not one for each edge type");
     }
     if train.evaluate_every == 0 {
         report.only(&["train.early_stop"], "nothing to stop by: `evaluate_every` is 0");

@@ -69,7 +69,7 @@ fn a_whole_file_is_read() {
     assert_eq!(spec.parts(), 2);
     assert_eq!(spec.model.as_ref().unwrap().heads(), 1);
     let train = spec.train.as_ref().unwrap();
-    assert_eq!((train.fanouts(2), train.optimizer.lr), (vec![-1, -1], 0.01));
+    assert_eq!((train.fanouts(2), train.optimizer.lr), (vec![Fanout::Each(-1); 2], 0.01));
     assert!(spec.infer.as_ref().unwrap().predictions);
     assert!(spec.dataset_folder().starts_with("/graphs/.gnnflow"));
 }
@@ -121,7 +121,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "fanouts = [-1, -1]",
             "fanouts = [10, \"x\"]",
-            "/graphs/p.toml:22: train.fanouts[1]: expected an integer, found the string \"x\"",
+            "/graphs/p.toml:22: train.fanouts[1]: expected an integer or a table, found the string \"x\"",
         ),
         (
             "kind = \"gcn\"",
@@ -226,7 +226,7 @@ fn sets_come_before_checks_and_name_themselves() {
     let spec = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
     assert_eq!((spec.name.as_str(), spec.model.unwrap().kind.as_str()), ("2024", "sage"));
     let train = spec.train.unwrap();
-    assert_eq!((train.epochs, train.fanouts), (3, Some(vec![10, 5])));
+    assert_eq!((train.epochs, train.fanouts), (3, Some(vec![Fanout::Each(10), Fanout::Each(5)])));
     assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
     assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
     assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is no table"]);

@@ -1,11 +1,12 @@
 //! `[train]`: the task, the schedule and the optimiser.
 
+use super::fanout::Fanout;
 use super::section::{section, words};
 
 use super::values::Bytes;
 
 /// Samplers of this version.
-pub(super) const SAMPLERS: &[&str] = &["uniform"];
+pub(super) const SAMPLERS: &[&str] = &["uniform", "weighted", "labor", "temporal", "ladies"];
 
 section! {
     /// How the model is trained.
@@ -20,14 +21,17 @@ section! {
         /// Seeds per partition and step; a step takes one batch of every partition.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
-        /// Neighbours per node and hop: first of the seeds, then of their neighbours (PyG's order; DGL's is the reverse). -1 is all of them. As many as `model.layers`. Unset: 15, then 10, then 5 for every further hop.
-        #[schemars(length(min = 1), inner(range(min = -1, max = 1000000)), extend("examples" = [[15, 10]]))]
-        pub fanouts: Option<Vec<i64>> = None,
-        /// Draw neighbours with replacement.
+        /// Neighbours per node and hop: first of the seeds, then of their neighbours (PyG's order; DGL's is the reverse). -1 is all of them. A table gives each edge type its own, by name or number: `{ cites = 10, writes = 5 }`, and 0 to the others. As many as `model.layers`. Unset: 15, then 10, then 5 for every further hop.
+        #[schemars(length(min = 1), extend("examples" = [[15, 10]]))]
+        pub fanouts: Option<Vec<Fanout>> = None,
+        /// Draw neighbours with replacement (`uniform`, `weighted`).
         pub replace: bool = false,
-        /// The sampler: `uniform`, or the name of a registered one.
+        /// The sampler: `uniform`; `weighted`, in proportion to edge weights; `labor` (LABOR-0), as many as the fanout in expectation, fewer nodes in all; `temporal`, only edges older than the seed (`graph.columns.time`, `graph.columns.node_time`); `ladies`, so many sources for the whole hop (`sage` with the mean); or the name of a registered one.
         #[schemars(extend("x-known" = SAMPLERS))]
         pub sampler: String = "uniform".into(),
+        /// Which of the older edges `temporal` takes. Unset: `uniform`.
+        #[schemars(extend("examples" = ["last"]))]
+        pub temporal: Option<Temporal> = None,
         /// The optimiser.
         pub optimizer: Optimizer = Optimizer::default(),
         /// How the learning rate goes on from `optimizer.lr`.
@@ -76,9 +80,14 @@ section! {
 
 impl Train {
     /// The neighbours per node of each of `layers` hops, the seeds' own first; -1 is all of them.
-    pub fn fanouts(&self, layers: usize) -> Vec<i64> {
-        let default = || (0..layers).map(|hop| [15, 10].get(hop).copied().unwrap_or(5)).collect();
+    pub fn fanouts(&self, layers: usize) -> Vec<Fanout> {
+        let default = || (0..layers).map(|hop| Fanout::Each([15, 10].get(hop).copied().unwrap_or(5))).collect();
         self.fanouts.clone().unwrap_or_else(default)
+    }
+
+    /// Which of the older edges `temporal` takes.
+    pub fn temporal(&self) -> Temporal {
+        self.temporal.unwrap_or(Temporal::Uniform)
     }
 
     /// Compute threads of one of `processes` processes on this machine.
@@ -231,6 +240,16 @@ words! {
         Frequency = "frequency",
         /// The latest, longer if they are used again.
         Dynamic = "dynamic",
+    }
+}
+
+words! {
+    /// Which edges older than the seed are taken.
+    pub enum Temporal {
+        /// A uniform subset.
+        Uniform = "uniform",
+        /// The latest.
+        Last = "last",
     }
 }
 

@@ -1,19 +1,20 @@
 //! GraphSAGE (Hamilton, Ying, Leskovec 2017) with the mean, GCN and max-pooling aggregators.
 
-use candle_core::{Tensor, Var};
+use candle_core::{DType, Tensor, Var};
 
 use super::{Layer, Pass};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
-use crate::compute::ops::{activate, add_bias, linear, own_and_mean, prefix, segment_max, segment_mean};
+use crate::compute::ops::{activate, add_bias, linear, own_and_mean, prefix, segment_max, segment_mean, weighted_sum};
 use crate::compute::params::ParamBuilder;
 use crate::kernel::elementwise::Activation;
 
 /// How [`Sage`] aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregator {
-    /// The mean of the neighbours, beside the node's own row.
+    /// The mean of the neighbours, beside the node's own row. Where a block brings weights along, which sum to 1 for each node:
+    /// the sum by them.
     Mean,
     /// The mean of the neighbours and the node itself.
     Gcn,
@@ -100,8 +101,9 @@ impl Layer for Sage {
     /// As the pieces do, but a mean that is transformed afterwards stands beside the node's own row, so that one product does
     /// for both: fewer and longer sums, and no rows copied.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        let is_weighted = pass.block.block().edge_weights().is_some();
         match &self.own {
-            Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() => {
+            Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted => {
                 let weight = Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?;
                 Ok(linear(&own_and_mean(pass.block, h_src)?, &weight, Some(&self.bias))?)
             }
@@ -114,7 +116,14 @@ impl Layer for Sage {
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         Ok(match self.aggregator {
-            Aggregator::Mean => segment_mean(pass.block, sent)?,
+            Aggregator::Mean => match pass.block.block().edge_weights() {
+                Some(weights) => {
+                    let dtype = if sent.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+                    let weights = Tensor::from_slice(weights, weights.len(), sent.device())?.to_dtype(dtype)?;
+                    weighted_sum(pass.block, sent, &weights)?
+                }
+                None => segment_mean(pass.block, sent)?,
+            },
             Aggregator::Gcn => segment_mean(pass.block.with_self_loops(), sent)?,
             Aggregator::Pool => segment_max(pass.block, sent)?,
         })

@@ -2,9 +2,10 @@
 
 use thiserror::Error;
 
+use super::columns::{Columns, EdgeSlices, EdgeValues};
 use super::hop::{begun, edge_count, finish};
 use crate::block::Block;
-use crate::kernel::compact::Compactor;
+use crate::kernel::compact::{Compactor, TreeCompactor};
 
 /// Builds the hop's block from samples drawn elsewhere: the same block, and the same growth of `list`, as
 /// [`sample_hop`](super::sample_hop) draws under the same key.
@@ -27,6 +28,58 @@ pub fn assemble<'a>(
     }
     compactor.compact(&mut indices, list);
     finish(num_dst, list.len(), indptr, indices)
+}
+
+/// As [`assemble`], with `columns` in the block.
+///
+/// # Panics
+/// When `compactor` follows another list, or a sample lacks one of `columns`.
+pub fn assemble_edges<'a>(
+    list: &mut Vec<u32>,
+    mut samples_of: impl FnMut(u32) -> Edges<'a>,
+    columns: Columns,
+    compactor: &mut Compactor,
+) -> Block {
+    let mut values = EdgeValues::new(columns);
+    let samples_of = |node| {
+        let edges = samples_of(node);
+        values.extend(edges.columns);
+        edges.sources
+    };
+    let block = assemble(list, samples_of, compactor);
+    values.into_block(block)
+}
+
+/// The same where each seed has a tree of its own: `trees[i]` says in whose tree `list[i]` stands, and grows with
+/// `list`. A node is listed once in each tree that it is in. `samples_of` is called as there.
+///
+/// # Panics
+/// When `listed` follows another list, or a sample lacks one of `columns`.
+pub fn assemble_trees<'a>(
+    list: &mut Vec<u32>,
+    trees: &mut Vec<u32>,
+    mut samples_of: impl FnMut(u32) -> Edges<'a>,
+    columns: Columns,
+    listed: &mut TreeCompactor,
+) -> Block {
+    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (mut indices, mut values) = (Vec::new(), EdgeValues::new(columns));
+    for i in 0..num_dst {
+        let edges = samples_of(list[i]);
+        values.extend(edges.columns);
+        indices.extend(edges.sources.iter().map(|&source| listed.position(trees[i], source, list, trees)));
+        indptr.push(edge_count(indices.len()));
+    }
+    values.into_block(finish(num_dst, list.len(), indptr, indices))
+}
+
+/// Samples of one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Edges<'a> {
+    /// Sources, as global ids.
+    pub sources: &'a [u32],
+    /// What else was asked for.
+    pub columns: EdgeSlices<'a>,
 }
 
 /// The owners' answers to one hop, handed out node by node.
@@ -62,6 +115,7 @@ pub struct Replies<'a> {
 struct Piece<'a> {
     counts: &'a [u32],
     neighbors: &'a [u32],
+    columns: EdgeSlices<'a>,
 }
 
 /// What is wrong with an owner's answer.
@@ -76,6 +130,18 @@ pub enum BadReply {
         counted: u64,
         /// The neighbours that came.
         sent: u64,
+    },
+    /// An answer is longer or shorter than its counts say.
+    #[error("worker {owner} sends {sent} words for the {counted} in-edges that it counts of {nodes} nodes")]
+    Words {
+        /// The worker that answered.
+        owner: usize,
+        /// The nodes that it was asked for.
+        nodes: usize,
+        /// The sum of the counts.
+        counted: u64,
+        /// The words that came.
+        sent: usize,
     },
     /// A neighbour is no node of the graph.
     #[error("partition {owner} sends node {node}, but the graph has {nodes} nodes")]
@@ -104,6 +170,18 @@ impl<'a> Replies<'a> {
     /// # Panics
     /// When there is no such owner.
     pub fn push(&mut self, owner: usize, counts: &'a [u32], neighbors: &'a [u32]) -> Result<(), BadReply> {
+        self.push_edges(owner, counts, Edges { sources: neighbors, columns: EdgeSlices::default() })
+    }
+
+    /// As [`Replies::push`], with columns; one that is there has as many entries as there are sources.
+    ///
+    /// # Errors
+    /// As [`Replies::push`].
+    ///
+    /// # Panics
+    /// When there is no such owner.
+    pub fn push_edges(&mut self, owner: usize, counts: &'a [u32], edges: Edges<'a>) -> Result<(), BadReply> {
+        let Edges { sources: neighbors, columns } = edges;
         let counted = counts.iter().map(|&count| u64::from(count)).sum();
         let sent = neighbors.len() as u64;
         if counted != sent {
@@ -113,7 +191,7 @@ impl<'a> Replies<'a> {
             Some(node) if u64::from(node) >= self.nodes => {
                 return Err(BadReply::Node { owner, node, nodes: self.nodes });
             }
-            _ => self.pieces[owner].push(Piece { counts, neighbors }),
+            _ => self.pieces[owner].push(Piece { counts, neighbors, columns }),
         }
         Ok(())
     }
@@ -129,14 +207,33 @@ impl<'a> Replies<'a> {
     /// When there are no more: compare [`Replies::remaining`] with what was asked before.
     #[inline]
     pub fn next(&mut self, owner: usize) -> &'a [u32] {
-        loop {
-            let piece = &mut self.pieces[owner][self.current[owner]];
-            if let Some((&count, counts)) = piece.counts.split_first() {
-                let (samples, neighbors) = piece.neighbors.split_at(count as usize);
-                *piece = Piece { counts, neighbors };
-                return samples;
-            }
+        let (piece, count) = self.advance(owner);
+        let (samples, neighbors) = piece.neighbors.split_at(count);
+        piece.neighbors = neighbors;
+        samples
+    }
+
+    /// As [`Replies::next`], with the columns that came along.
+    ///
+    /// # Panics
+    /// As [`Replies::next`].
+    #[inline]
+    pub fn next_edges(&mut self, owner: usize) -> Edges<'a> {
+        let (piece, count) = self.advance(owner);
+        let (sources, neighbors) = piece.neighbors.split_at(count);
+        piece.neighbors = neighbors;
+        Edges { sources, columns: piece.columns.split_off(count) }
+    }
+
+    /// The piece that has the next node of `owner`, and that node's count.
+    #[inline]
+    fn advance(&mut self, owner: usize) -> (&mut Piece<'a>, usize) {
+        while self.pieces[owner][self.current[owner]].counts.is_empty() {
             self.current[owner] += 1;
         }
+        let piece = &mut self.pieces[owner][self.current[owner]];
+        let count = piece.counts[0];
+        piece.counts = &piece.counts[1..];
+        (piece, count as usize)
     }
 }

@@ -7,8 +7,11 @@
 
 use gnnflow_data::rng::Key;
 
+use super::columns::{Columns, EdgeValues, Keep};
+use super::drawn::Chooser;
 use super::pick::{self, Taken};
-use super::{Fanout, Neighbors, Sampler};
+use super::samples::Samples;
+use super::{Choice, Fanout, Neighbors, Sampler};
 use crate::block::Block;
 use crate::kernel::compact::Compactor;
 
@@ -34,8 +37,8 @@ pub fn sample_neighbors(
 ) {
     counts.reserve(nodes.len());
     let mut before = out.len();
-    let mut asked = Asked { nodes };
-    run(topology, fanout, key, out, &mut asked, |end| {
+    let mut asked = Asked { nodes, trees: None };
+    run(topology, fanout, key, out, &mut asked, &mut (), |end| {
         counts.push((end - before) as u32);
         before = end;
     });
@@ -56,7 +59,7 @@ pub fn sample_neighbors_by(
 ) {
     counts.reserve(nodes.len());
     let mut before = out.len();
-    let mut asked = Asked { nodes };
+    let mut asked = Asked { nodes, trees: None };
     run_by(sampler, topology, fanout, key, out, &mut asked, |end| {
         counts.push((end - before) as u32);
         before = end;
@@ -98,7 +101,7 @@ pub fn sample_hop(
 ) -> Block {
     let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
     let mut growing = Growing { num_dst, list, compactor };
-    run(topology, fanout, key, &mut indices, &mut growing, |end| indptr.push(edge_count(end)));
+    run(topology, fanout, key, &mut indices, &mut growing, &mut (), |end| indptr.push(edge_count(end)));
     finish(num_dst, list.len(), indptr, indices)
 }
 
@@ -118,6 +121,61 @@ pub fn sample_hop_by(
     let mut growing = Growing { num_dst, list, compactor };
     run_by(sampler, topology, fanout, key, &mut indices, &mut growing, |end| indptr.push(edge_count(end)));
     finish(num_dst, list.len(), indptr, indices)
+}
+
+/// Samples in-neighbours of `nodes` by any choice, and appends them to `samples`, with the columns that it has: the
+/// owner's half of a hop. `trees` says in whose tree each node stands, for a [temporal](Choice::is_temporal) choice.
+///
+/// # Panics
+/// When the topology does not hold one of `nodes`, or lacks a column that the choice or `samples` needs; when a user's
+/// sampler is to bring columns along, which it cannot.
+pub fn choose_neighbors(
+    topology: &impl Neighbors,
+    nodes: &[u32],
+    trees: Option<Trees<'_>>,
+    choice: &Choice,
+    key: Key,
+    samples: &mut Samples,
+) {
+    assert_eq!(choice.is_temporal(), trees.is_some(), "each node of a temporal hop stands in a seed's tree");
+    let Samples { counts, neighbors, values } = samples;
+    counts.reserve(nodes.len());
+    let mut before = neighbors.len();
+    let mut asked = Asked { nodes, trees };
+    let end_of_node = |end| {
+        counts.push((end - before) as u32);
+        before = end;
+    };
+    if *values == EdgeValues::default() {
+        run_choice(topology, choice, key, neighbors, &mut asked, &mut (), end_of_node);
+    } else {
+        run_choice(topology, choice, key, neighbors, &mut asked, values, end_of_node);
+    }
+}
+
+/// As [`sample_hop`], by any choice that can be [fused](Choice::is_fused), with `columns` in the block.
+///
+/// # Panics
+/// As [`sample_hop`] and [`choose_neighbors`].
+pub fn choose_hop(
+    topology: &impl Neighbors,
+    list: &mut Vec<u32>,
+    choice: &Choice,
+    columns: Columns,
+    key: Key,
+    compactor: &mut Compactor,
+) -> Block {
+    assert!(choice.is_fused(), "trees and layers are drawn and then assembled");
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
+    let mut growing = Growing { num_dst, list, compactor };
+    let mut values = EdgeValues::new(columns);
+    let end_of_node = |end| indptr.push(edge_count(end));
+    if columns.is_empty() {
+        run_choice(topology, choice, key, &mut indices, &mut growing, &mut (), end_of_node);
+    } else {
+        run_choice(topology, choice, key, &mut indices, &mut growing, &mut values, end_of_node);
+    }
+    values.into_block(finish(num_dst, list.len(), indptr, indices))
 }
 
 /// An `indptr` with room for `nodes` ends, and the 0 before them.
@@ -143,15 +201,30 @@ trait Work {
     fn len(&self) -> usize;
     /// The node at position `i`.
     fn node(&self, i: usize) -> u32;
+    /// The index and time of the seed in whose tree it stands, where seeds have trees.
+    #[inline(always)]
+    fn tree(&self, _i: usize) -> Option<(u32, i64)> {
+        None
+    }
     /// Hears of a neighbour soon to be settled.
     fn expect(&self, neighbor: u32);
     /// Takes over sampled neighbours, in order, and may replace them.
     fn settle(&mut self, neighbors: &mut [u32]);
 }
 
+/// In whose tree each node stands, and the time of that seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Trees<'a> {
+    /// The position of the seed among its batch's, by node.
+    pub trees: &'a [u32],
+    /// The seed's time, by node.
+    pub times: &'a [i64],
+}
+
 /// The nodes of a request: samples are left as global ids.
 struct Asked<'a> {
     nodes: &'a [u32],
+    trees: Option<Trees<'a>>,
 }
 
 impl Work for Asked<'_> {
@@ -161,6 +234,10 @@ impl Work for Asked<'_> {
     #[inline(always)]
     fn node(&self, i: usize) -> u32 {
         self.nodes[i]
+    }
+    #[inline(always)]
+    fn tree(&self, i: usize) -> Option<(u32, i64)> {
+        self.trees.map(|trees| (trees.trees[i], trees.times[i]))
     }
     #[inline(always)]
     fn expect(&self, _neighbor: u32) {}
@@ -191,26 +268,59 @@ impl Work for Growing<'_> {
     }
 }
 
-/// Samples by a built-in way: picks the loop made for it.
-fn run(
-    topology: &impl Neighbors,
+/// Samples by a built-in uniform way: picks the loop made for it.
+fn run<N: Neighbors>(
+    topology: &N,
     fanout: Fanout,
     key: Key,
     out: &mut Vec<u32>,
     work: &mut impl Work,
-    end_of_node: impl FnMut(usize),
+    keep: &mut impl Keep,
+    end: impl FnMut(usize),
 ) {
     match fanout {
         // Fanouts in the field are multiples of five.
-        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, end_of_node),
-        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, end_of_node),
-        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, end_of_node),
-        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, end_of_node),
+        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, keep, end),
         Fanout::Uniform { k } => {
-            run_picks(topology, AnySubset { k: k as usize, taken: Taken::default() }, key, out, work, end_of_node);
+            run_picks(topology, AnySubset { k: k as usize, taken: Taken::default() }, key, out, work, keep, end);
         }
-        Fanout::UniformWithReplacement { k } => run_picks(topology, Draws(k as usize), key, out, work, end_of_node),
-        Fanout::All => run_rows(topology, out, work, end_of_node, |_, row, out| out.extend_from_slice(row)),
+        Fanout::UniformWithReplacement { k } => run_picks(topology, Draws(k as usize), key, out, work, keep, end),
+        Fanout::All => run_rows(topology, out, work, end, |node, _, row, out| {
+            out.extend_from_slice(row);
+            keep.keep(topology, node, 0..row.len());
+        }),
+    }
+}
+
+/// Samples by any choice.
+fn run_choice<N: Neighbors>(
+    topology: &N,
+    choice: &Choice,
+    key: Key,
+    out: &mut Vec<u32>,
+    work: &mut impl Work,
+    keep: &mut impl Keep,
+    end: impl FnMut(usize),
+) {
+    match choice {
+        Choice::Fanout(fanout) => run(topology, *fanout, key, out, work, keep, end),
+        Choice::Layer(_) => run(topology, Fanout::All, key, out, work, keep, end),
+        Choice::Drawn(drawn) => {
+            let (mut chooser, mut picks) = (Chooser::new(drawn), Vec::new());
+            run_rows(topology, out, work, end, |node, tree, row, out| {
+                picks.clear();
+                chooser.choose(topology, node, key, tree, &mut picks);
+                out.extend(picks.iter().map(|&at| row[at as usize]));
+                keep.keep(topology, node, picks.iter().map(|&at| at as usize));
+            });
+        }
+        Choice::By(sampler, fanout) => {
+            assert!(!keep.is_kept(), "sampler {} says which sources it takes, not which edges", sampler.name());
+            run_by(&**sampler, topology, *fanout, key, out, work, end);
+        }
     }
 }
 
@@ -224,7 +334,7 @@ fn run_by<N: Neighbors>(
     work: &mut impl Work,
     end_of_node: impl FnMut(usize),
 ) {
-    run_rows(topology, out, work, end_of_node, |node, row, out| {
+    run_rows(topology, out, work, end_of_node, |node, _, row, out| {
         let before = out.len();
         sampler.sample(node, row, topology.edge_offset(node), fanout, key.fold(u64::from(node)), out);
         assert!(out.len() >= before, "sampler {} took from what was there before", sampler.name());
@@ -306,6 +416,12 @@ fn choose_all<'t>(row: &'t [u32], chosen: &mut Vec<&'t u32>) {
     chosen.extend(row);
 }
 
+/// Where `entry` stands in the row that it is of.
+#[inline(always)]
+fn position(row: &[u32], entry: &u32) -> usize {
+    (std::ptr::from_ref(entry).addr() - row.as_ptr().addr()) / size_of::<u32>()
+}
+
 /// A chunk between its stages.
 #[derive(Default)]
 struct Chunk<'t> {
@@ -321,6 +437,7 @@ fn run_picks<N: Neighbors, W: Work>(
     key: Key,
     out: &mut Vec<u32>,
     work: &mut W,
+    keep: &mut impl Keep,
     mut end_of_node: impl FnMut(usize),
 ) {
     let nodes = work.len();
@@ -336,8 +453,10 @@ fn run_picks<N: Neighbors, W: Work>(
         chunk.chosen.clear();
         chunk.ends.clear();
         for i in start..end {
-            let node = work.node(i);
-            pick.pick(topology.neighbors(node), key.fold(u64::from(node)), &mut chunk.chosen);
+            let (node, before) = (work.node(i), chunk.chosen.len());
+            let row = topology.neighbors(node);
+            pick.pick(row, key.fold(u64::from(node)), &mut chunk.chosen);
+            keep.keep(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
             chunk.ends.push(chunk.chosen.len());
         }
         // Settle the chunk before: its compactor entries were asked for when it was loaded.
@@ -354,13 +473,13 @@ fn run_picks<N: Neighbors, W: Work>(
     work.settle(&mut out[settled..]);
 }
 
-/// The loop for ways that look at whole rows: `append` appends what it takes of a node's row.
+/// The loop for ways that look at whole rows: `append` appends what it takes of a node's row, given the node and its tree.
 fn run_rows<N: Neighbors, W: Work>(
     topology: &N,
     out: &mut Vec<u32>,
     work: &mut W,
     mut end_of_node: impl FnMut(usize),
-    mut append: impl FnMut(u32, &[u32], &mut Vec<u32>),
+    mut append: impl FnMut(u32, Option<(u32, i64)>, &[u32], &mut Vec<u32>),
 ) {
     /// Nodes ahead for bounds; half of it for the first entries.
     const AHEAD: usize = 16;
@@ -376,7 +495,7 @@ fn run_rows<N: Neighbors, W: Work>(
             crate::kernel::prefetch(first);
         }
         let node = work.node(i);
-        append(node, topology.neighbors(node), out);
+        append(node, work.tree(i), topology.neighbors(node), out);
         end_of_node(out.len());
         if out.len() - settled >= CHUNK_PICKS {
             work.settle(&mut out[settled..]);

@@ -14,16 +14,43 @@
 //! probability by Floyd's algorithm: pick `j` of `0..k` is edge `t = draw j below d − k + j + 1`, or edge
 //! `d − k + j` when `t` is already taken. [`Fanout::UniformWithReplacement`] takes edge `draw j below d`
 //! for each `j` of `0..k`, and nothing from a node without in-edges. The bias of a draw is below `d / 2⁶⁴`.
+//!
+//! A [`Drawn`] chooses among the in-edges that may be: those older than the seed (strictly) where it is temporal, else all.
+//! With fanouts by type, the edges of each type with a fanout other than 0 are drawn from apart, in order of types, type `t`
+//! under `key.fold(v).fold(t)`. In a temporal hop each seed has its own tree, and `key.fold(v)` above reads
+//! `key.fold(v).fold(i)` for the tree of seed `i`. A negative fanout takes all, in stored order; so does one that is no less
+//! than the edges that may be, but with replacement. Otherwise, of `n` edges:
+//!
+//! * [`Way::Uniform`], [`Way::UniformWithReplacement`]: as above.
+//! * [`Way::Weighted`]: pick `j` is found by inversion: `unit j` times the sum of the weights left, along the edges in
+//!   stored order, in sums of sixteen (in `f64`, left to right; `sum_tree`); the edge found is then left out. So each
+//!   pick is in proportion to its weight among those left. Edges of weight 0 are never taken and do not count: a node
+//!   whose in-edges all weigh 0 has no neighbours.
+//! * [`Way::WeightedWithReplacement`]: the same without leaving out.
+//! * [`Way::Labor`] (LABOR-0; Balin and Çatalyürek, 2023, section 3.2): source `u` has one number for the whole hop, `draw 0`
+//!   under `key.fold(u)`, whoever hears from it; the edge is taken when that is below `⌊2⁶⁴ k / n⌋`. So `k` are expected, and
+//!   destinations that share sources tend to take the same ones. In stored order.
+//! * [`Way::Last`]: the `k` with the latest times, of equal ones those stored later; in stored order.
 
 mod assemble;
+mod choice;
+mod columns;
+mod drawn;
 mod hop;
+mod layer;
 mod pick;
+mod samples;
+mod sum_tree;
 mod topology;
 
-pub use assemble::{BadReply, Replies, assemble};
-pub use hop::{sample_hop, sample_hop_by, sample_neighbors, sample_neighbors_by};
+pub use assemble::{BadReply, Edges, Replies, assemble, assemble_edges, assemble_trees};
+pub use choice::{Choice, Drawn, Fanouts, Way};
+pub use columns::{Columns, EdgeSlices, EdgeValues};
+pub use hop::{Trees, choose_hop, choose_neighbors, sample_hop, sample_hop_by, sample_neighbors, sample_neighbors_by};
+pub use layer::assemble_layer;
 pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
-pub use topology::{Csc, Neighbors, Partitions};
+pub use samples::Samples;
+pub use topology::{Csc, EdgeColumns, Neighbors, Partitions};
 
 #[cfg(doc)]
 use gnnflow_data::rng::Key;

@@ -8,6 +8,8 @@ use super::*;
 use crate::block::Block;
 use crate::kernel::compact::Compactor;
 
+mod drawn;
+
 /// A graph as lists of in-neighbours.
 struct Graph {
     indptr: Vec<i64>,

@@ -18,11 +18,49 @@ pub trait Neighbors: Sync {
     /// When `node` is not held here.
     fn edge_offset(&self, node: u32) -> u64;
 
+    /// Weights of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
+    ///
+    /// # Panics
+    /// When `node` is not held here.
+    fn edge_weights(&self, node: u32) -> Option<&[f32]> {
+        let _ = node;
+        None
+    }
+
+    /// Types of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
+    ///
+    /// # Panics
+    /// When `node` is not held here.
+    fn edge_types(&self, node: u32) -> Option<&[u16]> {
+        let _ = node;
+        None
+    }
+
+    /// Times of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
+    ///
+    /// # Panics
+    /// When `node` is not held here.
+    fn edge_times(&self, node: u32) -> Option<&[i64]> {
+        let _ = node;
+        None
+    }
+
     /// Brings near what [`Neighbors::neighbors`] of `node` reads first. Any `node` may be given.
     #[inline(always)]
     fn prefetch(&self, node: u32) {
         let _ = node;
     }
+}
+
+/// What a topology knows of its edges besides their sources: one entry per edge in each column that is there.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EdgeColumns<'a> {
+    /// Weights.
+    pub weights: Option<&'a [f32]>,
+    /// Types.
+    pub types: Option<&'a [u16]>,
+    /// Times.
+    pub times: Option<&'a [i64]>,
 }
 
 /// The in-edges of consecutive nodes: those of node `first + i` are `indices[indptr[i]..indptr[i + 1]]`.
@@ -39,6 +77,7 @@ pub struct Csc<'a> {
     first: u32,
     indptr: &'a [i64],
     indices: &'a [u32],
+    columns: EdgeColumns<'a>,
 }
 
 impl<'a> Csc<'a> {
@@ -61,7 +100,25 @@ impl<'a> Csc<'a> {
     pub fn starting_at(first: u32, indptr: &'a [i64], indices: &'a [u32]) -> Self {
         assert!(indptr.first() == Some(&0), "indptr starts at 0");
         assert!(indptr.last() == Some(&(indices.len() as i64)), "indptr ends at the number of edges");
-        Self { first, indptr, indices }
+        Self { first, indptr, indices, columns: EdgeColumns::default() }
+    }
+
+    /// The same edges with columns.
+    ///
+    /// # Panics
+    /// Unless each column is as long as the edges are many.
+    #[must_use]
+    pub fn with_columns(mut self, columns: EdgeColumns<'a>) -> Self {
+        let lengths = [columns.weights.map(<[_]>::len), columns.types.map(<[_]>::len), columns.times.map(<[_]>::len)];
+        let whole = lengths.into_iter().flatten().all(|length| length == self.indices.len());
+        assert!(whole, "a column has one entry per edge");
+        self.columns = columns;
+        self
+    }
+
+    fn edges(&self, node: u32) -> std::ops::Range<usize> {
+        let at = node.wrapping_sub(self.first) as usize;
+        self.indptr[at] as usize..self.indptr[at + 1] as usize
     }
 
     /// Number of nodes whose in-edges are here.
@@ -85,6 +142,21 @@ impl Neighbors for Csc<'_> {
     #[inline(always)]
     fn edge_offset(&self, node: u32) -> u64 {
         self.indptr[node.wrapping_sub(self.first) as usize] as u64
+    }
+
+    #[inline]
+    fn edge_weights(&self, node: u32) -> Option<&[f32]> {
+        self.columns.weights.map(|weights| &weights[self.edges(node)])
+    }
+
+    #[inline]
+    fn edge_types(&self, node: u32) -> Option<&[u16]> {
+        self.columns.types.map(|types| &types[self.edges(node)])
+    }
+
+    #[inline]
+    fn edge_times(&self, node: u32) -> Option<&[i64]> {
+        self.columns.times.map(|times| &times[self.edges(node)])
     }
 
     #[inline(always)]
@@ -146,6 +218,22 @@ impl<'a> Partitions<'a> {
         Self { starts: Cow::Borrowed(offsets), parts, guesses, shift }
     }
 
+    /// The same partitions with the columns of their edges; what is given for one that is not held is not looked at.
+    ///
+    /// # Panics
+    /// Unless there is one entry per partition, as [`Csc::with_columns`] wants it.
+    #[must_use]
+    pub fn with_columns(mut self, columns: impl IntoIterator<Item = EdgeColumns<'a>>) -> Self {
+        let mut columns = columns.into_iter();
+        for part in &mut self.parts {
+            let columns = columns.next().expect("one entry per partition");
+            if part.nodes() > 0 {
+                *part = part.with_columns(columns);
+            }
+        }
+        self
+    }
+
     /// The partition that owns `node`.
     ///
     /// # Panics
@@ -174,6 +262,21 @@ impl Neighbors for Partitions<'_> {
     #[inline(always)]
     fn edge_offset(&self, node: u32) -> u64 {
         self.parts[self.owner(node)].edge_offset(node)
+    }
+
+    #[inline]
+    fn edge_weights(&self, node: u32) -> Option<&[f32]> {
+        self.parts[self.owner(node)].edge_weights(node)
+    }
+
+    #[inline]
+    fn edge_types(&self, node: u32) -> Option<&[u16]> {
+        self.parts[self.owner(node)].edge_types(node)
+    }
+
+    #[inline]
+    fn edge_times(&self, node: u32) -> Option<&[i64]> {
+        self.parts[self.owner(node)].edge_times(node)
     }
 
     #[inline(always)]

@@ -1,0 +1,139 @@
+//! The ways to sample, by the real program: the same bits from 1, 2 and 4 processes, and what is refused.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::Float32Type;
+use common::{Place, summary};
+use gnnflow_data::rng::{Key, Purpose};
+use parquet::arrow::ArrowWriter;
+
+const NODES: u64 = 500;
+const EDGES: u64 = 6000;
+
+fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    place.write(name, "");
+    let file = std::fs::File::create(place.path(name)).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+/// A dump whose edges have weights (a fourth of them 0), two types by name, and times; nodes have times too. Ids are 1000, 1001, …; the edge
+/// `odd` weighs `weight`.
+fn dump(place: &Place, odd: Option<(usize, f32)>) {
+    let key = Key::new(5, Purpose::GenerateNodes);
+    let rows = (0..NODES).map(|v| Some((0..6).map(move |i| Some(key.fold(v).normal(i) as f32))));
+    let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
+    parquet(
+        place,
+        "nodes.parquet",
+        vec![
+            ("node_id", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| 1000 + v as i64)))),
+            ("features", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))),
+            ("label", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| v as i64 % 3)))),
+            ("split", Arc::new(StringArray::from_iter_values((0..NODES).map(split)))),
+            ("seen", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| key.fold(v).below(99, 100) as i64)))),
+        ],
+    );
+    let key = Key::new(5, Purpose::GenerateEdges);
+    let end = |side: u64| (0..EDGES).map(move |e| 1000 + key.fold(side).below(e, NODES) as i64);
+    let mut weights: Vec<f32> = (0..EDGES).map(|e| key.fold(2).below(e, 4) as f32 / 2.0).collect();
+    odd.into_iter().for_each(|(edge, weight)| weights[edge] = weight);
+    let edge_type = |e: u64| ["cites", "writes"][key.fold(3).below(e, 2) as usize];
+    parquet(
+        place,
+        "edges.parquet",
+        vec![
+            ("src", Arc::new(Int64Array::from_iter_values(end(0)))),
+            ("dst", Arc::new(Int64Array::from_iter_values(end(1)))),
+            ("weight", Arc::new(Float32Array::from(weights))),
+            ("at", Arc::new(Int64Array::from_iter_values((0..EDGES).map(|e| key.fold(4).below(e, 100) as i64)))),
+            ("kind", Arc::new(StringArray::from_iter_values((0..EDGES).map(edge_type)))),
+        ],
+    );
+}
+
+/// A pipeline over the dump; `columns` of its edges are named, `train` are the lines of its last section.
+fn pipeline(place: &Place, columns: &str, train: &str) {
+    let text = format!(
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\ncolumns = {{ {columns} }}\n\
+         [partition]\nmethod = 'random'\nparts = 4\n[model]\nkind = 'sage'\nhidden = 16\n\
+         [train]\nepochs = 2\nbatch = 32\nhash_blocks = true\n{train}\n[infer]\npredictions = true\n"
+    );
+    place.write("p.toml", text);
+}
+
+const ALL: &str = "weight = 'weight', edge_type = 'kind', time = 'at', node_time = 'seen'";
+
+#[test]
+fn every_sampler_has_the_same_bits_however_many_work_on_it() {
+    let place = Place::new();
+    dump(&place, None);
+    let mut seen = Vec::new();
+    for train in [
+        "fanouts = [4, 3]",
+        "sampler = 'weighted'\nfanouts = [4, 3]",
+        "sampler = 'weighted'\nreplace = true\nfanouts = [4, 3]",
+        "sampler = 'labor'\nfanouts = [4, 3]",
+        "fanouts = [{ cites = 2, writes = -1 }, { 1 = 3 }]",
+        "sampler = 'weighted'\nfanouts = [{ cites = 2, writes = 3 }, 3]",
+        "sampler = 'ladies'\nfanouts = [60, 90]",
+        "sampler = 'weighted'\nfanouts = [4, 3] # by rgcn",
+        "sampler = 'temporal'\nfanouts = [4, 3]",
+        "sampler = 'temporal'\ntemporal = 'last'\nfanouts = [4, { cites = 2 }]",
+    ] {
+        pipeline(&place, ALL, train);
+        let mut expected = None;
+        for (processes, topology) in
+            [("1", "partitioned"), ("2", "partitioned"), ("4", "partitioned"), ("2", "replicated")]
+        {
+            let topology = format!("partition.topology={topology}");
+            let kind = if train.ends_with("rgcn") { "model.kind=rgcn" } else { "model.kind=sage" };
+            let args = ["run", "p.toml", "--quiet", "--processes", processes, "--run-dir", "run"];
+            let ended = place.run(&[&args[..], &["--set", &topology, "--set", kind]].concat());
+            assert_eq!(ended.code, 0, "{train}: {}", ended.stderr);
+            let summary = summary(&place, "run");
+            std::fs::remove_dir_all(place.path("run")).unwrap();
+            let found = ["blocks_sha256", "model_sha256", "predictions_sha256"]
+                .map(|key| summary[key].as_str().unwrap().to_owned());
+            assert_eq!(&found, expected.get_or_insert_with(|| found.clone()), "{train}: {processes} processes");
+        }
+        let blocks = expected.map(|[blocks, ..]| blocks);
+        assert!(!seen.contains(&blocks), "{train} samples as another does");
+        seen.push(blocks);
+    }
+}
+
+#[test]
+fn what_cannot_be_sampled_is_refused() {
+    let place = Place::new();
+    dump(&place, Some((70, -0.5)));
+    let refused = |columns: &str, train: &str, code: i32, words: &[&str]| {
+        pipeline(&place, columns, train);
+        place.fail(&["run", "p.toml", "--quiet", "--run-dir", "run"], code, words);
+    };
+    let weighted = "sampler = 'weighted'\nfanouts = [4, 3]";
+    refused(ALL, weighted, 3, &["partition", "an edge to node 1", "has weight -0.5", "graph.columns.weight"]);
+    refused("edge_type = 'kind'", weighted, 2, &["p.toml:16: train.sampler:", "graph.columns.weight"]);
+    let by_type = "fanouts = [4, { wrote = 3 }]";
+    refused(ALL, by_type, 2, &["p.toml:16: train.fanouts[1]:", "\"wrote\"", "\"cites\", \"writes\"", "did you mean"]);
+    refused("weight = 'weight'", by_type, 2, &["p.toml:16: train.fanouts[1]:", "graph.columns.edge_type"]);
+    refused(ALL, "fanouts = [{ cites = 1.5 }, 3]", 2, &["p.toml:16: train.fanouts[0].cites: expected an integer"]);
+    refused(ALL, "fanouts = [{ cites = 0 }, 3]", 2, &["p.toml:16: train.fanouts:", "reads no neighbours"]);
+    refused(ALL, "fanouts = [{ cites = 1 }]", 2, &["p.toml:16: train.fanouts:", "1 fanouts for 2 layers"]);
+    refused(ALL, "sampler = 'labor'\nreplace = true", 2, &["p.toml:17: train.replace:", "labor"]);
+
+    refused(ALL, "sampler = 'ladies'\nfanouts = [{ cites = 2 }, 3]", 2, &["p.toml:17: train.fanouts:", "\"ladies\""]);
+    let temporal = "sampler = 'temporal'\nfanouts = [4, 3]";
+    refused("node_time = 'seen'", temporal, 2, &["p.toml:16: train.sampler:", "edges have none", "graph.columns.time"]);
+    refused("time = 'at'", temporal, 2, &["p.toml:16: train.sampler:", "nodes have none", "graph.columns.node_time"]);
+    refused(ALL, "fanouts = [4, 3]\ntemporal = 'last'", 2, &["p.toml:17: train.temporal:", "only \"temporal\""]);
+    refused("time = 'at', node_time = 'split'", temporal, 3, &["nodes.parquet", "integers, dates or timestamps"]);
+
+    dump(&place, Some((70, f32::NAN)));
+    refused(ALL, weighted, 3, &["NaN"]);
+}
