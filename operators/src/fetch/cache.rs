@@ -88,7 +88,7 @@ impl RowCache {
     /// # use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
     /// # use gnnflow_operators::placement::Placement;
     /// use gnnflow_operators::fetch::cache::{Policy, RowCache};
-    /// # let book = PartitionBook::new(vec![0, 1, 3])?;
+    /// # let book = PartitionBook::new(vec![0, 1, 3]).unwrap();
     /// # let load = |_| Ok::<_, ()>(Arc::new(OwnedInEdges { indptr: vec![0, 1], indices: vec![2] }) as Arc<dyn InEdges>);
     /// # let graph = LocalGraph::load(&book, Placement::new(2, 2), 0, false, load).unwrap();
     /// let mut cache = RowCache::new(Policy::Dynamic, 1 << 10, 4, &graph);
@@ -96,7 +96,6 @@ impl RowCache {
     /// cache.insert(2, &[1, 2, 3, 4], 7);
     /// assert_eq!(cache.find(2), Some((&[1, 2, 3, 4][..], 7)));
     /// assert_eq!((cache.counts().hits, cache.counts().misses), (1, 1));
-    /// # Ok::<(), gnnflow_data::Error>(())
     /// ```
     pub fn new(policy: Policy, bytes: usize, row_bytes: usize, graph: &LocalGraph) -> Self {
         let capacity = (bytes / Self::bytes(1, row_bytes)).min(graph.num_nodes() as usize);
