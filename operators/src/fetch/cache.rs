@@ -4,9 +4,8 @@
 //! rows it keeps is its [`Policy`]; that decides bytes on the wire, never results: a cached row is the owner's row.
 //!
 //! Rows come in as answers come: a cache starts empty and fills itself, so nothing is fetched that no batch has asked for.
-//! With a static policy it settles who may stay beforehand ([`Policy::Degree`]) or after the first epoch
-//! ([`Policy::Frequency`], FastSample section IV-B's profiling of accesses in DistDGL's terms); [`Policy::Dynamic`] gives the place of
-//! a row that nobody has used lately to the newest (CLOCK).
+//! With a static policy it settles who may stay beforehand ([`Policy::Degree`]) or after the first epoch, by what that has asked for
+//! ([`Policy::Frequency`]); [`Policy::Dynamic`] gives the place of a row that nobody has used lately to the newest (CLOCK).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -89,7 +88,8 @@ impl RowCache {
     /// # use gnnflow_operators::placement::Placement;
     /// use gnnflow_operators::fetch::cache::{Policy, RowCache};
     /// # let book = PartitionBook::new(vec![0, 1, 3]).unwrap();
-    /// # let load = |_| Ok::<_, ()>(Arc::new(OwnedInEdges { indptr: vec![0, 1], indices: vec![2] }) as Arc<dyn InEdges>);
+    /// # let edges = || OwnedInEdges { indptr: vec![0, 1], indices: vec![2], ..OwnedInEdges::default() };
+    /// # let load = |_| Ok::<_, ()>(Arc::new(edges()) as Arc<dyn InEdges>);
     /// # let graph = LocalGraph::load(&book, Placement::new(2, 2), 0, false, load).unwrap();
     /// let mut cache = RowCache::new(Policy::Dynamic, 1 << 10, 4, &graph);
     /// assert!(cache.find(2).is_none());
