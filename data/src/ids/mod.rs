@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The dictionary, which makes rows of ids, lies in memory while it takes no more than it may: nothing at all when ids are
-//! `0, 1, 2, …`. When it would take more, it goes to disk, and ids are looked up many at a time, by a [join].
+//! `0, 1, 2, …`. When it would take more, it goes to disk, and ids are looked up many at a time, by a join.
 
 mod join;
 mod map;
