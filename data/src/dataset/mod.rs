@@ -35,7 +35,7 @@ pub use manifest::{
     Cleaning, EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest,
     PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
 };
-pub(crate) use nodes::names as node_names;
+pub(crate) use nodes::schema as nodes_schema;
 pub use nodes::{IdColumn, Labels, Nodes, split};
 pub use topology::Topology;
 pub(crate) use topology::names as edge_names;

@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrowPrimitiveType, FixedSizeListArray, LargeStringArray, PrimitiveArray, RecordBatch, UInt8Array,
 };
 use arrow::buffer::ScalarBuffer;
-use arrow::datatypes::{Float32Type, Int32Type, Int64Type, UInt8Type, UInt16Type};
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, Schema, UInt8Type, UInt16Type};
 
-use super::manifest::{IdKind, LabelKind, Manifest};
+use super::manifest::{IdKind, LabelInfo, LabelKind, Manifest};
 use super::mapped::column;
 use crate::error::{Error, Result};
 
@@ -20,6 +21,33 @@ pub(crate) mod names {
     pub(crate) const SPLIT: &str = "split";
     pub(crate) const NODE_TYPE: &str = "node_type";
     pub(crate) const TIME: &str = "time";
+}
+
+/// The schema of `nodes.arrow`.
+pub(crate) fn schema(ids: IdKind, labels: Option<&LabelInfo>, types: bool, times: bool) -> Schema {
+    let id = match ids {
+        IdKind::Int => DataType::Int64,
+        IdKind::Text => DataType::LargeUtf8,
+    };
+    let mut fields = vec![Field::new(names::ID, id, false)];
+    if let Some(info) = labels {
+        let label = match info.kind {
+            LabelKind::Class => DataType::Int32,
+            LabelKind::Value => DataType::Float32,
+            LabelKind::Multi => {
+                DataType::FixedSizeList(Arc::new(Field::new("item", DataType::UInt8, false)), info.classes as i32)
+            }
+        };
+        fields.push(Field::new(names::LABEL, label, false));
+    }
+    fields.push(Field::new(names::SPLIT, DataType::UInt8, false));
+    if types {
+        fields.push(Field::new(names::NODE_TYPE, DataType::UInt16, false));
+    }
+    if times {
+        fields.push(Field::new(names::TIME, DataType::Int64, false));
+    }
+    Schema::new(fields)
 }
 
 /// Values of the split column.

@@ -10,7 +10,7 @@ use super::crew::{Crew, To, collect};
 use super::journal::Journal;
 use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
-use crate::ids::{NodeIds, UNKNOWN, read_rows};
+use crate::ids::{Groups, Join, NodeIds, UNKNOWN, read_rows};
 use crate::progress::Progress;
 use crate::source::UnknownNodes;
 
@@ -47,19 +47,8 @@ impl Ends {
         let open = File::options().create(true).truncate(true).read(true).write(true).open(&path);
         let file = open.map_err(Error::io(&path, "create"))?;
         progress.stage("sorting ids of edges", Some(edges.rows()), "edges");
-        let rank = crew.rank();
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
-            let sort = |chunk: EdgeChunk| {
-                let parcel = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
-                Ok((chunk.src.len() as u64, parcel))
-            };
-            edges.read_pairs(unit, sort, &mut |(rows, parcel)| {
-                progress.advance(rows);
-                send(To::One(rank), parcel)
-            })
-        };
         let mut join = ids.join(&groups)?;
-        crew.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))?;
+        ask_ends(crew, edges, &groups, &mut join, progress)?;
         progress.done();
         progress.stage("looking ids up", None, "");
         let mut unknown = 0;
@@ -91,6 +80,28 @@ impl Ends {
     pub(super) fn rows(&self, first: u64, count: usize) -> Result<Vec<u32>> {
         read_rows((&self.file, &self.path), 2 * first, 2 * count)
     }
+}
+
+/// Asks `join` for both ends of every edge of this process: those of row `r` are at positions `2 r` and `2 r + 1`.
+pub(super) fn ask_ends<C: Crew>(
+    crew: &C,
+    edges: &EdgeReader,
+    groups: &Groups,
+    join: &mut Join<'_>,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let rank = crew.rank();
+    let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+        let sort = |chunk: EdgeChunk| {
+            let parcel = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
+            Ok((chunk.src.len() as u64, parcel))
+        };
+        edges.read_pairs(unit, sort, &mut |(rows, parcel)| {
+            progress.advance(rows);
+            send(To::One(rank), parcel)
+        })
+    };
+    crew.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))
 }
 
 /// The error for the unknown end at a position.

@@ -19,7 +19,7 @@ use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{
-    DTYPE_KEY, FEATURE_COLUMN, FEATURES, FileInfo, IdKind, LabelKind, NODES, node_names, part_folder, split,
+    DTYPE_KEY, FEATURE_COLUMN, FEATURES, FileInfo, IdKind, LabelKind, NODES, nodes_schema, part_folder, split,
 };
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
@@ -272,7 +272,9 @@ impl NodePass<'_> {
         let streams = self.relabel.book.parts() as u64 * 7;
         let capacity = (self.memory / streams).clamp(4 << 10, 1 << 20) as usize;
 
-        let nodes = IpcFile::create(&dir.join(NODES), self.schema())?;
+        let labels = self.scan.labels.as_ref().map(|(info, _)| info);
+        let schema = nodes_schema(self.nodes.id_kind(), labels, self.scan.types.is_some(), self.nodes.has_times());
+        let nodes = IpcFile::create(&dir.join(NODES), schema)?;
         let mut ids = nodes.region(0, capacity);
         let id_bytes = 8 * if text { n + 1 } else { n };
         if text {
@@ -300,32 +302,6 @@ impl NodePass<'_> {
             }
         };
         Ok(Part { nodes, features, ids, texts, text_bytes: 0, labels, split, types, times, rows: 0, train: 0 })
-    }
-
-    fn schema(&self) -> Schema {
-        let id = match self.nodes.id_kind() {
-            IdKind::Int => DataType::Int64,
-            IdKind::Text => DataType::LargeUtf8,
-        };
-        let mut fields = vec![Field::new(node_names::ID, id, false)];
-        if let Some((info, _)) = &self.scan.labels {
-            let label = match info.kind {
-                LabelKind::Class => DataType::Int32,
-                LabelKind::Value => DataType::Float32,
-                LabelKind::Multi => {
-                    DataType::FixedSizeList(Arc::new(Field::new("item", DataType::UInt8, false)), info.classes as i32)
-                }
-            };
-            fields.push(Field::new(node_names::LABEL, label, false));
-        }
-        fields.push(Field::new(node_names::SPLIT, DataType::UInt8, false));
-        if self.scan.types.is_some() {
-            fields.push(Field::new(node_names::NODE_TYPE, DataType::UInt16, false));
-        }
-        if self.nodes.has_times() {
-            fields.push(Field::new(node_names::TIME, DataType::Int64, false));
-        }
-        Schema::new(fields)
     }
 
     fn ready(&self, chunk: NodeChunk) -> Result<Ready> {

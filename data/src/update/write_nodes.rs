@@ -1,14 +1,13 @@
 //! `nodes.arrow` and `features.arrow` of a partition that gets new nodes: what was there, and theirs behind it.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use arrow::array::Array;
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::Schema;
 
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{
-    Dataset, FEATURES, FileInfo, IdColumn, IdKind, LabelKind, Labels, Manifest, NODES, Nodes, node_names, part_folder,
+    Dataset, FEATURES, FileInfo, IdColumn, LabelKind, Labels, Manifest, NODES, Nodes, nodes_schema, part_folder,
 };
 use crate::error::Result;
 use crate::prepare::feature_field;
@@ -49,7 +48,10 @@ pub(super) fn write_nodes(
 
 fn node_columns(manifest: &Manifest, old: &Nodes, new: &NewNodes, members: &[u32], path: &Path) -> Result<FileInfo> {
     let n = (old.len() + members.len()) as u64;
-    let file = IpcFile::create(path, schema(manifest))?;
+    let file = IpcFile::create(
+        path,
+        nodes_schema(manifest.ids, manifest.labels.as_ref(), manifest.node_types.is_some(), false),
+    )?;
     let mut columns = Columns { file: &file, next: 0, regions: Vec::new() };
     let (mut lengths, mut buffers) = (vec![n], vec![Span::NONE]);
 
@@ -144,28 +146,4 @@ impl Columns<'_> {
         self.regions.push(region);
         Ok(span)
     }
-}
-
-/// The schema of `nodes.arrow`.
-fn schema(manifest: &Manifest) -> Schema {
-    let id = match manifest.ids {
-        IdKind::Int => DataType::Int64,
-        IdKind::Text => DataType::LargeUtf8,
-    };
-    let mut fields = vec![Field::new(node_names::ID, id, false)];
-    if let Some(info) = &manifest.labels {
-        let label = match info.kind {
-            LabelKind::Class => DataType::Int32,
-            LabelKind::Value => DataType::Float32,
-            LabelKind::Multi => {
-                DataType::FixedSizeList(Arc::new(Field::new("item", DataType::UInt8, false)), info.classes as i32)
-            }
-        };
-        fields.push(Field::new(node_names::LABEL, label, false));
-    }
-    fields.push(Field::new(node_names::SPLIT, DataType::UInt8, false));
-    if manifest.node_types.is_some() {
-        fields.push(Field::new(node_names::NODE_TYPE, DataType::UInt16, false));
-    }
-    Schema::new(fields)
 }

@@ -14,6 +14,7 @@ use crate::dump::{EdgeChunk, EdgeReader, Ids};
 use crate::error::{Error, Result};
 use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
 use crate::prepare::crew::{Crew, To};
+use crate::prepare::ends::ask_ends;
 use crate::prepare::journal::Journal;
 use crate::progress::Progress;
 
@@ -113,19 +114,8 @@ impl<C: Crew> Search<'_, C> {
     /// The unknown ids of this process's units, in a nameless file: by a join with the dictionary on disk.
     fn own_unknown(&self, ids: &NodeIds, groups: &Groups) -> Result<File> {
         let Self { crew, edges, scratch, progress, .. } = *self;
-        let rank = crew.rank();
         let mut join = ids.join(groups)?;
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
-            let sort = |chunk: EdgeChunk| {
-                let parcel = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
-                Ok((chunk.src.len() as u64, parcel))
-            };
-            edges.read_pairs(unit, sort, &mut |(rows, parcel)| {
-                progress.advance(rows);
-                send(To::One(rank), parcel)
-            })
-        };
-        crew.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))?;
+        ask_ends(crew, edges, groups, &mut join, progress)?;
         let mut own = Distinct::new(self.memory, scratch);
         join.unknown(&mut |id| match id {
             Id::Int(id) => own.add(&sortable(id)),

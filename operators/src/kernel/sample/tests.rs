@@ -1,6 +1,7 @@
 //! Sampling against obvious programs, and its frequencies against what they should be.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use gnnflow_data::rng::{Key, Purpose};
 
@@ -9,6 +10,8 @@ use crate::block::Block;
 use crate::kernel::compact::Compactor;
 
 mod drawn;
+mod frequencies;
+mod layer;
 
 /// A graph as lists of in-neighbours.
 struct Graph {
@@ -211,19 +214,23 @@ fn owners_and_asker_together_build_the_fused_block() {
 fn built_in_samplers_by_name_are_the_built_in_loops() {
     for_graphs(|graph, seeds, key| {
         let topology = graph.csc();
-        for (sampler, replace) in [(&Uniform as &dyn Sampler, false), (&UniformWithReplacement, true)] {
+        let samplers: [(Arc<dyn Sampler>, bool); 2] =
+            [(Arc::new(Uniform), false), (Arc::new(UniformWithReplacement), true)];
+        for (sampler, replace) in samplers {
             for fanout in [-1, 0, 3, 50] {
-                let (mut counts, mut out) = (vec![9], vec![9]);
-                sample_neighbors_by(sampler, &topology, seeds, fanout, key, &mut counts, &mut out);
+                let choice = Choice::By(Arc::clone(&sampler), fanout);
+                let mut samples = Samples { counts: vec![9], neighbors: vec![9], ..Samples::default() };
+                choose_neighbors(&topology, seeds, None, &choice, key, &mut samples);
                 let (mut expected_counts, mut expected_out) = (vec![9], vec![9]);
                 let built_in = Fanout::new(fanout, replace);
                 sample_neighbors(&topology, seeds, built_in, key, &mut expected_counts, &mut expected_out);
-                assert!(counts == expected_counts && out == expected_out, "{} {fanout}", sampler.name());
+                let same = samples.counts == expected_counts && samples.neighbors == expected_out;
+                assert!(same, "{} {fanout}", sampler.name());
 
                 let (mut list, mut expected_list) = (seeds.to_vec(), seeds.to_vec());
                 let mut compactor = Compactor::new(graph.nodes());
                 compactor.start(&list);
-                let block = sample_hop_by(sampler, &topology, &mut list, fanout, key, &mut compactor);
+                let block = choose_hop(&topology, &mut list, &choice, Columns::default(), key, &mut compactor);
                 assert_eq!(block, naive_hop(graph, &mut expected_list, built_in, key));
                 assert_eq!(list, expected_list);
             }
@@ -245,10 +252,9 @@ fn a_users_sampler_learns_which_edges_it_is_shown() {
         }
     }
     let graph = Graph::new(&[vec![1, 2], vec![], vec![0, 0, 1]]);
-    let (mut counts, mut out) = (vec![], vec![]);
-    let key = Key::new(1, Purpose::Sample);
-    sample_neighbors_by(&Odd(vec![0, 1, 1, 0, 3]), &graph.csc(), &[2, 0, 1], 5, key, &mut counts, &mut out);
-    assert_eq!((counts, out), (vec![2, 1, 0], vec![0, 1, 2]));
+    let (choice, mut samples) = (Choice::By(Arc::new(Odd(vec![0, 1, 1, 0, 3])), 5), Samples::default());
+    choose_neighbors(&graph.csc(), &[2, 0, 1], None, &choice, Key::new(1, Purpose::Sample), &mut samples);
+    assert_eq!((samples.counts, samples.neighbors), (vec![2, 1, 0], vec![0, 1, 2]));
 }
 
 #[test]
