@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use gnnflow_data::PartitionBook;
 
-use crate::kernel::sample::{EdgeColumns, Partitions};
+use crate::kernel::node_index::NodeIndex;
+use crate::kernel::sample::{Csc, EdgeColumns, Island, Partitions};
 use crate::placement::Placement;
 
 /// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbours (global ids,
@@ -72,7 +73,8 @@ impl InEdges for OwnedInEdges {
     }
 }
 
-/// The partitions that a worker holds, and the book that says who holds the rest.
+/// The partitions that a worker holds, and the book that says who holds the rest. Cloning shares what is large.
+#[derive(Clone)]
 pub struct LocalGraph {
     placement: Placement,
     worker: usize,
@@ -81,7 +83,10 @@ pub struct LocalGraph {
     /// By partition; `None` where its topology is held elsewhere only.
     parts: Vec<Option<Arc<dyn InEdges>>>,
     /// In-degree without self loops by core node, for the partitions held, where asked for.
-    degrees: Vec<Option<Vec<u32>>>,
+    degrees: Vec<Option<Arc<Vec<u32>>>>,
+    islands: bool,
+    /// Degrees of nodes of other workers, where they are known.
+    known_degrees: (NodeIndex, Arc<Vec<u32>>),
 }
 
 impl LocalGraph {
@@ -111,7 +116,45 @@ impl LocalGraph {
             parts[part] = Some(in_edges);
         }
         let degrees = vec![None; book.parts()];
-        Ok(Self { placement, worker, offsets: book.offsets().to_vec(), parts, degrees })
+        Ok(Self {
+            placement,
+            worker,
+            offsets: book.offsets().to_vec(),
+            parts,
+            degrees,
+            islands: false,
+            known_degrees: Default::default(),
+        })
+    }
+
+    /// The same partitions, each by itself: a batch of one sees its own in-edges, and other partitions' nodes without any. Nothing
+    /// is asked of other workers (SDT-GNN, section III).
+    pub fn into_islands(self) -> Self {
+        Self { islands: true, ..self }
+    }
+
+    /// Adds what is known of other workers' nodes: the in-degree of each of `nodes`, without self loops.
+    ///
+    /// # Panics
+    /// Unless there is one for each.
+    pub fn with_known_degrees(self, nodes: NodeIndex, degrees: Vec<u32>) -> Self {
+        assert_eq!(nodes.nodes().len(), degrees.len(), "a degree for each node");
+        Self { known_degrees: (nodes, Arc::new(degrees)), ..self }
+    }
+
+    /// Whether each partition is by itself.
+    pub fn is_islands(&self) -> bool {
+        self.islands
+    }
+
+    /// What a batch of partition `part` sees where partitions are islands.
+    ///
+    /// # Panics
+    /// When this worker does not have the partition.
+    pub fn island(&self, part: usize) -> Island<'_> {
+        let in_edges = self.parts[part].as_ref().expect("a worker trains partitions that it hosts");
+        let csc = Csc::starting_at(self.offsets[part] as u32, in_edges.indptr(), in_edges.indices());
+        Island::new(if in_edges.indices().is_empty() { csc } else { csc.with_columns(in_edges.columns()) })
     }
 
     /// Counts in-degrees of the nodes held, for models that ask for them: four bytes a node.
@@ -125,7 +168,7 @@ impl LocalGraph {
                 let loops = neighbors.partition_point(|&n| n <= node) - neighbors.partition_point(|&n| n < node);
                 (neighbors.len() - loops) as u32
             };
-            self.degrees[part] = Some((0..indptr.len() - 1).map(degree).collect());
+            self.degrees[part] = Some(Arc::new((0..indptr.len() - 1).map(degree).collect()));
         }
         self
     }
@@ -159,9 +202,14 @@ impl LocalGraph {
         self.placement.workers() == 1
     }
 
-    /// Whether this worker has the in-edges of every node.
+    /// Whether everything that a batch of this worker reads is here.
+    pub fn is_self_contained(&self) -> bool {
+        self.islands || self.is_whole()
+    }
+
+    /// Whether this worker has the in-edges of every node that batches may see.
     pub fn has_whole_topology(&self) -> bool {
-        self.parts.iter().all(Option::is_some)
+        self.islands || self.parts.iter().all(Option::is_some)
     }
 
     /// Whether this worker has the in-edges of partition `part`.
@@ -205,12 +253,16 @@ impl LocalGraph {
     /// In-degree of `node` without self loops.
     ///
     /// # Panics
-    /// When this worker does not host `node`, or [`LocalGraph::with_degrees`] was not asked for.
+    /// When this worker neither hosts `node` nor was [told](LocalGraph::with_known_degrees) its degree, or
+    /// [`LocalGraph::with_degrees`] was not asked for.
     #[inline]
     pub fn degree(&self, node: u32) -> u32 {
         let part = self.partition_of(node);
-        let degrees = self.degrees[part].as_ref().expect("degrees were asked for, of a node that is here");
-        degrees[(u64::from(node) - self.offsets[part]) as usize]
+        if let Some(degrees) = &self.degrees[part] {
+            return degrees[(u64::from(node) - self.offsets[part]) as usize];
+        }
+        let (nodes, degrees) = &self.known_degrees;
+        degrees[nodes.find(node).expect("degrees were asked for, of a node that is known here")]
     }
 }
 

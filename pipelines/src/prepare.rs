@@ -10,7 +10,6 @@ use gnnflow_operators::partition::Refined;
 use gnnflow_operators::prepare::{DataflowCrew, Sign};
 use timely::worker::Worker;
 
-use crate::spec::Halo;
 use crate::{Error, Registry, Spec};
 
 /// Makes sure that the prepared dataset of `spec` is there and current, and opens it.
@@ -68,7 +67,7 @@ fn prepare_with<C: Crew>(
         memory: spec.partition.memory.0,
         seed: spec.partition.seed,
         balance: spec.partition.balance.targets(),
-        halo_features: spec.partition.halo == Halo::Features,
+        halo_features: spec.stores_halo_features(),
     };
     let mut partitioner = match registry.partitioner(&spec.partition.method) {
         Some(own) => own,

@@ -1,5 +1,9 @@
 //! The state of the companion thread: model, optimiser, and the arithmetic on them.
 
+mod visit;
+
+pub(crate) use visit::Visited;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -43,9 +47,19 @@ pub(crate) struct Trainer {
     clip_norm: Option<f64>,
     spent: Spent,
     fault: Option<Error>,
+    /// Where partitions are trained in turn: what each of them begins with, while one is.
+    common: Option<Replica>,
+}
+
+/// Parameters, and the optimiser's state.
+#[derive(Clone)]
+struct Replica {
+    params: Vec<f32>,
+    optimizer: State,
 }
 
 /// What a batch tells besides its gradient, as words.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchWords {
     pub(crate) seeds: u64,
     pub(crate) loss: f64,
@@ -98,6 +112,7 @@ impl Trainer {
             clip_norm: train.clip_norm,
             spent: Spent::default(),
             fault: None,
+            common: None,
         })
     }
 
@@ -159,30 +174,35 @@ impl Trainer {
     /// towards those of its batches, whose sums lie behind the gradients.
     ///
     /// What fails is kept, and told by [`Trainer::report`].
-    pub(crate) fn apply(&mut self, mut reduced: Reduced) {
+    pub(crate) fn apply(&mut self, reduced: Reduced) {
         let seeds: u64 =
             reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.seeds).sum();
         if seeds == 0 {
             return;
         }
+        if let Err(error) = self.step(reduced.sum, seeds) {
+            self.fault.get_or_insert(error);
+        }
+    }
+
+    /// One step along `sum`, the gradients of `seeds` seeds together.
+    fn step(&mut self, mut sum: Vec<f32>, seeds: u64) -> Result<(), Error> {
         let start = Instant::now();
         let Self { pool, model, optimizer, params, clip_norm, .. } = self;
         let result = pool.install(|| {
             let scale = 1.0 / seeds as f32;
             let trained = model.params().trained_len();
-            let gradients = &mut reduced.sum[..trained];
+            let gradients = &mut sum[..trained];
             gradients.iter_mut().for_each(|gradient| *gradient *= scale);
             if let Some(most) = clip_norm {
                 shorten(gradients, *most);
             }
             optimizer.step(&mut params[..trained], gradients);
-            model.absorb(params, &reduced.sum);
+            model.absorb(params, &sum);
             model.params_mut().set_from(params)
         });
         self.spent.step += start.elapsed();
-        if let Err(error) = result {
-            self.fault.get_or_insert(error.into());
-        }
+        Ok(result?)
     }
 
     /// Times so far, or the first thing that failed.

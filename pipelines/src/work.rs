@@ -14,13 +14,16 @@ use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::{Checkpoint, Progress};
 use crate::evaluate::{Evaluation, evaluate, metric};
+use crate::islands::Islands;
 use crate::job::Job;
 use crate::outputs;
 use crate::plan::Plan;
 use crate::run_folder::{RunFolder, last_checkpoint};
 use crate::sampling;
 use crate::schedule::inference::Inference;
-use crate::schedule::mini_batch::{Batches, EpochSums, MiniBatchTraining, hex};
+use crate::schedule::mini_batch::{Batches, MiniBatchTraining, hex};
+use crate::schedule::partition_parallel::{PartitionParallel, Visits};
+use crate::schedule::{BlocksHash, EpochSums, Schedule};
 use crate::setup::{self, Setup};
 use crate::spec::{self, Metric};
 use crate::summary::{CacheUse, EpochRecord, SCHEMA, Seconds, Summary};
@@ -45,7 +48,7 @@ struct Run<'a> {
     train: &'a spec::Train,
     setup: Setup,
     companion: Companion<Trainer>,
-    training: MiniBatchTraining,
+    training: Box<dyn Schedule>,
     inference: Inference,
     agreement: Agreement,
     /// At the first worker.
@@ -84,18 +87,22 @@ impl<'a> Run<'a> {
         let trained = built.params().trained_len();
         let setup = Setup::open(job, worker.index(), worker.peers(), degrees)?;
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
-        let batches = Batches {
-            seeds: setup.seed_book(train)?,
-            choices: sampling::choices(job, &setup, model, train)?,
-            degrees,
-            params,
-            window,
-            cache: setup.cache(train).map(|cache| Rc::new(RefCell::new(cache))),
-        };
+        let (seeds, choices) = (setup.seed_book(train)?, sampling::choices(job, &setup, model, train)?);
         let trainer = Trainer::new(built, setup.parts.clone(), setup.task, (model, train), job.threads)?;
         let companion = Companion::start("companion", move || trainer)
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
-        let training = MiniBatchTraining::build(worker, &setup, batches, &companion);
+        let training: Box<dyn Schedule> = match train.schedule {
+            spec::Schedule::PartitionParallel => {
+                let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;
+                let visits = Visits { islands, seeds, choices, degrees, window, train: train.clone() };
+                Box::new(PartitionParallel::build(worker, &setup, visits, &companion))
+            }
+            _ => {
+                let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
+                let batches = Batches { seeds, choices, degrees, params, window, cache };
+                Box::new(MiniBatchTraining::build(worker, &setup, batches, &companion))
+            }
+        };
         let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
         let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
         let agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
@@ -168,7 +175,7 @@ impl<'a> Run<'a> {
         let values = take(params);
         let vectors = names.into_iter().map(|name| (name, take(trained))).collect();
         self.best = progress.best.is_some().then(|| take(params));
-        self.training.set_blocks_sha256(progress.blocks);
+        *self.training.blocks() = BlocksHash(progress.blocks);
         self.progress = progress;
         self.companion.call(move |trainer| {
             trainer.set_params(values)?;
@@ -185,38 +192,43 @@ impl<'a> Run<'a> {
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
-            let lr = self.lr(epoch as usize);
-            self.companion.run(move |trainer| trainer.set_learning_rate(lr));
-            let (sums, seconds) = self.training.epoch(worker, host, epoch)?;
+            let (train, seed_lr) = (self.train, self.train.optimizer.lr);
+            let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
+            let done = self.training.round(worker, host, epoch, &lr)?;
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             self.spent.add_since(before, after);
-            self.rounds = (self.rounds.0 + sums.rounds, self.rounds.1 + sums.steps);
-            self.progress.epochs = epoch + 1;
-            self.progress.seconds.push(seconds);
-            self.progress.blocks = self.training.blocks_sha256();
-            let mut record = self.record(&sums, seconds);
-            let every = self.train.evaluate_every as u32;
-            if every > 0 && ((epoch + 1).is_multiple_of(every) || epoch + 1 == epochs) {
-                let begin = Instant::now();
-                let evaluation = self.evaluate(worker)?;
-                record.best = self.consider(&evaluation)?;
-                record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
-                (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
+            // Parameters can be looked at behind the last epoch of a round: whatever was due within it is done there.
+            let end = epoch + done.len() as u32;
+            let due = |every: usize| every > 0 && (epoch + 1..=end).any(|epoch| epoch.is_multiple_of(every as u32));
+            self.progress.blocks = self.training.blocks().0;
+            for sums in done {
+                self.rounds = (self.rounds.0 + sums.rounds, self.rounds.1 + sums.steps);
+                self.progress.epochs += 1;
+                self.progress.seconds.push(sums.seconds);
+                let last = self.progress.epochs == end;
+                let mut record = self.record(&sums);
+                let evaluated = due(train.evaluate_every) || (train.evaluate_every > 0 && end == epochs);
+                if last && evaluated {
+                    let begin = Instant::now();
+                    let evaluation = self.evaluate(worker)?;
+                    record.best = self.consider(&evaluation)?;
+                    record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
+                    (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
+                }
+                if !record.loss.is_finite() {
+                    let message = format!(
+                        "the loss of epoch {} is {}; lower train.optimizer.lr, or scale the features \
+                         (graph.normalize_features)",
+                        record.epoch, record.loss
+                    );
+                    return Err(Error::Input(message));
+                }
+                if let Some(folder) = &mut self.folder {
+                    folder.epoch(&record)?;
+                }
+                host.epoch(&record);
             }
-            if !record.loss.is_finite() {
-                let message = format!(
-                    "the loss of epoch {} is {}; lower train.optimizer.lr, or scale the features \
-                     (graph.normalize_features)",
-                    record.epoch, record.loss
-                );
-                return Err(Error::Input(message));
-            }
-            if let Some(folder) = &mut self.folder {
-                folder.epoch(&record)?;
-            }
-            host.epoch(&record);
-            let every = self.train.checkpoint_every as u32;
-            if every > 0 && (epoch + 1).is_multiple_of(every) {
+            if due(train.checkpoint_every) {
                 self.checkpoint()?;
                 last_written = Some(self.progress.epochs);
             }
@@ -239,13 +251,13 @@ impl<'a> Run<'a> {
         self.train.early_stop.is_some_and(|patience| (self.progress.epochs - best) as usize >= patience)
     }
 
-    fn record(&self, sums: &EpochSums, seconds: f64) -> EpochRecord {
+    fn record(&self, sums: &EpochSums) -> EpochRecord {
         EpochRecord {
             epoch: self.progress.epochs as usize,
             loss: sums.loss / sums.seeds.max(1) as f64,
             lr: self.lr(self.progress.epochs as usize - 1),
             steps: sums.steps as usize,
-            seconds,
+            seconds: sums.seconds,
             ..EpochRecord::default()
         }
     }

@@ -92,7 +92,7 @@ impl Errand<MiniBatch> for FetchErrand {
     fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let (graph, me) = (&self.from.graph, self.me);
         batch.features = Matrix::default();
-        if graph.is_whole() {
+        if graph.is_self_contained() {
             return Vec::new();
         }
         let per_message = self.rows_per_message(tick);
@@ -165,14 +165,14 @@ impl Errand<MiniBatch> for FetchErrand {
             assert_eq!(rows.source.row_bytes(), row_bytes, "the row source has other rows");
             let MiniBatch { features, degrees, nodes, places, .. } = batch;
             let row_of = |node| rows.source.row(node);
-            if graph.is_whole() {
+            if graph.is_self_contained() {
                 gather_rows(row_bytes, row_of, nodes, features.bytes_mut());
             } else {
                 gather_places(row_bytes, row_of, nodes, &places[self.me], features.bytes_mut());
             }
             if self.from.degrees {
                 let mut count = |place: usize| degrees[place] = graph.degree(nodes[place]);
-                if graph.is_whole() {
+                if graph.is_self_contained() {
                     (0..nodes.len()).for_each(count);
                 } else {
                     places[self.me].iter().for_each(|&place| count(place as usize));

@@ -1,5 +1,6 @@
 //! Getting rows (features, a layer's outputs) from the workers that own them.
 
 pub mod cache;
+pub mod fetch_degrees;
 pub mod fetch_rows;
 pub mod matrix;

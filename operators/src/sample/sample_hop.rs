@@ -99,28 +99,32 @@ impl HopErrand {
         }
     }
 
-    /// Samples of `nodes`, all of whose in-edges are here; in the trees given, where seeds have trees.
-    fn draw(&self, nodes: &[u32], trees: Option<Trees<'_>>, key: Key) -> Samples {
-        let mut samples = Samples::new(self.hop.columns);
-        choose_neighbors(&self.hop.graph.view(), nodes, trees, &self.hop.choice, key, &mut samples);
+    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees.
+    fn draw(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+        let Hop { graph, choice, columns, .. } = &self.hop;
+        let (key, mut samples) = (self.key(batch), Samples::new(*columns));
+        if graph.is_islands() {
+            choose_neighbors(&graph.island(batch.partition as usize), nodes, trees, choice, key, &mut samples);
+        } else {
+            choose_neighbors(&graph.view(), nodes, trees, choice, key, &mut samples);
+        }
         samples
     }
 
     /// What is drawn for the nodes of `batch` at `places`.
     fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
         let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
-        let key = self.key(batch.key);
         if !self.hop.choice.is_temporal() {
-            return self.draw(&nodes, None, key);
+            return self.draw(batch.key, &nodes, None);
         }
         let (trees, times) = trees_at(batch, places);
-        self.draw(&nodes, Some(Trees { trees: &trees, times: &times }), key)
+        self.draw(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }))
     }
 
     /// Who samples `node` for this worker.
     fn sampler_of(&self, node: u32) -> usize {
         let (graph, part) = (&self.hop.graph, self.hop.graph.partition_of(node));
-        if graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
+        if graph.is_islands() || graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
     }
 
     /// Whether the fused kernel does all of it.
@@ -247,7 +251,7 @@ impl Errand<MiniBatch> for HopErrand {
             assert_eq!(trees.len(), times.len(), "every node of a temporal question has a tree and a time");
             let times: Vec<i64> = times.iter().map(|&time| time as i64).collect();
             let trees = self.hop.choice.is_temporal().then_some(Trees { trees, times: &times });
-            self.draw(nodes, trees, self.key(batch))
+            self.draw(batch, nodes, trees)
         });
         let header = Header { to: asked.from, from: self.me as u32, aux: samples.counts.len() as u32, ..asked };
         // Cut into messages wherever they are full.
@@ -269,7 +273,13 @@ impl Errand<MiniBatch> for HopErrand {
                 let key = self.key(batch.key);
                 let mut compactor = self.compactor(batch);
                 let Hop { graph, choice, columns, .. } = &self.hop;
-                let block = choose_hop(&graph.view(), &mut batch.nodes, choice, *columns, key, &mut compactor);
+                let nodes = &mut batch.nodes;
+                let block = if graph.is_islands() {
+                    let island = graph.island(batch.key.partition as usize);
+                    choose_hop(&island, nodes, choice, *columns, key, &mut compactor)
+                } else {
+                    choose_hop(&graph.view(), nodes, choice, *columns, key, &mut compactor)
+                };
                 batch.blocks.push(block);
                 self.keep(batch, compactor);
             } else {

@@ -14,7 +14,7 @@ pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Bytes, Fanout, Infer, JumpingKnowledge, Model, OptimizerKind, Spec, Topology};
+use crate::spec::{Bytes, Fanout, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -87,7 +87,8 @@ pub struct Memory {
     /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4.
     pub inference: u64,
-    /// Parameters, their gradients of each partition, and the optimiser's state.
+    /// Parameters, their gradients of each partition, and the optimiser's state. Where partitions train by themselves: two
+    /// times parameters and state, and once more for each partition hosted here and for their average.
     pub parameters: u64,
     /// The program, its threads' stacks, buffers of sockets.
     pub program: u64,
@@ -126,7 +127,7 @@ pub struct Training {
     /// Edges of the largest batch in each hop.
     pub batch_edges: Vec<u64>,
     /// Rounds of messages in a step: 2 (L − 1) to sample and 2 to fetch with several processes, none with one. A replicated
-    /// topology leaves the 2.
+    /// topology leaves the 2; partitions that train by themselves ask nothing.
     pub rounds_per_step: u64,
     /// Bytes between processes in a step: requests, replies, features, gradients; at most.
     pub bytes_per_step: u64,
@@ -251,8 +252,10 @@ impl Training {
         }
         let hops = fanouts.len() as u64;
         let partitioned = spec.partition.topology == Topology::Partitioned;
+        let alone = train.schedule == Schedule::PartitionParallel;
         let rounds_per_step = match (processes, hops) {
             (1, _) | (_, 0) => 0,
+            _ if alone => 0,
             _ if partitioned => 2 * (hops - 1) + 2,
             _ => 2,
         };
@@ -265,11 +268,17 @@ impl Training {
         let fetch = if hops == 0 { 0 } else { all_nodes * (8 + (graph.features * graph.feature_bytes) as u64) };
         // Every partition's piece goes to whoever sums it, the sums to everybody.
         let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
-        let bytes_per_step = remote(ask + answer + fetch) + gradients;
+        let steps = most.div_ceil(batch);
+        let bytes_per_step = if alone {
+            // Parameters and the optimiser's state, once in all the steps from one average to the next.
+            gradients * (1 + state(train)) / (steps * train.average_every() as u64).max(1)
+        } else {
+            remote(ask + answer + fetch) + gradients
+        };
         let pairs = w * (w - 1);
         Some(Self {
             epochs: train.epochs,
-            steps_per_epoch: most.div_ceil(batch),
+            steps_per_epoch: steps,
             exact: graph.train.is_some(),
             seeds,
             batch_nodes,
@@ -318,11 +327,14 @@ impl Process {
             memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
-            let state = match train.optimizer.kind {
-                OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
-                OptimizerKind::Adam | OptimizerKind::Adamw => 2,
+            let (replica, parts) = (1 + state(train), graph.parts.len() as u64);
+            let vectors = if train.schedule == Schedule::PartitionParallel {
+                // The one trained and what it began with, a gradient, what own partitions have become, and their average.
+                replica * (2 + own.len() as u64 + 1) + 1
+            } else {
+                replica + parts
             };
-            memory.parameters = parameters.unwrap_or(0) * 4 * (1 + state + graph.parts.len() as u64);
+            memory.parameters = parameters.unwrap_or(0) * 4 * vectors;
         }
         Self {
             rank,
@@ -332,6 +344,14 @@ impl Process {
             parts,
             memory,
         }
+    }
+}
+
+/// Vectors as long as the parameters that the optimiser keeps.
+fn state(train: &Train) -> u64 {
+    match train.optimizer.kind {
+        OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
+        OptimizerKind::Adam | OptimizerKind::Adamw => 2,
     }
 }
 

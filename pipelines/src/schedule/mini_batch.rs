@@ -32,24 +32,12 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
+use super::{BlocksHash, EpochSums, Schedule};
 use crate::Error;
 use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::setup::Setup;
 use crate::trainer::{BatchWords, Trainer};
-
-/// What an epoch's steps came to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EpochSums {
-    /// Seeds of all partitions.
-    pub(crate) seeds: u64,
-    /// Sum of the losses of all seeds, in partition order within a step.
-    pub(crate) loss: f64,
-    /// Rounds of messages: the most of any batch of each step, summed over steps.
-    pub(crate) rounds: u64,
-    /// Steps.
-    pub(crate) steps: u64,
-}
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -58,7 +46,8 @@ pub(crate) struct MiniBatchTraining {
     gate: Rc<Gate>,
     fault: Fault,
     sums: Rc<RefCell<(EpochSums, Sha256)>>,
-    blocks: [u8; 32],
+    blocks: BlocksHash,
+    companion: Companion<Trainer>,
     parts: std::ops::Range<usize>,
     steps: u32,
     window: u32,
@@ -138,20 +127,23 @@ impl MiniBatchTraining {
                 .probe_with(&probe);
         });
         let parts = setup.placement.parts_of(setup.worker);
-        Self { input, probe, gate, fault, sums, blocks: [0; 32], parts, steps, window: window as u32, cache }
+        let (blocks, companion, window) = (BlocksHash::default(), companion.clone(), window as u32);
+        Self { input, probe, gate, fault, sums, blocks, companion, parts, steps, window, cache }
     }
+}
 
-    /// Trains epoch `epoch` (from 0) and returns when its last step has been applied everywhere, with seconds.
-    ///
-    /// # Errors
-    /// What an operator, or the companion thread, fails with.
-    pub(crate) fn epoch(
+impl Schedule for MiniBatchTraining {
+    /// Trains one epoch: it ends when its last step has been applied everywhere.
+    fn round(
         &mut self,
         worker: &mut Worker,
         host: &dyn Host,
         epoch: u32,
-    ) -> Result<(EpochSums, f64), Error> {
+        lr: &dyn Fn(u32) -> f64,
+    ) -> Result<Vec<EpochSums>, Error> {
         let start = Instant::now();
+        let lr = lr(epoch);
+        self.companion.run(move |trainer| trainer.set_learning_rate(lr));
         self.input.advance_to(tick::at(epoch, 0));
         self.gate.open(tick::at(epoch, 0));
         for step in 0..self.steps {
@@ -168,24 +160,16 @@ impl MiniBatchTraining {
             cache.borrow_mut().end_of_epoch();
         }
         let (sums, hash) = std::mem::take(&mut *self.sums.borrow_mut());
-        self.blocks = Sha256::new().chain_update(self.blocks).chain_update(hash.finalize()).finalize().into();
-        Ok((sums, start.elapsed().as_secs_f64()))
+        self.blocks.end_of_epoch(hash);
+        Ok(vec![EpochSums { seconds: start.elapsed().as_secs_f64(), ..sums }])
     }
 
-    /// What the cache did so far, if there is one.
-    pub(crate) fn cached(&self) -> Option<CacheCounts> {
+    fn cached(&self) -> Option<CacheCounts> {
         self.cache.as_ref().map(|cache| cache.borrow().counts())
     }
 
-    /// The running hash over the digests of all blocks so far: epochs in order, and in each the batches in the order of
-    /// their names.
-    pub(crate) fn blocks_sha256(&self) -> [u8; 32] {
-        self.blocks
-    }
-
-    /// Goes on with the running hash of an earlier part of the run.
-    pub(crate) fn set_blocks_sha256(&mut self, hash: [u8; 32]) {
-        self.blocks = hash;
+    fn blocks(&mut self) -> &mut BlocksHash {
+        &mut self.blocks
     }
 }
 

@@ -1,4 +1,62 @@
-//! Training schedules, one a file, and exact inference.
+//! Dataflows, one a file; and what all ways of training have in common.
 
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
+pub(crate) mod partition_parallel;
+
+use gnnflow_operators::fetch::cache::CacheCounts;
+use sha2::{Digest, Sha256};
+use timely::worker::Worker;
+
+use crate::Error;
+use crate::job::Host;
+
+/// A way to train.
+pub(crate) trait Schedule {
+    /// Trains some epochs from `epoch` (from 0) on, until all workers have the same parameters again, and returns what each of
+    /// them came to. `lr` is the learning rate of an epoch.
+    ///
+    /// # Errors
+    /// What an operator, or the companion thread, fails with.
+    fn round(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        epoch: u32,
+        lr: &dyn Fn(u32) -> f64,
+    ) -> Result<Vec<EpochSums>, Error>;
+
+    /// What the cache of other workers' features did so far, if there is one.
+    fn cached(&self) -> Option<CacheCounts> {
+        None
+    }
+
+    /// The running hash over the digests of all blocks so far.
+    fn blocks(&mut self) -> &mut BlocksHash;
+}
+
+/// What an epoch's steps came to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EpochSums {
+    /// Seeds of all partitions.
+    pub(crate) seeds: u64,
+    /// Sum of the losses of all seeds; in partition order within a step.
+    pub(crate) loss: f64,
+    /// Rounds of messages: the most of any batch of each step, summed over steps.
+    pub(crate) rounds: u64,
+    /// Steps: the most of any partition.
+    pub(crate) steps: u64,
+    /// Wall-clock seconds.
+    pub(crate) seconds: f64,
+}
+
+/// The running hash over the digests of all blocks: epochs in order, and in each the batches in an order of the schedule.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BlocksHash(pub(crate) [u8; 32]);
+
+impl BlocksHash {
+    /// Goes on with the digests of an epoch, which `hash` has seen.
+    fn end_of_epoch(&mut self, hash: Sha256) {
+        self.0 = Sha256::new().chain_update(self.0).chain_update(hash.finalize()).finalize().into();
+    }
+}

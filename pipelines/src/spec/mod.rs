@@ -197,6 +197,12 @@ impl Spec {
         }
     }
 
+    /// Whether partitions are to have the features of the foreign nodes that their edges come from.
+    pub fn stores_halo_features(&self) -> bool {
+        let alone = self.train.as_ref().is_some_and(|train| train.schedule == Schedule::PartitionParallel);
+        self.partition.halo.unwrap_or(if alone { Halo::Features } else { Halo::Ids }) == Halo::Features
+    }
+
     /// The whole effective configuration as TOML, paths absolute: itself a pipeline file that does the same anywhere on this machine.
     pub fn resolved_toml(&self) -> String {
         let mut spec = self.clone();

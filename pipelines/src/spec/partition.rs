@@ -47,8 +47,9 @@ section! {
         pub file: Option<OneOrMany<PathBuf>> = None,
         /// The columns' names in `file`.
         pub file_columns: FileColumns = FileColumns::default(),
-        /// What is stored with a partition about the foreign nodes that its edges come from.
-        pub halo: Halo = Halo::Ids,
+        /// What is stored with a partition about the foreign nodes that its edges come from. Unset: `ids`, and `features` where `train.schedule` is `partition-parallel`.
+        #[schemars(extend("examples" = ["features"]))]
+        pub halo: Option<Halo> = None,
         /// Where the graph's structure is kept while training.
         #[schemars(extend("x-results" = false))]
         pub topology: Topology = Topology::Partitioned,

@@ -5,7 +5,7 @@ use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};
 use super::train::{LrKind, OptimizerKind, Schedule};
 use super::tree::Node;
-use super::{Parts, Registered, Spec, model, partition, train};
+use super::{Halo, Parts, Registered, Spec, Topology, model, partition, train};
 
 /// Collects problems, each at the place where its key was written.
 struct Report<'a> {
@@ -181,9 +181,14 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
 fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     let (Some(train), Some(model)) = (&spec.train, &spec.model) else { return };
     known("train.sampler", &train.sampler, train::SAMPLERS, &[], &registered.samplers, report);
-    if train.schedule != Schedule::MiniBatch {
-        let message = format!("\"{}\" is not in this version yet; use \"{}\"", train.schedule, Schedule::MiniBatch);
-        report.add("train.schedule", message);
+    match train.schedule {
+        Schedule::MiniBatch => report.only(&["train.average_every"], "only \"partition-parallel\" averages weights"),
+        Schedule::PartitionParallel => alone(spec, report),
+        other => {
+            let (first, second) = (Schedule::MiniBatch, Schedule::PartitionParallel);
+            let message = format!("\"{other}\" is not in this version yet; use \"{first}\" or \"{second}\"");
+            report.add("train.schedule", message);
+        }
     }
     if let Some(fanouts) = &train.fanouts {
         if fanouts.len() != model.layers {
@@ -254,6 +259,19 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
         report.add("train.optimizer.betas", format!("must be at least 0 and less than 1, but one is {beta}"));
     }
+}
+
+/// Refuses what has no meaning where every partition trains by itself.
+fn alone(spec: &Spec, report: &mut Report<'_>) {
+    if spec.partition.halo == Some(Halo::Ids) {
+        let message = "\"partition-parallel\" needs the features of foreign neighbours: \"features\", or leave it out";
+        report.add("partition.halo", message);
+    }
+    if spec.partition.topology == Topology::Replicated {
+        let message = "\"partition-parallel\" reads a partition's own edges only; leave it out";
+        report.add("partition.topology", message);
+    }
+    report.only(&["train.cache", "train.cache_policy"], "\"partition-parallel\" fetches nothing from other processes");
 }
 
 /// Refuses a name that is neither built in nor registered.

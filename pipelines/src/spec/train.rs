@@ -69,6 +69,9 @@ section! {
         /// Which features `cache` keeps. Unset: `degree`.
         #[schemars(extend("x-results" = false), extend("examples" = ["frequency"]))]
         pub cache_policy: Option<CachePolicy> = None,
+        /// Epochs that each partition trains by itself before weights are averaged (`partition-parallel`). Evaluation, checkpoints and early stopping wait for an average. Unset: 1.
+        #[schemars(range(min = 1, max = 1000), extend("examples" = [1]))]
+        pub average_every: Option<usize> = None,
         /// Write a checkpoint every so many epochs, and always after the last. 0: only after the last.
         #[schemars(range(max = 1000000), extend("x-results" = false))]
         pub checkpoint_every: usize = 10,
@@ -88,6 +91,11 @@ impl Train {
     /// Which of the older edges `temporal` takes.
     pub fn temporal(&self) -> Temporal {
         self.temporal.unwrap_or(Temporal::Uniform)
+    }
+
+    /// Epochs from one average of weights to the next.
+    pub fn average_every(&self) -> usize {
+        self.average_every.unwrap_or(1)
     }
 
     /// Compute threads of one of `processes` processes on this machine.

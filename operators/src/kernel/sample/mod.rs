@@ -51,7 +51,7 @@ pub use hop::{Trees, choose_hop, choose_neighbors, sample_hop, sample_neighbors}
 pub use layer::assemble_layer;
 pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
 pub use samples::Samples;
-pub use topology::{Csc, EdgeColumns, Neighbors, Partitions};
+pub use topology::{Csc, EdgeColumns, Island, Neighbors, Partitions};
 
 #[cfg(doc)]
 use gnnflow_data::rng::Key;

@@ -168,6 +168,61 @@ impl Neighbors for Csc<'_> {
     }
 }
 
+/// One partition by itself: the in-edges of its own nodes, and none of all others.
+///
+/// ```
+/// use gnnflow_operators::kernel::sample::{Csc, Island, Neighbors};
+///
+/// let island = Island::new(Csc::starting_at(4, &[0, 2, 3], &[7, 1, 4]));
+/// assert_eq!(island.neighbors(4), [7, 1]);
+/// assert_eq!(island.neighbors(7), []);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Island<'a>(Csc<'a>);
+
+impl<'a> Island<'a> {
+    /// The island of the nodes whose in-edges `csc` has.
+    pub fn new(csc: Csc<'a>) -> Self {
+        Self(csc)
+    }
+
+    fn column<'b, T>(&'b self, node: u32, column: Option<&'b [T]>) -> Option<&'b [T]> {
+        column.map(|column| if self.0.holds(node) { &column[self.0.edges(node)] } else { &[] })
+    }
+}
+
+impl Neighbors for Island<'_> {
+    #[inline(always)]
+    fn neighbors(&self, node: u32) -> &[u32] {
+        if self.0.holds(node) { self.0.neighbors(node) } else { &[] }
+    }
+
+    #[inline(always)]
+    fn edge_offset(&self, node: u32) -> u64 {
+        if self.0.holds(node) { self.0.edge_offset(node) } else { 0 }
+    }
+
+    #[inline]
+    fn edge_weights(&self, node: u32) -> Option<&[f32]> {
+        self.column(node, self.0.columns.weights)
+    }
+
+    #[inline]
+    fn edge_types(&self, node: u32) -> Option<&[u16]> {
+        self.column(node, self.0.columns.types)
+    }
+
+    #[inline]
+    fn edge_times(&self, node: u32) -> Option<&[i64]> {
+        self.column(node, self.0.columns.times)
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, node: u32) {
+        self.0.prefetch(node);
+    }
+}
+
 /// The partitions that are held here, of a graph that is cut by `offsets`.
 ///
 /// ```

@@ -1,0 +1,133 @@
+//! Partitions that train by themselves: their graph, and the features and degrees of the foreign nodes that their edges come from.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_data::dataset::Halo;
+use gnnflow_operators::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
+use gnnflow_operators::fetch::fetch_rows::RowsAt;
+use gnnflow_operators::kernel::node_index::NodeIndex;
+use gnnflow_operators::local_graph::LocalGraph;
+use gnnflow_operators::wire::RowSource;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::worker::Worker;
+
+use crate::Error;
+use crate::drive::{Fault, until};
+use crate::job::{Host, Job};
+use crate::setup::{LocalParts, Setup};
+
+/// What a worker's partitions see when each trains by itself.
+pub(crate) struct Islands {
+    pub(crate) graph: Arc<LocalGraph>,
+    pub(crate) features: RowsAt,
+}
+
+impl Islands {
+    /// Opens the halos of the partitions hosted here; `degrees` says whether the model asks for degrees, which are then fetched
+    /// once.
+    ///
+    /// # Errors
+    /// When the dataset was prepared without the features of foreign nodes.
+    pub(crate) fn open(
+        worker: &mut Worker,
+        host: &dyn Host,
+        job: &Job,
+        setup: &Setup,
+        degrees: bool,
+    ) -> Result<Self, Error> {
+        let halo = HaloRows::open(job, setup)?;
+        let mut graph = LocalGraph::clone(&setup.graph).into_islands();
+        if degrees {
+            let found = fetch_degrees(worker, host, setup, halo.index.nodes())?;
+            graph = graph.with_known_degrees(halo.index.clone(), found);
+        }
+        let source = Arc::new(IslandRows { graph: Arc::clone(&setup.graph), parts: Arc::clone(&setup.parts), halo });
+        Ok(Self { graph: Arc::new(graph), features: RowsAt { source, ..setup.features.clone() } })
+    }
+}
+
+/// Features of other workers' nodes, as they are stored with the partitions hosted here.
+struct HaloRows {
+    index: NodeIndex,
+    /// The halo, and the row in it, of each of them.
+    places: Vec<(u32, u32)>,
+    halos: Vec<Halo>,
+}
+
+impl HaloRows {
+    fn open(job: &Job, setup: &Setup) -> Result<Self, Error> {
+        let (mut halos, mut nodes) = (Vec::new(), Vec::new());
+        for part in setup.placement.parts_of(setup.worker) {
+            let Some(halo) = job.dataset.halo(part)?.filter(|halo| halo.features().is_some()) else {
+                let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
+                               prepare it again with partition.halo = \"features\"";
+                return Err(job.spec.problem("train.schedule", message));
+            };
+            let foreign = halo.nodes().iter().enumerate().filter(|&(_, &node)| !setup.graph.hosts(node));
+            nodes.extend(foreign.map(|(row, &node)| (node, (halos.len() as u32, row as u32))));
+            halos.push(halo);
+        }
+        // Where several partitions have a node, any of them will do: it is the same row.
+        nodes.sort_unstable();
+        nodes.dedup_by_key(|(node, _)| *node);
+        let (nodes, places) = nodes.into_iter().unzip();
+        Ok(Self { index: NodeIndex::new(nodes), places, halos })
+    }
+
+    fn row(&self, node: u32) -> &[u8] {
+        let place = self.index.find(node).expect("a batch sees its partition and what that hears from");
+        let (halo, row) = self.places[place];
+        let features = self.halos[halo as usize].features().expect("looked at when it was opened");
+        let bytes = features.row_bytes();
+        &features.bytes()[row as usize * bytes..][..bytes]
+    }
+}
+
+/// Rows of own nodes, and of the halo.
+struct IslandRows {
+    graph: Arc<LocalGraph>,
+    parts: Arc<LocalParts>,
+    halo: HaloRows,
+}
+
+impl RowSource for IslandRows {
+    fn row_bytes(&self) -> usize {
+        self.parts.row_bytes()
+    }
+
+    fn row(&self, node: u32) -> &[u8] {
+        if self.graph.hosts(node) { self.parts.row(node) } else { self.halo.row(node) }
+    }
+}
+
+/// Lists of nodes that are asked for at once.
+const LIST: usize = 1 << 18;
+
+/// The in-degree of each of `nodes`, from their owners. All workers must ask, if for nothing.
+fn fetch_degrees(worker: &mut Worker, host: &dyn Host, setup: &Setup, nodes: &[u32]) -> Result<Vec<u32>, Error> {
+    let (mut input, probe) =
+        (InputHandle::<u64, CapacityContainerBuilder<Vec<NodeDegrees>>>::new_with_builder(), probe::Handle::new());
+    let found: Rc<RefCell<Vec<NodeDegrees>>> = Rc::default();
+    let told = Rc::clone(&found);
+    worker.dataflow::<u64, _, _>(|scope| {
+        scope
+            .input_from(&mut input)
+            .fetch_degrees(Arc::clone(&setup.graph), Rc::clone(&setup.meter))
+            .inspect(move |list| told.borrow_mut().push(list.clone()))
+            .probe_with(&probe);
+    });
+    for (list, nodes) in nodes.chunks(LIST).enumerate() {
+        input.send(NodeDegrees::new(list as u32, nodes.to_vec()));
+        input.flush();
+    }
+    input.close();
+    until(worker, host, &Fault::default(), &probe, u64::MAX)?;
+    let mut lists = found.take();
+    lists.sort_unstable_by_key(|list| list.list);
+    Ok(lists.into_iter().flat_map(|list| list.degrees).collect())
+}

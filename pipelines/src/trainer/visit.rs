@@ -1,0 +1,71 @@
+//! Training one partition after another, each from what all had in common.
+//!
+//! SDT-GNN (section III-C) does not say what becomes of the optimiser when weights are averaged. Here its state is averaged as
+//! they are: then nothing of a partition is left behind when it has been visited, however many partitions a worker hosts.
+
+use gnnflow_operators::compute::optimizer::State;
+use gnnflow_operators::sample::mini_batch::MiniBatch;
+
+use super::{BatchWords, Replica, Trainer, digest};
+use crate::Error;
+
+/// What a partition has become: parameters, then the optimiser's vectors, each times the partition's share.
+pub(crate) struct Visited {
+    pub(crate) flat: Vec<f32>,
+    /// The optimiser's steps.
+    pub(crate) steps: u64,
+}
+
+impl Trainer {
+    /// How many numbers a partition contributes to the average.
+    pub(crate) fn replica_len(&self) -> usize {
+        self.params.len() + self.optimizer.state().vectors.iter().map(|(_, vector)| vector.len()).sum::<usize>()
+    }
+
+    /// Begins with another partition, from what all partitions have in common.
+    pub(crate) fn visit(&mut self) -> Result<(), Error> {
+        match self.common.clone() {
+            None => self.common = Some(Replica { params: self.params.clone(), optimizer: self.optimizer.state() }),
+            Some(common) => self.restore(common)?,
+        }
+        Ok(())
+    }
+
+    /// Forward, backward and a step with one batch of the partition that is visited.
+    pub(crate) fn local_step(&mut self, batch: MiniBatch, lr: f64) -> Result<BatchWords, Error> {
+        let digest = self.hash_blocks.then(|| digest(&batch));
+        let (seeds, rounds) = (batch.num_seeds as u64, u64::from(batch.rounds));
+        if seeds == 0 {
+            return Ok(BatchWords { seeds, loss: 0.0, rounds, digest: None });
+        }
+        let (gradient, loss) = self.gradient(batch)?;
+        self.optimizer.set_learning_rate(lr);
+        self.step(gradient, seeds)?;
+        Ok(BatchWords { seeds, loss, rounds, digest })
+    }
+
+    /// Ends the visit of a partition that has `share` of the training nodes.
+    pub(crate) fn leave(&mut self, share: f64) -> Visited {
+        let State { steps, vectors } = self.optimizer.state();
+        let all = self.params.iter().chain(vectors.iter().flat_map(|(_, vector)| vector));
+        Visited { flat: all.map(|&value| (f64::from(value) * share) as f32).collect(), steps }
+    }
+
+    /// Takes up the average of all partitions; `steps` is the most that one of them took.
+    pub(crate) fn take_average(&mut self, flat: Vec<f32>, steps: u64) -> Result<(), Error> {
+        self.common = None;
+        let (params, mut rest) = flat.split_at(self.params.len());
+        let mut optimizer = State { steps, ..self.optimizer.state() };
+        for (_, vector) in &mut optimizer.vectors {
+            let (values, later) = rest.split_at(vector.len());
+            vector.copy_from_slice(values);
+            rest = later;
+        }
+        self.restore(Replica { params: params.to_vec(), optimizer })
+    }
+
+    fn restore(&mut self, replica: Replica) -> Result<(), Error> {
+        self.set_params(replica.params)?;
+        self.load_optimizer(replica.optimizer)
+    }
+}

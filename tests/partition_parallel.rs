@@ -1,0 +1,102 @@
+//! Partitions that train by themselves (SDT-GNN): the same bits whoever visits them, what they come to, and what is refused.
+
+mod common;
+
+use common::{Place, planted, summary};
+
+const SCHEDULE: &str = "schedule = 'partition-parallel'\n";
+
+fn settings(model: &str, train: &str) -> String {
+    format!("{model}\n[train]\nepochs = 4\nbatch = 50\nfanouts = [5, 3]\n{train}")
+}
+
+fn succeed(place: &Place, args: &[&str]) -> serde_json::Value {
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+fn hashes(summary: &serde_json::Value) -> [String; 3] {
+    ["blocks_sha256", "model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn the_bits_do_not_depend_on_who_visits_the_partitions() {
+    let place = Place::new();
+    for (model, train) in [
+        ("[model]\nkind = 'sage'\nhidden = 16", ""),
+        // Degrees of foreign nodes are asked for; batch norm's statistics are averaged.
+        ("[model]\nkind = 'gcn'\nhidden = 16\nnorm = 'batch'", "average_every = 3\nsampler = 'labor'\n"),
+        ("[model]\nkind = 'sage'\nhidden = 16", "optimizer = { kind = 'sgd', lr = 0.1, momentum = 0.9 }\n"),
+    ] {
+        planted(&place, "p.toml", &settings(model, &format!("{SCHEDULE}{train}")));
+        let one = succeed(&place, &[]);
+        for processes in ["2", "4"] {
+            let some = succeed(&place, &["--processes", processes]);
+            assert_eq!(hashes(&some), hashes(&one), "{model} {train}: {processes} processes");
+            assert_eq!(some["rounds_per_step"], 0.0, "nothing is asked of others in a step");
+        }
+    }
+}
+
+#[test]
+fn one_partition_trains_as_mini_batches_do() {
+    let place = Place::new();
+    let model = "[model]\nkind = 'gcn'\nhidden = 16\n";
+    planted(&place, "p.toml", &settings(model, ""));
+    let batches = succeed(&place, &["--set", "partition.parts=1"]);
+    let alone = succeed(&place, &["--set", "partition.parts=1", "--set", "train.schedule=partition-parallel"]);
+    assert_eq!(alone["model_sha256"], batches["model_sha256"]);
+    assert_eq!(alone["predictions_sha256"], batches["predictions_sha256"]);
+    // Averaging what stands alone changes nothing.
+    let every = ["--set", "partition.parts=1", "--set", "train.schedule=partition-parallel"];
+    let seldom =
+        succeed(&place, &[&every[..], &["--set", "train.average_every=2", "--set", "train.evaluate_every=4"]].concat());
+    let often = succeed(&place, &[&every[..], &["--set", "train.evaluate_every=4"]].concat());
+    assert_eq!(seldom["model_sha256"], often["model_sha256"]);
+}
+
+#[test]
+fn it_learns_what_gradient_averaging_learns() {
+    let place = Place::new();
+    let model = "[model]\nkind = 'sage'\nhidden = 32\n";
+    planted(&place, "p.toml", &settings(model, ""));
+    let epochs = ["--set", "train.epochs=120", "--set", "train.evaluate_every=5"];
+    let accuracy = |summary: serde_json::Value| summary["test"]["accuracy"].as_f64().unwrap();
+    let gradients = accuracy(succeed(&place, &epochs));
+    let weights = accuracy(succeed(&place, &[&epochs[..], &["--set", "train.schedule=partition-parallel"]].concat()));
+    assert!(weights > gradients - 0.03, "model averaging {weights}, gradient averaging {gradients}");
+}
+
+#[test]
+fn it_goes_on_where_it_was_left() {
+    let place = Place::new();
+    planted(
+        &place,
+        "p.toml",
+        &settings("[model]\nkind = 'sage'\nhidden = 16", &format!("{SCHEDULE}average_every = 2\n")),
+    );
+    let whole = succeed(&place, &[]);
+    std::fs::remove_dir_all(place.path("run")).unwrap();
+    succeed(&place, &["--set", "train.epochs=2", "--processes", "2"]);
+    let resumed = succeed(&place, &["--resume", "--processes", "4"]);
+    assert_eq!(hashes(&resumed), hashes(&whole));
+    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    let evaluated: Vec<bool> = lines.lines().map(|line| line.contains("\"val\":{")).collect();
+    assert_eq!(evaluated, [false, true, false, true], "weights are looked at where they are averaged");
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("[model]\nkind = 'sage'", SCHEDULE));
+    let refused = |sets: &[&str], code: i32, words: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), code, words);
+    };
+    refused(&["partition.halo=ids"], 2, &["partition.halo", "needs the features of foreign neighbours"]);
+    refused(&["partition.topology=replicated"], 2, &["partition.topology", "own edges"]);
+    refused(&["train.cache=1MiB"], 2, &["train.cache", "fetches nothing"]);
+    refused(&["train.average_every=0"], 2, &["train.average_every"]);
+    refused(&["train.schedule=mini-batch", "train.average_every=2"], 2, &["train.average_every", "partition-parallel"]);
+}
