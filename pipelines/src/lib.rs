@@ -18,6 +18,7 @@ mod schedule;
 mod setup;
 pub mod spec;
 pub mod summary;
+mod task;
 mod trainer;
 mod work;
 

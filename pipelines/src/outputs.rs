@@ -10,12 +10,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeStringArray, RecordBatch, StringArray, UInt8Array,
+    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
 };
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::ipc::{reader::StreamReader, writer::StreamWriter};
 use gnnflow_data::dataset::{IdColumn, Manifest};
-use gnnflow_operators::compute::metrics::Task;
 use gnnflow_operators::compute::params::Param;
 use gnnflow_operators::sync::in_order::InOrder;
 use gnnflow_operators::tick;
@@ -185,81 +184,56 @@ fn id_field(manifest: &Manifest) -> Field {
     Field::new("node_id", kind, false)
 }
 
-fn list(width: usize, item: DataType) -> DataType {
+pub(crate) fn list(width: usize, item: DataType) -> DataType {
     DataType::FixedSizeList(Arc::new(Field::new("item", item, false)), width as i32)
 }
 
-fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error> {
+pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error> {
     let item = Arc::new(Field::new("item", values.data_type().clone(), false));
     let array = FixedSizeListArray::try_new(item, width as i32, values, None).map_err(arrow_bug)?;
     Ok(Arc::new(array))
 }
 
-/// `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and, on request, `scores`.
-///
-/// Classes are numbers, or names where the labels of the dump are strings; several labels are a list of 0 and 1. Scores
-/// are probabilities: a softmax over classes, or one sigmoid a label.
+/// `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and, on request, `scores`, as the task has them.
 pub(crate) fn predictions(
     worker: &mut Worker,
     host: &dyn Host,
     setup: &Setup,
     manifest: &Manifest,
-    logits: &LayerStore,
+    results: &LayerStore,
     scores: bool,
     path: PathBuf,
 ) -> Result<String, Error> {
-    let (task, classes) = (setup.task, setup.classes);
-    let names = manifest.labels.as_ref().map_or(&[][..], |labels| &labels.names);
-    let answer = match task {
-        Task::SingleLabel if names.is_empty() => DataType::Int64,
-        Task::SingleLabel => DataType::Utf8,
-        Task::MultiLabel => list(classes, DataType::UInt8),
-    };
+    let (task, answer) = (&setup.task, setup.task.answer());
+    let width = if scores { task.score_width() } else { 0 };
     let mut fields = vec![
         id_field(manifest),
         Field::new("prediction", answer.clone(), false),
-        Field::new("label", answer, true),
+        Field::new("label", answer.clone(), true),
         Field::new("split", DataType::Utf8, false),
     ];
-    if scores {
-        fields.push(Field::new("scores", list(classes, DataType::Float32), false));
+    if width > 0 {
+        fields.push(Field::new("scores", list(width, DataType::Float32), false));
     }
     let schema = Arc::new(Schema::new(fields));
-    let classes_column = |values: Vec<Option<usize>>| -> ArrayRef {
-        if names.is_empty() {
-            Arc::new(Int64Array::from_iter(values.into_iter().map(|class| class.map(|class| class as i64))))
-        } else {
-            Arc::new(StringArray::from_iter(values.into_iter().map(|class| class.map(|class| names[class].as_str()))))
-        }
-    };
     let rows = |part: usize, nodes: std::ops::Range<usize>| {
         let partition = setup.parts.get(part);
-        let row = |local: usize| logits.row_f32(partition.range.start as u32 + local as u32);
-        let (prediction, label) = match task {
-            Task::SingleLabel => {
-                let labels = partition.nodes.class_labels().unwrap_or_default();
-                let truth = |local: usize| labels.get(local).and_then(|&label| usize::try_from(label).ok());
-                let predicted = nodes.clone().map(|local| Some(largest(row(local))));
-                (classes_column(predicted.collect()), classes_column(nodes.clone().map(truth).collect()))
-            }
-            Task::MultiLabel => {
-                let predicted = nodes.clone().flat_map(row).map(|&logit| u8::from(logit > 0.0));
-                let (flags, width) = partition.nodes.multi_labels().unwrap_or_default();
-                let flags = flags[nodes.start * width..nodes.end * width].to_vec();
-                let predicted = Arc::new(UInt8Array::from_iter_values(predicted));
-                (list_of(classes, predicted)?, list_of(classes, Arc::new(UInt8Array::from(flags)))?)
-            }
-        };
+        let [prediction, label] = task.answers(part, nodes.clone(), results)?;
         let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
         let mut columns = vec![ids(setup, part, nodes.clone()), prediction, label, split];
-        if scores {
-            let values: Vec<f32> = nodes.flat_map(|local| probabilities(row(local), task)).collect();
-            columns.push(list_of(classes, Arc::new(Float32Array::from(values)))?);
+        if width > 0 {
+            let row = |local: usize| results.row_f32(partition.range.start as u32 + local as u32);
+            let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
+            columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
         }
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
-    let row_bytes = 40 + if scores { 4 * classes } else { 0 } + if task == Task::MultiLabel { 2 * classes } else { 0 };
+    let listed = match answer {
+        DataType::FixedSizeList(_, width) => 2 * width as usize,
+        _ => 0,
+    };
+    let row_bytes = 40 + 4 * width + listed;
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
     write_table(worker, host, setup, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }
@@ -285,23 +259,6 @@ pub(crate) fn embeddings(
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
     write_table(worker, host, setup, &nodes, &table)
-}
-
-/// Index of the largest number; the first of equals.
-fn largest(row: &[f32]) -> usize {
-    (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
-}
-
-fn probabilities(row: &[f32], task: Task) -> Vec<f32> {
-    match task {
-        Task::SingleLabel => {
-            let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let exp: Vec<f32> = row.iter().map(|x| (x - max).exp()).collect();
-            let sum: f32 = exp.iter().sum();
-            exp.into_iter().map(|x| x / sum).collect()
-        }
-        Task::MultiLabel => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
-    }
 }
 
 /// `model.safetensors`: every parameter by name. Returns SHA-256 over names, shapes and values.

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{LabelKind, Manifest, Partition};
+use gnnflow_data::dataset::Partition;
 use gnnflow_data::source::FeatureDtype;
-use gnnflow_operators::compute::metrics::Task;
 use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
@@ -22,6 +21,7 @@ use crate::Error;
 use crate::job::Job;
 use crate::sampling;
 use crate::spec::{self, CachePolicy, Topology};
+use crate::task::NodeTask;
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -37,18 +37,16 @@ pub(crate) struct Setup {
     pub(crate) features: RowsAt,
     /// What blocks have of each edge besides its source.
     pub(crate) columns: Columns,
-    pub(crate) task: Task,
-    pub(crate) classes: usize,
+    pub(crate) task: Arc<dyn NodeTask>,
     /// Train nodes of every partition.
     pub(crate) train_nodes: Vec<u64>,
     pub(crate) scratch: PathBuf,
     pub(crate) meter: Rc<Meter>,
 }
 
-/// The model that the pipeline describes, for this graph.
-pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train) -> Result<Model, Error> {
+/// The model that the pipeline describes, for this graph, with results of `width` columns.
+pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: usize) -> Result<Model, Error> {
     let manifest = job.dataset.manifest();
-    task(manifest)?;
     if manifest.features.dim == 0 {
         let message = "the graph has no features to learn from; name them in graph.columns.features";
         return Err(Error::Input(message.into()));
@@ -59,21 +57,9 @@ pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train) -> Resu
                        name them in graph.columns.edge_type";
         return Err(Error::Input(message.into()));
     }
-    let spec = model.describe(manifest.features.dim, manifest.num_classes(), relations);
+    let spec = model.describe(manifest.features.dim, width, relations);
     let device = device(&train.device.to_string())?;
     Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
-}
-
-/// What the labels ask to be learnt.
-fn task(manifest: &Manifest) -> Result<Task, Error> {
-    match manifest.labels.as_ref().map(|labels| labels.kind) {
-        Some(LabelKind::Class) => Ok(Task::SingleLabel),
-        Some(LabelKind::Multi) => Ok(Task::MultiLabel),
-        Some(LabelKind::Value) => {
-            Err(Error::Input("labels are numbers, and this version learns classes; give integers or strings".into()))
-        }
-        None => Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into())),
-    }
 }
 
 /// The partitions that a worker hosts: labels and features.
@@ -83,6 +69,32 @@ pub(crate) struct LocalParts {
 }
 
 impl LocalParts {
+    /// Opens the partitions that `worker` of `workers` hosts.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub(crate) fn open(job: &Job, worker: usize, workers: usize) -> Result<Arc<Self>, Error> {
+        let placement = Placement::new(job.dataset.manifest().parts(), workers);
+        let mut parts: Vec<Option<Arc<Partition>>> = vec![None; placement.parts()];
+        for part in placement.parts_of(worker) {
+            parts[part] = Some(Arc::new(job.dataset.partition(part)?));
+        }
+        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts }))
+    }
+
+    /// The partition that owns `node`, and the node's local id.
+    ///
+    /// # Panics
+    /// When another worker hosts it.
+    pub(crate) fn find(&self, node: u32) -> (&Partition, usize) {
+        let owner = match self.offsets.len() {
+            2 => 0,
+            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
+        };
+        let part = self.get(owner);
+        (part, (u64::from(node) - part.range.start) as usize)
+    }
+
     /// Partition `part`.
     ///
     /// # Panics
@@ -98,29 +110,28 @@ impl RowSource for LocalParts {
     }
 
     fn row(&self, node: u32) -> &[u8] {
-        let owner = match self.offsets.len() {
-            2 => 0,
-            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
-        };
-        let part = self.get(owner);
-        let (row, bytes) = ((u64::from(node) - part.range.start) as usize, part.features.row_bytes());
+        let (part, row) = self.find(node);
+        let bytes = part.features.row_bytes();
         &part.features.bytes()[row * bytes..(row + 1) * bytes]
     }
 }
 
 impl Setup {
-    /// Opens what `worker` of `workers` holds; `degrees` says whether the model asks for them.
-    pub(crate) fn open(job: &Job, worker: usize, workers: usize, degrees: bool) -> Result<Self, Error> {
+    /// Opens what `worker` of `workers` holds beside `parts`; `degrees` says whether the model asks for them.
+    pub(crate) fn open(
+        job: &Job,
+        worker: usize,
+        workers: usize,
+        parts: Arc<LocalParts>,
+        task: Arc<dyn NodeTask>,
+        degrees: bool,
+    ) -> Result<Self, Error> {
         let (dataset, spec) = (&job.dataset, &job.spec);
         let manifest = dataset.manifest();
         let placement = Placement::new(manifest.parts(), workers);
-        let mut parts: Vec<Option<Arc<Partition>>> = vec![None; manifest.parts()];
-        for part in placement.parts_of(worker) {
-            parts[part] = Some(Arc::new(dataset.partition(part)?));
-        }
         let replicated = spec.partition.topology == Topology::Replicated;
         let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
-            Ok(match &parts[part] {
+            Ok(match &parts.parts[part] {
                 Some(partition) => Arc::clone(partition) as Arc<dyn InEdges>,
                 None => Arc::new(dataset.topology(part)?),
             })
@@ -132,7 +143,6 @@ impl Setup {
             FeatureDtype::F16 => Number::F16,
             FeatureDtype::Bf16 => Number::Bf16,
         };
-        let parts = Arc::new(LocalParts { offsets: dataset.book().offsets().to_vec(), parts });
         let scratch = job.run_dir.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
         Ok(Self {
@@ -142,8 +152,7 @@ impl Setup {
             features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim },
             columns: sampling::columns(job),
             parts,
-            task: task(manifest)?,
-            classes: manifest.num_classes(),
+            task,
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
             scratch,
             meter: Rc::new(Meter::default()),
@@ -186,8 +195,7 @@ impl Setup {
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
             let local = partition.nodes.in_split(TRAIN);
-            let unlabelled =
-                |&&node: &&u32| partition.nodes.class_labels().is_some_and(|labels| labels[node as usize] < 0);
+            let unlabelled = |&&node: &&u32| !self.task.is_labelled(partition.range.start as u32 + node);
             if let Some(&node) = local.iter().find(unlabelled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
                 return Err(Error::Input(format!("node {id} is in the train split but has no label")));

@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 use candle_core::{Storage, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::block::Block;
-use gnnflow_operators::compute::loss::{binary_cross_entropy, cross_entropy};
-use gnnflow_operators::compute::metrics::Task;
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
 use gnnflow_operators::compute::{GraphBlock, Model};
 use gnnflow_operators::fetch::matrix::{Matrix, Values};
@@ -21,8 +19,8 @@ use sha2::{Digest, Sha256};
 
 use crate::Error;
 use crate::layer_store::LayerStore;
-use crate::setup::LocalParts;
 use crate::spec::{self, OptimizerKind};
+use crate::task::{Examples, Loss, Objective};
 
 /// Time spent on the companion thread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,8 +37,7 @@ pub(crate) struct Trainer {
     optimizer: Box<dyn Optimizer>,
     /// All parameters, one after another; the buffers, which the optimiser leaves alone, at the end.
     params: Vec<f32>,
-    parts: Arc<LocalParts>,
-    task: Task,
+    objective: Arc<dyn Objective>,
     uses_edges: bool,
     seed: u64,
     hash_blocks: bool,
@@ -61,7 +58,8 @@ struct Replica {
 /// What a batch tells besides its gradient, as words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchWords {
-    pub(crate) seeds: u64,
+    /// Examples of the loss: what the step's gradient is divided by.
+    pub(crate) examples: u64,
     pub(crate) loss: f64,
     pub(crate) rounds: u64,
     /// SHA-256 of nodes and blocks, where asked for.
@@ -72,21 +70,20 @@ impl BatchWords {
     fn encode(&self) -> Vec<u64> {
         let digest = self.digest.iter().flatten().copied().collect::<Vec<u8>>();
         let digest = digest.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
-        [self.seeds, self.loss.to_bits(), self.rounds].into_iter().chain(digest).collect()
+        [self.examples, self.loss.to_bits(), self.rounds].into_iter().chain(digest).collect()
     }
 
     pub(crate) fn decode(words: &[u64]) -> Option<Self> {
-        let (&[seeds, loss, rounds], digest) = words.split_first_chunk()?;
+        let (&[examples, loss, rounds], digest) = words.split_first_chunk()?;
         let digest: Vec<u8> = digest.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Some(Self { seeds, loss: f64::from_bits(loss), rounds, digest: digest.try_into().ok() })
+        Some(Self { examples, loss: f64::from_bits(loss), rounds, digest: digest.try_into().ok() })
     }
 }
 
 impl Trainer {
     pub(crate) fn new(
         model: Model,
-        parts: Arc<LocalParts>,
-        task: Task,
+        objective: Arc<dyn Objective>,
         spec: (&spec::Model, &spec::Train),
         threads: usize,
     ) -> Result<Self, Error> {
@@ -104,8 +101,7 @@ impl Trainer {
             model,
             optimizer,
             params,
-            parts,
-            task,
+            objective,
             uses_edges: model_spec.uses_edges(),
             seed: train.seed,
             hash_blocks: train.hash_blocks,
@@ -116,27 +112,24 @@ impl Trainer {
         })
     }
 
-    /// Forward and backward over one batch: the gradient of the loss summed over its seeds.
+    /// Forward and backward over one batch: the gradient of the loss summed over its examples.
     pub(crate) fn batch(&mut self, batch: MiniBatch) -> Result<Contribution, Error> {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
-            let words = BatchWords { seeds: 0, loss: 0.0, rounds: u64::from(batch.rounds), digest: None };
+            let words = BatchWords { examples: 0, loss: 0.0, rounds: u64::from(batch.rounds), digest: None };
             return Ok(Contribution { partition, vector: None, words: words.encode() });
         }
         let digest = self.hash_blocks.then(|| digest(&batch));
-        let (seeds, rounds) = (batch.num_seeds as u64, u64::from(batch.rounds));
-        let (gradient, loss) = self.gradient(batch)?;
-        let words = BatchWords { seeds, loss, rounds, digest };
+        let rounds = u64::from(batch.rounds);
+        let (gradient, loss, examples) = self.gradient(batch)?;
+        let words = BatchWords { examples, loss, rounds, digest };
         Ok(Contribution { partition, vector: Some(Arc::new(gradient)), words: words.encode() })
     }
 
-    /// The gradient, behind it what the batch adds to the buffers; and the loss.
-    fn gradient(&mut self, batch: MiniBatch) -> Result<(Vec<f32>, f64), Error> {
-        let Self { pool, model, parts, task, uses_edges, seed, spent, params, .. } = self;
+    /// The gradient, behind it what the batch adds to the buffers; the loss; and the number of its examples.
+    fn gradient(&mut self, batch: MiniBatch) -> Result<(Vec<f32>, f64, u64), Error> {
+        let Self { pool, model, objective, uses_edges, seed, spent, params, .. } = self;
         let BatchKey { epoch, step, partition } = batch.key;
-        let local = parts.get(partition as usize);
-        let seeds = batch.nodes[..batch.num_seeds].iter();
-        let seeds: Vec<usize> = seeds.map(|&node| (u64::from(node) - local.range.start) as usize).collect();
         let key = [partition, epoch, step]
             .into_iter()
             .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
@@ -145,19 +138,9 @@ impl Trainer {
             let blocks = blocks(batch.blocks, batch.num_seeds, model.num_layers(), *uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let (logits, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
-            let loss = match task {
-                Task::SingleLabel => {
-                    let all = local.nodes.class_labels().ok_or_else(wrong_labels)?;
-                    let labels: Vec<u32> = seeds.iter().map(|&seed| all[seed] as u32).collect();
-                    cross_entropy(&logits, &labels)?
-                }
-                Task::MultiLabel => {
-                    let (flags, width) = local.nodes.multi_labels().ok_or_else(wrong_labels)?;
-                    let rows = seeds.iter().flat_map(|&seed| &flags[seed * width..(seed + 1) * width]);
-                    binary_cross_entropy(&logits, &rows.map(|&flag| f32::from(flag)).collect::<Vec<_>>())?
-                }
-            };
+            let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
+            let examples = Examples { seeds: &batch.nodes[..batch.num_seeds] };
+            let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
             let value = loss.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
             spent.forward += start.elapsed();
             let start = Instant::now();
@@ -166,31 +149,31 @@ impl Trainer {
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
             spent.backward += start.elapsed();
-            Ok((flat, value))
+            Ok((flat, value, examples))
         })
     }
 
-    /// One step of the optimiser along the sum of a step's gradients, divided by its seeds; and one of the running statistics
+    /// One step of the optimiser along the sum of a step's gradients, divided by its examples; and one of the running statistics
     /// towards those of its batches, whose sums lie behind the gradients.
     ///
     /// What fails is kept, and told by [`Trainer::report`].
     pub(crate) fn apply(&mut self, reduced: Reduced) {
-        let seeds: u64 =
-            reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.seeds).sum();
-        if seeds == 0 {
+        let examples: u64 =
+            reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.examples).sum();
+        if examples == 0 {
             return;
         }
-        if let Err(error) = self.step(reduced.sum, seeds) {
+        if let Err(error) = self.step(reduced.sum, examples) {
             self.fault.get_or_insert(error);
         }
     }
 
-    /// One step along `sum`, the gradients of `seeds` seeds together.
-    fn step(&mut self, mut sum: Vec<f32>, seeds: u64) -> Result<(), Error> {
+    /// One step along `sum`, the gradients of `examples` examples together.
+    fn step(&mut self, mut sum: Vec<f32>, examples: u64) -> Result<(), Error> {
         let start = Instant::now();
         let Self { pool, model, optimizer, params, clip_norm, .. } = self;
         let result = pool.install(|| {
-            let scale = 1.0 / seeds as f32;
+            let scale = 1.0 / examples as f32;
             let trained = model.params().trained_len();
             let gradients = &mut sum[..trained];
             gradients.iter_mut().for_each(|gradient| *gradient *= scale);
@@ -282,10 +265,6 @@ fn shorten(gradient: &mut [f32], most: f64) {
         let scale = (most / length) as f32;
         gradient.iter_mut().for_each(|g| *g *= scale);
     }
-}
-
-fn wrong_labels() -> Error {
-    Error::Bug("labels are of another kind than the manifest says".into())
 }
 
 /// The optimiser that the pipeline asks for.

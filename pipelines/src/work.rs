@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_operators::compute::optimizer::State;
@@ -13,7 +14,7 @@ use timely::worker::Worker;
 use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::{Checkpoint, Progress};
-use crate::evaluate::{Evaluation, evaluate, metric};
+use crate::evaluate::{Evaluation, evaluate};
 use crate::islands::Islands;
 use crate::job::Job;
 use crate::outputs;
@@ -24,9 +25,10 @@ use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining, hex};
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
 use crate::schedule::{BlocksHash, EpochSums, Schedule};
-use crate::setup::{self, Setup};
+use crate::setup::{self, LocalParts, Setup};
 use crate::spec::{self, Metric};
 use crate::summary::{CacheUse, EpochRecord, SCHEMA, Seconds, Summary};
+use crate::task;
 use crate::trainer::{Spent, Trainer};
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
@@ -82,13 +84,15 @@ impl StageTimes {
 
 impl<'a> Run<'a> {
     fn start(worker: &mut Worker, job: &'a Job, model: &'a spec::Model, train: &'a spec::Train) -> Result<Self, Error> {
-        let built = setup::model(job, model, train)?;
+        let parts = LocalParts::open(job, worker.index(), worker.peers())?;
+        let task = task::open(job.dataset.manifest(), &parts)?;
+        let built = setup::model(job, model, train, task.width())?;
         let (degrees, stages, params) = (built.needs_degrees(), built.stages(), built.params().flat_len());
         let trained = built.params().trained_len();
-        let setup = Setup::open(job, worker.index(), worker.peers(), degrees)?;
+        let setup = Setup::open(job, worker.index(), worker.peers(), parts, task, degrees)?;
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
         let (seeds, choices) = (setup.seed_book(train)?, sampling::choices(job, &setup, model, train)?);
-        let trainer = Trainer::new(built, setup.parts.clone(), setup.task, (model, train), job.threads)?;
+        let trainer = Trainer::new(built, Arc::clone(&setup.task) as _, (model, train), job.threads)?;
         let companion = Companion::start("companion", move || trainer)
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
         let training: Box<dyn Schedule> = match train.schedule {
@@ -106,7 +110,7 @@ impl<'a> Run<'a> {
         let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
         let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
         let agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
-        let metric = metric(train, setup.task);
+        let metric = train.metric.unwrap_or(setup.task.metric());
         let mut run = Self {
             job,
             train,
@@ -160,7 +164,7 @@ impl<'a> Run<'a> {
             let mut flat = checkpoint.params;
             checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
             flat.extend(checkpoint.best.iter().flatten());
-            std::sync::Arc::new(flat)
+            Arc::new(flat)
         });
         let reduced = all.round(worker, host, |part| Contribution {
             partition: part as u32,
@@ -254,7 +258,7 @@ impl<'a> Run<'a> {
     fn record(&self, sums: &EpochSums) -> EpochRecord {
         EpochRecord {
             epoch: self.progress.epochs as usize,
-            loss: sums.loss / sums.seeds.max(1) as f64,
+            loss: sums.loss / sums.examples.max(1) as f64,
             lr: self.lr(self.progress.epochs as usize - 1),
             steps: sums.steps as usize,
             seconds: sums.seconds,

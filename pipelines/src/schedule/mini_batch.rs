@@ -178,7 +178,7 @@ fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
     sums.steps += 1;
     sums.rounds += batches.iter().map(|batch| batch.rounds).max().unwrap_or(0);
     for batch in batches {
-        sums.seeds += batch.seeds;
+        sums.examples += batch.examples;
         sums.loss += batch.loss;
         if let Some(digest) = batch.digest {
             hash.update(digest);

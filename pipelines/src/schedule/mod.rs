@@ -38,9 +38,9 @@ pub(crate) trait Schedule {
 /// What an epoch's steps came to.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EpochSums {
-    /// Seeds of all partitions.
-    pub(crate) seeds: u64,
-    /// Sum of the losses of all seeds; in partition order within a step.
+    /// Examples of all partitions.
+    pub(crate) examples: u64,
+    /// Sum of the losses of all examples; in partition order within a step.
     pub(crate) loss: f64,
     /// Rounds of messages: the most of any batch of each step, summed over steps.
     pub(crate) rounds: u64,

@@ -166,7 +166,7 @@ impl PartitionParallel {
 #[derive(Clone, Copy, Debug, Default)]
 struct LocalEpoch {
     steps: u64,
-    seeds: u64,
+    examples: u64,
     loss: f64,
     /// Over the digests of its batches, where asked for.
     digest: [u8; 32],
@@ -180,14 +180,14 @@ impl LocalEpoch {
         batches.iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
         Self {
             steps: batches.len() as u64,
-            seeds: batches.iter().map(|batch| batch.seeds).sum(),
+            examples: batches.iter().map(|batch| batch.examples).sum(),
             loss: batches.iter().map(|batch| batch.loss).sum(),
             digest: hash.finalize().into(),
         }
     }
 
     fn words(&self) -> [u64; Self::WORDS] {
-        let mut words = [self.steps, self.seeds, self.loss.to_bits(), 0, 0, 0, 0];
+        let mut words = [self.steps, self.examples, self.loss.to_bits(), 0, 0, 0, 0];
         for (word, bytes) in words[3..].iter_mut().zip(self.digest.chunks_exact(8)) {
             *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
         }
@@ -200,7 +200,7 @@ impl LocalEpoch {
             .chunks_exact_mut(8)
             .zip(&words[3..])
             .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
-        Self { steps: words[0], seeds: words[1], loss: f64::from_bits(words[2]), digest }
+        Self { steps: words[0], examples: words[1], loss: f64::from_bits(words[2]), digest }
     }
 }
 
@@ -237,7 +237,7 @@ impl Schedule for PartitionParallel {
             for words in &average.words {
                 let part = LocalEpoch::read(&words[1 + index * LocalEpoch::WORDS..][..LocalEpoch::WORDS]);
                 sums.steps = sums.steps.max(part.steps);
-                sums.seeds += part.seeds;
+                sums.examples += part.examples;
                 sums.loss += part.loss;
                 hash.update(part.digest);
             }
@@ -258,10 +258,10 @@ mod tests {
 
     #[test]
     fn words_bring_an_epoch_over_whole() {
-        let batch = |n: u8| BatchWords { seeds: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: Some([n; 32]) };
+        let batch = |n: u8| BatchWords { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: Some([n; 32]) };
         let epoch = LocalEpoch::of(&[batch(1), batch(2)]);
         let read = LocalEpoch::read(&epoch.words());
-        assert_eq!((read.steps, read.seeds, read.loss), (2, 6, 1.0 / 7.0 + 2.0 / 7.0));
+        assert_eq!((read.steps, read.examples, read.loss), (2, 6, 1.0 / 7.0 + 2.0 / 7.0));
         assert_eq!(read.digest, epoch.digest);
         assert_ne!(read.digest, LocalEpoch::of(&[batch(2), batch(1)]).digest);
     }

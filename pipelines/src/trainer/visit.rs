@@ -34,14 +34,14 @@ impl Trainer {
     /// Forward, backward and a step with one batch of the partition that is visited.
     pub(crate) fn local_step(&mut self, batch: MiniBatch, lr: f64) -> Result<BatchWords, Error> {
         let digest = self.hash_blocks.then(|| digest(&batch));
-        let (seeds, rounds) = (batch.num_seeds as u64, u64::from(batch.rounds));
-        if seeds == 0 {
-            return Ok(BatchWords { seeds, loss: 0.0, rounds, digest: None });
+        let rounds = u64::from(batch.rounds);
+        if batch.num_seeds == 0 {
+            return Ok(BatchWords { examples: 0, loss: 0.0, rounds, digest: None });
         }
-        let (gradient, loss) = self.gradient(batch)?;
+        let (gradient, loss, examples) = self.gradient(batch)?;
         self.optimizer.set_learning_rate(lr);
-        self.step(gradient, seeds)?;
-        Ok(BatchWords { seeds, loss, rounds, digest })
+        self.step(gradient, examples)?;
+        Ok(BatchWords { examples, loss, rounds, digest })
     }
 
     /// Ends the visit of a partition that has `share` of the training nodes.
