@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nodes.parquet   node_id, features, label, split, node_type, node_time, partition     partition after partition
-//! edges.parquet   src, dst, weight, edge_type, time, edge_features          by destination, in the nodes' order
+//! edges.parquet   src, dst, weight, edge_type, time, edge_split, edge_label, edge_features      by destination, in the nodes' order
 //! pipeline.toml   reads the two
 //! ```
 //!
@@ -20,7 +20,7 @@ use arrow::array::{ArrayRef, Float32Array, Int32Array, Int64Array, StringArray, 
 use arrow::datatypes::{DataType, Field, Schema};
 use serde::Serialize;
 
-use crate::dataset::{Dataset, IdColumn, IdKind, LabelKind, Labels, Nodes, Partition, TypeInfo};
+use crate::dataset::{Dataset, IdColumn, IdKind, LabelInfo, LabelKind, Labels, Nodes, Partition, TypeInfo};
 use crate::error::{Error, Result};
 use crate::generate::stream::TableStream;
 use crate::generate::table::{Note, Output, group_rows};
@@ -98,6 +98,8 @@ fn recipe(dataset: &Dataset) -> Recipe {
         edge_type: manifest.edge_columns.edge_type.is_some(),
         time: manifest.edge_columns.time,
         edge_features: manifest.edge_columns.features > 0,
+        edge_split: manifest.edge_columns.split.is_some(),
+        edge_label: manifest.edge_columns.label.is_some(),
         partition: vec![
             "method = \"file\"                      # every node where it was".into(),
             format!("file = {NODES:?}"),
@@ -113,6 +115,7 @@ struct Names {
     classes: bool,
     node_types: bool,
     edge_types: bool,
+    edge_classes: bool,
 }
 
 impl Names {
@@ -134,6 +137,10 @@ impl Names {
             }),
             node_types: types(&manifest.node_types),
             edge_types: types(&manifest.edge_columns.edge_type),
+            // An edge without label has none in the dump either.
+            edge_classes: manifest.edge_columns.label.as_ref().is_some_and(|labels| {
+                ordered(&labels.names, labels.classes.into()) && labels.counts.iter().all(|&count| count > 0)
+            }),
         }
     }
 }
@@ -276,6 +283,13 @@ impl<'a> EdgeTable<'a> {
                 if let Some(times) = topology.times() {
                     columns.push(Arc::new(Int64Array::from(times[rows.clone()].to_vec())));
                 }
+                if let Some(splits) = topology.splits() {
+                    let words = splits[rows.clone()].iter().map(|&which| split_name(which));
+                    columns.push(Arc::new(StringArray::from_iter_values(words)));
+                }
+                if let (Some(labels), Some(info)) = (topology.labels(), &manifest.edge_columns.label) {
+                    columns.push(classes_column(&labels[rows.clone()], info, self.names.edge_classes));
+                }
                 if let Some((values, width)) = topology.edge_features() {
                     columns.push(matrix(values[rows.start * width..rows.end * width].to_vec(), width)?);
                 }
@@ -300,6 +314,12 @@ impl<'a> EdgeTable<'a> {
         }
         if columns.time {
             fields.push(Field::new("time", DataType::Int64, false));
+        }
+        if columns.split.is_some() {
+            fields.push(Field::new("edge_split", DataType::Utf8, false));
+        }
+        if columns.label.is_some() {
+            fields.push(Field::new("edge_label", type_type(self.names.edge_classes), true));
         }
         let width = columns.features;
         if width > 0 {
@@ -369,6 +389,15 @@ fn types_column(types: &[u16], info: &TypeInfo, by_name: bool) -> ArrayRef {
     match by_name {
         true => named(types.iter().map(|&code| usize::from(code)), &info.names),
         false => Arc::new(Int64Array::from_iter_values(types.iter().map(|&code| i64::from(code)))),
+    }
+}
+
+/// Classes of edges; null = unlabelled.
+fn classes_column(classes: &[i32], info: &LabelInfo, by_name: bool) -> ArrayRef {
+    let classes = classes.iter().map(|&class| usize::try_from(class).ok());
+    match by_name {
+        true => Arc::new(StringArray::from_iter(classes.map(|class| info.names.get(class?).map(String::as_str)))),
+        false => Arc::new(Int64Array::from_iter(classes.map(|class| class.map(|class| class as i64)))),
     }
 }
 

@@ -184,6 +184,12 @@ pub struct Columns {
     pub time: Option<String>,
     /// Edges: features, like those of nodes.
     pub edge_features: Vec<String>,
+    /// Edges: the split, for tasks on edges: as that of nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_split: Option<String>,
+    /// Edges: the class, for tasks on edges: an integer, a boolean or a string; −1 and null are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_label: Option<String>,
 }
 
 impl Default for Columns {
@@ -202,6 +208,8 @@ impl Default for Columns {
             node_time: None,
             time: None,
             edge_features: Vec::new(),
+            edge_split: None,
+            edge_label: None,
         }
     }
 }
@@ -212,7 +220,7 @@ impl Default for Columns {
 #[serde(rename_all = "lowercase")]
 pub enum Duplicates {
     /// Keep the first in dump order. In an undirected graph an edge and its mirror image are the same edge: the first
-    /// row of the pair lends its weight, type, time and features to both directions.
+    /// row of the pair lends its weight, type, time, features, split and label to both directions.
     #[default]
     Drop,
     /// Keep them all.
@@ -230,7 +238,8 @@ pub enum SelfLoops {
     Keep,
     /// Drop them.
     Drop,
-    /// Give one to every node that has none: weight 1, time 0, edge features 0, and an edge type of its own, the last.
+    /// Give one to every node that has none: weight 1, time 0, edge features 0, in no split, without a label, and with an edge
+    /// type of its own, the last.
     Add,
     /// Stop with the first one's place.
     Fail,

@@ -97,6 +97,9 @@ impl IdStyle {
     }
 }
 
+/// Splits of the nodes and rows that [`TestGraph::dump`] writes, by their number modulo 5.
+const SPLIT_WORDS: [&str; 5] = ["train", "train", "val", "test", "none"];
+
 /// Width of the features that [`TestGraph::dump`] writes.
 pub const FEATURES: usize = 3;
 
@@ -105,7 +108,7 @@ impl TestGraph {
     ///
     /// Node `v` has features `[v, v / 2, -1]`, label `v % 3` (−1 when `v % 7 == 6`), split by `v % 5` (0, 1 train, 2 val, 3 test,
     /// 4 none), type `v % 2`. Row `r` of the edges has weight `r / 4`, type `"t0"`, `"t1"` or `"t2"` by `r % 3`, time `1000 + r`, edge
-    /// features `[r, -r]`.
+    /// features `[r, -r]`, split as that of node `r`, and class `"c0"`, `"c1"` or `"c2"` by `r % 3` (null when `r % 7 == 6`).
     pub fn dump(&self, dir: &Path, ids: IdStyle) -> Result<GraphSource> {
         let (nodes, edges) = (dir.join("nodes"), dir.join("edges"));
         for folder in [&nodes, &edges] {
@@ -114,7 +117,7 @@ impl TestGraph {
         let all: Vec<u32> = (0..self.nodes).collect();
         for (i, part) in pieces(&all).into_iter().enumerate() {
             let feature = |&v: &u32| Some([v as f32, v as f32 / 2.0, -1.0].map(Some));
-            let split = |v: &u32| Some(["train", "train", "val", "test", "none"][*v as usize % 5]);
+            let split = |v: &u32| Some(SPLIT_WORDS[*v as usize % 5]);
             let label = |&v: &u32| if v % 7 == 6 { -1 } else { i64::from(v % 3) };
             let columns: Vec<(&str, ArrayRef)> = vec![
                 ("node_id", ids.ids(part.iter().copied())),
@@ -134,6 +137,11 @@ impl TestGraph {
                 ("weight", float(|r| r / 4.0)),
                 ("etype", Arc::new(part.iter().map(|r| Some(format!("t{}", r % 3))).collect::<StringArray>())),
                 ("ts", Arc::new(part.iter().map(|&r| 1000 + r as i64).collect::<Int64Array>())),
+                ("esplit", Arc::new(part.iter().map(|r| Some(SPLIT_WORDS[r % 5])).collect::<StringArray>())),
+                (
+                    "eclass",
+                    Arc::new(part.iter().map(|r| (r % 7 != 6).then(|| format!("c{}", r % 3))).collect::<StringArray>()),
+                ),
                 ("up", float(|r| r)),
                 ("down", float(|r| -r)),
             ];

@@ -234,9 +234,9 @@ pub struct LabelInfo {
     pub classes: u32,
     /// Names of the classes when the labels are strings; else empty.
     pub names: Vec<String>,
-    /// Number of nodes with a label.
+    /// Number of nodes (or edges) with a label.
     pub labelled: u64,
-    /// Nodes per class; empty for values.
+    /// Nodes (or edges) per class; empty for values.
     pub counts: Vec<u64>,
 }
 
@@ -250,7 +250,7 @@ pub struct TypeInfo {
     pub names: Vec<String>,
 }
 
-/// Nodes per split.
+/// Nodes, or edges, per split.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SplitCounts {
     /// In no split.
@@ -261,6 +261,26 @@ pub struct SplitCounts {
     pub val: u64,
     /// Test.
     pub test: u64,
+}
+
+impl SplitCounts {
+    /// Counts one that is in split `which`, see [`split`](super::split).
+    pub(crate) fn add(&mut self, which: u8) {
+        match which {
+            super::split::TRAIN => self.train += 1,
+            super::split::VAL => self.val += 1,
+            super::split::TEST => self.test += 1,
+            _ => self.none += 1,
+        }
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) fn add_all(&mut self, other: &Self) {
+        self.none += other.none;
+        self.train += other.train;
+        self.val += other.val;
+        self.test += other.test;
+    }
 }
 
 /// What edges carry besides their ends.
@@ -274,6 +294,12 @@ pub struct EdgeColumns {
     pub time: bool,
     /// Values per edge; 0 = no edge features.
     pub features: usize,
+    /// Edges of the dataset per split, mirror images and reverses included, if edges have splits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub split: Option<SplitCounts>,
+    /// Labels, if edges have any: classes. Counts are of the dataset's edges, mirror images and reverses included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub label: Option<LabelInfo>,
 }
 
 /// One partition.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use arrow::array::{Array, ArrowPrimitiveType, FixedSizeListArray, LargeListArray, PrimitiveArray, RecordBatch};
 use arrow::buffer::ScalarBuffer;
-use arrow::datatypes::{Float32Type, Int64Type, UInt16Type, UInt32Type};
+use arrow::datatypes::{Float32Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type};
 
 use super::manifest::EdgeColumns;
 use super::mapped::column;
@@ -16,6 +16,8 @@ pub(crate) mod names {
     pub(crate) const WEIGHT: &str = "weight";
     pub(crate) const EDGE_TYPE: &str = "edge_type";
     pub(crate) const TIME: &str = "time";
+    pub(crate) const SPLIT: &str = "split";
+    pub(crate) const LABEL: &str = "label";
     pub(crate) const FEATURES: &str = "edge_features";
 }
 
@@ -40,6 +42,8 @@ pub struct Topology {
     weights: Option<ScalarBuffer<f32>>,
     edge_types: Option<ScalarBuffer<u16>>,
     times: Option<ScalarBuffer<i64>>,
+    splits: Option<ScalarBuffer<u8>>,
+    labels: Option<ScalarBuffer<i32>>,
     features: Option<(ScalarBuffer<f32>, usize)>,
 }
 
@@ -55,7 +59,8 @@ impl Topology {
         }
         check_indices(&indices, num_nodes)?;
         let (indptr, indices) = (indptr.into(), indices.into());
-        Ok(Self { indptr, indices, weights: None, edge_types: None, times: None, features: None })
+        let (weights, edge_types, times) = (None, None, None);
+        Ok(Self { indptr, indices, weights, edge_types, times, splits: None, labels: None, features: None })
     }
 
     /// The same topology with edge weights.
@@ -85,6 +90,36 @@ impl Topology {
     pub fn with_times(mut self, times: Vec<i64>) -> Self {
         assert_eq!(times.len(), self.indices.len(), "one time per edge");
         self.times = Some(times.into());
+        self
+    }
+
+    /// The same topology with edge splits, see [`split`](super::split).
+    ///
+    /// # Panics
+    /// Unless there is one split per edge.
+    pub fn with_splits(mut self, splits: Vec<u8>) -> Self {
+        assert_eq!(splits.len(), self.indices.len(), "one split per edge");
+        self.splits = Some(splits.into());
+        self
+    }
+
+    /// The same topology with classes of edges; −1 = unlabelled.
+    ///
+    /// # Panics
+    /// Unless there is one label per edge.
+    pub fn with_labels(mut self, labels: Vec<i32>) -> Self {
+        assert_eq!(labels.len(), self.indices.len(), "one label per edge");
+        self.labels = Some(labels.into());
+        self
+    }
+
+    /// The same topology with edge features, row by row.
+    ///
+    /// # Panics
+    /// Unless there are `width` values per edge.
+    pub fn with_edge_features(mut self, values: Vec<f32>, width: usize) -> Self {
+        assert_eq!(values.len(), self.indices.len() * width, "one row per edge");
+        self.features = Some((values.into(), width));
         self
     }
 
@@ -118,6 +153,21 @@ impl Topology {
             .is_some()
             .then(|| primitive::<UInt16Type>(&values(names::EDGE_TYPE)?, path, names::EDGE_TYPE));
         let times = columns.time.then(|| primitive::<Int64Type>(&values(names::TIME)?, path, names::TIME));
+        let splits = match columns.split {
+            Some(_) => Some(primitive::<UInt8Type>(&values(names::SPLIT)?, path, names::SPLIT)?),
+            None => None,
+        };
+        let labels = match &columns.label {
+            Some(info) => {
+                let labels = primitive::<Int32Type>(&values(names::LABEL)?, path, names::LABEL)?;
+                let classes = -1..i64::from(info.classes);
+                if check && labels.iter().any(|&label| !classes.contains(&i64::from(label))) {
+                    return Err(damaged(format!("a label is not among the {} classes", info.classes)));
+                }
+                Some(labels)
+            }
+            None => None,
+        };
         let features = (columns.features > 0).then(|| {
             let lists = values(names::FEATURES)?;
             let lists = lists.as_any().downcast_ref::<FixedSizeListArray>();
@@ -131,6 +181,8 @@ impl Topology {
             weights: weights.transpose()?,
             edge_types: edge_types.transpose()?,
             times: times.transpose()?,
+            splits,
+            labels,
             features: features.transpose()?,
         })
     }
@@ -188,6 +240,16 @@ impl Topology {
     /// Time of each edge.
     pub fn times(&self) -> Option<&[i64]> {
         self.times.as_deref()
+    }
+
+    /// Split of each edge, see [`split`](super::split).
+    pub fn splits(&self) -> Option<&[u8]> {
+        self.splits.as_deref()
+    }
+
+    /// Class of each edge; −1 = unlabelled.
+    pub fn labels(&self) -> Option<&[i32]> {
+        self.labels.as_deref()
     }
 
     /// Features of the edges, row by row, and their width.

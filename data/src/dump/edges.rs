@@ -1,9 +1,13 @@
 //! Edges of a dump, a chunk at a time.
 
+use arrow::array::{AsArray, LargeStringArray};
+use arrow::datatypes::{DataType, Int64Type};
+
+use super::nodes::MAX_CLASSES;
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids, Matrix, Types};
 use crate::dataset::IdKind;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::source::GraphSource;
 
 /// Rows of a chunk at most.
@@ -30,6 +34,8 @@ pub struct EdgeReader {
     edge_type: Option<String>,
     time: Option<String>,
     features: Matrix,
+    split: Option<String>,
+    label: Option<String>,
     ids: IdKind,
     named_types: bool,
 }
@@ -51,6 +57,19 @@ pub struct EdgeChunk {
     pub times: Option<Vec<i64>>,
     /// Features, row by row; empty when there are none.
     pub features: Vec<f32>,
+    /// Splits, see [`split`](crate::dataset::split).
+    pub splits: Option<Vec<u8>>,
+    /// Labels.
+    pub labels: Option<EdgeLabels>,
+}
+
+/// Labels of edges as they stand in the dump.
+#[derive(Clone, Debug)]
+pub enum EdgeLabels {
+    /// Classes; −1 = unlabelled.
+    Class(Vec<i32>),
+    /// Names of classes; null = unlabelled.
+    Name(LargeStringArray),
 }
 
 impl EdgeReader {
@@ -81,12 +100,20 @@ impl EdgeReader {
             })?;
         }
         let features = Matrix::open(&table, &columns.edge_features, "edge_features")?;
+        if let Some(name) = &columns.edge_split {
+            values::check_splits(&table, name, "edge_split")?;
+        }
+        if let Some(name) = &columns.edge_label {
+            check_labels(&table, name)?;
+        }
         Ok(Self {
             src: columns.src.clone(),
             dst: columns.dst.clone(),
             weight: columns.weight.clone(),
             edge_type: columns.edge_type.clone(),
             time: columns.time.clone(),
+            split: columns.edge_split.clone(),
+            label: columns.edge_label.clone(),
             features,
             table,
             ids: kind,
@@ -185,11 +212,24 @@ impl EdgeReader {
         self.table.read_unit(unit, &[name], CHUNK, |chunk| map(values::types(&chunk, name)?), send)
     }
 
+    /// Reads the labels of one unit.
+    pub(crate) fn read_labels<T>(
+        &self,
+        unit: usize,
+        map: impl Fn(EdgeLabels) -> Result<T>,
+        send: &mut dyn FnMut(T) -> bool,
+    ) -> Result<()> {
+        let Some(name) = &self.label else { return Ok(()) };
+        self.table.read_unit(unit, &[name], CHUNK, |chunk| map(labels(&chunk, name)?), send)
+    }
+
     fn columns(&self) -> Vec<&str> {
         let mut columns = vec![self.src.as_str(), self.dst.as_str()];
         columns.extend(self.weight.as_deref());
         columns.extend(self.edge_type.as_deref());
         columns.extend(self.time.as_deref());
+        columns.extend(self.split.as_deref());
+        columns.extend(self.label.as_deref());
         columns.extend(self.features.names());
         columns
     }
@@ -218,6 +258,8 @@ impl EdgeReader {
             types: None,
             times: None,
             features: Vec::new(),
+            splits: None,
+            labels: None,
         })
     }
 
@@ -233,7 +275,43 @@ impl EdgeReader {
         if let Some(name) = &self.time {
             edges.times = Some(values::all_ints(origin, chunk.column(name)?, name)?.to_vec());
         }
+        edges.splits = self.split.as_ref().map(|name| values::splits(chunk, name)).transpose()?;
+        edges.labels = self.label.as_ref().map(|name| labels(chunk, name)).transpose()?;
         edges.features = self.features.read(chunk)?;
         Ok(edges)
     }
+}
+
+/// Checks that a label column holds classes, or names of them.
+fn check_labels(table: &Table, name: &str) -> Result<()> {
+    let mut text = None;
+    table.column_type(name, "edge_label", |found| {
+        let this = values::is_text(found);
+        if !this && !values::is_int(found) && *found != DataType::Boolean {
+            return Err("integers, booleans or strings".into());
+        }
+        match *text.get_or_insert(this) == this {
+            true => Ok(()),
+            false => Err("the same type in every file".into()),
+        }
+    })
+}
+
+/// A column of labels.
+fn labels(chunk: &Chunk, name: &str) -> Result<EdgeLabels> {
+    let (origin, array) = (&chunk.origin, chunk.column(name)?);
+    if values::is_text(array.data_type()) {
+        return values::texts(array).map(EdgeLabels::Name);
+    }
+    let integers = values::ints(origin, array, name)?;
+    let class = |(row, value): (usize, Option<i64>)| match value.unwrap_or(-1) {
+        value if (-1..i64::from(MAX_CLASSES)).contains(&value) => Ok(value as i32),
+        value => Err(Error::Value {
+            place: origin.place(row, name),
+            value: value.to_string(),
+            wanted: format!("a class in 0..{MAX_CLASSES} (or -1 for an edge without label)"),
+        }),
+    };
+    let classes = integers.as_primitive::<Int64Type>().iter().enumerate().map(class).collect::<Result<_>>()?;
+    Ok(EdgeLabels::Class(classes))
 }

@@ -13,8 +13,9 @@ mod parts;
 mod table;
 mod values;
 
-pub use edges::{EdgeChunk, EdgeReader};
+pub use edges::{EdgeChunk, EdgeLabels, EdgeReader};
 pub use file::DumpFile;
+pub(crate) use nodes::MAX_CLASSES;
 pub use nodes::{NodeChunk, NodeReader, RawLabels};
 pub(crate) use ordered::ordered;
 pub use parts::PartTable;

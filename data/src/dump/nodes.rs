@@ -5,12 +5,12 @@ use arrow::datatypes::{DataType, Int64Type};
 
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids, Matrix, Types};
-use crate::dataset::{IdKind, LabelKind, split};
+use crate::dataset::{IdKind, LabelKind};
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
 
 /// Most classes that a graph can have, unless `num_classes` says more: a label column of ids is a mistake.
-const MAX_CLASSES: u32 = 1 << 20;
+pub(crate) const MAX_CLASSES: u32 = 1 << 20;
 
 /// Rows of a chunk at most.
 const CHUNK: usize = 1 << 16;
@@ -95,10 +95,7 @@ impl NodeReader {
         let ids = values::id_kind(&table, &columns.id, "id", None)?;
         let label = columns.label.as_ref().map(|name| Ok((name.clone(), label_type(&table, name)?))).transpose()?;
         if let Some(name) = &columns.split {
-            table.column_type(name, "split", |found| match values::is_int(found) || values::is_text(found) {
-                true => Ok(()),
-                false => Err("strings or integers".into()),
-            })?;
+            values::check_splits(&table, name, "split")?;
         }
         let named_types = match &columns.node_type {
             Some(name) => values::check_types(&table, name, "node_type")?,
@@ -270,7 +267,7 @@ impl NodeReader {
             first_row: chunk.origin.first_row(),
             ids: values::ids(chunk, &self.id)?,
             labels: labels.transpose()?,
-            split: self.split.as_ref().map(|name| splits(chunk, name)).transpose()?,
+            split: self.split.as_ref().map(|name| values::splits(chunk, name)).transpose()?,
             types: self.node_type.as_ref().map(|name| values::types(chunk, name)).transpose()?,
             times: self
                 .time
@@ -346,32 +343,4 @@ fn label_type(table: &Table, name: &str) -> Result<LabelType> {
         }
     })?;
     Ok(label.unwrap_or(LabelType::Int))
-}
-
-/// The split column.
-fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
-    let (origin, array) = (&chunk.origin, chunk.column(name)?);
-    let wrong = |row: usize, value: String, wanted: &str| Error::Value {
-        place: origin.place(row, name),
-        value,
-        wanted: wanted.to_string(),
-    };
-    if values::is_text(array.data_type()) {
-        let names = values::texts(array)?;
-        let read = |(row, value): (usize, Option<&str>)| match value {
-            None | Some("" | "none") => Ok(split::NONE),
-            Some("train") => Ok(split::TRAIN),
-            Some("val" | "valid" | "validation") => Ok(split::VAL),
-            Some("test") => Ok(split::TEST),
-            Some(other) => Err(wrong(row, format!("{other:?}"), "a split: use train, val, test or none")),
-        };
-        return names.iter().enumerate().map(read).collect();
-    }
-    let numbers = values::ints(origin, array, name)?;
-    let numbers = numbers.as_primitive::<Int64Type>();
-    let read = |(row, value): (usize, Option<i64>)| match value.unwrap_or(0) {
-        value @ 0..=3 => Ok(value as u8),
-        other => Err(wrong(row, other.to_string(), "a split: use 0 none, 1 train, 2 validation, 3 test")),
-    };
-    numbers.iter().enumerate().map(read).collect()
 }

@@ -6,7 +6,7 @@ use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type};
 
 use super::table::{Chunk, Origin, Table};
-use crate::dataset::IdKind;
+use crate::dataset::{IdKind, split};
 use crate::error::{Error, Result};
 
 /// Node ids of one chunk.
@@ -177,6 +177,42 @@ pub(super) fn types(chunk: &Chunk, name: &str) -> Result<Types> {
     })
 }
 
+/// Checks that a split column holds strings or integers.
+pub(super) fn check_splits(table: &Table, name: &str, role: &'static str) -> Result<()> {
+    table.column_type(name, role, |found| match is_int(found) || is_text(found) {
+        true => Ok(()),
+        false => Err("strings or integers".into()),
+    })
+}
+
+/// A column of splits, see [`split`].
+pub(super) fn splits(chunk: &Chunk, name: &str) -> Result<Vec<u8>> {
+    let (origin, array) = (&chunk.origin, chunk.column(name)?);
+    let wrong = |row: usize, value: String, wanted: &str| Error::Value {
+        place: origin.place(row, name),
+        value,
+        wanted: wanted.to_string(),
+    };
+    if is_text(array.data_type()) {
+        let names = texts(array)?;
+        let read = |(row, value): (usize, Option<&str>)| match value {
+            None | Some("" | "none") => Ok(split::NONE),
+            Some("train") => Ok(split::TRAIN),
+            Some("val" | "valid" | "validation") => Ok(split::VAL),
+            Some("test") => Ok(split::TEST),
+            Some(other) => Err(wrong(row, format!("{other:?}"), "a split: use train, val, test or none")),
+        };
+        return names.iter().enumerate().map(read).collect();
+    }
+    let numbers = ints(origin, array, name)?;
+    let numbers = numbers.as_primitive::<Int64Type>();
+    let read = |(row, value): (usize, Option<i64>)| match value.unwrap_or(0) {
+        value @ 0..=3 => Ok(value as u8),
+        other => Err(wrong(row, other.to_string(), "a split: use 0 none, 1 train, 2 validation, 3 test")),
+    };
+    numbers.iter().enumerate().map(read).collect()
+}
+
 /// A column of numbers without nulls as 32-bit floats, all finite.
 pub(super) fn floats(origin: &Origin, array: &ArrayRef, name: &str) -> Result<ScalarBuffer<f32>> {
     no_nulls(origin, array, name)?;
@@ -216,19 +252,27 @@ impl Matrix {
     pub(super) fn open(table: &Table, names: &[String], role: &'static str) -> Result<Self> {
         let mut widths = Vec::with_capacity(names.len());
         for name in names {
-            table.column_type(name, role, |found| match found {
-                DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)
-                    if is_number(item.data_type()) =>
-                {
-                    Ok(())
+            // What a type tells, it tells of no rows at all, too.
+            let mut told = 0;
+            table.column_type(name, role, |found| {
+                told = match found {
+                    DataType::FixedSizeList(_, width) => *width as usize,
+                    found => usize::from(is_number(found)),
+                };
+                match found {
+                    DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _)
+                        if is_number(item.data_type()) =>
+                    {
+                        Ok(())
+                    }
+                    found if is_number(found) => Ok(()),
+                    _ => Err("numbers or lists of numbers".into()),
                 }
-                found if is_number(found) => Ok(()),
-                _ => Err("numbers or lists of numbers".into()),
             })?;
             let first = table.first(&[name])?;
             widths.push(match &first {
                 Some(chunk) => first_width(chunk.column(name)?),
-                None => 0,
+                None => told,
             });
         }
         Ok(Self { names: names.to_vec(), widths })

@@ -39,7 +39,8 @@ fn prepared(source: &GraphSource, partitioner: &dyn Partitioner, out: &Path) -> 
 }
 
 fn columns(dataset: &Dataset) -> Columns {
-    let Recipe { features, label, node_type, weight, edge_type, time, edge_features, .. } = recipe(dataset);
+    let Recipe { features, label, node_type, weight, edge_type, time, edge_features, edge_split, edge_label, .. } =
+        recipe(dataset);
     let name = |there: bool, name: &str| there.then(|| name.to_string());
     Columns {
         features: name(features > 0, "features").into_iter().collect(),
@@ -50,6 +51,8 @@ fn columns(dataset: &Dataset) -> Columns {
         edge_type: name(edge_type, "edge_type"),
         time: name(time, "time"),
         edge_features: name(edge_features, "edge_features").into_iter().collect(),
+        edge_split: name(edge_split, "edge_split"),
+        edge_label: name(edge_label, "edge_label"),
         ..Columns::default()
     }
 }
@@ -79,14 +82,17 @@ fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
     assert_eq!((&manifest.offsets, manifest.edges, manifest.ids), (&other.offsets, other.edges, other.ids));
     assert_eq!((manifest.features.dim, manifest.splits), (other.features.dim, other.splits));
     assert_eq!((&manifest.labels, &manifest.node_types), (&other.labels, &other.node_types));
+    let (columns, others) = (&manifest.edge_columns, &other.edge_columns);
+    assert_eq!((columns.features, columns.split), (others.features, others.split));
+    // A class of no edge that is left is forgotten.
+    let whole = columns.label.as_ref().is_none_or(|labels| labels.counts.iter().all(|&count| count > 0));
+    assert!(!whole || columns.label == others.label, "{:?} and {:?}", columns.label, others.label);
     for part in 0..3 {
         let (a, b) = (dataset.partition(part).unwrap(), again.partition(part).unwrap());
         assert_eq!((a.topology.indptr(), a.topology.indices()), (b.topology.indptr(), b.topology.indices()));
         assert_eq!((a.topology.weights(), a.topology.times()), (b.topology.weights(), b.topology.times()));
-        // Without an edge there is no row to tell the width.
-        if manifest.edges > 0 {
-            assert_eq!(a.topology.edge_features(), b.topology.edge_features());
-        }
+        assert_eq!(a.topology.edge_features(), b.topology.edge_features());
+        assert_eq!((a.topology.splits(), a.topology.labels()), (b.topology.splits(), b.topology.labels()));
         assert_eq!(a.topology.edge_types(), b.topology.edge_types());
         assert_eq!(a.features.bytes(), b.features.bytes());
         assert_eq!(format!("{:?}", a.nodes), format!("{:?}", b.nodes));
@@ -107,6 +113,8 @@ fn preparing_an_export_gives_the_same_graph() {
             source.columns.time = Some("ts".into());
             source.columns.edge_features = vec!["up".into(), "down".into()];
             source.columns.node_type = Some("kind".into());
+            source.columns.edge_split = Some("esplit".into());
+            source.columns.edge_label = Some("eclass".into());
             source.columns.edge_type = (self_loops != SelfLoops::Add).then(|| "etype".into());
             (source.undirected, source.self_loops, source.feature_dtype) = (undirected, self_loops, dtype);
             source.duplicates = Duplicates::Keep;

@@ -27,6 +27,8 @@ pub(crate) struct Recipe {
     pub(crate) edge_type: bool,
     pub(crate) time: bool,
     pub(crate) edge_features: bool,
+    pub(crate) edge_split: bool,
+    pub(crate) edge_label: bool,
     /// Lines of `[partition]`.
     pub(crate) partition: Vec<String>,
 }
@@ -69,6 +71,8 @@ impl Recipe {
             (self.edge_type, "edge_type"),
             (self.time, "time"),
             (self.edge_features, "edge_features"),
+            (self.edge_split, "edge_split"),
+            (self.edge_label, "edge_label"),
         ];
         columns.iter().filter(|(there, _)| *there).for_each(|(_, name)| line(&format!("{name} = \"{name}\"")));
         line("\n[partition]");

@@ -54,14 +54,19 @@ fn convert(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     cast(column, to).map_err(|e| Error::Bug(format!("cast to {to}: {e}")))
 }
 
-/// Counts the column `label`, or notes why not.
-pub(super) fn count_labels(table: &Table, progress: &dyn Progress, notes: &mut Vec<String>) -> Result<Option<Labels>> {
-    let Some(column) = table.column("label") else { return Ok(None) };
+/// Counts the labels in column `name`, or notes why not.
+pub(super) fn count_labels(
+    table: &Table,
+    name: &str,
+    progress: &dyn Progress,
+    notes: &mut Vec<String>,
+) -> Result<Option<Labels>> {
+    let Some(column) = table.column(name) else { return Ok(None) };
     let labels = match &column.arrow_type {
-        t if t.is_integer() || *t == DataType::Boolean => count_classes(table, progress)?,
-        t if t.is_floating() => Some(count_values(table, progress)?),
+        t if t.is_integer() || *t == DataType::Boolean => count_classes(table, name, progress)?,
+        t if t.is_floating() => Some(count_values(table, name, progress)?),
         DataType::List(i) | DataType::LargeList(i) | DataType::FixedSizeList(i, _) if i.data_type().is_integer() => {
-            count_multi(table, progress)?
+            count_multi(table, name, progress)?
         }
         _ => {
             notes.push(format!("{}: labels are {}: not counted", table.name, column.data_type));
@@ -74,9 +79,9 @@ pub(super) fn count_labels(table: &Table, progress: &dyn Progress, notes: &mut V
     Ok(labels)
 }
 
-fn count_classes(table: &Table, progress: &dyn Progress) -> Result<Option<Labels>> {
+fn count_classes(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
     let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
-    table.scan(&["label"], progress, |batch| {
+    table.scan(&[name], progress, |batch| {
         let column = convert(batch.column(0), &DataType::Int64)?;
         for label in column.as_primitive::<Int64Type>() {
             match label {
@@ -91,11 +96,11 @@ fn count_classes(table: &Table, progress: &dyn Progress) -> Result<Option<Labels
 }
 
 /// Lists of class numbers. (A list of zeros and ones per class cannot be told apart from one, and reads as classes.)
-fn count_multi(table: &Table, progress: &dyn Progress) -> Result<Option<Labels>> {
+fn count_multi(table: &Table, name: &str, progress: &dyn Progress) -> Result<Option<Labels>> {
     let (mut counts, mut unlabelled) = (BTreeMap::new(), 0);
     let item = arrow::datatypes::Field::new_list_field(DataType::Int64, true);
     let lists = DataType::LargeList(item.into());
-    table.scan(&["label"], progress, |batch| {
+    table.scan(&[name], progress, |batch| {
         let column = convert(batch.column(0), &lists)?;
         for list in column.as_list::<i64>().iter() {
             let list = list.filter(|list| !list.is_empty());
@@ -111,9 +116,9 @@ fn count_multi(table: &Table, progress: &dyn Progress) -> Result<Option<Labels>>
     Ok((counts.len() <= MAX_DISTINCT).then_some(Labels::MultiLabel { counts, unlabelled }))
 }
 
-fn count_values(table: &Table, progress: &dyn Progress) -> Result<Labels> {
+fn count_values(table: &Table, name: &str, progress: &dyn Progress) -> Result<Labels> {
     let (mut min, mut max, mut sum, mut n, mut unlabelled) = (f64::INFINITY, f64::NEG_INFINITY, 0.0, 0u64, 0);
-    table.scan(&["label"], progress, |batch| {
+    table.scan(&[name], progress, |batch| {
         let column = convert(batch.column(0), &DataType::Float64)?;
         for value in column.as_primitive::<Float64Type>() {
             match value.filter(|value| value.is_finite()) {
@@ -126,13 +131,18 @@ fn count_values(table: &Table, progress: &dyn Progress) -> Result<Labels> {
     Ok(Labels::Values { min, max, mean: sum / n.max(1) as f64, unlabelled })
 }
 
-/// Counts the column `split`, or notes why not.
-pub(super) fn count_splits(table: &Table, progress: &dyn Progress, notes: &mut Vec<String>) -> Result<Option<Splits>> {
+/// Counts the splits in column `name`, or notes why not.
+pub(super) fn count_splits(
+    table: &Table,
+    name: &str,
+    progress: &dyn Progress,
+    notes: &mut Vec<String>,
+) -> Result<Option<Splits>> {
     let mut counts = Splits::new();
-    table.scan(&["split"], progress, |batch| {
+    table.scan(&[name], progress, |batch| {
         let column = convert(batch.column(0), &DataType::LargeUtf8)?;
-        for name in column.as_string::<i64>() {
-            let name = name.filter(|name| !name.is_empty()).unwrap_or("none");
+        for word in column.as_string::<i64>() {
+            let name = word.filter(|name| !name.is_empty()).unwrap_or("none");
             if let Some(count) = counts.get_mut(name) {
                 *count += 1;
             } else if counts.len() <= MAX_SPLITS {

@@ -46,6 +46,12 @@ pub struct Dump {
     /// From the column `split`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub splits: Option<Splits>,
+    /// From the column `edge_label`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edge_labels: Option<Labels>,
+    /// From the column `edge_split`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edge_splits: Option<Splits>,
     /// From the columns `src` and `dst`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degrees: Option<Degrees>,
@@ -105,6 +111,8 @@ fn inspect_dump(path: &Path, progress: &dyn Progress) -> Result<Dump> {
         tables: Vec::new(),
         labels: None,
         splits: None,
+        edge_labels: None,
+        edge_splits: None,
         degrees: None,
         notes: Vec::new(),
     };
@@ -112,8 +120,17 @@ fn inspect_dump(path: &Path, progress: &dyn Progress) -> Result<Dump> {
         dump.tables.push(Table::read(name, files, &mut dump.notes)?);
     }
     let with = |columns: &[&str]| dump.tables.iter().find(|t| columns.iter().all(|c| t.column(c).is_some()));
-    dump.labels = with(&["label"]).map(|t| labels::count_labels(t, progress, &mut dump.notes)).transpose()?.flatten();
-    dump.splits = with(&["split"]).map(|t| labels::count_splits(t, progress, &mut dump.notes)).transpose()?.flatten();
+    let notes = &mut dump.notes;
+    let mut labels = |name: &str| match with(&[name]) {
+        Some(table) => labels::count_labels(table, name, progress, notes),
+        None => Ok(None),
+    };
+    (dump.labels, dump.edge_labels) = (labels("label")?, labels("edge_label")?);
+    let mut splits = |name: &str| match with(&[name]) {
+        Some(table) => labels::count_splits(table, name, progress, notes),
+        None => Ok(None),
+    };
+    (dump.splits, dump.edge_splits) = (splits("split")?, splits("edge_split")?);
     let nodes = with(&["node_id"]).map(|t| t.rows);
     if let Some(edges) = with(&["src", "dst"]) {
         dump.degrees = degrees::count(edges, nodes, progress, &mut dump.notes)?;

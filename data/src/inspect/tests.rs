@@ -222,3 +222,31 @@ fn a_prepared_dataset_is_described_in_full() {
     std::fs::write(&file, &std::fs::read(&file).unwrap()[..100]).unwrap();
     assert!(inspect(&out, &Silent).unwrap_err().to_string().contains("topology.arrow"));
 }
+
+#[test]
+fn splits_and_classes_of_edges_are_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let graph = crate::testing::power_law(30, 100, 4);
+    let mut source = graph.dump(folder.path(), crate::testing::IdStyle::Dense).unwrap();
+    source.duplicates = crate::source::Duplicates::Keep;
+    (source.columns.edge_split, source.columns.edge_label) = (Some("esplit".into()), Some("eclass".into()));
+    let out = folder.path().join("dataset");
+    prepare(&source, &Modulo, &PrepareSettings::new(&out, 2), &Silent).unwrap();
+    let text = inspect(&out, &Silent).unwrap().to_string();
+    // Rows by r % 5; classes by r % 3, but for r % 7 == 6.
+    let class = |class: usize| (0..100).filter(|r| r % 7 != 6 && r % 3 == class).count();
+    let classes = format!("86 edges labelled: 3 classes (c0: {}, c1: {}, c2: {})", class(0), class(1), class(2));
+    for words in ["train 40, val 20, test 20, none 20", &classes] {
+        assert!(text.lines().any(|line| line.contains("edge") && line.contains(words)), "no {words:?} in:\n{text}");
+    }
+
+    let path = folder.path().join("edges.parquet");
+    let ends = || Arc::new(Int64Array::from(vec![0, 1, 2])) as ArrayRef;
+    let split = Arc::new(StringArray::from(vec![Some("train"), None, Some("test")]));
+    let label = Arc::new(Int64Array::from(vec![Some(1), Some(1), None]));
+    write(&path, vec![("src", ends()), ("dst", ends()), ("edge_split", split), ("edge_label", label)]);
+    let dump = dump(&path);
+    assert_eq!(dump.edge_labels, Some(Labels::Classes { counts: [(1, 2)].into(), unlabelled: 1 }));
+    assert_eq!(dump.edge_splits.as_ref().unwrap()["none"], 1);
+    assert!(dump.to_string().contains("edge splits"), "{dump}");
+}

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::dataset::part_bytes;
 use super::{Bin, Column, Degrees, Dump, InDegrees, Inspection, Labels, Prepared, Table};
+use crate::dataset::{LabelInfo, SplitCounts};
 
 impl Display for Inspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -81,12 +82,13 @@ impl Display for Dump {
         for table in &self.tables {
             table.fmt(f)?;
         }
-        if let Some(labels) = &self.labels {
-            labels.fmt(f)?;
+        for (title, labels) in [("labels", &self.labels), ("edge labels", &self.edge_labels)] {
+            labels.as_ref().map_or(Ok(()), |labels| line(f, title, labels))?;
         }
-        if let Some(splits) = &self.splits {
+        for (title, splits) in [("splits", &self.splits), ("edge splits", &self.edge_splits)] {
+            let Some(splits) = splits else { continue };
             let parts: Vec<_> = splits.iter().map(|(name, nodes)| format!("{name} {}", count(*nodes))).collect();
-            line(f, "splits", parts.join(", "))?;
+            line(f, title, parts.join(", "))?;
         }
         if let Some(degrees) = &self.degrees {
             degrees.fmt(f)?;
@@ -142,13 +144,13 @@ impl Display for Labels {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Classes { counts, unlabelled } => {
-                line(f, "labels", format_args!("one of {}; {} without", classes(counts), count(*unlabelled)))
+                write!(f, "one of {}; {} without", classes(counts), count(*unlabelled))
             }
             Self::MultiLabel { counts, unlabelled } => {
-                line(f, "labels", format_args!("any of {}; {} without", classes(counts), count(*unlabelled)))
+                write!(f, "any of {}; {} without", classes(counts), count(*unlabelled))
             }
             Self::Values { min, max, mean, unlabelled } => {
-                line(f, "labels", format_args!("values {min} … {max}, mean {mean:.4}; {} without", count(*unlabelled)))
+                write!(f, "values {min} … {max}, mean {mean:.4}; {} without", count(*unlabelled))
             }
         }
     }
@@ -156,6 +158,20 @@ impl Display for Labels {
 
 fn classes(counts: &BTreeMap<i64, u64>) -> String {
     list_classes(counts.iter().map(|(class, nodes)| (class.to_string(), *nodes)))
+}
+
+/// How many there are in each split.
+fn split_sizes(splits: &SplitCounts) -> String {
+    let SplitCounts { none, train, val, test } = *splits;
+    let sizes = [("train", train), ("val", val), ("test", test), ("none", none)];
+    sizes.map(|(name, size)| format!("{name} {}", count(size))).join(", ")
+}
+
+/// How many there are of each class, after a colon; nothing for values.
+fn label_counts(labels: &LabelInfo) -> String {
+    let name = |class: usize| labels.names.get(class).cloned().unwrap_or_else(|| class.to_string());
+    let counts: Vec<_> = labels.counts.iter().enumerate().map(|(class, &nodes)| (name(class), nodes)).collect();
+    if counts.is_empty() { String::new() } else { format!(": {}", list_classes(counts.into_iter())) }
 }
 
 /// The number of classes and the nodes of the first twelve.
@@ -250,6 +266,16 @@ impl Display for Prepared {
         if !carried.is_empty() {
             line(f, "", format_args!("each with {}", carried.join(", ")))?;
         }
+        if let Some(splits) = &extra.split {
+            line(f, "edge splits", split_sizes(splits))?;
+        }
+        if let Some(labels) = &extra.label {
+            line(
+                f,
+                "edge labels",
+                format_args!("{} labelled{}", plural(labels.labelled, "edge"), label_counts(labels)),
+            )?;
+        }
         let dtype = format!("{:?}", m.features.dtype).to_lowercase();
         let normalize = format!("{:?}", m.features.normalize).to_lowercase();
         match m.features.dim {
@@ -258,14 +284,10 @@ impl Display for Prepared {
         }
         if let Some(labels) = &m.labels {
             let kind = format!("{:?}", labels.kind).to_lowercase();
-            let name = |class: usize| labels.names.get(class).cloned().unwrap_or_else(|| class.to_string());
-            let counts: Vec<_> = labels.counts.iter().enumerate().map(|(class, &nodes)| (name(class), nodes)).collect();
-            let all = if counts.is_empty() { String::new() } else { format!(": {}", list_classes(counts.into_iter())) };
+            let all = label_counts(labels);
             line(f, "labels", format_args!("{kind}, {} labelled{all}", plural(labels.labelled, "node")))?;
         }
-        let s = &m.splits;
-        let splits = [("train", s.train), ("val", s.val), ("test", s.test), ("none", s.none)];
-        line(f, "splits", splits.map(|(name, nodes)| format!("{name} {}", count(nodes))).join(", "))?;
+        line(f, "splits", split_sizes(&m.splits))?;
         line(f, "partition", format_args!("{}, {}", m.method, plural(m.parts() as u64, "part")))?;
         if let Some(quality) = &self.quality {
             let (cut, replication, balance) = (quality.edge_cut, quality.replication_factor, quality.balance);

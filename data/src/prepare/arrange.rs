@@ -41,6 +41,8 @@ pub(super) struct Arranged {
     pub(super) weights: Vec<f32>,
     pub(super) types: Vec<u16>,
     pub(super) times: Vec<i64>,
+    pub(super) splits: Vec<u8>,
+    pub(super) labels: Vec<i32>,
     /// Bytes of the edge features.
     pub(super) features: Vec<u8>,
     /// Duplicates left out.
@@ -186,6 +188,8 @@ impl Arranged {
         self.weights.extend(rules.record.weight(record));
         self.types.extend(rules.record.edge_type(record).map(|_| kind));
         self.times.extend(rules.record.time(record));
+        self.splits.extend(rules.record.split(record));
+        self.labels.extend(rules.record.label(record));
         self.features.extend_from_slice(rules.record.features(record).unwrap_or_default());
     }
 
@@ -196,6 +200,8 @@ impl Arranged {
         self.weights.extend(rules.record.weight(&blank).map(|_| 1.0));
         self.types.extend(rules.record.edge_type(&blank).map(|_| rules.loop_type));
         self.times.extend(rules.record.time(&blank));
+        self.splits.extend(rules.record.split(&blank));
+        self.labels.extend(rules.record.label(&blank).map(|_| -1));
         self.features.extend_from_slice(rules.record.features(&blank).unwrap_or_default());
     }
 }

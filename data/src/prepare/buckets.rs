@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use super::crew::{Crew, Parcel, To, put, take};
 use super::ends::FindEnds;
 use super::pairs::{Pairs, SLICE};
-use super::record::Record;
+use super::record::{Codes, Record};
 use super::relabel::Relabel;
-use super::types::codes;
-use crate::dataset::TypeInfo;
+use super::types::{codes, label_codes};
+use crate::dataset::{LabelInfo, TypeInfo};
 use crate::dump::EdgeChunk;
 use crate::error::{Error, Result};
 use crate::ids::UNKNOWN;
@@ -235,6 +235,8 @@ pub(super) struct EdgePass<'a> {
     pub(super) record: Record,
     /// Edge types, if there are any.
     pub(super) types: Option<&'a TypeInfo>,
+    /// Edge labels, if there are any.
+    pub(super) labels: Option<&'a LabelInfo>,
     /// What the type of an edge's reverse has more than the edge's, when reverses have types of their own.
     pub(super) reverse: Option<u16>,
     /// The ends of all edges, where they have been written: edges that are nothing else need not be read from the dump again.
@@ -366,6 +368,7 @@ impl EdgePass<'_> {
     fn sort(&self, chunk: &EdgeChunk, cuts: &Cuts) -> Result<Sorted> {
         let [src, dst] = self.find.indexes(chunk)?;
         let types = codes(chunk.types.as_ref(), self.types)?;
+        let labels = label_codes(chunk.labels.as_ref(), self.labels)?;
         // (destination, source, edge of the chunk), in the order of the dump.
         let mut all: Vec<(u32, u32, u32)> = Vec::with_capacity(src.len() << u8::from(self.source.both_ways()));
         let mut dropped = 0;
@@ -396,7 +399,9 @@ impl EdgePass<'_> {
         let (ends, records) = self.place(&all, cuts, |record, i| {
             let (edge, reversed) = ((i & !REVERSE) as usize, i & REVERSE != 0);
             let more = self.reverse.filter(|_| reversed).unwrap_or(0);
-            self.record.fill(record, chunk, types.get(edge).copied().unwrap_or(0) + more, edge);
+            let kind = types.get(edge).copied().unwrap_or(0) + more;
+            let label = labels.get(edge).copied().unwrap_or(-1);
+            self.record.fill(record, chunk, Codes { kind, label }, edge);
         });
         Ok(Sorted { rows: src.len() as u64, dropped, ends, records })
     }

@@ -14,9 +14,20 @@ pub(super) struct Record {
     weight: Option<usize>,
     edge_type: Option<usize>,
     time: Option<usize>,
+    split: Option<usize>,
+    label: Option<usize>,
     features: Option<usize>,
     /// Number of features.
     pub(super) width: usize,
+}
+
+/// What of an edge is numbered in the dataset otherwise than in the dump.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Codes {
+    /// Its type.
+    pub(super) kind: u16,
+    /// Its class; −1 = unlabelled.
+    pub(super) label: i32,
 }
 
 impl Record {
@@ -34,8 +45,10 @@ impl Record {
         let weight = take(columns.weight.is_some(), 4);
         let edge_type = take(source.typed_edges(), 2);
         let time = take(columns.time.is_some(), 8);
+        let split = take(columns.edge_split.is_some(), 1);
+        let label = take(columns.edge_label.is_some(), 4);
         let features = take(width > 0, 4 * width);
-        Self { row, weight, edge_type, time, features, width, stride }
+        Self { row, weight, edge_type, time, split, label, features, width, stride }
     }
 
     /// Whether a record is its two ends and nothing else.
@@ -43,8 +56,8 @@ impl Record {
         self.stride == 8
     }
 
-    /// Writes what edge `i` of the chunk carries into `record`; `kind` is its type.
-    pub(super) fn fill(&self, record: &mut [u8], chunk: &EdgeChunk, kind: u16, i: usize) {
+    /// Writes what edge `i` of the chunk carries into `record`.
+    pub(super) fn fill(&self, record: &mut [u8], chunk: &EdgeChunk, codes: Codes, i: usize) {
         if let Some(at) = self.row {
             record[at..at + 8].copy_from_slice(&(chunk.first_row + i as u64).to_le_bytes());
         }
@@ -52,10 +65,16 @@ impl Record {
             record[at..at + 4].copy_from_slice(&weights[i].to_le_bytes());
         }
         if let Some(at) = self.edge_type {
-            record[at..at + 2].copy_from_slice(&kind.to_le_bytes());
+            record[at..at + 2].copy_from_slice(&codes.kind.to_le_bytes());
         }
         if let (Some(at), Some(times)) = (self.time, &chunk.times) {
             record[at..at + 8].copy_from_slice(&times[i].to_le_bytes());
+        }
+        if let (Some(at), Some(splits)) = (self.split, &chunk.splits) {
+            record[at] = splits[i];
+        }
+        if let Some(at) = self.label {
+            record[at..at + 4].copy_from_slice(&codes.label.to_le_bytes());
         }
         if let Some(at) = self.features {
             let values = &chunk.features[i * self.width..(i + 1) * self.width];
@@ -84,6 +103,16 @@ impl Record {
 
     pub(super) fn time(&self, record: &[u8]) -> Option<i64> {
         self.time.map(|at| i64::from_le_bytes(array(record, at)))
+    }
+
+    /// The split, see [`split`](crate::dataset::split).
+    pub(super) fn split(&self, record: &[u8]) -> Option<u8> {
+        self.split.map(|at| record[at])
+    }
+
+    /// The class; −1 = unlabelled.
+    pub(super) fn label(&self, record: &[u8]) -> Option<i32> {
+        self.label.map(|at| i32::from_le_bytes(array(record, at)))
     }
 
     /// The features' bytes.

@@ -1,11 +1,13 @@
-//! The pass over the edges' types, where there are any: which there are.
+//! The passes over the edges' types and labels, where there are any: which there are.
 
 use std::collections::BTreeSet;
 
+use arrow::array::LargeStringArray;
+
 use super::crew::{Crew, To};
 use super::scan::ranks;
-use crate::dataset::TypeInfo;
-use crate::dump::{EdgeReader, Types};
+use crate::dataset::{LabelInfo, LabelKind, TypeInfo};
+use crate::dump::{EdgeLabels, EdgeReader, MAX_CLASSES, Types};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
@@ -14,15 +16,67 @@ const LIMIT: usize = u16::MAX as usize;
 
 /// Finds the types of all edges: names in their order, or as many as the largest number needs.
 pub(super) fn edge_types<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn Progress) -> Result<TypeInfo> {
+    let read = |unit: usize, see: &mut dyn FnMut(Numbers<'_>) -> bool| {
+        edges.read_types(unit, Ok, &mut |types| match &types {
+            Types::Code(codes) => see(Numbers::Most(codes.iter().map(|&code| u32::from(code) + 1).max().unwrap_or(0))),
+            Types::Name(names) => see(Numbers::Names(names)),
+        })
+    };
+    let what = What { stage: "reading edge types", count: "number of edge types", limit: LIMIT };
+    let (count, names) = numbers(crew, edges, &what, &read, progress)?;
+    Ok(TypeInfo { count, names })
+}
+
+/// Finds the classes of all edges likewise. Nothing is counted yet: edges may be left out, or mirrored.
+pub(super) fn edge_labels<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn Progress) -> Result<LabelInfo> {
+    let read = |unit: usize, see: &mut dyn FnMut(Numbers<'_>) -> bool| {
+        edges.read_labels(unit, Ok, &mut |labels| match &labels {
+            EdgeLabels::Class(classes) => {
+                see(Numbers::Most(classes.iter().map(|&class| (class + 1) as u32).max().unwrap_or(0)))
+            }
+            EdgeLabels::Name(names) => see(Numbers::Names(names)),
+        })
+    };
+    let limit = MAX_CLASSES as usize;
+    let what = What { stage: "reading edge labels", count: "number of classes of edges", limit };
+    let (classes, names) = numbers(crew, edges, &what, &read, progress)?;
+    Ok(LabelInfo { kind: LabelKind::Class, classes, names, labelled: 0, counts: vec![0; classes as usize] })
+}
+
+/// What a chunk of a column has: a number below this one, or names.
+enum Numbers<'a> {
+    Most(u32),
+    Names(&'a LargeStringArray),
+}
+
+/// A column, in words.
+struct What {
+    stage: &'static str,
+    count: &'static str,
+    /// Most names.
+    limit: usize,
+}
+
+/// Reads a chunk after the other of a unit; what it is given says whether to go on.
+type Read<'a> = dyn Fn(usize, &mut dyn FnMut(Numbers<'_>) -> bool) -> Result<()> + Sync + 'a;
+
+/// How many different values there are, and their names in order, if they have names.
+fn numbers<C: Crew>(
+    crew: &C,
+    edges: &EdgeReader,
+    what: &What,
+    read: &Read<'_>,
+    progress: &dyn Progress,
+) -> Result<(u32, Vec<String>)> {
     let (mut names, mut count) = (BTreeSet::new(), 0);
-    progress.stage("reading edge types", Some(edges.rows()), "edges");
-    // A parcel is the largest number plus one (four bytes), and the names, each after a line feed.
+    progress.stage(what.stage, Some(edges.rows()), "edges");
+    // A parcel is the largest number plus one (four bytes), and the names, each after its length.
     let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
         let (mut own, mut most) = (BTreeSet::new(), 0u32);
-        edges.read_types(unit, Ok, &mut |types| {
-            match &types {
-                Types::Code(codes) => most = codes.iter().fold(most, |most, &code| most.max(u32::from(code) + 1)),
-                Types::Name(texts) => {
+        read(unit, &mut |numbers| {
+            match numbers {
+                Numbers::Most(more) => most = most.max(more),
+                Numbers::Names(texts) => {
                     for text in texts.iter().flatten() {
                         if !own.contains(text) {
                             own.insert(text.to_string());
@@ -30,7 +84,7 @@ pub(super) fn edge_types<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn P
                     }
                 }
             }
-            own.len() <= LIMIT
+            own.len() <= what.limit
         })?;
         let mut parcel = most.to_le_bytes().to_vec();
         for name in &own {
@@ -49,19 +103,16 @@ pub(super) fn edge_types<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn P
             names.insert(String::from_utf8_lossy(name).into_owned());
             rest = after;
         }
-        if names.len() > LIMIT {
-            let (found, limit) = (names.len() as u64, LIMIT as u64);
-            return Err(Error::TooLarge { what: "number of edge types".into(), found, limit });
+        if names.len() > what.limit {
+            let (found, limit) = (names.len() as u64, what.limit as u64);
+            return Err(Error::TooLarge { what: what.count.into(), found, limit });
         }
         progress.advance(edges.unit_rows(unit));
         Ok(())
     })?;
     progress.done();
-    if names.is_empty() {
-        return Ok(TypeInfo { count, names: Vec::new() });
-    }
     let names: Vec<String> = names.into_iter().collect();
-    Ok(TypeInfo { count: names.len() as u32, names })
+    Ok((count.max(names.len() as u32), names))
 }
 
 fn number(bytes: &mut &[u8]) -> Result<u32> {
@@ -71,7 +122,7 @@ fn number(bytes: &mut &[u8]) -> Result<u32> {
 }
 
 fn broken() -> Error {
-    Error::Bug("a parcel of edge types is broken".into())
+    Error::Bug("a parcel of names is broken".into())
 }
 
 /// Codes of the types of some edges.
@@ -80,6 +131,22 @@ pub(super) fn codes(types: Option<&Types>, info: Option<&TypeInfo>) -> Result<Ve
         (Some(Types::Code(codes)), _) => Ok(codes.clone()),
         (Some(Types::Name(names)), Some(info)) => {
             Ok(ranks(names, &info.names)?.into_iter().map(|rank| rank as u16).collect())
+        }
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Classes of some edges; −1 = unlabelled.
+pub(super) fn label_codes(labels: Option<&EdgeLabels>, info: Option<&LabelInfo>) -> Result<Vec<i32>> {
+    match (labels, info) {
+        (Some(EdgeLabels::Class(classes)), _) => Ok(classes.clone()),
+        (Some(EdgeLabels::Name(values)), Some(info)) => {
+            let class = |value: Option<&str>| {
+                let Some(value) = value else { return Ok(-1) };
+                let found = info.names.binary_search_by(|name| name.as_str().cmp(value));
+                found.map(|class| class as i32).map_err(|_| Error::Bug("a name that was not there before".into()))
+            };
+            values.iter().map(class).collect()
         }
         _ => Ok(Vec::new()),
     }

@@ -18,7 +18,7 @@ use super::halo::{HaloFeatures, write_halo};
 use super::quality::PAIRS;
 use super::record::Record;
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
-use crate::dataset::{EdgeColumns, FileInfo, TOPOLOGY, edge_names, part_folder};
+use crate::dataset::{EdgeColumns, FileInfo, SplitCounts, TOPOLOGY, edge_names, part_folder};
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
 use crate::source::Duplicates;
@@ -59,6 +59,11 @@ pub(super) struct TopologyFile {
     pub(super) loops: u64,
     /// How many nodes have how many in-edges.
     pub(super) degrees: BTreeMap<u32, u64>,
+    /// Edges of each split, and of each class.
+    #[serde(default)]
+    pub(super) splits: SplitCounts,
+    #[serde(default)]
+    pub(super) classes: Vec<u64>,
     pub(super) twice: Option<Twice>,
 }
 
@@ -108,6 +113,8 @@ impl TopologyPass<'_> {
         let mut weights = self.columns.weight.then(|| Waiting::new(self.scratch));
         let mut types = self.columns.edge_type.is_some().then(|| Waiting::new(self.scratch));
         let mut times = self.columns.time.then(|| Waiting::new(self.scratch));
+        let mut splits = self.columns.split.is_some().then(|| Waiting::new(self.scratch));
+        let mut labels = self.columns.label.is_some().then(|| Waiting::new(self.scratch));
         let mut features = (self.columns.features > 0).then(|| Waiting::new(self.scratch));
         let info = FileInfo { bytes: 0, body: (0, 0), headers_crc32: 0, crc32: 0 };
         let mut all = TopologyFile {
@@ -119,6 +126,8 @@ impl TopologyPass<'_> {
             dropped: 0,
             loops: 0,
             degrees: BTreeMap::new(),
+            splits: SplitCounts::default(),
+            classes: vec![0; self.columns.label.as_ref().map_or(0, |labels| labels.classes as usize)],
             twice: None,
         };
         offsets.write(&0i64.to_le_bytes())?;
@@ -146,6 +155,12 @@ impl TopologyPass<'_> {
                 put(&mut weights, bytemuck::cast_slice(&arranged.weights))?;
                 put(&mut types, bytemuck::cast_slice(&arranged.types))?;
                 put(&mut times, bytemuck::cast_slice(&arranged.times))?;
+                put(&mut splits, &arranged.splits)?;
+                put(&mut labels, bytemuck::cast_slice(&arranged.labels))?;
+                arranged.splits.iter().for_each(|&split| all.splits.add(split));
+                for &label in arranged.labels.iter().filter(|&&label| label >= 0) {
+                    all.classes[label as usize] += 1;
+                }
                 put(&mut features, &arranged.features)?;
                 all.cross += arranged.cross;
                 all.dropped += arranged.dropped;
@@ -163,7 +178,8 @@ impl TopologyPass<'_> {
         let mut buffers = vec![Span::NONE, offset_span, Span::NONE, indices.span()];
         let mut next = indices.span().next();
         let mut regions = vec![offsets, indices];
-        for (column, wide) in [(weights, false), (types, false), (times, false), (features, true)] {
+        let narrow = [weights, types, times, splits, labels].map(|column| (column, false));
+        for (column, wide) in narrow.into_iter().chain([(features, true)]) {
             let Some(column) = column else { continue };
             let mut region = file.region(next, BUFFER);
             column.copy(&mut region)?;
@@ -228,6 +244,12 @@ pub(crate) fn topology_schema(columns: &EdgeColumns) -> Schema {
     }
     if columns.time {
         fields.push(list(edge_names::TIME, DataType::Int64));
+    }
+    if columns.split.is_some() {
+        fields.push(list(edge_names::SPLIT, DataType::UInt8));
+    }
+    if columns.label.is_some() {
+        fields.push(list(edge_names::LABEL, DataType::Int32));
     }
     if columns.features > 0 {
         let item = Arc::new(Field::new("item", DataType::Float32, false));

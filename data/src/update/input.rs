@@ -60,13 +60,15 @@ pub(super) fn source(dataset: &Dataset) -> Result<GraphSource> {
         reason: format!("its settings are not those of this gnnflow ({e}); prepare it again"),
     })?;
     // A change of one edge may bring nodes back, or take others with it, wherever they are: that takes the whole graph.
-    // Times of nodes are not carried on.
+    // Times of nodes, and splits and labels of edges, are not carried on.
     let whole_graph = [
         ("graph.k_core", source.k_core.is_some()),
         ("graph.largest_component", source.largest_component),
         ("graph.isolated", source.isolated != Isolated::Keep),
         ("graph.reverse_edges", source.reverse_edges),
         ("graph.columns.node_time", source.columns.node_time.is_some()),
+        ("graph.columns.edge_split", source.columns.edge_split.is_some()),
+        ("graph.columns.edge_label", source.columns.edge_label.is_some()),
     ];
     match whole_graph.into_iter().find(|(_, set)| *set) {
         None => Ok(source),

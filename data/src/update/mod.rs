@@ -19,7 +19,7 @@
 //! node and thread; never the graph.
 //!
 //! Not maintained: what depends on the whole graph (k-core, largest component, isolated nodes) and reverse edges: such datasets are
-//! refused; standardised features (new nodes are refused), drawn splits (new nodes are in none unless there is a split column).
+//! refused, and those with times of nodes, splits or labels of edges; standardised features (new nodes are refused), drawn splits (new nodes are in none unless there is a split column).
 //! Edges that name unknown nodes are refused where preparing would have created the nodes: they come by [`Batch::nodes`].
 
 mod assign;

@@ -101,6 +101,12 @@ section! {
         /// Edge files: feature columns of edges.
         #[schemars(extend("examples" = ["edge_features"]))]
         pub edge_features: Option<OneOrMany<String>> = None,
+        /// Edge files: the edge's split, for tasks on edges: `train`, `val`, `test`, or null, as of nodes.
+        #[schemars(extend("examples" = ["split"]))]
+        pub edge_split: Option<String> = None,
+        /// Edge files: the edge's class, for tasks on edges: an integer or a string; -1 and null are none.
+        #[schemars(extend("examples" = ["label"]))]
+        pub edge_label: Option<String> = None,
     }
 }
 
@@ -245,6 +251,8 @@ impl Columns {
             node_time: self.node_time.as_ref().and_then(named),
             time: self.time.as_ref().and_then(named),
             edge_features: many(&self.edge_features),
+            edge_split: self.edge_split.as_ref().and_then(named),
+            edge_label: self.edge_label.as_ref().and_then(named),
         }
     }
 }

@@ -417,3 +417,82 @@ fn names_become_classes_and_numbers_become_values() {
     assert_eq!(dataset.nodes(0).unwrap().values().unwrap(), [0.5, -3.0]);
     assert_eq!(dataset.manifest().num_classes(), 1);
 }
+
+#[test]
+fn splits_and_classes_of_edges_are_known_ones() {
+    let with = |split: &str, label: &str| {
+        let mut bad = Bad::new();
+        let named = |name: &str| Some(name.to_string()).filter(|name| !name.is_empty());
+        (bad.source.columns.edge_split, bad.source.columns.edge_label) = (named(split), named(label));
+        bad
+    };
+    let edges = |bad: &Bad, more: Vec<(&'static str, ArrayRef)>| {
+        let mut columns =
+            vec![("src", ints(&[5, 6, 7])), ("dst", ints(&[6, 7, 5])), ("weight", doubles(&[1.0, 2.0, 3.0]))];
+        columns.extend(more);
+        write_parquet(&bad.path("edges.parquet"), columns, 1);
+    };
+    let bad = with("fold", "");
+    edges(&bad, vec![("fold", texts(&["train", "dev", "test"]))]);
+    bad.says(
+        Fault::Input,
+        "{}/edges.parquet, column \"fold\", row 1 (row group 1): \"dev\" is not a split: use train, val, test or none",
+    );
+    let bad = with("fold", "");
+    edges(&bad, vec![("fold", ints(&[1, 2, 4]))]);
+    bad.says(
+        Fault::Input,
+        "{}/edges.parquet, column \"fold\", row 2 (row group 2): 4 is not a split: use 0 none, 1 train, 2 validation, 3 test",
+    );
+    let bad = with("", "class");
+    edges(&bad, vec![("class", ints(&[0, -2, 1]))]);
+    bad.says(
+        Fault::Input,
+        "{}/edges.parquet, column \"class\", row 1 (row group 1): -2 is not a class in 0..1048576 (or -1 for an edge without label)",
+    );
+    let bad = with("", "class");
+    edges(&bad, vec![("class", doubles(&[0.0, 1.0, 1.0]))]);
+    bad.says(
+        Fault::Input,
+        "{}/edges.parquet: column \"class\" is Float64, but graph.columns.edge_label needs integers, booleans or strings",
+    );
+    let bad = with("folds", "");
+    edges(&bad, vec![("fold", ints(&[1, 2, 3]))]);
+    bad.says(
+        Fault::Input,
+        "{}/edges.parquet: no column \"folds\" (graph.columns.edge_split); did you mean \"fold\"? it has \"src\", \"dst\", \"weight\", \"fold\"",
+    );
+
+    // Every way to say it that is a split or a class.
+    let bad = with("fold", "class");
+    let all = [maybe(&[None, Some(2), Some(3)]), texts(&["none", "valid", "test"]), texts(&["", "validation", "test"])];
+    for fold in all {
+        let classes: ArrayRef = Arc::new(BooleanArray::from(vec![Some(true), None, Some(false)]));
+        edges(&bad, vec![("fold", fold), ("class", classes)]);
+        let dataset = prepared(&bad.source, &bad.path("out"), 1).unwrap();
+        let topology = dataset.topology(0).unwrap();
+        // By destination 5, 6, 7: the rows 2, 0, 1.
+        assert_eq!(topology.splits().unwrap(), [3, 0, 2]);
+        assert_eq!(topology.labels().unwrap(), [0, 1, -1]);
+    }
+}
+
+#[test]
+fn what_a_type_tells_is_known_without_rows() {
+    let mut bad = Bad::new();
+    bad.source.columns.edge_features = vec!["pair".into(), "weight".into()];
+    let item = Arc::new(arrow::datatypes::Field::new("item", arrow::datatypes::DataType::Float32, true));
+    let pairs = arrow::datatypes::DataType::FixedSizeList(item, 2);
+    write_parquet(
+        &bad.path("edges.parquet"),
+        vec![
+            ("src", ints(&[])),
+            ("dst", ints(&[])),
+            ("weight", doubles(&[])),
+            ("pair", arrow::array::new_empty_array(&pairs)),
+        ],
+        1,
+    );
+    let dataset = prepared(&bad.source, &bad.path("out"), 1).unwrap();
+    assert_eq!(dataset.manifest().edge_columns.features, 3);
+}

@@ -218,6 +218,8 @@ fn reverse_edges_have_types_of_their_own() {
             let columns = Columns {
                 edge_type: typed.then(|| "etype".into()),
                 weight: Some("weight".into()),
+                edge_split: Some("esplit".into()),
+                edge_label: Some("eclass".into()),
                 ..plain.columns.clone()
             };
             let source = GraphSource { columns, duplicates, self_loops, reverse_edges: true, ..plain.clone() };
@@ -225,6 +227,7 @@ fn reverse_edges_have_types_of_their_own() {
             let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
             // (destination, source, type, row), the types of the reverse edges after the others'.
             let types = if typed { 3 } else { 1 };
+            let kinds = types;
             let mut expected = Vec::new();
             let mut seen = HashSet::new();
             for (row, &(src, dst)) in graph.edges.iter().enumerate() {
@@ -248,6 +251,12 @@ fn reverse_edges_have_types_of_their_own() {
             for node in 0..graph.nodes {
                 for edge in topology.edge_range(node as usize) {
                     let (types, weights) = (topology.edge_types().unwrap(), topology.weights().unwrap());
+                    // A reverse edge has the split and the class of its row, which the weight tells; an added loop has none.
+                    let row = (4.0 * weights[edge]) as usize;
+                    let loops = types[edge] == 2 * kinds;
+                    let (splits, labels) = (topology.splits().unwrap(), topology.labels().unwrap());
+                    assert_eq!(splits[edge], if loops { 0 } else { [1, 1, 2, 3, 0][row % 5] });
+                    assert_eq!(labels[edge], if loops || row % 7 == 6 { -1 } else { row as i32 % 3 });
                     found.push((node, topology.indices()[edge], types[edge], weights[edge]));
                 }
             }

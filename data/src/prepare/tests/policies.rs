@@ -2,7 +2,7 @@
 
 use super::oracle::{globals, in_edges};
 use super::*;
-use crate::dataset::{IdColumn, split};
+use crate::dataset::{IdColumn, SplitCounts, split};
 use crate::source::{Columns, FeatureDtype, Normalize};
 use crate::testing::{FEATURES, IdStyle, TestGraph, graphs, power_law};
 
@@ -25,6 +25,7 @@ fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir:
 
     let mut index = vec![0u32; graph.nodes as usize];
     global.iter().zip(0..).for_each(|(&global, v)| index[global as usize] = v);
+    let (mut splits, mut classes) = (SplitCounts::default(), [0u64; 3]);
     for part in 0..parts as usize {
         let part = dataset.partition(part).unwrap();
         let topology = &part.topology;
@@ -44,6 +45,17 @@ fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir:
                 if let Some(times) = topology.times() {
                     assert_eq!(times[edge], row.map_or(0, |row| 1000 + row as i64), "{case}");
                 }
+                if let Some(found) = topology.splits() {
+                    assert_eq!(found[edge], row.map_or(split::NONE, |row| SPLITS[row % 5]), "{case}");
+                    splits.add(found[edge]);
+                }
+                if let Some(labels) = topology.labels() {
+                    let class = row.filter(|row| row % 7 != 6).map_or(-1, |row| row as i32 % 3);
+                    assert_eq!(labels[edge], class, "{case}");
+                    if class >= 0 {
+                        classes[class as usize] += 1;
+                    }
+                }
                 if let Some((features, width)) = topology.edge_features() {
                     let expected = [row_or(&|row| row as f32, 0.0), row_or(&|row| -(row as f32), 0.0)];
                     assert_eq!(features[edge * width..(edge + 1) * width], expected, "{case}");
@@ -53,8 +65,7 @@ fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir:
             let v = index[node as usize];
             assert_eq!(part.nodes.ids().display(local).to_string(), ids.text(v).trim_matches('"'), "{case}");
             assert_eq!(part.nodes.class_labels().unwrap()[local], if v % 7 == 6 { -1 } else { v as i32 % 3 });
-            let splits = [split::TRAIN, split::TRAIN, split::VAL, split::TEST, split::NONE];
-            assert_eq!(part.nodes.split()[local], splits[v as usize % 5]);
+            assert_eq!(part.nodes.split()[local], SPLITS[v as usize % 5]);
             let mut row = [0.0; FEATURES];
             part.features.row_to_f32(local, &mut row);
             assert_eq!(row, [v as f32, v as f32 / 2.0, -1.0]);
@@ -62,7 +73,16 @@ fn check(graph: &TestGraph, source: &GraphSource, ids: IdStyle, parts: u32, dir:
         let kind = matches!(part.nodes.ids(), IdColumn::Text(_));
         assert_eq!(kind, ids == IdStyle::Text);
     }
+    assert_eq!(manifest.edge_columns.split, source.columns.edge_split.as_ref().map(|_| splits), "{case}");
+    if let Some(labels) = &manifest.edge_columns.label {
+        assert_eq!(labels.labelled, classes.iter().sum::<u64>(), "{case}");
+        assert_eq!((labels.classes, &labels.names[..]), (3, &["c0".to_string(), "c1".into(), "c2".into()][..]));
+        assert_eq!(labels.counts, classes, "{case}");
+    }
 }
+
+/// Splits by number modulo 5, see [`TestGraph::dump`].
+const SPLITS: [u8; 5] = [split::TRAIN, split::TRAIN, split::VAL, split::TEST, split::NONE];
 
 #[test]
 fn datasets_equal_the_naive_programs_under_every_policy() {
@@ -97,6 +117,8 @@ fn what_edges_carry_stays_with_them() {
             edge_type: Some("etype".into()),
             time: Some("ts".into()),
             edge_features: vec!["up".into(), "down".into()],
+            edge_split: Some("esplit".into()),
+            edge_label: Some("eclass".into()),
             ..plain.columns.clone()
         };
         for duplicates in [Duplicates::Drop, Duplicates::Keep, Duplicates::Fail] {
@@ -128,6 +150,8 @@ fn bytes_depend_on_neither_threads_nor_memory() {
         weight: Some("weight".into()),
         edge_type: Some("etype".into()),
         edge_features: vec!["up".into()],
+        edge_split: Some("esplit".into()),
+        edge_label: Some("eclass".into()),
         ..plain.columns.clone()
     };
     let normalize_features = Normalize::Standard;

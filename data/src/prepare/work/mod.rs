@@ -26,7 +26,7 @@ use super::recorder::Recorder;
 use super::scan::{self, Scan};
 use super::write_nodes::NodeFiles;
 use super::write_topology::TopologyFile;
-use crate::dataset::{Cleaning, EdgeColumns, Manifest, TypeInfo};
+use crate::dataset::{Cleaning, EdgeColumns, Manifest, SplitCounts, TypeInfo};
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
@@ -181,14 +181,21 @@ impl<C: Crew> Work<'_, C> {
             true => with_reverse(types.clone()).map(|(all, by)| (Some(all), Some(by)))?,
             false => (types.clone(), None),
         };
+        let labels = self.edge_labels()?;
         let columns = EdgeColumns {
             weight: self.source.columns.weight.is_some(),
             edge_type: all_types.map(|types| if add { with_loop_type(types) } else { types }),
             time: self.source.columns.time.is_some(),
             features: self.edges.feature_width(),
+            split: self.source.columns.edge_split.as_ref().map(|_| SplitCounts::default()),
+            label: labels.clone(),
         };
-        let Bucketed { buckets, unknown } =
-            self.read_edges((&scan, ends, pairs.as_ref()), &relabel, (types.as_ref(), reverse), &budget)?;
+        let Bucketed { buckets, unknown } = self.read_edges(
+            (&scan, ends, pairs.as_ref()),
+            &relabel,
+            (types.as_ref(), reverse, labels.as_ref()),
+            &budget,
+        )?;
         let mut all_files: Vec<(usize, NodeFiles)> = gathered(self.crew, &node_files)?.into_iter().flatten().collect();
         all_files.sort_by_key(|(part, _)| *part);
         let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();

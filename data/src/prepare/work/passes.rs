@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::budget::Budget;
 use super::{Partitioning, Work};
-use crate::dataset::{EdgeColumns, TypeInfo};
+use crate::dataset::{EdgeColumns, LabelInfo, TypeInfo};
 use crate::dump::Types;
 use crate::error::{Error, Result};
 use crate::partitioner::{Assignment, GraphStream};
@@ -22,7 +22,7 @@ use crate::prepare::relabel::Relabel;
 use crate::prepare::scale::Scale;
 use crate::prepare::scan::{self, Scan};
 use crate::prepare::stream::DumpStream;
-use crate::prepare::types::edge_types;
+use crate::prepare::types::{edge_labels, edge_types};
 use crate::prepare::write_nodes::{NodeFiles, NodePass};
 use crate::prepare::write_topology::{TopologyFile, TopologyPass};
 use crate::progress::Progress;
@@ -32,6 +32,7 @@ use crate::source::SelfLoops;
 const ASSIGNMENT: &str = "assignment";
 const NODES: &str = "nodes";
 const TYPES: &str = "types";
+const LABELS: &str = "edge labels";
 const EDGES: &str = "edges";
 
 impl<C: Crew> Work<'_, C> {
@@ -162,11 +163,27 @@ impl<C: Crew> Work<'_, C> {
         Ok(Some(types))
     }
 
+    /// The edges' classes, of which none is counted yet.
+    pub(super) fn edge_labels(&self) -> Result<Option<LabelInfo>> {
+        if self.source.columns.edge_label.is_none() {
+            return Ok(None);
+        }
+        let labels = match self.journal.agreed(LABELS)? {
+            Some(labels) => labels,
+            None => {
+                let labels = edge_labels(self.crew, &self.edges, self.progress)?;
+                self.journal.finish(LABELS, &labels)?;
+                labels
+            }
+        };
+        Ok(Some(labels))
+    }
+
     pub(super) fn read_edges(
         &self,
         (scan, ends, pairs): (&Scan, Option<&Ends>, Option<&Pairs>),
         relabel: &Relabel,
-        (types, reverse): (Option<&TypeInfo>, Option<u16>),
+        (types, reverse, labels): (Option<&TypeInfo>, Option<u16>, Option<&LabelInfo>),
         budget: &Budget,
     ) -> Result<Bucketed> {
         let Self { source, edges, progress, .. } = self;
@@ -181,7 +198,7 @@ impl<C: Crew> Work<'_, C> {
         let wanted = (2 * bytes).div_ceil(budget.bucket()).max(for_threads).max(1);
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
         progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
-        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, reverse, pairs };
+        let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
         let bucketed = pass.run(self.crew, spool, |rows| progress.advance(rows))?;
         progress.done();
         let left: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();

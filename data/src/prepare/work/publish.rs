@@ -41,7 +41,7 @@ impl<C: Crew> Work<'_, C> {
         wanted: Fingerprint,
         scan: &Scan,
         relabel: &Relabel,
-        edge_columns: EdgeColumns,
+        mut edge_columns: EdgeColumns,
         all: &[(usize, NodeFiles, TopologyFile)],
         unknown: Unknown,
     ) -> Manifest {
@@ -59,6 +59,13 @@ impl<C: Crew> Work<'_, C> {
                 features: nodes.features,
             }
         };
+        for (.., topology) in all {
+            edge_columns.split.iter_mut().for_each(|splits| splits.add_all(&topology.splits));
+            if let Some(labels) = &mut edge_columns.label {
+                labels.labelled += topology.classes.iter().sum::<u64>();
+                labels.counts.iter_mut().zip(&topology.classes).for_each(|(count, more)| *count += more);
+            }
+        }
         let sum = |what: fn(&TopologyFile) -> u64| all.iter().map(|(.., topology)| what(topology)).sum::<u64>();
         Manifest {
             format: FORMAT.into(),

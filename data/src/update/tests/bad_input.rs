@@ -136,16 +136,29 @@ fn columns_that_the_dataset_has_must_be_there() {
 #[test]
 fn datasets_whose_cleaning_takes_the_whole_graph_are_refused() {
     type Change = fn(&mut GraphSource);
-    let cases: [(&str, Change); 4] = [
+    let cases: [(&str, Change); 6] = [
         ("graph.k_core", |source| source.k_core = Some(1)),
         ("graph.largest_component", |source| source.largest_component = true),
         ("graph.isolated", |source| source.isolated = Isolated::Drop),
         ("graph.reverse_edges", |source| source.reverse_edges = true),
+        ("graph.columns.edge_split", |source| source.columns.edge_split = Some("ts".into())),
+        ("graph.columns.edge_label", |source| source.columns.edge_label = Some("ts".into())),
     ];
     for (key, change) in cases {
         let dir = tempfile::tempdir().unwrap();
         let dump = Dump::of(&power_law(40, 100, 2));
         let mut source = dump.write(&dir.path().join("dump"), IdStyle::Dense);
+        if key.ends_with("edge_split") {
+            write_parquet(
+                &dir.path().join("dump/edges.parquet"),
+                vec![
+                    ("src", IdStyle::Dense.ids([0])),
+                    ("dst", IdStyle::Dense.ids([1])),
+                    ("ts", IdStyle::Dense.ids([2])),
+                ],
+                1,
+            );
+        }
         change(&mut source);
         let out = dir.path().join("out");
         prepare(&source, &crate::testing::Modulo, &PrepareSettings::new(out.clone(), 2), &Silent).unwrap();
