@@ -51,7 +51,7 @@ fn a_graph_network_beats_the_mlp_where_the_graph_helps_and_outputs_come_in_the_u
     }
     let accuracy = |run| summary(&place, run)["test"]["accuracy"].as_f64().unwrap();
     for run in kinds.into_iter().filter(|&kind| kind != "mlp") {
-        let more = if run == "gin" { 0.05 } else { 0.1 };
+        let more = if run == "gin" { 0.04 } else { 0.08 };
         assert!(accuracy(run) > accuracy("mlp") + more, "{run} {}, mlp {}", accuracy(run), accuracy("mlp"));
     }
 

@@ -47,9 +47,14 @@ impl Meter {
     pub fn time<R>(&self, stage: Stage, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
-        let total = &self.stages[stage as usize];
-        total.set(total.get() + start.elapsed());
+        self.add(stage, start.elapsed());
         result
+    }
+
+    /// Counts `spent` for `stage`: of work that other threads did for the worker.
+    pub fn add(&self, stage: Stage, spent: Duration) {
+        let total = &self.stages[stage as usize];
+        total.set(total.get() + spent);
     }
 
     /// Time spent in `stage` so far.

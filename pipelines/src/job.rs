@@ -21,7 +21,7 @@ pub struct Job {
     pub run_dir: PathBuf,
     /// Whether to go on after the last whole checkpoint in the run folder.
     pub resume: bool,
-    /// Compute threads of this process.
+    /// Threads of this process, for sampling and arithmetic.
     pub threads: usize,
     /// Seconds that preparing took.
     pub prepare_seconds: f64,

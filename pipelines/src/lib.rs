@@ -15,10 +15,12 @@ mod registry;
 mod run_folder;
 mod sampling;
 mod schedule;
+mod seed_split;
 mod setup;
 pub mod spec;
 pub mod summary;
 mod task;
+mod threads;
 mod trainer;
 mod work;
 

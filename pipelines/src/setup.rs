@@ -14,14 +14,18 @@ use gnnflow_operators::kernel::sample::Columns;
 use gnnflow_operators::local_graph::{InEdges, LocalGraph};
 use gnnflow_operators::meter::Meter;
 use gnnflow_operators::placement::Placement;
+use gnnflow_operators::sample::sample_batch::SamplingThreads;
+use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop};
 use gnnflow_operators::sample::seeds::SeedBook;
 use gnnflow_operators::wire::RowSource;
 
 use crate::Error;
 use crate::job::Job;
 use crate::sampling;
+use crate::seed_split::SeedSplit;
 use crate::spec::{self, CachePolicy, Topology};
 use crate::task::NodeTask;
+use crate::threads;
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -39,9 +43,11 @@ pub(crate) struct Setup {
     pub(crate) columns: Columns,
     pub(crate) task: Arc<dyn NodeTask>,
     /// Train nodes of every partition.
+    /// That a partition takes as seeds.
     pub(crate) train_nodes: Vec<u64>,
     pub(crate) scratch: PathBuf,
     pub(crate) meter: Rc<Meter>,
+    pub(crate) sampling: Arc<SamplingThreads>,
 }
 
 /// The model that the pipeline describes, for this graph, with results of `width` columns.
@@ -156,7 +162,24 @@ impl Setup {
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
             scratch,
             meter: Rc::new(Meter::default()),
+            sampling: threads::sampling(job.threads)?,
         })
+    }
+
+    /// The hops of a batch, the seeds' own first.
+    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, seed: u64, choices: Vec<Choice>) -> Vec<Hop> {
+        let (count, pool) = (choices.len(), CompactorPool::on(Arc::clone(&self.sampling)));
+        let hop = |(hop, choice)| Hop {
+            graph: Arc::clone(graph),
+            seed,
+            hop: hop as u32,
+            choice,
+            columns: self.columns,
+            last: hop + 1 == count,
+            pool: pool.clone(),
+            meter: Rc::clone(&self.meter),
+        };
+        choices.into_iter().enumerate().map(hop).collect()
     }
 
     /// The cache of other workers' features that the pipeline asks for.
@@ -178,34 +201,21 @@ impl Setup {
     ///
     /// # Errors
     /// When one of them has no label, or there is none in the whole graph.
-    pub(crate) fn seed_book(&self, train: &spec::Train) -> Result<SeedBook, Error> {
+    pub(crate) fn seed_book(&self, train: &spec::Train, split: SeedSplit) -> Result<SeedBook, Error> {
         if self.train_nodes.iter().sum::<u64>() == 0 {
             let message = "no node is in the train split; name the split column, or give graph.split_fractions";
             return Err(Error::Input(message.into()));
         }
-        let mut book = SeedBook {
-            batch: train.batch,
-            seed: train.seed,
-            train: vec![vec![]; self.placement.parts()],
-            times: Vec::new(),
-        };
-        if train.sampler == "temporal" {
-            book.times = vec![vec![]; self.placement.parts()];
-        }
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
-            let local = partition.nodes.in_split(TRAIN);
-            let unlabelled = |&&node: &&u32| !self.task.is_labelled(partition.range.start as u32 + node);
-            if let Some(&node) = local.iter().find(unlabelled) {
+            let unlabelled = |&node: &u32| !self.task.is_labelled(partition.range.start as u32 + node);
+            if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabelled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
                 return Err(Error::Input(format!("node {id} is in the train split but has no label")));
             }
-            if let (Some(into), Some(times)) = (book.times.get_mut(part), partition.nodes.times()) {
-                *into = local.iter().map(|&node| times[node as usize]).collect();
-            }
-            book.train[part] = local.into_iter().map(|node| partition.range.start as u32 + node).collect();
         }
-        Ok(book)
+        let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
+        Ok(SeedBook { batch: train.batch, seed: train.seed, train: split.train, times })
     }
 
     /// Steps of an epoch: as many as the partition with most training nodes needs.

@@ -20,8 +20,12 @@ pub struct Summary {
     pub partitions: usize,
     /// Number of processes.
     pub processes: usize,
-    /// Compute threads of each process.
+    /// Threads of each process.
     pub threads: usize,
+    /// How many of them sampled at the end, at the first process.
+    pub sampling_threads: usize,
+    /// How many computed.
+    pub compute_threads: usize,
     /// Epochs that were trained, those before a resume included.
     pub epochs: usize,
     /// The epoch (from 1) whose model was kept: the best by the validation metric.

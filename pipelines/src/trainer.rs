@@ -88,11 +88,7 @@ impl Trainer {
         threads: usize,
     ) -> Result<Self, Error> {
         let (model_spec, train) = spec;
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .thread_name(|i| format!("compute-{i}"))
-            .build()
-            .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}")))?;
+        let pool = compute_pool(threads)?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
         let optimizer = optimizer(&train.optimizer, model.params().trained_len());
@@ -220,6 +216,14 @@ impl Trainer {
         })
     }
 
+    /// Goes on with another number of compute threads.
+    pub(crate) fn set_threads(&mut self, threads: usize) -> Result<(), Error> {
+        if threads != self.pool.current_num_threads() {
+            self.pool = compute_pool(threads)?;
+        }
+        Ok(())
+    }
+
     /// Runs `work` on the compute threads.
     pub(crate) fn on_threads<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool.install(work)
@@ -256,6 +260,14 @@ impl Trainer {
     pub(crate) fn load_optimizer(&mut self, state: State) -> Result<(), Error> {
         Ok(self.optimizer.load_state(state)?)
     }
+}
+
+fn compute_pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(threads)
+        .thread_name(|i| format!("compute-{i}"))
+        .build()
+        .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}")))
 }
 
 /// Scales a gradient to length `most` if it is longer. The length is summed in 64 bits, in order: all workers do the same.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use gnnflow_operators::compute::optimizer::State;
 use gnnflow_operators::meter::{Meter, Stage};
+use gnnflow_operators::placement::Placement;
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::sync::background::Companion;
 use timely::worker::Worker;
@@ -25,10 +26,12 @@ use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining, hex};
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
 use crate::schedule::{BlocksHash, EpochSums, Schedule};
+use crate::seed_split::SeedSplit;
 use crate::setup::{self, LocalParts, Setup};
 use crate::spec::{self, Metric};
 use crate::summary::{CacheUse, EpochRecord, SCHEMA, Seconds, Summary};
 use crate::task;
+use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
@@ -63,6 +66,7 @@ struct Run<'a> {
     spent: StageTimes,
     rounds: (u64, u64),
     trained: Duration,
+    split: Split,
 }
 
 /// Time by stage.
@@ -85,14 +89,18 @@ impl StageTimes {
 impl<'a> Run<'a> {
     fn start(worker: &mut Worker, job: &'a Job, model: &'a spec::Model, train: &'a spec::Train) -> Result<Self, Error> {
         let parts = LocalParts::open(job, worker.index(), worker.peers())?;
-        let task = task::open(job.dataset.manifest(), &parts)?;
+        let hosted = Placement::new(job.dataset.manifest().parts(), worker.peers()).parts_of(worker.index());
+        let mut seeds = SeedSplit::open(job, train, &parts, hosted)?;
+        let task = task::open(job.dataset.manifest(), &parts, std::mem::take(&mut seeds.foreign))?;
         let built = setup::model(job, model, train, task.width())?;
         let (degrees, stages, params) = (built.needs_degrees(), built.stages(), built.params().flat_len());
         let trained = built.params().trained_len();
-        let setup = Setup::open(job, worker.index(), worker.peers(), parts, task, degrees)?;
+        let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, degrees)?;
+        setup.train_nodes.clone_from(&seeds.counts);
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
-        let (seeds, choices) = (setup.seed_book(train)?, sampling::choices(job, &setup, model, train)?);
-        let trainer = Trainer::new(built, Arc::clone(&setup.task) as _, (model, train), job.threads)?;
+        let (seeds, choices) = (setup.seed_book(train, seeds)?, sampling::choices(job, &setup, model, train)?);
+        let split = Split::planned(job.threads);
+        let trainer = Trainer::new(built, Arc::clone(&setup.task) as _, (model, train), split.compute)?;
         let companion = Companion::start("companion", move || trainer)
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
         let training: Box<dyn Schedule> = match train.schedule {
@@ -126,6 +134,7 @@ impl<'a> Run<'a> {
             spent: StageTimes::default(),
             rounds: (0, 0),
             trained: Duration::ZERO,
+            split,
         };
         if job.resume {
             run.resume(worker, params, trained)?;
@@ -192,7 +201,7 @@ impl<'a> Run<'a> {
         let host = &*self.job.host;
         let begin = Instant::now();
         let epochs = self.train.epochs as u32;
-        let mut last_written = None;
+        let (first, mut last_written) = (self.progress.epochs, None);
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
@@ -201,6 +210,9 @@ impl<'a> Run<'a> {
             let done = self.training.round(worker, host, epoch, &lr)?;
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             self.spent.add_since(before, after);
+            if epoch == first {
+                self.split_threads(self.spent)?;
+            }
             // Parameters can be looked at behind the last epoch of a round: whatever was due within it is done there.
             let end = epoch + done.len() as u32;
             let due = |every: usize| every > 0 && (epoch + 1..=end).any(|epoch| epoch.is_multiple_of(every as u32));
@@ -247,6 +259,16 @@ impl<'a> Run<'a> {
     /// The learning rate of epoch `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
         self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
+    }
+
+    /// Splits the threads anew by what an epoch spent where.
+    fn split_threads(&mut self, StageTimes([sample, _, forward, backward, _, step]): StageTimes) -> Result<(), Error> {
+        let compute = (forward + backward + step).as_secs_f64();
+        self.split = Split::measured(self.job.threads, self.split, sample.as_secs_f64(), compute);
+        let Split { sampling, compute } = self.split;
+        let start = |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}"));
+        self.setup.sampling.resize(sampling).map_err(start)?;
+        self.companion.call(move |trainer| trainer.set_threads(compute))
     }
 
     /// Whether validation has not become better for `early_stop` epochs.
@@ -343,6 +365,8 @@ impl<'a> Run<'a> {
             partitions: manifest.parts(),
             processes: worker.peers(),
             threads: self.job.threads,
+            sampling_threads: self.split.sampling,
+            compute_threads: self.split.compute,
             epochs: self.progress.epochs as usize,
             best_epoch: self.progress.best.map(|(epoch, _)| epoch as usize),
             train: evaluation.train,

@@ -11,15 +11,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::rng::{Key, Purpose};
 use timely::dataflow::StreamVec;
 
+use super::draw::Draw;
 use super::mini_batch::{BatchKey, Drawing, MiniBatch};
+use super::sample_batch::SamplingThreads;
 use crate::kernel::compact::{Compactor, TreeCompactor};
 pub use crate::kernel::sample::Choice;
 use crate::kernel::sample::{
-    Columns, Edges, Replies, Samples, Trees, assemble, assemble_edges, assemble_layer, assemble_trees, choose_hop,
-    choose_neighbors,
+    Columns, Edges, Replies, Samples, Trees, assemble, assemble_edges, assemble_layer, assemble_trees,
 };
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
@@ -47,9 +47,19 @@ pub struct Hop {
     pub meter: Rc<Meter>,
 }
 
-/// Compactors of batches that are through, for the next ones.
+/// Compactors of batches that are through, for the next ones; and the threads that draw for many nodes at once, if any do.
 #[derive(Clone, Default)]
-pub struct CompactorPool(Rc<RefCell<Vec<Compactor>>>);
+pub struct CompactorPool {
+    spare: Rc<RefCell<Vec<Compactor>>>,
+    threads: Option<Arc<SamplingThreads>>,
+}
+
+impl CompactorPool {
+    /// A pool whose hops draw on `threads`.
+    pub fn on(threads: Arc<SamplingThreads>) -> Self {
+        Self { threads: Some(threads), ..Self::default() }
+    }
+}
 
 /// Sampling of one hop.
 pub trait SampleHop<'scope> {
@@ -64,26 +74,29 @@ pub trait SampleHop<'scope> {
 impl<'scope> SampleHop<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn sample_hop(self, hop: Hop) -> Self {
         let me = self.scope().index();
-        self.round_trip(&format!("sample_hop {}", hop.hop), || HopErrand { me, hop: hop.clone() })
+        self.round_trip(&format!("sample_hop {}", hop.hop), || HopErrand { me, draw: hop.draw(), hop: hop.clone() })
+    }
+}
+
+impl Hop {
+    /// What it draws, apart from where and for whom.
+    pub(super) fn draw(&self) -> Draw {
+        let Self { graph, seed, hop, choice, columns, .. } = self.clone();
+        Draw { graph, seed, hop, choice, columns }
     }
 }
 
 struct HopErrand {
     me: usize,
     hop: Hop,
+    draw: Draw,
 }
 
 impl HopErrand {
-    fn key(&self, batch: BatchKey) -> Key {
-        [batch.partition, batch.epoch, batch.step, self.hop.hop]
-            .into_iter()
-            .fold(Key::new(self.hop.seed, Purpose::Sample), |key, word| key.fold(u64::from(word)))
-    }
-
     /// The compactor that follows the batch's list.
     fn compactor(&self, batch: &mut MiniBatch) -> Compactor {
         batch.compactor.take().unwrap_or_else(|| {
-            let spare = self.hop.pool.0.borrow_mut().pop();
+            let spare = self.hop.pool.spare.borrow_mut().pop();
             let mut compactor = spare.unwrap_or_else(|| Compactor::new(self.hop.graph.num_nodes()));
             compactor.start(&batch.nodes);
             compactor
@@ -93,43 +106,35 @@ impl HopErrand {
     /// Keeps the compactor for the next hop, or for another batch.
     fn keep(&self, batch: &mut MiniBatch, compactor: Compactor) {
         if self.hop.last {
-            self.hop.pool.0.borrow_mut().push(compactor);
+            self.hop.pool.spare.borrow_mut().push(compactor);
         } else {
             batch.compactor = Some(compactor);
         }
     }
 
-    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees.
-    fn draw(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
-        let Hop { graph, choice, columns, .. } = &self.hop;
-        let (key, mut samples) = (self.key(batch), Samples::new(*columns));
-        if graph.is_islands() {
-            choose_neighbors(&graph.island(batch.partition as usize), nodes, trees, choice, key, &mut samples);
-        } else {
-            choose_neighbors(&graph.view(), nodes, trees, choice, key, &mut samples);
+    /// Samples of `nodes`, on the sampling threads where there are several.
+    fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+        let draw = &self.draw;
+        match self.hop.pool.threads.as_ref().filter(|threads| threads.threads() > 1) {
+            Some(threads) => threads.install(|| draw.samples(batch, nodes, trees)),
+            None => draw.samples(batch, nodes, trees),
         }
-        samples
     }
 
     /// What is drawn for the nodes of `batch` at `places`.
     fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
         let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
         if !self.hop.choice.is_temporal() {
-            return self.draw(batch.key, &nodes, None);
+            return self.samples(batch.key, &nodes, None);
         }
         let (trees, times) = trees_at(batch, places);
-        self.draw(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }))
+        self.samples(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }))
     }
 
     /// Who samples `node` for this worker.
     fn sampler_of(&self, node: u32) -> usize {
         let (graph, part) = (&self.hop.graph, self.hop.graph.partition_of(node));
         if graph.is_islands() || graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
-    }
-
-    /// Whether the fused kernel does all of it.
-    fn is_fused(&self) -> bool {
-        self.hop.graph.has_whole_topology() && self.hop.choice.is_fused()
     }
 
     /// The block of a batch whose samples are all here.
@@ -153,7 +158,7 @@ impl HopErrand {
             return;
         }
         let mut compactor = self.compactor(batch);
-        let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
+        let (key, nodes) = (self.draw.key(batch.key), &mut batch.nodes);
         let block = if columns.is_empty() && self.hop.choice.is_fused() {
             assemble(nodes, |node| replies.next(self.sampler_of(node)), &mut compactor)
         } else {
@@ -190,7 +195,7 @@ impl Errand<MiniBatch> for HopErrand {
             assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need a time for each seed");
             batch.trees = (0..batch.nodes.len() as u32).collect();
         }
-        if self.is_fused() {
+        if self.draw.is_fused() {
             return Vec::new();
         }
         let graph = &self.hop.graph;
@@ -251,7 +256,7 @@ impl Errand<MiniBatch> for HopErrand {
             assert_eq!(trees.len(), times.len(), "every node of a temporal question has a tree and a time");
             let times: Vec<i64> = times.iter().map(|&time| time as i64).collect();
             let trees = self.hop.choice.is_temporal().then_some(Trees { trees, times: &times });
-            self.draw(batch, nodes, trees)
+            self.samples(batch, nodes, trees)
         });
         let header = Header { to: asked.from, from: self.me as u32, aux: samples.counts.len() as u32, ..asked };
         // Cut into messages wherever they are full.
@@ -269,18 +274,9 @@ impl Errand<MiniBatch> for HopErrand {
     fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.hop.meter);
         meter.time(Stage::Sample, || {
-            if self.is_fused() {
-                let key = self.key(batch.key);
+            if self.draw.is_fused() {
                 let mut compactor = self.compactor(batch);
-                let Hop { graph, choice, columns, .. } = &self.hop;
-                let nodes = &mut batch.nodes;
-                let block = if graph.is_islands() {
-                    let island = graph.island(batch.key.partition as usize);
-                    choose_hop(&island, nodes, choice, *columns, key, &mut compactor)
-                } else {
-                    choose_hop(&graph.view(), nodes, choice, *columns, key, &mut compactor)
-                };
-                batch.blocks.push(block);
+                self.draw.add_hop(batch, &mut compactor);
                 self.keep(batch, compactor);
             } else {
                 let asked = std::mem::take(&mut batch.samples[self.me].asked);
@@ -309,7 +305,7 @@ impl Errand<MiniBatch> for HopErrand {
     }
 
     fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
-        if !self.is_fused() {
+        if !self.draw.is_fused() {
             let meter = Rc::clone(&self.hop.meter);
             meter.time(Stage::Sample, || self.put_together(batch));
         }

@@ -116,7 +116,7 @@ impl Memory {
 pub struct Training {
     /// Epochs, unless stopped early.
     pub epochs: usize,
-    /// Steps in an epoch: the largest partition's train nodes over `train.batch`.
+    /// Steps in an epoch: the most seeds of any partition over `train.batch`.
     pub steps_per_epoch: u64,
     /// Whether the number of train nodes is known; if not, all nodes are assumed, and steps are at most these.
     pub exact: bool,
@@ -238,8 +238,13 @@ impl Training {
     fn new(spec: &Spec, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
         let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
         let batch = train.batch as u64;
-        let most = graph.parts.iter().map(|part| part.train).max().unwrap_or(0);
-        let seeds = graph.parts.iter().map(|part| part.train.min(batch)).sum();
+        let (parts, all) = (graph.parts.len() as u64, graph.parts.iter().map(|part| part.train).sum::<u64>());
+        let taken = |part: u64| {
+            let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
+            if train.splits_evenly() { cut(part + 1) - cut(part) } else { graph.parts[part as usize].train }
+        };
+        let most = (0..parts).map(taken).max().unwrap_or(0);
+        let seeds = (0..parts).map(|part| taken(part).min(batch)).sum();
         let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
         let (mut batch_nodes, mut batch_edges) = (vec![most.min(batch)], Vec::new());
         let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };

@@ -17,7 +17,8 @@ use std::time::Instant;
 
 use gnnflow_operators::fetch::cache::{CacheCounts, RowCache};
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
-use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_operators::sample::sample_batch::SampleBatch;
+use gnnflow_operators::sample::sample_hop::Choice;
 use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::{AllReduce, Reduced};
@@ -79,21 +80,8 @@ impl MiniBatchTraining {
         let Batches { seeds, choices, degrees, params, window, cache } = batches;
         let seed = seeds.seed;
         worker.dataflow::<u64, _, _>(|scope| {
-            let mut stream = scope.input_from(&mut input).seeds(Arc::new(seeds));
-            let pool = CompactorPool::default();
-            let hops = choices.len();
-            for (hop, choice) in choices.into_iter().enumerate() {
-                stream = stream.sample_hop(Hop {
-                    graph: Arc::clone(&setup.graph),
-                    seed,
-                    hop: hop as u32,
-                    choice,
-                    columns: setup.columns,
-                    last: hop + 1 == hops,
-                    pool: pool.clone(),
-                    meter: Rc::clone(&setup.meter),
-                });
-            }
+            let hops = setup.hops(&setup.graph, seed, choices);
+            let stream = scope.input_from(&mut input).seeds(Arc::new(seeds));
             let features = setup.features.clone();
             let kept = fault.clone();
             let applied = companion.clone();
@@ -102,6 +90,7 @@ impl MiniBatchTraining {
             let room = Rc::new(Room::new(window.max(2)));
             let left = Rc::clone(&room);
             stream
+                .sample_batch(hops, Arc::clone(&setup.sampling))
                 .admit(room)
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),

@@ -18,7 +18,8 @@ use std::time::Instant;
 
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::mini_batch::BatchKey;
-use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_operators::sample::sample_batch::SampleBatch;
+use gnnflow_operators::sample::sample_hop::Choice;
 use gnnflow_operators::sample::seeds::SeedBook;
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::Contribution;
@@ -78,27 +79,15 @@ impl PartitionParallel {
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
         let seed = seeds.seed;
         worker.dataflow::<u64, _, _>(|scope| {
-            let mut stream = scope.input_from(&mut input).map(move |key: BatchKey| seeds.batch(key));
-            let pool = CompactorPool::default();
-            let hops = choices.len();
-            for (hop, choice) in choices.into_iter().enumerate() {
-                stream = stream.sample_hop(Hop {
-                    graph: Arc::clone(&islands.graph),
-                    seed,
-                    hop: hop as u32,
-                    choice,
-                    columns: setup.columns,
-                    last: hop + 1 == hops,
-                    pool: pool.clone(),
-                    meter: Rc::clone(&setup.meter),
-                });
-            }
+            let hops = setup.hops(&islands.graph, seed, choices);
+            let stream = scope.input_from(&mut input).map(move |key: BatchKey| seeds.batch(key));
             // One batch is computed while the next is fetched, at least.
             let room = Rc::new(Room::new(window.max(2)));
             let (left, kept, told) = (Rc::clone(&room), fault.clone(), Rc::clone(&done));
             let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr);
             stream
+                .sample_batch(hops, Arc::clone(&setup.sampling))
                 .admit(room)
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&islands.graph),

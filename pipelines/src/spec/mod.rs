@@ -30,7 +30,8 @@ pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
 pub use train::{
-    CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, Task, Temporal, Train,
+    CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, SeedSplit, Task, Temporal,
+    Train,
 };
 pub use values::{Bytes, OneOrMany, Parts, Span};
 

@@ -3,7 +3,7 @@
 use super::fanout::Fanout;
 use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};
-use super::train::{LrKind, OptimizerKind, Schedule};
+use super::train::{LrKind, OptimizerKind, Schedule, SeedSplit};
 use super::tree::Node;
 use super::{Halo, Parts, Registered, Spec, Topology, model, partition, train};
 
@@ -270,6 +270,9 @@ fn alone(spec: &Spec, report: &mut Report<'_>) {
     if spec.partition.topology == Topology::Replicated {
         let message = "\"partition-parallel\" reads a partition's own edges only; leave it out";
         report.add("partition.topology", message);
+    }
+    if spec.train.as_ref().is_some_and(|train| train.seed_split == Some(SeedSplit::Even)) {
+        report.add("train.seed_split", "\"partition-parallel\" trains a partition on its own nodes; leave it out");
     }
     report.only(&["train.cache", "train.cache_policy"], "\"partition-parallel\" fetches nothing from other processes");
 }

@@ -21,6 +21,9 @@ section! {
         /// Seeds per partition and step; a step takes one batch of every partition.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
+        /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL); or `partition`, its own, so that partitions with few are done early. Unset: `even`; with `partition-parallel`, always its own.
+        #[schemars(extend("examples" = ["partition"]))]
+        pub seed_split: Option<SeedSplit> = None,
         /// Neighbours per node and hop: first of the seeds, then of their neighbours (PyG's order; DGL's is the reverse). -1 is all of them. A table gives each edge type its own, by name or number: `{ cites = 10, writes = 5 }`, and 0 to the others. As many as `model.layers`. Unset: 15, then 10, then 5 for every further hop.
         #[schemars(length(min = 1), extend("examples" = [[15, 10]]))]
         pub fanouts: Option<Vec<Fanout>> = None,
@@ -51,7 +54,7 @@ section! {
         /// Seed of the initial parameters, the batches, the sampled neighbours and dropout.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
-        /// Compute threads of each process. Unset: the machine's cores, shared out among its processes.
+        /// Threads of each process, split between sampling and arithmetic: by the plan, and once more after the first epoch, by what it measured. Unset: the machine's cores, shared out among its processes.
         #[schemars(range(min = 1, max = 4096), extend("x-results" = false), extend("examples" = [2]))]
         pub threads: Option<usize> = None,
         /// Where the arithmetic is done.
@@ -88,6 +91,11 @@ impl Train {
         self.fanouts.clone().unwrap_or_else(default)
     }
 
+    /// Whether every partition takes as many training nodes as any other, whoever owns them.
+    pub fn splits_evenly(&self) -> bool {
+        self.schedule == Schedule::MiniBatch && self.seed_split != Some(SeedSplit::Partition)
+    }
+
     /// Which of the older edges `temporal` takes.
     pub fn temporal(&self) -> Temporal {
         self.temporal.unwrap_or(Temporal::Uniform)
@@ -98,7 +106,7 @@ impl Train {
         self.average_every.unwrap_or(1)
     }
 
-    /// Compute threads of one of `processes` processes on this machine.
+    /// Threads of one of `processes` processes on this machine.
     pub fn threads(&self, processes: usize) -> usize {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         self.threads.unwrap_or_else(|| (cores() / processes.max(1)).max(1))
@@ -220,6 +228,16 @@ words! {
         TensorParallel = "tensor-parallel",
         /// Whichever the plan finds best.
         Auto = "auto",
+    }
+}
+
+words! {
+    /// Which training nodes a partition takes as seeds.
+    pub enum SeedSplit {
+        /// As many as every other partition.
+        Even = "even",
+        /// Its own.
+        Partition = "partition",
     }
 }
 

@@ -82,12 +82,16 @@ pub(crate) struct Tally {
     pub(crate) loss: f64,
 }
 
-/// The task that the dataset's labels ask for; `parts` are those hosted here.
+/// The task that the dataset's labels ask for; `parts` are those hosted here, `foreign` labels of nodes that are not.
 ///
 /// # Errors
 /// When the dataset has nothing to learn.
-pub(crate) fn open(manifest: &Manifest, parts: &Arc<LocalParts>) -> Result<Arc<dyn NodeTask>, Error> {
-    let labels = Labels::new(Arc::clone(parts), HashMap::new());
+pub(crate) fn open(
+    manifest: &Manifest,
+    parts: &Arc<LocalParts>,
+    foreign: HashMap<u32, Box<[u8]>>,
+) -> Result<Arc<dyn NodeTask>, Error> {
+    let labels = Labels::new(Arc::clone(parts), foreign);
     match manifest.labels.as_ref() {
         Some(info) if info.kind != LabelKind::Value => Ok(Arc::new(NodeClassification::new(info, labels))),
         Some(_) => {

@@ -25,6 +25,13 @@ impl Samples {
         self.values.view()
     }
 
+    /// Appends the samples of further nodes, which have the same columns.
+    pub(crate) fn append(&mut self, more: &Self) {
+        self.counts.extend_from_slice(&more.counts);
+        self.neighbors.extend_from_slice(&more.neighbors);
+        self.values.extend(more.values.view());
+    }
+
     /// One column of words: all counts, then all sources, then the columns.
     pub(crate) fn into_words(self) -> Vec<u32> {
         let mut words = [self.counts, self.neighbors].concat();
@@ -70,9 +77,7 @@ mod tests {
                 values.types.iter_mut().for_each(|types| types.extend((0..edges).map(|i| 65_535 - i as u16)));
                 values.weights.iter_mut().for_each(|weights| weights.extend((0..edges).map(|i| i as f32 / 3.0)));
                 values.ids.iter_mut().for_each(|ids| ids.extend((0..edges).map(|i| (1 << 40) + u64::from(i))));
-                all.counts.extend_from_slice(&samples.counts);
-                all.neighbors.extend_from_slice(&samples.neighbors);
-                all.values.extend(samples.values.view());
+                all.append(&samples);
                 let (nodes, words) = (samples.counts.len(), samples.into_words());
                 let before = received.clone();
                 for forged in [&words[..words.len() - 1], &[&words[..], &[0]].concat(), &[u32::MAX; 9]] {

@@ -6,6 +6,8 @@ use gnnflow_data::rng::Permutation;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
+use gnnflow_data::rng::{Key, Purpose};
+
 use super::*;
 use crate::block::Block;
 use crate::kernel::sample::{Drawn, Fanout, Fanouts, Way};

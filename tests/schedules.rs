@@ -1,4 +1,4 @@
-//! Partitions that train by themselves (SDT-GNN): the same bits whoever visits them, what they come to, and what is refused.
+//! Schedules, and how seeds are split: the same bits whoever works on the partitions, what they come to, and what is refused.
 
 mod common;
 
@@ -99,4 +99,34 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.cache=1MiB"], 2, &["train.cache", "fetches nothing"]);
     refused(&["train.average_every=0"], 2, &["train.average_every"]);
     refused(&["train.schedule=mini-batch", "train.average_every=2"], 2, &["train.average_every", "partition-parallel"]);
+}
+
+#[test]
+fn seeds_are_split_evenly_unless_partitions_keep_their_own() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("[model]\nkind = 'sage'\nhidden = 16", ""));
+    // Parts of different sizes: 450 training nodes in all.
+    let sets = ["--set", "partition.method=greedy", "--set", "train.batch=5", "--set", "train.epochs=1"];
+    let steps = |args: &[&str]| {
+        let summary = succeed(&place, &[&sets[..], args].concat());
+        let line = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+        (record["steps"].as_u64().unwrap(), hashes(&summary))
+    };
+    let (even, expected) = steps(&[]);
+    let manifest: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(place.path("dataset/manifest.json")).unwrap()).unwrap();
+    let train: Vec<u64> =
+        manifest["partitions"].as_array().unwrap().iter().map(|part| part["train"].as_u64().unwrap()).collect();
+    let (all, most) = (train.iter().sum::<u64>(), *train.iter().max().unwrap());
+    assert_eq!(even, all.div_ceil(4).div_ceil(5), "{train:?}");
+    assert!(most > all.div_ceil(4) + 5, "the partitions are too even to tell: {train:?}");
+    // Some seeds are in batches of other partitions, and their labels elsewhere.
+    for processes in ["2", "4"] {
+        assert_eq!(steps(&["--processes", processes]).1, expected, "{processes} processes");
+    }
+    let (own, other) = steps(&["--set", "train.seed_split=partition"]);
+    assert_eq!(own, most.div_ceil(5));
+    assert_ne!(other, expected);
+    assert_eq!(steps(&["--set", "train.seed_split=partition", "--processes", "4"]).1, other);
 }

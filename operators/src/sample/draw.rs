@@ -1,0 +1,81 @@
+//! What a hop draws, as plain data that any thread can work on.
+
+use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Purpose};
+use rayon::prelude::*;
+
+use super::mini_batch::{BatchKey, MiniBatch};
+use crate::kernel::compact::Compactor;
+use crate::kernel::sample::{Choice, Columns, Samples, Trees, choose_hop, choose_neighbors};
+use crate::local_graph::LocalGraph;
+
+/// Nodes that one task draws for.
+const TASK: usize = 4096;
+
+/// One hop's way of drawing.
+#[derive(Clone)]
+pub(super) struct Draw {
+    pub(super) graph: Arc<LocalGraph>,
+    pub(super) seed: u64,
+    pub(super) hop: u32,
+    pub(super) choice: Choice,
+    pub(super) columns: Columns,
+}
+
+impl Draw {
+    /// The key of this hop of a batch.
+    pub(super) fn key(&self, batch: BatchKey) -> Key {
+        [batch.partition, batch.epoch, batch.step, self.hop]
+            .into_iter()
+            .fold(Key::new(self.seed, Purpose::Sample), |key, word| key.fold(u64::from(word)))
+    }
+
+    /// Whether the fused kernel does all of a hop.
+    pub(super) fn is_fused(&self) -> bool {
+        self.graph.has_whole_topology() && self.choice.is_fused()
+    }
+
+    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees. By the pool
+    /// whose thread calls it, if one does: a node's samples do not depend on who draws them.
+    pub(super) fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+        let alone = rayon::current_thread_index().is_none() || rayon::current_num_threads() == 1;
+        if alone || nodes.len() < 2 * TASK {
+            return self.part(batch, nodes, trees);
+        }
+        let tasks = (0..nodes.len().div_ceil(TASK)).into_par_iter().map(|task| {
+            let range = task * TASK..((task + 1) * TASK).min(nodes.len());
+            let trees = trees
+                .map(|Trees { trees, times }| Trees { trees: &trees[range.clone()], times: &times[range.clone()] });
+            self.part(batch, &nodes[range], trees)
+        });
+        let mut all = Samples::new(self.columns);
+        for part in tasks.collect::<Vec<_>>() {
+            all.append(&part);
+        }
+        all
+    }
+
+    fn part(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+        let Self { graph, choice, columns, .. } = self;
+        let (key, mut samples) = (self.key(batch), Samples::new(*columns));
+        if graph.is_islands() {
+            choose_neighbors(&graph.island(batch.partition as usize), nodes, trees, choice, key, &mut samples);
+        } else {
+            choose_neighbors(&graph.view(), nodes, trees, choice, key, &mut samples);
+        }
+        samples
+    }
+
+    /// Adds this hop to `batch`, by the fused kernel; `compactor` follows the batch's list.
+    pub(super) fn add_hop(&self, batch: &mut MiniBatch, compactor: &mut Compactor) {
+        let Self { graph, choice, columns, .. } = self;
+        let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
+        let block = if graph.is_islands() {
+            choose_hop(&graph.island(batch.key.partition as usize), nodes, choice, *columns, key, compactor)
+        } else {
+            choose_hop(&graph.view(), nodes, choice, *columns, key, compactor)
+        };
+        batch.blocks.push(block);
+    }
+}
