@@ -88,24 +88,51 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
     ] {
         pipeline(&place, ALL, train);
         let mut expected = None;
-        for (processes, topology) in
-            [("1", "partitioned"), ("2", "partitioned"), ("4", "partitioned"), ("2", "replicated")]
-        {
-            let topology = format!("partition.topology={topology}");
+        for (processes, set) in [
+            ("1", "train.threads=1"),
+            ("1", "train.threads=4"),
+            ("1", "train.fused_sampling=false"),
+            ("2", "partition.topology=partitioned"),
+            ("4", "train.threads=3"),
+            ("2", "partition.topology=replicated"),
+        ] {
             let kind = if train.ends_with("rgcn") { "model.kind=rgcn" } else { "model.kind=sage" };
             let args = ["run", "p.toml", "--quiet", "--processes", processes, "--run-dir", "run"];
-            let ended = place.run(&[&args[..], &["--set", &topology, "--set", kind]].concat());
+            let ended = place.run(&[&args[..], &["--set", set, "--set", kind]].concat());
             assert_eq!(ended.code, 0, "{train}: {}", ended.stderr);
             let summary = summary(&place, "run");
             std::fs::remove_dir_all(place.path("run")).unwrap();
             let found = ["blocks_sha256", "model_sha256", "predictions_sha256"]
                 .map(|key| summary[key].as_str().unwrap().to_owned());
-            assert_eq!(&found, expected.get_or_insert_with(|| found.clone()), "{train}: {processes} processes");
+            assert_eq!(&found, expected.get_or_insert_with(|| found.clone()), "{train}: {processes} processes, {set}");
         }
         let blocks = expected.map(|[blocks, ..]| blocks);
         assert!(!seen.contains(&blocks), "{train} samples as another does");
         seen.push(blocks);
     }
+}
+
+#[test]
+fn a_step_has_the_rounds_of_its_topology() {
+    let place = Place::new();
+    dump(&place, None);
+    pipeline(&place, "", "fanouts = [4, 3, 2]\nseed_split = 'partition'");
+    let of = |sets: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "model.layers=3", "--processes"];
+        let ended = place.run(&[&args[..], &sets[1..]].concat());
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let summary = summary(&place, "run");
+        ["rounds_per_step", "messages_per_step", "bytes_per_step"].map(|key| summary[key].as_f64().unwrap())
+    };
+    assert_eq!(of(&["1"]), [0.0; 3], "one process asks nobody");
+    let partitioned = of(&["2"]);
+    let replicated = of(&["2", "partition.topology=replicated"]);
+    // 2 (L − 1) to sample, as seeds are a partition's own, and 2 to fetch; or only these.
+    assert_eq!((partitioned[0], replicated[0]), (6.0, 2.0));
+    assert!(partitioned[1] > replicated[1] && partitioned[2] > replicated[2], "{partitioned:?} {replicated:?}");
+    // Each of 4 batches asks the other process in each round trip, and is answered; gradients come on top.
+    assert!(partitioned[1] >= 4.0 * 6.0 && replicated[1] >= 4.0 * 2.0, "{partitioned:?} {replicated:?}");
 }
 
 #[test]

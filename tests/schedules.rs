@@ -102,7 +102,7 @@ fn what_has_no_meaning_is_refused() {
 }
 
 #[test]
-fn seeds_are_split_evenly_unless_partitions_keep_their_own() {
+fn seeds_of_uneven_partitions_are_split_evenly_unless_they_keep_their_own() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("[model]\nkind = 'sage'\nhidden = 16", ""));
     // Parts of different sizes: 450 training nodes in all.

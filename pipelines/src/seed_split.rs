@@ -47,7 +47,7 @@ impl SeedSplit {
                 Some(*sum)
             }))
             .collect();
-        let ranges = if train.splits_evenly() { matched(&starts) } else { own(&starts) };
+        let ranges = if train.splits_evenly(&counts) { matched(&starts) } else { own(&starts) };
         let mut split = Self {
             train: vec![vec![]; counts.len()],
             times: vec![vec![]; counts.len()],

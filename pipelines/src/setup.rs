@@ -167,8 +167,9 @@ impl Setup {
     }
 
     /// The hops of a batch, the seeds' own first.
-    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, seed: u64, choices: Vec<Choice>) -> Vec<Hop> {
-        let (count, pool) = (choices.len(), CompactorPool::on(Arc::clone(&self.sampling)));
+    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &spec::Train, choices: Vec<Choice>) -> Vec<Hop> {
+        let (count, seed, pool) = (choices.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
+        let pool = if train.fused_sampling { pool } else { pool.in_two_steps() };
         let hop = |(hop, choice)| Hop {
             graph: Arc::clone(graph),
             seed,

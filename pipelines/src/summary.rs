@@ -48,6 +48,10 @@ pub struct Summary {
     pub messages_sent: u64,
     /// Rounds of messages between partitions in a training step.
     pub rounds_per_step: f64,
+    /// Bytes that processes sent in a step of training, all together; on average.
+    pub bytes_per_step: f64,
+    /// Messages that they sent in one.
+    pub messages_per_step: f64,
     /// What `train.cache` did in training, when there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,

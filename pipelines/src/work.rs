@@ -65,6 +65,8 @@ struct Run<'a> {
     /// Of training epochs alone.
     spent: StageTimes,
     rounds: (u64, u64),
+    /// Bytes and messages sent in training epochs.
+    sent: [u64; 2],
     trained: Duration,
     split: Split,
 }
@@ -112,7 +114,7 @@ impl<'a> Run<'a> {
             _ => {
                 let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches = Batches { seeds, choices, degrees, params, window, cache };
-                Box::new(MiniBatchTraining::build(worker, &setup, batches, &companion))
+                Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &companion))
             }
         };
         let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
@@ -133,6 +135,7 @@ impl<'a> Run<'a> {
             metric,
             spent: StageTimes::default(),
             rounds: (0, 0),
+            sent: [0; 2],
             trained: Duration::ZERO,
             split,
         };
@@ -207,7 +210,9 @@ impl<'a> Run<'a> {
             let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             let (train, seed_lr) = (self.train, self.train.optimizer.lr);
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
+            let sent = self.sent_so_far();
             let done = self.training.round(worker, host, epoch, &lr)?;
+            self.sent = std::array::from_fn(|i| self.sent[i] + self.sent_so_far()[i] - sent[i]);
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             self.spent.add_since(before, after);
             if epoch == first {
@@ -259,6 +264,11 @@ impl<'a> Run<'a> {
     /// The learning rate of epoch `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
         self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
+    }
+
+    /// Bytes and messages.
+    fn sent_so_far(&self) -> [u64; 2] {
+        [self.setup.meter.bytes(), self.setup.meter.messages()]
     }
 
     /// Splits the threads anew by what an epoch spent where.
@@ -351,12 +361,14 @@ impl<'a> Run<'a> {
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
             .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
+            .chain(self.sent)
             .collect();
         let told = self.agreement.by_worker(worker, host, &own)?;
         // The files of the layers are unlinked; only the folder is left.
         let _ = std::fs::remove_dir(&self.setup.scratch);
         let Some(folder) = &self.folder else { return Ok(None) };
-        let sum = |i: usize| told.iter().map(|words| words[i]).sum();
+        let sum = |i: usize| told.iter().map(|words| words[i]).sum::<u64>();
+        let steps = self.rounds.1.max(1) as f64;
         let slowest = |i: usize| told.iter().map(|words| words[i]).max().unwrap_or(0) as f64 / 1e9;
         let summary = Summary {
             schema: SCHEMA,
@@ -386,7 +398,9 @@ impl<'a> Run<'a> {
             },
             bytes_sent: sum(0),
             messages_sent: sum(1),
-            rounds_per_step: self.rounds.0 as f64 / self.rounds.1.max(1) as f64,
+            rounds_per_step: self.rounds.0 as f64 / steps,
+            bytes_per_step: sum(11) as f64 / steps,
+            messages_per_step: sum(12) as f64 / steps,
             cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
             peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
             model_sha256,

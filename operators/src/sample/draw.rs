@@ -21,6 +21,8 @@ pub(super) struct Draw {
     pub(super) hop: u32,
     pub(super) choice: Choice,
     pub(super) columns: Columns,
+    /// Whether the fused kernel is not to be used.
+    pub(super) two_steps: bool,
 }
 
 impl Draw {
@@ -33,7 +35,7 @@ impl Draw {
 
     /// Whether the fused kernel does all of a hop.
     pub(super) fn is_fused(&self) -> bool {
-        self.graph.has_whole_topology() && self.choice.is_fused()
+        !self.two_steps && self.graph.has_whole_topology() && self.choice.is_fused()
     }
 
     /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees. By the pool

@@ -52,12 +52,20 @@ pub struct Hop {
 pub struct CompactorPool {
     spare: Rc<RefCell<Vec<Compactor>>>,
     threads: Option<Arc<SamplingThreads>>,
+    two_steps: bool,
 }
 
 impl CompactorPool {
     /// A pool whose hops draw on `threads`.
     pub fn on(threads: Arc<SamplingThreads>) -> Self {
         Self { threads: Some(threads), ..Self::default() }
+    }
+
+    /// The same pool, whose hops are drawn first and then put together even where the fused kernel could do both: what FastSample
+    /// (section IV) measures its kernel against.
+    #[must_use]
+    pub fn in_two_steps(self) -> Self {
+        Self { two_steps: true, ..self }
     }
 }
 
@@ -81,8 +89,8 @@ impl<'scope> SampleHop<'scope> for StreamVec<'scope, u64, MiniBatch> {
 impl Hop {
     /// What it draws, apart from where and for whom.
     pub(super) fn draw(&self) -> Draw {
-        let Self { graph, seed, hop, choice, columns, .. } = self.clone();
-        Draw { graph, seed, hop, choice, columns }
+        let Self { graph, seed, hop, choice, columns, pool, .. } = self.clone();
+        Draw { graph, seed, hop, choice, columns, two_steps: pool.two_steps }
     }
 }
 

@@ -239,9 +239,11 @@ impl Training {
         let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
         let batch = train.batch as u64;
         let (parts, all) = (graph.parts.len() as u64, graph.parts.iter().map(|part| part.train).sum::<u64>());
+        let own: Vec<u64> = graph.parts.iter().map(|part| part.train).collect();
+        let even = train.splits_evenly(&own);
         let taken = |part: u64| {
             let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
-            if train.splits_evenly() { cut(part + 1) - cut(part) } else { graph.parts[part as usize].train }
+            if even { cut(part + 1) - cut(part) } else { own[part as usize] }
         };
         let most = (0..parts).map(taken).max().unwrap_or(0);
         let seeds = (0..parts).map(|part| taken(part).min(batch)).sum();

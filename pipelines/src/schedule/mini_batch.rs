@@ -38,6 +38,7 @@ use crate::Error;
 use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::setup::Setup;
+use crate::spec::Train;
 use crate::trainer::{BatchWords, Trainer};
 
 /// The training dataflow of one worker.
@@ -72,15 +73,20 @@ pub(crate) struct Batches {
 
 impl MiniBatchTraining {
     /// Builds the dataflow on `worker`.
-    pub(crate) fn build(worker: &mut Worker, setup: &Setup, batches: Batches, companion: &Companion<Trainer>) -> Self {
+    pub(crate) fn build(
+        worker: &mut Worker,
+        setup: &Setup,
+        train: &Train,
+        batches: Batches,
+        companion: &Companion<Trainer>,
+    ) -> Self {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = setup.steps(batches.seeds.batch);
         let Batches { seeds, choices, degrees, params, window, cache } = batches;
-        let seed = seeds.seed;
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = setup.hops(&setup.graph, seed, choices);
+            let hops = setup.hops(&setup.graph, train, choices);
             let stream = scope.input_from(&mut input).seeds(Arc::new(seeds));
             let features = setup.features.clone();
             let kept = fault.clone();

@@ -77,9 +77,8 @@ impl PartitionParallel {
         let Visits { islands, seeds, choices, degrees, window, train } = visits;
         let (mut input, fault) = (InputHandle::new_with_builder(), Fault::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
-        let seed = seeds.seed;
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = setup.hops(&islands.graph, seed, choices);
+            let hops = setup.hops(&islands.graph, &train, choices);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| seeds.batch(key));
             // One batch is computed while the next is fetched, at least.
             let room = Rc::new(Room::new(window.max(2)));

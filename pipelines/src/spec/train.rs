@@ -8,6 +8,9 @@ use super::values::Bytes;
 /// Samplers of this version.
 pub(super) const SAMPLERS: &[&str] = &["uniform", "weighted", "labor", "temporal", "ladies"];
 
+/// Training nodes of the largest partition over the mean beyond which seeds are split evenly unless the pipeline says.
+const UNEVEN: f64 = 1.1;
+
 section! {
     /// How the model is trained.
     pub struct Train {
@@ -21,7 +24,7 @@ section! {
         /// Seeds per partition and step; a step takes one batch of every partition.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
-        /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL); or `partition`, its own, so that partitions with few are done early. Unset: `even`; with `partition-parallel`, always its own.
+        /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL), which costs two more rounds of messages where a seed belongs to another process; or `partition`, its own, so that partitions with few are done early. Unset: `even` where a partition has more than 1.1 times the mean; with `partition-parallel`, always its own.
         #[schemars(extend("examples" = ["partition"]))]
         pub seed_split: Option<SeedSplit> = None,
         /// Neighbours per node and hop: first of the seeds, then of their neighbours (PyG's order; DGL's is the reverse). -1 is all of them. A table gives each edge type its own, by name or number: `{ cites = 10, writes = 5 }`, and 0 to the others. As many as `model.layers`. Unset: 15, then 10, then 5 for every further hop.
@@ -75,6 +78,9 @@ section! {
         /// Epochs that each partition trains by itself before weights are averaged (`partition-parallel`). Evaluation, checkpoints and early stopping wait for an average. Unset: 1.
         #[schemars(range(min = 1, max = 1000), extend("examples" = [1]))]
         pub average_every: Option<usize> = None,
+        /// Sample and compact in one loop where all edges are here (FastSample). `false` does one after the other, as processes must between them, and is slower: for measurements.
+        #[schemars(extend("x-results" = false))]
+        pub fused_sampling: bool = true,
         /// Write a checkpoint every so many epochs, and always after the last. 0: only after the last.
         #[schemars(range(max = 1000000), extend("x-results" = false))]
         pub checkpoint_every: usize = 10,
@@ -91,9 +97,11 @@ impl Train {
         self.fanouts.clone().unwrap_or_else(default)
     }
 
-    /// Whether every partition takes as many training nodes as any other, whoever owns them.
-    pub fn splits_evenly(&self) -> bool {
-        self.schedule == Schedule::MiniBatch && self.seed_split != Some(SeedSplit::Partition)
+    /// Whether every partition takes as many training nodes as any other, whoever owns them, when they own `train` each.
+    pub fn splits_evenly(&self, train: &[u64]) -> bool {
+        let most = train.iter().copied().max().unwrap_or(0) as f64;
+        let uneven = most * train.len() as f64 > UNEVEN * train.iter().sum::<u64>() as f64;
+        self.schedule == Schedule::MiniBatch && self.seed_split.map_or(uneven, |split| split == SeedSplit::Even)
     }
 
     /// Which of the older edges `temporal` takes.

@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+"""What several processes cost and save: one thing is changed at a time, and runs take turns.
+
+    benches/distributed.py [--only scaling,traffic,methods,fastsample,link] [--rounds 3] [--set graph.generate.nodes=400000 …]
+
+scaling     two processes of one thread beside one process of two threads, on the same work
+traffic     bytes, messages and rounds of a step: structure partitioned or replicated, with and without a cache of features
+methods     the same for partitions by random, spring, multilevel and metis (DistDGL, Fig. 10), at 4 processes
+fastsample  partitioned and unfused, replicated and unfused, replicated and fused (FastSample, Fig. 5 and 6), at 2 and 4 processes
+link        scaling and traffic again with the processes in network namespaces joined by 1 Gbit/s and 1 ms; needs root, and the
+            delay needs the kernel's netem (what was there is in the result)
+
+3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch counts. Every process is bound to
+cores of its own while there are enough. The result goes to benches/runs/<date>-distributed.json.
+"""
+import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PIPELINE = """
+name = "distributed"
+[graph]
+generate = {{ kind = "planted", nodes = 400_000, edges = 8_000_000, features = 100, classes = 40, split = [0.1, 0.02, 0.02], out = "{scratch}/graph" }}
+undirected = true
+[partition]
+method = "multilevel"
+parts = 4
+[model]
+kind = "sage"
+layers = 3
+hidden = 128
+[train]
+epochs = 2
+batch = 250
+fanouts = [15, 10, 5]
+evaluate_every = 0
+"""
+STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
+CORES = os.cpu_count()
+
+
+def sets(settings):
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+class Bench:
+    def __init__(self, options, binary, work):
+        self.options, self.binary, self.work = options, binary, work
+
+    def command(self, settings, *more):
+        return [str(self.binary), "run", str(self.work / "p.toml"), "--quiet", "--json", *more, *sets(self.options.set), *sets(settings)]
+
+    def method(self, method):
+        """Settings of a dataset by this method, prepared once."""
+        settings = [f"partition.method={method}", f"partition.out={self.work}/{method}"]
+        if not (self.work / method).exists():
+            command = [str(self.binary), "prepare", str(self.work / "p.toml"), "--quiet", *sets(self.options.set), *sets(settings)]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return settings
+
+    def read(self, out):
+        summary = json.loads(out)
+        seconds = summary["seconds"]
+        row = {
+            "epoch_seconds": seconds["per_epoch"][1], "bytes_per_step": round(summary["bytes_per_step"]),
+            "messages_per_step": round(summary["messages_per_step"], 1), "rounds_per_step": summary["rounds_per_step"],
+            "stages": {stage: round(seconds[stage] / 2, 3) for stage in STAGES}, "model": summary["model_sha256"],
+        }
+        if summary.get("cache"):
+            row["cache_hit_rate"] = summary["cache"]["hit_rate"]
+        return row
+
+    def run(self, processes, threads, settings):
+        """One run of processes on this machine."""
+        cores = ",".join(map(str, range(min(CORES, processes * threads))))
+        run = self.work / "run"
+        command = self.command([f"train.threads={threads}", *settings], "--processes", str(processes), "--run-dir", str(run))
+        done = subprocess.run(["taskset", "-c", cores, *command], check=True, stdout=subprocess.PIPE, text=True)
+        return self.read(done.stdout)
+
+    def run_apart(self, spaces, threads, settings):
+        """One run with each process in a network namespace."""
+        hosts = self.work / "hosts.txt"
+        hosts.write_text("".join(f"10.77.0.{i + 1}:7000\n" for i in range(len(spaces))))
+        environment = {**os.environ, "GNNFLOW_SECRET": "of-this-benchmark-alone-0123456789"}
+        running = []
+        for rank, space in enumerate(spaces):
+            more = ["--hosts", str(hosts), "--rank", str(rank), "--run-dir", str(self.work / "apart")]
+            command = self.command([f"train.threads={threads}", *settings], *more)
+            core = ["taskset", "-c", ",".join(str((rank * threads + i) % CORES) for i in range(threads))]
+            running.append(subprocess.Popen(["ip", "netns", "exec", space, *core, *command], env=environment, stdout=subprocess.PIPE, text=True))
+        outs = [process.communicate()[0] for process in running]
+        if any(process.returncode for process in running):
+            sys.exit("error: a run in network namespaces failed")
+        return self.read(outs[0])
+
+    def take_turns(self, cases):
+        """Runs every case once a round; `cases` are names and functions. Medians, and whether all had the same bits."""
+        rows = {name: [] for name, _ in cases}
+        for number in range(self.options.rounds):
+            turn = number % len(cases)
+            for name, case in cases[turn:] + cases[:turn]:
+                row = case()
+                rows[name].append(row)
+                print(f"round {number + 1}, {name}: {row['epoch_seconds']:.2f} s, {row['bytes_per_step'] / 1e6:.2f} MB a step", file=sys.stderr, flush=True)
+        result = []
+        for name, runs in rows.items():
+            median = statistics.median(run["epoch_seconds"] for run in runs)
+            middle = min(runs, key=lambda run: abs(run["epoch_seconds"] - median))
+            result.append({"case": name, **middle, "epoch_seconds": round(median, 3), "rounds": [round(run["epoch_seconds"], 3) for run in runs]})
+        return result
+
+
+def namespaces(count):
+    """Namespaces joined by a bridge in one more, each behind 1 Gbit/s and, where the kernel can, 1 ms; what could be had; undo."""
+    names, done = [f"gnnflow{i}" for i in range(count)], []
+
+    def ip(*words, check=True):
+        return subprocess.run(["ip", *words], check=check, capture_output=True, text=True)
+
+    def undo():
+        for name in done:
+            ip("netns", "del", name, check=False)
+
+    try:
+        for name in [*names, "gnnflowhub"]:
+            ip("netns", "add", name)
+            done.append(name)
+        hub = ["netns", "exec", "gnnflowhub", "ip"]
+        ip(*hub, "link", "add", "bridge", "type", "bridge")
+        ip(*hub, "link", "set", "bridge", "up")
+        shaped = []
+        for i, name in enumerate(names):
+            ip("link", "add", "eth", "netns", name, "type", "veth", "peer", "name", f"port{i}", "netns", "gnnflowhub")
+            ip(*hub, "link", "set", f"port{i}", "master", "bridge", "up")
+            inside = ["netns", "exec", name]
+            ip(*inside, "ip", "addr", "add", f"10.77.0.{i + 1}/24", "dev", "eth")
+            ip(*inside, "ip", "link", "set", "eth", "up")
+            ip(*inside, "ip", "link", "set", "lo", "up")
+            tc = [*inside, "tc", "qdisc", "add", "dev", "eth", "root"]
+            if ip(*tc, "netem", "delay", "1ms", "rate", "1gbit", check=False).returncode == 0:
+                shaped.append("1 Gbit/s, 1 ms")
+            elif ip(*tc, "tbf", "rate", "1gbit", "burst", "256kb", "latency", "50ms", check=False).returncode == 0:
+                shaped.append("1 Gbit/s; no delay: the kernel has no netem")
+            else:
+                shaped.append("not shaped: the kernel has neither netem nor tbf")
+        return names, shaped[0], undo
+    except (subprocess.CalledProcessError, FileNotFoundError) as error:
+        undo()
+        print(f"link: left out, no network namespaces: {getattr(error, 'stderr', error)}", file=sys.stderr)
+        return None, None, undo
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="scaling,traffic,methods,fastsample,link")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    results = {}
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        (work / "p.toml").write_text(PIPELINE.format(scratch=scratch))
+        bench = Bench(options, binary, work)
+        multilevel = bench.method("multilevel")
+        manifest = json.loads((work / "multilevel" / "manifest.json").read_text())
+        bench.steps = -(-manifest["splits"]["train"] // 4 // 250)
+        replicated, unfused = ["partition.topology=replicated"], ["train.fused_sampling=false"]
+        cache = ["train.cache=16MiB"]
+
+        def case(processes, threads, *settings, by=multilevel):
+            return lambda: bench.run(processes, threads, [*by, *[s for more in settings for s in more]])
+
+        traffic = [
+            ("partitioned", []), ("partitioned, cache of 16 MiB", cache), ("replicated", replicated),
+            ("replicated, cache of 16 MiB", replicated + cache),
+        ]
+        for what in options.only.split(","):
+            if what == "scaling":
+                rows = bench.take_turns([("1 process of 2 threads", case(1, 2)), ("2 processes of 1 thread", case(2, 1)), ("2 processes of 1 thread, replicated", case(2, 1, replicated))])
+                for row in rows:
+                    row["throughput_beside_one_process"] = round(rows[0]["epoch_seconds"] / row["epoch_seconds"], 3)
+                results[what] = rows
+            elif what == "traffic":
+                results[what] = bench.take_turns([(name, case(2, 1, settings)) for name, settings in traffic])
+            elif what == "methods":
+                cases = [(method, case(4, 1, by=bench.method(method))) for method in ["random", "spring", "multilevel", "metis"]]
+                results[what] = bench.take_turns(cases)
+            elif what == "fastsample":
+                results[what] = []
+                for processes in [2, 4]:
+                    cases = [
+                        (f"{processes} processes, partitioned, unfused", case(processes, 1, unfused)),
+                        (f"{processes} processes, replicated, unfused", case(processes, 1, replicated, unfused)),
+                        (f"{processes} processes, replicated, fused", case(processes, 1, replicated)),
+                    ]
+                    results[what] += bench.take_turns(cases)
+            elif what == "link":
+                spaces, shaped, undo = namespaces(2)
+                if spaces is None:
+                    continue
+                try:
+                    apart = lambda settings: lambda: bench.run_apart(spaces, 1, [*multilevel, *settings])
+                    rows = bench.take_turns([("1 process of 2 threads", case(1, 2))] + [(name, apart(settings)) for name, settings in traffic])
+                    for row in rows:
+                        row["throughput_beside_one_process"] = round(rows[0]["epoch_seconds"] / row["epoch_seconds"], 3)
+                    results[what] = {"link": shaped, "rows": rows}
+                finally:
+                    undo()
+            else:
+                sys.exit(f"error: --only {what}: see --help")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    date = datetime.date.today().isoformat()
+    result = {
+        "bench": "what several processes cost and save", "date": date, "commit": commit, "settings": options.set,
+        "graph": {key: manifest[key] for key in ("nodes", "edges")}, "steps": bench.steps,
+        "machine": {"cores": CORES, "architecture": platform.machine()}, "load_after": os.getloadavg()[0], "results": results,
+    }
+    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-distributed.json")
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
