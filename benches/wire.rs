@@ -9,15 +9,13 @@ mod common;
 mod pair;
 
 use std::cell::Cell;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
 use common::{Seconds, Session};
 use gnnflow_operators::wire::{Codec, Header, MESSAGE_BYTES, RowSource, Rows, WireBlock, set_codec, to_destination};
-use pair::{PARK, in_two_processes};
+use pair::{PARK, in_two_processes, raw_tcp};
 use serde_json::json;
 use timely::container::NoopBuilder;
 use timely::dataflow::channels::pact::Pipeline;
@@ -72,7 +70,7 @@ fn measure(worker: &mut Worker, blocks: u64, repeats: usize) -> Measured {
     measured.extend(cases.iter().map(|&(name, _)| (name, Vec::new())));
     let matrix = Arc::new(Matrix(Arc::new((0..WIDTH << 15).map(|i| i as f32).collect())));
     for repeat in 0..=repeats {
-        let raw = if worker.index() == 0 { raw_tcp(blocks) } else { 0.0 };
+        let raw = if worker.index() == 0 { raw_tcp(blocks * MESSAGE_BYTES as u64) } else { 0.0 };
         let sent = cases.iter().map(|&(_, case)| send(worker, case, &matrix, blocks));
         let seconds: Vec<f64> = std::iter::once(raw).chain(sent).collect();
         // The first time over is for warming up.
@@ -167,30 +165,4 @@ fn rows(case: Case, matrix: &Arc<Matrix>, number: usize) -> Rows {
             Rows::Gather(Arc::clone(matrix) as Arc<dyn RowSource>, scattered)
         }
     }
-}
-
-/// As many bytes from one thread to another over a socket of this machine.
-fn raw_tcp(blocks: u64) -> f64 {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
-    let address = listener.local_addr().expect("it is bound");
-    let reader = std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("the writer dials");
-        let (mut buffer, mut read) = (vec![0; MESSAGE_BYTES], 0);
-        while read < blocks * MESSAGE_BYTES as u64 {
-            match stream.read(&mut buffer).expect("the writer lives") {
-                0 => break,
-                bytes => read += bytes as u64,
-            }
-        }
-        stream.write_all(&[1]).expect("the writer waits");
-    });
-    let mut stream = TcpStream::connect(address).expect("the reader listens");
-    stream.set_nodelay(true).expect("a socket option");
-    let buffer = vec![7; MESSAGE_BYTES];
-    let start = Instant::now();
-    (0..blocks).for_each(|_| stream.write_all(&buffer).expect("the reader lives"));
-    stream.read_exact(&mut [0]).expect("the reader answers");
-    let seconds = start.elapsed().as_secs_f64();
-    reader.join().expect("it has answered");
-    seconds
 }

@@ -15,7 +15,7 @@ use timely::dataflow::StreamVec;
 
 use super::cache::RowCache;
 use super::matrix::{Matrix, Number};
-use crate::kernel::gather::{gather_places, gather_rows, scatter_rows};
+use crate::kernel::gather::{gather_places, scatter_rows};
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
 use crate::sample::mini_batch::MiniBatch;
@@ -159,24 +159,23 @@ impl Errand<MiniBatch> for FetchErrand {
 
     fn here(&mut self, tick: u64, batch: &mut MiniBatch) {
         self.from.meter.time(Stage::Fetch, || {
-            self.prepare(tick, batch);
             let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
             let row_bytes = rows.number.bytes() * rows.dim;
             assert_eq!(rows.source.row_bytes(), row_bytes, "the row source has other rows");
-            let MiniBatch { features, degrees, nodes, places, .. } = batch;
             let row_of = |node| rows.source.row(node);
             if graph.is_self_contained() {
-                gather_rows(row_bytes, row_of, nodes, features.bytes_mut());
-            } else {
-                gather_places(row_bytes, row_of, nodes, &places[self.me], features.bytes_mut());
-            }
-            if self.from.degrees {
-                let mut count = |place: usize| degrees[place] = graph.degree(nodes[place]);
-                if graph.is_self_contained() {
-                    (0..nodes.len()).for_each(count);
-                } else {
-                    places[self.me].iter().for_each(|&place| count(place as usize));
+                batch.features = Matrix::gather(rows.number, rows.dim, row_of, &batch.nodes);
+                if self.from.degrees {
+                    batch.degrees = batch.nodes.iter().map(|&node| graph.degree(node)).collect();
                 }
+                return;
+            }
+            self.prepare(tick, batch);
+            let MiniBatch { features, degrees, nodes, places, .. } = batch;
+            gather_places(row_bytes, row_of, nodes, &places[self.me], features.bytes_mut());
+            if self.from.degrees {
+                let own = &places[self.me];
+                own.iter().for_each(|&place| degrees[place as usize] = graph.degree(nodes[place as usize]));
             }
         });
     }

@@ -2,6 +2,8 @@
 
 use half::{bf16, f16};
 
+use crate::kernel::gather::gathered_rows;
+
 /// The number type of a [`Matrix`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Number {
@@ -57,6 +59,20 @@ impl Matrix {
             Number::F32 => Values::F32(vec![0.0; rows * dim]),
             Number::F16 => Values::F16(vec![f16::ZERO; rows * dim]),
             Number::Bf16 => Values::Bf16(vec![bf16::ZERO; rows * dim]),
+        };
+        Self { values, dim }
+    }
+
+    /// The rows of `ids`, `dim` numbers each; `row_of` names an id's row.
+    ///
+    /// # Panics
+    /// Unless every row is `dim` numbers long.
+    pub fn gather<'a>(number: Number, dim: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32]) -> Self {
+        let bytes = number.bytes() * dim;
+        let values = match number {
+            Number::F32 => Values::F32(gathered_rows(bytes, row_of, ids)),
+            Number::F16 => Values::F16(gathered_rows(bytes, row_of, ids)),
+            Number::Bf16 => Values::Bf16(gathered_rows(bytes, row_of, ids)),
         };
         Self { values, dim }
     }

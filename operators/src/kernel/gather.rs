@@ -27,6 +27,30 @@ pub fn gather_rows<'a>(row_bytes: usize, row_of: impl Fn(u32) -> &'a [u8], ids: 
     for_each_ahead(row_bytes, ids.len(), |i| row_of(ids[i]), |i, row| put(row, row_bytes, i, out));
 }
 
+/// The rows of `ids`, in order, as a new vector of `T`s: as [`gather_rows`], without filling the vector first.
+///
+/// # Panics
+/// Unless every row is `row_bytes` long, and that is whole `T`s.
+pub fn gathered_rows<'a, T: bytemuck::Pod>(row_bytes: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32]) -> Vec<T> {
+    assert!(row_bytes.is_multiple_of(size_of::<T>()), "rows of whole numbers");
+    let mut values = Vec::<T>::with_capacity(ids.len() * (row_bytes / size_of::<T>()));
+    let out = values.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+    for_each_ahead(
+        row_bytes,
+        ids.len(),
+        |i| row_of(ids[i]),
+        |i, row| {
+            assert_eq!(row.len(), row_bytes, "a row has another length");
+            // SAFETY: row i of ids.len() lies within the capacity reserved for as many rows of `row_bytes`, and `row` is borrowed from
+            // elsewhere, so the two do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), out.add(i * row_bytes), row_bytes) };
+        },
+    );
+    // SAFETY: all rows, and so all values, have been written; any bytes are a `T`, which is `Pod`.
+    unsafe { values.set_len(ids.len() * (row_bytes / size_of::<T>())) };
+    values
+}
+
 /// Copies the row of `ids[place]` to row `place` of `out`, for every one of `places`; other rows stay as they are.
 ///
 /// # Panics
@@ -98,6 +122,7 @@ mod tests {
             let mut out = vec![7; ids.len() * row_bytes];
             gather_rows(row_bytes, row_of, &ids, &mut out);
             assert_eq!(out, expected, "{row_bytes} bytes, {count} rows");
+            assert_eq!(gathered_rows::<u8>(row_bytes, row_of, &ids), expected, "{row_bytes} bytes, {count} rows");
 
             // Every third row, from the last one on; the others keep what was there.
             let places: Vec<u32> = (0..ids.len() as u32).rev().step_by(3).collect();

@@ -1,0 +1,210 @@
+//! Feature rows of sampled batches: from this process's memory beside a plain loop, and over loopback beside raw TCP.
+//!
+//! The ids are the node lists of batches of 1000 seeds with fanouts 15, 10, 5, rows are 100 floats (400 bytes). Locally, the
+//! plain loop copies the same rows into the same kind of buffer; it waits for every row, the kernel asks ahead, so the operator,
+//! which also allocates each batch's matrix, should come out at least as fast. Over loopback, each batch's rows are the other
+//! process's: questions, gathering into the wire buffer, scattering to their places; raw TCP writes as many bytes and no more.
+
+mod common;
+#[path = "common/graph.rs"]
+mod graph;
+#[path = "common/pair.rs"]
+mod pair;
+
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use common::{Seconds, Session};
+use gnnflow_data::PartitionBook;
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_operators::fetch::matrix::Number;
+use gnnflow_operators::kernel::compact::Compactor;
+use gnnflow_operators::kernel::gather::gather_rows;
+use gnnflow_operators::kernel::sample::{Csc, Fanout, sample_hop};
+use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+use gnnflow_operators::placement::Placement;
+use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_operators::wire::RowSource;
+use graph::{Graph, repeat};
+use pair::{PARK, in_two_processes, raw_tcp};
+use serde_json::json;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::{Input, Probe};
+use timely::worker::Worker;
+
+/// Numbers in a row.
+const DIM: usize = 100;
+const ROW: usize = 4 * DIM;
+/// Batches on their way at a time.
+const WINDOW: usize = 4;
+
+/// A matrix in memory, some rows of which are nodes `first` and after.
+struct Rows {
+    values: Vec<f32>,
+    first: u32,
+}
+
+impl RowSource for Rows {
+    fn row_bytes(&self) -> usize {
+        ROW
+    }
+    fn row(&self, node: u32) -> &[u8] {
+        bytemuck::cast_slice(&self.values[(node - self.first) as usize * DIM..][..DIM])
+    }
+}
+
+fn rows(nodes: u32, first: u32) -> Arc<Rows> {
+    Arc::new(Rows { values: (0..nodes as usize * DIM).map(|i| (i % 977) as f32).collect(), first })
+}
+
+fn main() {
+    let mut session = Session::new("fetch");
+    let (repeats, smoke) = (session.repeats(7), session.smoke);
+    // The second process is started from here too, so this comes first: it does no work before it.
+    let (pages, over_loopback) = in_two_processes(move |worker| loopback(worker, smoke, repeats));
+    let graph = Graph::load(&mut session);
+    let lists = lists(&graph, if smoke { 2 } else { 20 });
+    let ids: usize = lists.iter().map(Vec::len).sum();
+    let bytes = (ids * ROW) as f64;
+    session.about("rows", ids as u64);
+    session.about("row_bytes", ROW as u64);
+
+    let source = rows(graph.num_nodes() as u32, 0);
+    let longest = lists.iter().map(Vec::len).max().unwrap_or(0);
+    let mut out = vec![0u8; longest * ROW];
+    let plain = |out: &mut [u8]| {
+        for list in &lists {
+            for (place, &id) in list.iter().enumerate() {
+                out[place * ROW..][..ROW].copy_from_slice(source.row(id));
+            }
+        }
+    };
+    let mut plainly = vec![0u8; lists[0].len() * ROW];
+    gather_rows(ROW, |id| source.row(id), &lists[0], &mut plainly);
+    lists[0].iter().enumerate().for_each(|(i, &id)| assert_eq!(&plainly[i * ROW..][..ROW], source.row(id)));
+
+    let loop_seconds = repeat(repeats, || plain(&mut out));
+    let beside = |seconds: &Seconds| json!({ "times_plain_loop": loop_seconds.median() / seconds.median() });
+    session.result("plain loop", json!({}), &loop_seconds, bytes, "B");
+    let kernel = repeat(repeats, || {
+        for list in &lists {
+            gather_rows(ROW, |id| source.row(id), list, &mut out[..list.len() * ROW]);
+        }
+    });
+    session.result("gather kernel", beside(&kernel), &kernel, bytes, "B");
+    let (nodes, repeated) = (graph.num_nodes() as u64, lists.clone());
+    let operator = timely::execute_directly(move |worker| {
+        let graph = Arc::new(edgeless(&[0, nodes], 1, worker.index()));
+        Seconds::new((0..repeats + 1).map(|_| fetch(worker, &graph, source.clone(), &repeated)).skip(1).collect())
+    });
+    session.result("fetch_rows, local", beside(&operator), &operator, bytes, "B");
+
+    session.about("loopback_rows", pages as u64);
+    let raw = Seconds::new(over_loopback.iter().map(|pair| pair.0).collect());
+    let wire = Seconds::new(over_loopback.iter().map(|pair| pair.1).collect());
+    let bytes = (pages * ROW) as f64;
+    session.result("raw TCP", json!({}), &raw, bytes, "B");
+    session.result("fetch_rows, loopback", json!({ "times_raw_tcp": raw.median() / wire.median() }), &wire, bytes, "B");
+    session.finish();
+}
+
+/// Node lists of batches after three hops.
+fn lists(graph: &Graph, batches: usize) -> Vec<Vec<u32>> {
+    let (csc, mut compactor) = (Csc::new(&graph.indptr, &graph.indices), Compactor::new(graph.num_nodes() as u64));
+    graph
+        .train
+        .chunks(1000)
+        .take(batches)
+        .zip(0..)
+        .map(|(seeds, step)| {
+            let mut list = seeds.to_vec();
+            compactor.start(&list);
+            for (hop, k) in [15, 10, 5].into_iter().enumerate() {
+                let key = Key::new(1, Purpose::Sample).fold(step).fold(hop as u64);
+                sample_hop(&csc, &mut list, Fanout::Uniform { k }, key, &mut compactor);
+            }
+            list
+        })
+        .collect()
+}
+
+/// Partitions without edges: only their nodes' rows are asked for.
+fn edgeless(offsets: &[u64], workers: usize, worker: usize) -> LocalGraph {
+    let book = PartitionBook::new(offsets.to_vec()).expect("they rise from 0");
+    let load = |part: usize| {
+        let nodes = (book.range(part).end - book.range(part).start) as usize;
+        let none = OwnedInEdges { indptr: vec![0; nodes + 1], ..OwnedInEdges::default() };
+        Ok::<_, Infallible>(Arc::new(none) as Arc<dyn InEdges>)
+    };
+    LocalGraph::load(&book, Placement::new(book.parts(), workers), worker, false, load)
+        .unwrap_or_else(|never| match never {})
+}
+
+/// Seconds to fetch the rows of all `lists`, which are this worker's batches.
+fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource>, lists: &[Vec<u32>]) -> f64 {
+    let fetched = Rc::new(Cell::new(0));
+    let count = Rc::clone(&fetched);
+    let rows = RowsAt { source, number: Number::F32, dim: DIM };
+    let from = FetchFrom {
+        graph: Arc::clone(graph),
+        rows: Rc::new(move |_| rows.clone()),
+        degrees: false,
+        cache: None,
+        meter: Rc::default(),
+    };
+    let (mut input, probe) = worker.dataflow::<u64, _, _>(|scope| {
+        let (input, keys) = scope.new_input::<Vec<u32>>();
+        let lists = lists.to_vec();
+        use timely::dataflow::operators::vec::Map;
+        let batches = keys.map(move |step| {
+            MiniBatch::new(BatchKey { epoch: 0, step, partition: step }, lists[step as usize].clone())
+        });
+        let seen = batches.fetch_rows(from).inspect(move |batch| {
+            assert_eq!(batch.features.bytes().len(), batch.nodes.len() * ROW);
+            count.set(count.get() + 1);
+        });
+        (input, seen.probe().0)
+    });
+    let start = Instant::now();
+    let mut sent = 0;
+    while fetched.get() < lists.len() {
+        while sent < lists.len() && sent - fetched.get() < WINDOW {
+            input.send(sent as u32);
+            input.flush();
+            sent += 1;
+        }
+        worker.step_or_park(PARK);
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    drop(input);
+    while !probe.done() {
+        worker.step_or_park(PARK);
+    }
+    seconds
+}
+
+/// Rows of the second process's nodes, fetched by the first: how many, and seconds of raw TCP and of the fetch, pair by pair.
+fn loopback(worker: &mut Worker, smoke: bool, repeats: usize) -> (usize, Vec<(f64, f64)>) {
+    let nodes: u32 = if smoke { 2000 } else { 1 << 20 };
+    let graph = Arc::new(edgeless(&[0, u64::from(nodes), 2 * u64::from(nodes)], 2, worker.index()));
+    let source = rows(nodes, if worker.index() == 0 { 0 } else { nodes });
+    let (batches, rows) = if smoke { (2, 100) } else { (8, 200_000) };
+    let key = Key::new(2, Purpose::GenerateNodes);
+    // Only the first process has batches.
+    let lists: Vec<Vec<u32>> = (0..if worker.index() == 0 { batches } else { 0 })
+        .map(|batch| (0..rows).map(|i| nodes + key.fold(batch).below(i, u64::from(nodes)) as u32).collect())
+        .collect();
+    let all = (batches * rows) as usize;
+    let pairs = (0..repeats + 1)
+        .map(|_| {
+            let raw = if worker.index() == 0 { raw_tcp((all * ROW) as u64) } else { 0.0 };
+            (raw, fetch(worker, &graph, source.clone(), &lists))
+        })
+        .skip(1)
+        .collect();
+    (all, pairs)
+}
