@@ -217,6 +217,24 @@ impl LocalGraph {
         self.parts[part].is_some()
     }
 
+    /// The partitions hosted here.
+    pub fn hosted(&self) -> std::ops::Range<usize> {
+        self.placement.parts_of(self.worker)
+    }
+
+    /// Number of in-edges of partition `part`'s nodes; 0 where its topology is not here.
+    pub fn num_edges(&self, part: usize) -> usize {
+        self.parts[part].as_ref().map_or(0, |in_edges| in_edges.indices().len())
+    }
+
+    /// The in-edges of partition `part`.
+    ///
+    /// # Panics
+    /// When its topology is not here.
+    pub fn in_edges(&self, part: usize) -> &dyn InEdges {
+        self.parts[part].as_deref().expect("the topology is here")
+    }
+
     /// The global ids of partition `part`.
     pub fn range(&self, part: usize) -> std::ops::Range<u32> {
         self.offsets[part] as u32..self.offsets[part + 1] as u32

@@ -97,3 +97,9 @@ impl RowSource for TellingRows {
         bytemuck::cast_slice(&self.rows[node as usize * self.dim..(node as usize + 1) * self.dim])
     }
 }
+
+/// The 0.999 quantile of chi-square, by Wilson and Hilferty's approximation.
+pub(crate) fn chi_square_limit(freedom: f64) -> f64 {
+    let spread = 2.0 / (9.0 * freedom);
+    freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3)
+}

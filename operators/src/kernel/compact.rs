@@ -191,6 +191,33 @@ impl Compactor {
         }
     }
 
+    /// The position of `id` in the list, if it is listed.
+    ///
+    /// ```
+    /// use gnnflow_operators::kernel::compact::Compactor;
+    ///
+    /// let mut compactor = Compactor::new(100);
+    /// compactor.start(&[42, 7]);
+    /// assert_eq!((compactor.find(7), compactor.find(8)), (Some(1), None));
+    /// ```
+    ///
+    /// # Panics
+    /// May, when `id` is not a node of the graph.
+    #[inline]
+    pub fn find(&self, id: u32) -> Option<u32> {
+        let mark = match &self.memory {
+            Memory::Direct(marks) => marks[id as usize],
+            Memory::Table { entries, shift } => {
+                let mut at = slot(id, *shift);
+                while (entries[at] >> 32) as u32 >= self.base && entries[at] as u32 != id {
+                    at = (at + 1) & (entries.len() - 1);
+                }
+                (entries[at] >> 32) as u32
+            }
+        };
+        mark.checked_sub(self.base)
+    }
+
     /// Brings the entry of `id` near.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: u32) {
@@ -317,6 +344,10 @@ mod tests {
                 assert!(x == y && x == z && expected == a && expected == b, "batch {batch} hop {hop}");
             }
             assert_eq!(direct.len(), expected.len());
+            for id in 0..nodes as u32 {
+                let place = expected.iter().position(|&listed| listed == id).map(|at| at as u32);
+                assert!(id % 37 > 0 || (direct.find(id), table.find(id)) == (place, place), "batch {batch}, node {id}");
+            }
         }
     }
 

@@ -32,8 +32,12 @@ pub struct MiniBatch {
     pub seed_times: Vec<i64>,
     /// Where hops are temporal: the position among the seeds of the one in whose tree each of `nodes` stands.
     pub trees: Vec<u32>,
-    /// One block per hop so far, the seeds' own first.
+    /// One block per hop so far, the seeds' own first; or one for all layers, whose destinations are all of `nodes`.
     pub blocks: Vec<Block>,
+    /// What the loss of each seed counts, where not all count the same.
+    pub seed_weights: Vec<f32>,
+    /// How many seeds the sum over the batch's stands for, where that is not their number.
+    pub stands_for: Option<u64>,
     /// One feature row per node, once fetched.
     pub features: Matrix,
     /// In-degree without self loops per node, once fetched, where the model asks for it.

@@ -15,6 +15,7 @@ use timely::dataflow::StreamVec;
 
 use super::draw::Draw;
 use super::mini_batch::{BatchKey, Drawing, MiniBatch};
+use super::pieces;
 use super::sample_batch::SamplingThreads;
 use crate::kernel::compact::{Compactor, TreeCompactor};
 pub use crate::kernel::sample::Choice;
@@ -67,6 +68,17 @@ impl CompactorPool {
     pub fn in_two_steps(self) -> Self {
         Self { two_steps: true, ..self }
     }
+
+    /// A spare one, or else a new one.
+    pub(super) fn take(&self, new: impl FnOnce() -> Compactor) -> Compactor {
+        let spare = self.spare.borrow_mut().pop();
+        spare.unwrap_or_else(new)
+    }
+
+    /// Keeps one for later.
+    pub(super) fn give_back(&self, compactor: Compactor) {
+        self.spare.borrow_mut().push(compactor);
+    }
 }
 
 /// Sampling of one hop.
@@ -104,8 +116,7 @@ impl HopErrand {
     /// The compactor that follows the batch's list.
     fn compactor(&self, batch: &mut MiniBatch) -> Compactor {
         batch.compactor.take().unwrap_or_else(|| {
-            let spare = self.hop.pool.spare.borrow_mut().pop();
-            let mut compactor = spare.unwrap_or_else(|| Compactor::new(self.hop.graph.num_nodes()));
+            let mut compactor = self.hop.pool.take(|| Compactor::new(self.hop.graph.num_nodes()));
             compactor.start(&batch.nodes);
             compactor
         })
@@ -114,7 +125,7 @@ impl HopErrand {
     /// Keeps the compactor for the next hop, or for another batch.
     fn keep(&self, batch: &mut MiniBatch, compactor: Compactor) {
         if self.hop.last {
-            self.hop.pool.spare.borrow_mut().push(compactor);
+            self.hop.pool.give_back(compactor);
         } else {
             batch.compactor = Some(compactor);
         }
@@ -266,17 +277,7 @@ impl Errand<MiniBatch> for HopErrand {
             let trees = self.hop.choice.is_temporal().then_some(Trees { trees, times: &times });
             self.samples(batch, nodes, trees)
         });
-        let header = Header { to: asked.from, from: self.me as u32, aux: samples.counts.len() as u32, ..asked };
-        // Cut into messages wherever they are full.
-        let words = samples.into_words();
-        let pieces = words.chunks(MESSAGE_BYTES / 4);
-        let last = pieces.len().max(1) - 1;
-        for (i, piece) in pieces.enumerate() {
-            let header = Header { tag: u32::from(i == last), ..header };
-            let block = WireBlock::new(header, Vec::new(), piece.to_vec(), Rows::None);
-            self.hop.meter.sent(self.me, &block);
-            reply(block);
-        }
+        pieces::send(asked, samples, self.me, &self.hop.meter, reply);
     }
 
     fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
@@ -294,22 +295,11 @@ impl Errand<MiniBatch> for HopErrand {
     }
 
     fn receive(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
-        let header = answer.header();
-        let (owner, nodes, columns) = (header.from as usize, header.aux as usize, self.hop.columns);
-        let Drawing { incoming, samples, .. } = &mut batch.samples[owner];
-        if self.is_last(answer) && incoming.is_empty() {
-            samples.read(owner, nodes, columns, answer.ids()).unwrap_or_else(|bad| panic!("{bad}"));
-            return;
-        }
-        incoming.extend_from_slice(answer.ids());
-        if self.is_last(answer) {
-            samples.read(owner, nodes, columns, incoming).unwrap_or_else(|bad| panic!("{bad}"));
-            incoming.clear();
-        }
+        pieces::receive(&mut batch.samples, self.hop.columns, answer);
     }
 
     fn is_last(&self, answer: &WireBlock) -> bool {
-        answer.header().tag == 1
+        pieces::is_last(answer)
     }
 
     fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {

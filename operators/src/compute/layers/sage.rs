@@ -13,8 +13,8 @@ use crate::kernel::elementwise::Activation;
 /// How [`Sage`] aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregator {
-    /// The mean of the neighbours, beside the node's own row. Where a block brings weights along, which sum to 1 for each node:
-    /// the sum by them.
+    /// The mean of the neighbours, beside the node's own row. Where a block brings weights along, which stand for the mean's: the
+    /// sum by them.
     Mean,
     /// The mean of the neighbours and the node itself.
     Gcn,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Fanout, Sampler};
+use super::{Fanout, Importance, Sampler};
 
 /// Which in-edges a hop takes.
 #[derive(Clone)]
@@ -14,6 +14,9 @@ pub enum Choice {
     /// So many sources for the whole hop (LADIES), see [`assemble_layer`](super::assemble_layer): owners send all in-edges, the
     /// asker chooses.
     Layer(u32),
+    /// So many draws of sources for the whole hop from one distribution over the graph (FastGCN). Edges that come from them are
+    /// taken, and weigh `P[v, u] · times / (draws · q[u])`: the weights of the block, where [`Columns`](super::Columns) ask for them.
+    Importance(u32, Arc<Importance>),
     /// A user's sampler, with the hop's fanout as the pipeline file has it.
     By(Arc<dyn Sampler>, i64),
 }
@@ -25,6 +28,7 @@ impl Choice {
         match self {
             Choice::Fanout(Fanout::Uniform { k } | Fanout::UniformWithReplacement { k }) => *k as usize,
             Choice::Fanout(Fanout::All) | Choice::Layer(_) => 64,
+            Choice::Importance(..) => 16,
             Choice::Drawn(Drawn { fanouts: Fanouts::Each(fanout), .. }) | Choice::By(_, fanout) => count(*fanout),
             Choice::Drawn(Drawn { fanouts: Fanouts::ByType(fanouts), .. }) => {
                 fanouts.iter().map(|&fanout| count(fanout)).sum()

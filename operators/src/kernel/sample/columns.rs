@@ -139,6 +139,8 @@ pub(super) trait Keep {
     fn is_kept(&self) -> bool;
     /// Hears of the edges taken of `node`, in order, as positions in its row.
     fn keep<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone);
+    /// The same where the way to sample says what each edge weighs.
+    fn keep_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]);
 }
 
 impl Keep for () {
@@ -147,6 +149,8 @@ impl Keep for () {
     }
     #[inline(always)]
     fn keep<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: impl Iterator<Item = usize> + Clone) {}
+    #[inline(always)]
+    fn keep_weighted<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: &[u32], _weights: &[f32]) {}
 }
 
 impl Keep for EdgeValues {
@@ -167,5 +171,12 @@ impl Keep for EdgeValues {
             let first = topology.edge_offset(node);
             ids.extend(positions.map(|at| first + at as u64));
         }
+    }
+
+    fn keep_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]) {
+        let own = self.weights.take();
+        self.keep(topology, node, positions.iter().map(|&at| at as usize));
+        self.weights = own;
+        self.weights.iter_mut().for_each(|own| own.extend_from_slice(weights));
     }
 }

@@ -83,6 +83,22 @@ pub(super) fn run_choice<N: Neighbors>(
                 keep.keep(topology, node, picks.iter().map(|&at| at as usize));
             });
         }
+        Choice::Importance(draws, importance) => {
+            let drawn = importance.draw(*draws, key);
+            let (mut picks, mut weights) = (Vec::new(), Vec::new());
+            run_rows(topology, out, work, end, |node, _, row, out| {
+                picks.clear();
+                weights.clear();
+                for (at, source) in (0..).zip(row) {
+                    if let Some(scale) = drawn.get(source) {
+                        out.push(*source);
+                        picks.push(at);
+                        weights.push((scale / row.len() as f64) as f32);
+                    }
+                }
+                keep.keep_weighted(topology, node, &picks, &weights);
+            });
+        }
         Choice::By(sampler, fanout) => {
             assert!(!keep.is_kept(), "sampler {} says which sources it takes, not which edges", sampler.name());
             run_by(&**sampler, topology, *fanout, key, out, work, end);

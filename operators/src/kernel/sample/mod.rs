@@ -31,27 +31,36 @@
 //!   under `key.fold(u)`, whoever hears from it; the edge is taken when that is below `⌊2⁶⁴ k / n⌋`. So `k` are expected, and
 //!   destinations that share sources tend to take the same ones. In stored order.
 //! * [`Way::Last`]: the `k` with the latest times, of equal ones those stored later; in stored order.
+//!
+//! [`Choice::Importance`] draws for the hop as a whole: draw `j` is `key.below(j, n)` along stretches of the nodes in order, and whoever
+//! samples some of the hop's nodes draws the same sources. Edges that come from those are taken, in stored order.
 
 mod assemble;
 mod choice;
 mod columns;
 mod drawn;
 mod hop;
+mod importance;
+mod induced;
 mod layer;
 mod loops;
 mod pick;
 mod samples;
 mod sum_tree;
 mod topology;
+mod walk;
 
 pub use assemble::{BadReply, Edges, Replies, assemble, assemble_edges, assemble_trees};
 pub use choice::{Choice, Drawn, Fanouts, Way};
 pub use columns::{Columns, EdgeSlices, EdgeValues};
 pub use hop::{Trees, choose_hop, choose_neighbors, sample_hop, sample_neighbors};
+pub use importance::{Importance, SquaredNorms};
+pub use induced::{assemble_listed, choose_listed};
 pub use layer::assemble_layer;
 pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
 pub use samples::Samples;
 pub use topology::{Csc, EdgeColumns, Island, Neighbors, Partitions};
+pub use walk::{Walk, walk_step};
 
 #[cfg(doc)]
 use gnnflow_data::rng::Key;

@@ -8,9 +8,11 @@ use gnnflow_data::rng::{Key, Purpose};
 use super::*;
 use crate::block::Block;
 use crate::kernel::compact::Compactor;
+use crate::testing::chi_square_limit;
 
 mod drawn;
 mod frequencies;
+mod importance;
 mod layer;
 
 /// A graph as lists of in-neighbours.
@@ -282,12 +284,6 @@ fn answers_that_do_not_add_up_are_refused() {
 fn chi_square(counts: impl ExactSizeIterator<Item = u64> + Clone) -> f64 {
     let expected = counts.clone().sum::<u64>() as f64 / counts.len() as f64;
     counts.map(|count| (count as f64 - expected).powi(2) / expected).sum()
-}
-
-/// The 0.999 quantile of chi-square, by Wilson and Hilferty's approximation.
-fn chi_square_limit(freedom: f64) -> f64 {
-    let spread = 2.0 / (9.0 * freedom);
-    freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3)
 }
 
 /// Samples of a node that hears from `0..degree`, under `trials` keys: 64 nodes at each of so many hops.

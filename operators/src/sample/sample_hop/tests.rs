@@ -10,7 +10,7 @@ use gnnflow_data::rng::{Key, Purpose};
 
 use super::*;
 use crate::block::Block;
-use crate::kernel::sample::{Drawn, Fanout, Fanouts, Way};
+use crate::kernel::sample::{Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
 use crate::testing::{Adjacency, book, edge, local, random_graph};
 
 const ALL: Columns = Columns { types: true, weights: true, ids: true };
@@ -97,6 +97,9 @@ fn drawn(way: Way, fanouts: Fanouts, temporal: bool) -> Choice {
 fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
     let graph = random_graph(200, 12);
     let by_type = || Fanouts::ByType(vec![2, 0, -1]);
+    let mut norms = SquaredNorms::new(200);
+    norms.add(&local(&graph, &book(200, 4), 1, 0, false).view(), 0..200);
+    let importance = Arc::new(Importance::new(&norms));
     let cases = [
         vec![Choice::Fanout(Fanout::Uniform { k: 3 }), Choice::Fanout(Fanout::All)],
         vec![
@@ -105,6 +108,7 @@ fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
         ],
         vec![drawn(Way::Labor, Fanouts::Each(3), false), drawn(Way::Labor, Fanouts::Each(2), false)],
         vec![Choice::Layer(15), Choice::Layer(40)],
+        vec![Choice::Importance(15, importance.clone()), Choice::Importance(40, importance)],
         vec![drawn(Way::Uniform, by_type(), false), drawn(Way::Weighted, by_type(), false)],
         vec![drawn(Way::Uniform, Fanouts::Each(3), true), drawn(Way::Last, Fanouts::Each(2), true)],
         vec![drawn(Way::Weighted, by_type(), true), drawn(Way::Uniform, Fanouts::Each(-1), true)],

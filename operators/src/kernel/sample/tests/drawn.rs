@@ -60,6 +60,7 @@ fn name(choice: &Choice) -> String {
         Choice::Fanout(fanout) => format!("{fanout:?}"),
         Choice::Drawn(drawn) => format!("{drawn:?}"),
         Choice::Layer(nodes) => format!("layer of {nodes}"),
+        Choice::Importance(draws, _) => format!("{draws} draws"),
         Choice::By(sampler, _) => sampler.name().into(),
     }
 }
@@ -73,7 +74,7 @@ fn naive_choice(rich: &Rich, node: u32, choice: &Choice, hop: Key, tree: Option<
             return naive_sample(&row, *fanout, key).into_iter().map(|edge| edge as usize).collect();
         }
         Choice::Drawn(drawn) => drawn,
-        Choice::Layer(_) | Choice::By(..) => unreachable!("not chosen node by node"),
+        Choice::Layer(_) | Choice::Importance(..) | Choice::By(..) => unreachable!("not chosen node by node"),
     };
     let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
     let may: Vec<usize> =
