@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use common::{Place, planted, summary};
+use common::{Place, children, planted, summary};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
@@ -87,17 +87,6 @@ fn a_checkpoint_of_another_model_is_refused() {
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
     let ended = place.run(&["run", "p.toml", "--quiet", "--run-dir", "run", "--resume"]);
     assert!(ended.code == 3 && ended.stderr.contains("damaged"), "{}", ended.stderr);
-}
-
-/// Process ids of the children of `parent`.
-fn children(parent: u32) -> Vec<u32> {
-    let of = |entry: std::fs::DirEntry| -> Option<u32> {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        (fields.nth(1)?.parse() == Ok(parent)).then_some(pid)
-    };
-    std::fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.unwrap())).collect()
 }
 
 /// Waits until the run has trained `count` epochs, or has ended.

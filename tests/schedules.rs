@@ -26,7 +26,10 @@ fn the_bits_do_not_depend_on_who_visits_the_partitions() {
     for (model, train) in [
         ("[model]\nkind = 'sage'\nhidden = 16", ""),
         // Degrees of foreign nodes are asked for; batch norm's statistics are averaged.
-        ("[model]\nkind = 'gcn'\nhidden = 16\nnorm = 'batch'", "average_every = 3\nsampler = 'labor'\n"),
+        (
+            "[model]\nkind = 'gcn'\nhidden = 16\nnorm = 'batch'",
+            "average_every = 3\naverage_momentum = 0.5\nsampler = 'labor'\n",
+        ),
         ("[model]\nkind = 'sage'\nhidden = 16", "optimizer = { kind = 'sgd', lr = 0.1, momentum = 0.9 }\n"),
     ] {
         planted(&place, "p.toml", &settings(model, &format!("{SCHEDULE}{train}")));
@@ -74,7 +77,10 @@ fn it_goes_on_where_it_was_left() {
     planted(
         &place,
         "p.toml",
-        &settings("[model]\nkind = 'sage'\nhidden = 16", &format!("{SCHEDULE}average_every = 2\n")),
+        &settings(
+            "[model]\nkind = 'sage'\nhidden = 16",
+            &format!("{SCHEDULE}average_every = 2\naverage_momentum = 0.3\n"),
+        ),
     );
     let whole = succeed(&place, &[]);
     std::fs::remove_dir_all(place.path("run")).unwrap();

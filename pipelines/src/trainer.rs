@@ -46,6 +46,9 @@ pub(crate) struct Trainer {
     fault: Option<Error>,
     /// Where partitions are trained in turn: what each of them begins with, while one is.
     common: Option<Replica>,
+    /// Of averages, where they have momentum; as long as what is trained.
+    velocity: Option<Vec<f32>>,
+    average_momentum: f64,
 }
 
 /// Parameters, and the optimiser's state.
@@ -91,7 +94,8 @@ impl Trainer {
         let pool = compute_pool(threads)?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
-        let optimizer = optimizer(&train.optimizer, model.params().trained_len());
+        let (trained, average_momentum) = (model.params().trained_len(), train.average_momentum.unwrap_or(0.0));
+        let optimizer = optimizer(&train.optimizer, trained);
         Ok(Self {
             pool,
             model,
@@ -105,6 +109,8 @@ impl Trainer {
             spent: Spent::default(),
             fault: None,
             common: None,
+            velocity: (average_momentum > 0.0).then(|| vec![0.0; trained]),
+            average_momentum,
         })
     }
 
@@ -249,16 +255,6 @@ impl Trainer {
     /// Changes the learning rate from the next step on.
     pub(crate) fn set_learning_rate(&mut self, lr: f64) {
         self.optimizer.set_learning_rate(lr);
-    }
-
-    /// What the optimiser needs to go on later.
-    pub(crate) fn optimizer_state(&self) -> State {
-        self.optimizer.state()
-    }
-
-    /// Takes up the optimiser where it was left.
-    pub(crate) fn load_optimizer(&mut self, state: State) -> Result<(), Error> {
-        Ok(self.optimizer.load_state(state)?)
     }
 }
 

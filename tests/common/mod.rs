@@ -118,3 +118,14 @@ pub fn summary(place: &Place, run: &str) -> serde_json::Value {
     let text = std::fs::read_to_string(place.path(run).join("summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
+
+/// Process ids of the children of `parent`.
+pub fn children(parent: u32) -> Vec<u32> {
+    let of = |entry: std::fs::DirEntry| -> Option<u32> {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        (fields.nth(1)?.parse() == Ok(parent)).then_some(pid)
+    };
+    std::fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.unwrap())).collect()
+}

@@ -182,7 +182,8 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     let (Some(train), Some(model)) = (&spec.train, &spec.model) else { return };
     known("train.sampler", &train.sampler, train::SAMPLERS, &[], &registered.samplers, report);
     match train.schedule {
-        Schedule::MiniBatch => report.only(&["train.average_every"], "only \"partition-parallel\" averages weights"),
+        Schedule::MiniBatch => report
+            .only(&["train.average_every", "train.average_momentum"], "only \"partition-parallel\" averages weights"),
         Schedule::PartitionParallel => alone(spec, report),
         other => {
             let (first, second) = (Schedule::MiniBatch, Schedule::PartitionParallel);

@@ -81,6 +81,9 @@ section! {
         /// Sample and compact in one loop where all edges are here (FastSample). `false` does one after the other, as processes must between them, and is slower: for measurements.
         #[schemars(extend("x-results" = false))]
         pub fused_sampling: bool = true,
+        /// Momentum of the averages (`partition-parallel`): how much of the way that earlier ones went the next one goes on. Where partitions differ much in what they teach, 0.5 to 0.8 makes up for it; too much is unstable. Unset: 0, plain averages.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.5]))]
+        pub average_momentum: Option<f64> = None,
         /// Write a checkpoint every so many epochs, and always after the last. 0: only after the last.
         #[schemars(range(max = 1000000), extend("x-results" = false))]
         pub checkpoint_every: usize = 10,

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Averaging weights (`partition-parallel`, SDT-GNN) beside averaging gradients (`mini-batch`): accuracy by epochs, traffic, and bits.
+
+    benches/model_averaging.py [--seeds 3] [--graphs debian-bookworm,fb100-cornell5,planted] [--data FOLDER]
+
+4 partitions by multilevel, the same model, seeds a step, optimiser and number of epochs; averages with the momentum that SETTINGS
+has for the graph. The accuracy is that of the test nodes at the
+best validation epoch. Seed 1 also runs at 2 and 4 processes: all must have the bits of 1. Graphs come from `--data`
+(GNNFLOW_TEST_DATA, else ../shared/data); the planted one is generated. The result goes to benches/runs/<date>-model-averaging.json.
+"""
+import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PLANTED = """
+name = "planted"
+[graph]
+generate = {{ kind = "planted", nodes = 40_000, edges = 400_000, features = 64, classes = 10, split = [0.5, 0.2, 0.3], out = "{scratch}/graph" }}
+undirected = true
+[model]
+kind = "sage"
+hidden = 64
+dropout = 0.2
+[train]
+epochs = 20
+batch = 500
+fanouts = [10, 10]
+optimizer = {{ kind = "adam", lr = 0.01 }}
+"""
+
+# Epochs, epochs between evaluations, and momentum of averages.
+SETTINGS = {"debian-bookworm": (100, 5, 0.5), "fb100-cornell5": (30, 2, 0.0), "planted": (40, 2, 0.5)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--graphs", default="debian-bookworm,fb100-cornell5,planted")
+    parser.add_argument("--data", default=os.environ.get("GNNFLOW_TEST_DATA", str(ROOT.parent / "shared" / "data")))
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    rows = []
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        for graph in options.graphs.split(","):
+            file = pathlib.Path(scratch) / f"{graph}.toml"
+            if graph == "planted":
+                file.write_text(PLANTED.format(scratch=scratch))
+            else:
+                text = (ROOT / "docs" / "accuracy" / f"{graph}.toml").read_text()
+                text = "".join(line for line in text.splitlines(True) if not line.startswith("early_stop"))
+                file.write_text(text.replace("../../../shared/data", str(pathlib.Path(options.data).resolve())))
+            # As many seeds a step as the pipeline has, over all partitions together.
+            batch = next(int(line.split("=")[1]) for line in file.read_text().splitlines() if line.startswith("batch")) // 4
+
+            epochs, every, momentum = SETTINGS[graph]
+
+            def run(schedule, seed, processes=1):
+                sets = [f"train.schedule={schedule}", f"train.seed={seed}", "partition.method=multilevel", "partition.parts=4", f"train.batch={batch}", f"train.epochs={epochs}", f"train.evaluate_every={every}",
+                        f"partition.out={scratch}/{graph}-{schedule}", "train.hash_blocks=true"]
+                sets += [f"train.average_momentum={momentum}"] if schedule == "partition-parallel" else []
+                command = [binary, "run", file, "--quiet", "--json", "--run-dir", f"{scratch}/run", "--processes", processes]
+                command += [word for setting in sets for word in ("--set", setting)]
+                done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
+                summary = json.loads(done.stdout)
+                lines = (pathlib.Path(scratch) / "run" / "metrics.jsonl").read_text().splitlines()
+                summary["curve"] = [record["val"]["accuracy"] for record in map(json.loads, lines) if record.get("val")]
+                print(f"{graph}, {schedule}, seed {seed}, {processes} processes: {summary['test']['accuracy']:.4f}", file=sys.stderr, flush=True)
+                return summary
+
+            row = {"graph": graph, "average_momentum": momentum}
+            for schedule in ["mini-batch", "partition-parallel"]:
+                runs = [run(schedule, seed) for seed in range(1, options.seeds + 1)]
+                others = [run(schedule, 1, processes) for processes in (2, 4)]
+                bits = lambda summary: [summary[key] for key in ("model_sha256", "blocks_sha256")]
+                if any(bits(other) != bits(runs[0]) for other in others):
+                    sys.exit(f"error: {graph}, {schedule}: other bits from other numbers of processes")
+                accuracies = [summary["test"]["accuracy"] for summary in runs]
+                row[schedule] = {
+                    "test_accuracy": round(statistics.mean(accuracies), 4),
+                    "deviation": round(statistics.stdev(accuracies), 4) if len(accuracies) > 1 else None,
+                    "best_epochs": [summary["best_epoch"] for summary in runs], "epochs": runs[0]["epochs"],
+                    "train_seconds": round(statistics.median(summary["seconds"]["train"] for summary in runs), 2),
+                    "bytes_per_step_at_4_processes": round(others[1]["bytes_per_step"]),
+                    "validation_accuracy_by_evaluation": [round(value, 4) for value in runs[0]["curve"]],
+                    "same_bits_at_1_2_4_processes": True,
+                }
+            row["difference"] = round(row["partition-parallel"]["test_accuracy"] - row["mini-batch"]["test_accuracy"], 4)
+            rows.append(row)
+    for row in rows:
+        print(f"{row['graph']}: weights {row['partition-parallel']['test_accuracy']:.4f}, gradients {row['mini-batch']['test_accuracy']:.4f}, difference {row['difference']:+.4f}")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+    date = datetime.date.today().isoformat()
+    result = {
+        "bench": "averaging weights beside averaging gradients", "date": date, "commit": commit, "seeds": options.seeds, "partitions": 4,
+        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "load_after": os.getloadavg()[0], "results": rows,
+    }
+    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-model-averaging.json")
+    out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+//! A long run takes no more memory at its end than after its beginning.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Place, children, planted};
+
+/// Resident bytes of a process now; `None` when it has ended.
+fn resident(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// The least that each of `processes` processes had, the allocator's ups and downs left out, in the second and in the last fifth of a run of 10,000 steps.
+fn fifths(train: &str, processes: &str) -> Vec<[u64; 2]> {
+    let place = Place::new();
+    // 450 training nodes in 4 partitions: 5 steps an epoch.
+    let settings = format!(
+        "[model]\nkind = 'sage'\nhidden = 16\n[train]\nbatch = 25\nfanouts = [5, 5]\nepochs = 2000\nevaluate_every = 0\n\
+         checkpoint_every = 500\nthreads = 1\n{train}"
+    );
+    planted(&place, "p.toml", &settings);
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
+    let mut parent = place.command(&args).spawn().unwrap();
+    let mut seen: Vec<(usize, Vec<u64>)> = Vec::new();
+    let status = loop {
+        if let Some(status) = parent.try_wait().unwrap() {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        let workers = if processes == "1" { vec![parent.id()] } else { children(parent.id()) };
+        let epochs = std::fs::read_to_string(place.path("run/metrics.jsonl")).map_or(0, |text| text.lines().count());
+        seen.push((epochs, workers.into_iter().filter_map(resident).collect()));
+    };
+    assert!(status.success());
+    let count = processes.parse::<usize>().unwrap();
+    let least = |rank: usize, epochs: std::ops::Range<usize>| {
+        let inside = seen.iter().filter(|(epoch, all)| epochs.contains(epoch) && all.len() == count);
+        inside.map(|(_, all)| all[rank]).min().expect("the run was looked at in every fifth")
+    };
+    (0..count).map(|rank| [least(rank, 400..800), least(rank, 1600..2000)]).collect()
+}
+
+fn is_flat(train: &str, processes: &str) {
+    for [early, late] in fifths(train, processes) {
+        // What is kept of an epoch (its seconds, a line of metrics) is some hundred bytes; 1,200 epochs lie between.
+        let grown = late.saturating_sub(early);
+        assert!(grown < 4 << 20, "{processes} processes, {train}: {early} bytes grew to {late}");
+        println!("{processes} processes, {train:?}: {early} bytes, then {late}");
+    }
+}
+
+#[test]
+fn ten_thousand_steps_of_one_process_are_flat() {
+    is_flat("", "1");
+}
+
+#[test]
+fn ten_thousand_steps_of_two_processes_with_a_cache_are_flat() {
+    is_flat("cache = '16KiB'\ncache_policy = 'dynamic'\n", "2");
+}
+
+#[test]
+fn ten_thousand_steps_of_partitions_by_themselves_are_flat() {
+    is_flat("schedule = 'partition-parallel'\n", "2");
+}
