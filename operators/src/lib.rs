@@ -3,6 +3,7 @@
 pub mod block;
 pub mod change;
 pub mod compute;
+pub mod embed;
 pub mod fetch;
 pub mod kernel;
 pub mod local_graph;

@@ -151,7 +151,12 @@ impl Errand<MiniBatch> for FetchErrand {
             }
             let degrees = if self.from.degrees { nodes.iter().map(|&n| graph.degree(n)).collect() } else { Vec::new() };
             let header = Header { to: asked.from, from: self.me as u32, ..asked };
-            WireBlock::new(header, Vec::new(), degrees, Rows::Gather(rows.source, nodes.to_vec()))
+            let answer = if rows.source.changes() {
+                Rows::Bytes(nodes.iter().flat_map(|&node| rows.source.row(node)).copied().collect())
+            } else {
+                Rows::Gather(rows.source, nodes.to_vec())
+            };
+            WireBlock::new(header, Vec::new(), degrees, answer)
         });
         self.from.meter.sent(self.me, &answer);
         reply(answer);

@@ -19,6 +19,7 @@ pub mod relations;
 mod rows;
 pub mod sample;
 pub mod segment;
+pub mod sparse;
 pub mod transpose;
 pub mod weighted;
 

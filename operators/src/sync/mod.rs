@@ -6,3 +6,4 @@ pub mod background;
 pub mod hold;
 pub mod in_order;
 pub mod round_trip;
+pub mod when_passed;

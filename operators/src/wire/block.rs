@@ -36,6 +36,10 @@ pub trait RowSource: Send + Sync {
     /// # Panics
     /// When this process does not hold the row: requests are routed by ownership, so that is our bug.
     fn row(&self, node: u32) -> &[u8];
+    /// Whether rows may change between being asked for and leaving; they are then copied at once.
+    fn changes(&self) -> bool {
+        false
+    }
 }
 
 /// What a block is about. The meaning of `tag`, `key`, `seq` and `aux` is the operator's.
@@ -249,6 +253,25 @@ impl WireBlock {
         }
     }
 
+    /// Takes the block, leaving an empty one; what was a view is copied, so that it no longer pins the network's buffer.
+    pub fn detach(&mut self) -> Self {
+        match std::mem::take(self) {
+            owned @ Self(Repr::Owned { .. }) => owned,
+            view => {
+                let rows = match view.rows_f32() {
+                    Some([]) => Rows::None,
+                    Some(rows) => Rows::F32(rows.to_vec()),
+                    None => {
+                        let mut bytes = Vec::with_capacity(view.row_bytes());
+                        view.for_each_row_bytes(|rows| bytes.extend_from_slice(rows));
+                        Rows::Bytes(bytes)
+                    }
+                };
+                Self::new(view.header(), view.words().to_vec(), view.ids().to_vec(), rows)
+            }
+        }
+    }
+
     /// Bytes that this block takes on the wire.
     pub fn wire_bytes(&self) -> usize {
         self.sections().len()
@@ -375,6 +398,10 @@ mod tests {
                     assert_eq!((received.words(), received.ids()), (&words[..], &ids[..]));
                     assert_eq!(received.rows_f32(), Some(&expected[..]));
                     assert_eq!(through_the_wire(&received).rows_f32(), Some(&expected[..]), "forwarded");
+                    let detached = through_the_wire(&received).detach();
+                    assert!(matches!(detached.0, Repr::Owned { .. }));
+                    assert_eq!((detached.header(), detached.words(), detached.ids()), (header, &words[..], &ids[..]));
+                    assert_eq!(detached.rows_f32(), Some(&expected[..]), "detached");
                 }
             }
         }
