@@ -66,6 +66,7 @@ fn main() {
     let threads = session.numbers("threads", &[1, 2]);
     let csc = Csc::new(&graph.indptr, &graph.indices);
     verify(&graph, &csc);
+    threads.iter().for_each(|&threads| random_reads(&mut session, &graph, threads));
 
     for fanouts in [&[15, 10, 5][..], &[25, 10]] {
         let uniform: Vec<Fanout> = fanouts.iter().map(|&k| Fanout::Uniform { k }).collect();
@@ -92,6 +93,28 @@ fn main() {
     case(&mut session, &graph, "fused, 4 partitions", 1, &uniform, usize::MAX, &Fused(parts.clone()));
     case(&mut session, &graph, "4 owners and an asker", 1, &uniform, usize::MAX, &Halves(parts, 4));
     session.finish();
+}
+
+/// The machine's limit: reads of single entries all over the edges' array, each known long before it is needed. An edge sampled and
+/// compacted is two such reads at least, of the entry and of the compactor's array, beside the bounds of its node's row.
+fn random_reads(session: &mut Session, graph: &Graph, threads: usize) {
+    let reads = if session.smoke { 1 << 12 } else { 1u64 << 24 };
+    let seconds = repeat(session.repeats(15), || {
+        std::thread::scope(|scope| {
+            for thread in 0..threads as u64 {
+                scope.spawn(move || {
+                    let (mut sum, mut state) = (0u64, thread + 1);
+                    for _ in 0..reads / threads as u64 {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                        let at = ((u128::from(state) * graph.indices.len() as u128) >> 64) as usize;
+                        sum = sum.wrapping_add(u64::from(graph.indices[at]));
+                    }
+                    std::hint::black_box(sum)
+                });
+            }
+        });
+    });
+    session.result("random reads", json!({ "threads": threads }), &seconds, reads as f64, "reads");
 }
 
 /// Times `BATCHES` batches, spread over `threads`; `budget` bounds the compactor's direct array.

@@ -5,7 +5,7 @@
     GNNFLOW_BENCH_GRAPH=<folder of nodes.parquet, edges.parquet and the peers' .npy> \\
     benches/peers/epoch.py [--rounds 3] [--threads 1,2] [--batches 20] [--backends dgl,graphbolt,…] [--out FILE]
 
-Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, one partition in one process. Ours is the second epoch of
+Every run is bound to as many cores as it has threads. Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, one partition in one process. Ours is the second epoch of
 `gnnflow run`, whole; a peer is the median of its batches times the batches of an epoch, which leaves its data loader's start out.
 The result goes to benches/runs/<date>-epoch-beside-peers.json.
 """
@@ -41,11 +41,16 @@ def need(name):
     return os.environ.get(name) or sys.exit(f"error: set {name}; see --help")
 
 
+def bound(threads):
+    """Equal threads are equal cores: whatever threads a system starts beside those asked for, it has no more cores."""
+    return ["taskset", "-c", f"0-{threads - 1}"]
+
+
 def ours(binary, work, threads):
     """Seconds of the second epoch, and of the stages of both."""
     run = work / "run"
     command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--json", "--set", f"train.threads={threads}"]
-    done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*bound(threads), *map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
     summary = json.loads(done.stdout)
     seconds = summary["seconds"]
     return seconds["per_epoch"][1], {stage: seconds[stage] / 2 for stage in STAGES}, max(summary["peak_rss_bytes"])
@@ -55,7 +60,7 @@ def peer(backend, threads, graph, python, batches):
     """One run of one peer: its line of JSON, or why there is none."""
     script = pathlib.Path(need("GNNFLOW_PEERS")) / "bench_sage.py"
     command = [python, script, "--graph", graph, "--threads", threads, "--backend", backend, "--batches", batches, "--warmup", 3]
-    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*bound(threads), *map(str, command)], stdout=subprocess.PIPE, text=True)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     if rows and "failed" not in rows[-1]:
         return rows[-1], None
