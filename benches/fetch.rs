@@ -148,7 +148,7 @@ fn edgeless(offsets: &[u64], workers: usize, worker: usize) -> LocalGraph {
 fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource>, lists: &[Vec<u32>]) -> f64 {
     let fetched = Rc::new(Cell::new(0));
     let count = Rc::clone(&fetched);
-    let rows = RowsAt { source, number: Number::F32, dim: DIM };
+    let rows = RowsAt { source, number: Number::F32, dim: DIM, halo: None };
     let from = FetchFrom {
         graph: Arc::clone(graph),
         rows: Rc::new(move |_| rows.clone()),

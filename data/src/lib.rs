@@ -19,7 +19,7 @@ mod store;
 pub mod testing;
 pub mod update;
 
-pub use dataset::{Dataset, Features, Manifest, Nodes, Partition, Topology};
+pub use dataset::{Dataset, Features, Halo, Manifest, Nodes, Partition, Topology};
 pub use error::{Error, Fault, Result};
 pub use partition_book::PartitionBook;
 pub use partitioner::{Assignment, Goal, GraphStream, Partitioner, Targets};

@@ -4,10 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::Halo;
 use gnnflow_operators::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::kernel::node_index::NodeIndex;
+use gnnflow_operators::fetch::halo::HaloRows;
 use gnnflow_operators::local_graph::LocalGraph;
 use gnnflow_operators::wire::RowSource;
 use timely::container::CapacityContainerBuilder;
@@ -19,7 +18,7 @@ use timely::worker::Worker;
 use crate::Error;
 use crate::drive::{Fault, until};
 use crate::job::{Host, Job};
-use crate::setup::{LocalParts, Setup};
+use crate::setup::{LocalParts, Setup, halo_rows};
 
 /// What a worker's partitions see when each trains by itself.
 pub(crate) struct Islands {
@@ -40,51 +39,18 @@ impl Islands {
         setup: &Setup,
         degrees: bool,
     ) -> Result<Self, Error> {
-        let halo = HaloRows::open(job, setup)?;
+        let Some(halo) = halo_rows(job, &setup.graph, setup.worker)? else {
+            let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
+                           prepare it again with partition.halo = \"features\"";
+            return Err(job.spec.problem("train.schedule", message));
+        };
         let mut graph = LocalGraph::clone(&setup.graph).into_islands();
         if degrees {
-            let found = fetch_degrees(worker, host, setup, halo.index.nodes())?;
-            graph = graph.with_known_degrees(halo.index.clone(), found);
+            let found = fetch_degrees(worker, host, setup, halo.index().nodes())?;
+            graph = graph.with_known_degrees(halo.index().clone(), found);
         }
         let source = Arc::new(IslandRows { graph: Arc::clone(&setup.graph), parts: Arc::clone(&setup.parts), halo });
         Ok(Self { graph: Arc::new(graph), features: RowsAt { source, ..setup.features.clone() } })
-    }
-}
-
-/// Features of other workers' nodes, as they are stored with the partitions hosted here.
-struct HaloRows {
-    index: NodeIndex,
-    /// The halo, and the row in it, of each of them.
-    places: Vec<(u32, u32)>,
-    halos: Vec<Halo>,
-}
-
-impl HaloRows {
-    fn open(job: &Job, setup: &Setup) -> Result<Self, Error> {
-        let (mut halos, mut nodes) = (Vec::new(), Vec::new());
-        for part in setup.placement.parts_of(setup.worker) {
-            let Some(halo) = job.dataset.halo(part)?.filter(|halo| halo.features().is_some()) else {
-                let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
-                               prepare it again with partition.halo = \"features\"";
-                return Err(job.spec.problem("train.schedule", message));
-            };
-            let foreign = halo.nodes().iter().enumerate().filter(|&(_, &node)| !setup.graph.hosts(node));
-            nodes.extend(foreign.map(|(row, &node)| (node, (halos.len() as u32, row as u32))));
-            halos.push(halo);
-        }
-        // Where several partitions have a node, any of them will do: it is the same row.
-        nodes.sort_unstable();
-        nodes.dedup_by_key(|(node, _)| *node);
-        let (nodes, places) = nodes.into_iter().unzip();
-        Ok(Self { index: NodeIndex::new(nodes), places, halos })
-    }
-
-    fn row(&self, node: u32) -> &[u8] {
-        let place = self.index.find(node).expect("a batch sees its partition and what that hears from");
-        let (halo, row) = self.places[place];
-        let features = self.halos[halo as usize].features().expect("looked at when it was opened");
-        let bytes = features.row_bytes();
-        &features.bytes()[row as usize * bytes..][..bytes]
     }
 }
 
@@ -92,7 +58,7 @@ impl HaloRows {
 struct IslandRows {
     graph: Arc<LocalGraph>,
     parts: Arc<LocalParts>,
-    halo: HaloRows,
+    halo: Arc<HaloRows>,
 }
 
 impl RowSource for IslandRows {
@@ -101,7 +67,10 @@ impl RowSource for IslandRows {
     }
 
     fn row(&self, node: u32) -> &[u8] {
-        if self.graph.hosts(node) { self.parts.row(node) } else { self.halo.row(node) }
+        match self.graph.hosts(node) {
+            true => self.parts.row(node),
+            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
+        }
     }
 }
 

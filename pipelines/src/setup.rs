@@ -9,6 +9,7 @@ use gnnflow_data::source::FeatureDtype;
 use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
+use gnnflow_operators::fetch::halo::HaloRows;
 use gnnflow_operators::fetch::matrix::Number;
 use gnnflow_operators::kernel::sample::Columns;
 use gnnflow_operators::local_graph::{InEdges, LocalGraph};
@@ -110,6 +111,19 @@ impl LocalParts {
     }
 }
 
+/// The features of foreign nodes that are stored with the partitions of `worker`; `None` where the dataset has none.
+///
+/// # Errors
+/// When they cannot be read.
+pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<Option<Arc<HaloRows>>, Error> {
+    let mut halos = Vec::new();
+    for part in graph.placement().parts_of(worker) {
+        halos.extend(job.dataset.halo(part)?);
+    }
+    let there = job.dataset.manifest().halo_features;
+    Ok(HaloRows::new(halos, |node| !graph.hosts(node)).filter(|_| there).map(Arc::new))
+}
+
 impl RowSource for LocalParts {
     fn row_bytes(&self) -> usize {
         self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
@@ -149,13 +163,14 @@ impl Setup {
             FeatureDtype::F16 => Number::F16,
             FeatureDtype::Bf16 => Number::Bf16,
         };
+        let halo = if graph.is_whole() { None } else { halo_rows(job, &graph, worker)? };
         let scratch = job.run_dir.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
         Ok(Self {
             worker,
             placement,
             graph: Arc::new(graph),
-            features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim },
+            features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, halo },
             columns: sampling::columns(job),
             parts,
             task,

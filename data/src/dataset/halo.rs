@@ -20,6 +20,16 @@ pub struct Halo {
 }
 
 impl Halo {
+    /// A halo in memory: global ids, ascending, and a row for each of them where features go with them.
+    ///
+    /// # Panics
+    /// Unless the ids ascend and there are as many rows.
+    pub fn new(nodes: Vec<u32>, features: Option<Features>) -> Self {
+        assert!(nodes.is_sorted_by(|a, b| a < b), "a halo's nodes ascend");
+        assert!(features.as_ref().is_none_or(|features| features.num_rows() == nodes.len()), "one row a node");
+        Self { nodes: nodes.into(), features }
+    }
+
     pub(super) fn from_batch(batch: &RecordBatch, path: &Path, features: Option<FeatureInfo>) -> Result<Self> {
         let nodes: UInt32Array = column(batch, path, NODE)?;
         let features = features.map(|info| Features::from_batch(batch, path, info.dim, info.dtype)).transpose()?;

@@ -4,8 +4,8 @@
 //! time*: the batches whose rows are under way. *Capabilities*: held with them.
 //!
 //! Questions are lists of ids of at most one message's worth of rows; owners gather rows straight into the wire
-//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it, and rows that a
-//! [`RowCache`] has are not asked for.
+//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it, and rows that its
+//! [`HaloRows`] or a [`RowCache`] have are not asked for; degrees of halo nodes are asked for once, without their rows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,6 +14,7 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 
 use super::cache::RowCache;
+use super::halo::HaloRows;
 use super::matrix::{Matrix, Number};
 use crate::kernel::gather::{gather_places, scatter_rows};
 use crate::local_graph::LocalGraph;
@@ -46,7 +47,12 @@ pub struct RowsAt {
     pub number: Number,
     /// Numbers in a row.
     pub dim: usize,
+    /// The same rows of nodes that other workers hold, as far as they lie here.
+    pub halo: Option<Arc<HaloRows>>,
 }
+
+/// Tag of questions, and answers, of degrees without rows.
+const DEGREES_ONLY: u32 = 1;
 
 /// Fetching of rows by owner.
 pub trait FetchRows<'scope> {
@@ -100,13 +106,27 @@ impl Errand<MiniBatch> for FetchErrand {
             batch.places.iter_mut().for_each(Vec::clear);
             batch.places.resize(graph.placement().workers(), Vec::new());
             let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
-            if cache.is_some() {
+            let halo = (self.from.rows)(tick).halo;
+            if cache.is_some() || halo.is_some() {
                 self.prepare(tick, batch);
             }
+            // Nodes whose rows lie here, but whose degrees only their owners know.
+            let mut untold: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
             let MiniBatch { places, nodes, features, degrees, .. } = &mut *batch;
             let row_bytes = features.row_bytes();
             for (place, &node) in nodes.iter().enumerate() {
                 let worker = graph.worker_of(node);
+                if worker != me
+                    && let Some(found) = halo.as_ref().and_then(|halo| halo.find(node))
+                {
+                    features.bytes_mut()[place * row_bytes..(place + 1) * row_bytes].copy_from_slice(found.row);
+                    match found.degree {
+                        _ if !self.from.degrees => {}
+                        Some(degree) => degrees[place] = degree,
+                        None => untold[worker].push(place as u32),
+                    }
+                    continue;
+                }
                 // Copied now: until the answers are here, another batch's rows may have taken the place.
                 if worker != me
                     && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
@@ -120,20 +140,28 @@ impl Errand<MiniBatch> for FetchErrand {
                 places[worker].push(place as u32);
             }
             let mut questions = Vec::new();
-            for (worker, places) in batch.places.iter().enumerate().filter(|&(worker, _)| worker != me) {
-                for (seq, places) in places.chunks(per_message).enumerate() {
+            for (worker, untold) in untold.into_iter().enumerate().filter(|&(worker, _)| worker != me) {
+                let mut ask = |tag: u32, first: usize, places: &[u32]| {
                     let header = Header {
                         to: worker as u32,
                         from: me as u32,
                         partition: batch.key.partition,
-                        tag: 0,
+                        tag,
                         key: tick,
-                        seq: seq as u32,
+                        seq: first as u32,
                         aux: places.len() as u32,
                     };
                     let nodes = places.iter().map(|&place| batch.nodes[place as usize]).collect();
                     questions.push(WireBlock::new(header, Vec::new(), nodes, Rows::None));
+                };
+                let rows = batch.places[worker].len();
+                for (seq, places) in batch.places[worker].chunks(per_message).enumerate() {
+                    ask(0, seq * per_message, places);
                 }
+                for (seq, places) in untold.chunks(MESSAGE_BYTES / 4).enumerate() {
+                    ask(DEGREES_ONLY, rows + seq * (MESSAGE_BYTES / 4), places);
+                }
+                batch.places[worker].extend(untold);
             }
             questions
         });
@@ -151,10 +179,12 @@ impl Errand<MiniBatch> for FetchErrand {
             }
             let degrees = if self.from.degrees { nodes.iter().map(|&n| graph.degree(n)).collect() } else { Vec::new() };
             let header = Header { to: asked.from, from: self.me as u32, ..asked };
-            let answer = if rows.source.changes() {
-                Rows::Bytes(nodes.iter().flat_map(|&node| rows.source.row(node)).copied().collect())
-            } else {
-                Rows::Gather(rows.source, nodes.to_vec())
+            let answer = match asked.tag {
+                DEGREES_ONLY => Rows::None,
+                _ if rows.source.changes() => {
+                    Rows::Bytes(nodes.iter().flat_map(|&node| rows.source.row(node)).copied().collect())
+                }
+                _ => Rows::Gather(rows.source, nodes.to_vec()),
             };
             WireBlock::new(header, Vec::new(), degrees, answer)
         });
@@ -187,11 +217,20 @@ impl Errand<MiniBatch> for FetchErrand {
 
     fn receive(&mut self, tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
         let header = answer.header();
-        let first = header.seq as usize * self.rows_per_message(tick);
+        let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
             self.prepare(tick, batch);
             let MiniBatch { features, degrees, places, nodes, .. } = batch;
             let places = &places[header.from as usize][first..first + header.aux as usize];
+            if self.from.degrees {
+                places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
+            }
+            if header.tag == DEGREES_ONLY {
+                let halo = (self.from.rows)(tick).halo;
+                let told = places.iter().map(|&place| nodes[place as usize]).zip(answer.ids());
+                halo.iter().for_each(|halo| told.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
+                return;
+            }
             let row_bytes = features.row_bytes();
             assert_eq!(answer.row_bytes(), places.len() * row_bytes, "worker {} sent other rows", header.from);
             let bytes = features.bytes_mut();
@@ -202,9 +241,6 @@ impl Errand<MiniBatch> for FetchErrand {
                 scatter_rows(row_bytes, rows, now, bytes);
                 left = later;
             });
-            if self.from.degrees {
-                places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
-            }
             if let Some(cache) = &self.from.cache {
                 let (mut cache, bytes) = (cache.borrow_mut(), features.bytes());
                 for place in places.iter().map(|&place| place as usize) {
@@ -224,9 +260,11 @@ impl Errand<MiniBatch> for FetchErrand {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc;
 
     use gnnflow_data::rng::Permutation;
+    use gnnflow_data::{Features, Halo};
     use timely::dataflow::operators::core::Inspect;
     use timely::dataflow::operators::vec::ToStream;
 
@@ -275,16 +313,25 @@ mod tests {
         workers: usize,
         replicated: bool,
         cache: Option<(Policy, usize)>,
-    ) -> Vec<(BatchKey, Seen)> {
+        halo: bool,
+    ) -> (Vec<(BatchKey, Seen)>, [u64; 2]) {
         let (graph, fanouts) = (graph.clone(), fanouts.to_vec());
         let (send, receive) = mpsc::channel();
         let send = std::sync::Mutex::new(send);
         let nodes = graph.len() as u32;
+        let traffic = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let total = traffic.clone();
         timely::execute(timely::Config::process(workers), move |worker| {
             let (index, send) = (worker.index(), send.lock().unwrap().clone());
             let local = Arc::new(local(&graph, &book(nodes, parts), workers, index, replicated));
             let meter = Rc::new(Meter::default());
-            let rows = RowsAt { source: Arc::new(TellingRows::new(nodes, DIM)), number: Number::F32, dim: DIM };
+            let source = Arc::new(TellingRows::new(nodes, DIM));
+            let halo = halo.then(|| {
+                let of = |part| halo_of(&graph, local.range(part), &source);
+                let halos = local.placement().parts_of(index).map(of).collect();
+                Arc::new(HaloRows::new(halos, |node| !local.hosts(node)).unwrap())
+            });
+            let rows = RowsAt { source, number: Number::F32, dim: DIM, halo };
             let counted = meter.clone();
             worker.dataflow::<u64, _, _>(|scope| {
                 let batches: Vec<MiniBatch> = (local.placement().parts_of(index))
@@ -325,11 +372,23 @@ mod tests {
             });
             while worker.step_or_park(None) {}
             assert!(workers > 1 || counted.messages() == 0, "one worker has nobody to ask");
+            total[0].fetch_add(counted.messages(), Ordering::Relaxed);
+            total[1].fetch_add(counted.bytes(), Ordering::Relaxed);
         })
         .unwrap();
         let mut all: Vec<_> = receive.into_iter().collect();
         all.sort_by_key(|(key, _)| *key);
-        all
+        (all, [0, 1].map(|i: usize| traffic[i].load(Ordering::Relaxed)))
+    }
+
+    /// The halo of the nodes in `range`: foreign in-neighbours, and their rows.
+    fn halo_of(graph: &Adjacency, range: std::ops::Range<u32>, rows: &TellingRows) -> Halo {
+        let mut nodes: Vec<u32> = range.clone().flat_map(|node| graph[node as usize].clone()).collect();
+        nodes.retain(|node| !range.contains(node));
+        nodes.sort_unstable();
+        nodes.dedup();
+        let values: Vec<f32> = nodes.iter().flat_map(|&node| bytemuck::cast_slice(rows.row(node)).to_vec()).collect();
+        Halo::new(nodes, Some(Features::from_f32(DIM, values)))
     }
 
     #[test]
@@ -340,14 +399,16 @@ mod tests {
             vec![Fanout::Uniform { k: 3 }, Fanout::Uniform { k: 2 }, Fanout::All],
             vec![Fanout::UniformWithReplacement { k: 4 }, Fanout::Uniform { k: 1 }],
         ] {
-            let one = run(&graph, 4, &fanouts, 1, false, None);
+            let (one, _) = run(&graph, 4, &fanouts, 1, false, None, false);
             assert_eq!(one.len(), 4 * STEPS as usize);
             for (workers, replicated) in [(2, false), (4, false), (2, true), (3, true)] {
                 for cache in
                     [None, Some((Policy::Degree, 30)), Some((Policy::Frequency, 9)), Some((Policy::Dynamic, 5))]
                 {
-                    let some = run(&graph, 4, &fanouts, workers, replicated, cache);
-                    assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?}");
+                    for halo in [false, true] {
+                        let (some, _) = run(&graph, 4, &fanouts, workers, replicated, cache, halo);
+                        assert_eq!(some, one, "{fanouts:?} on {workers} with {cache:?}, halo {halo}");
+                    }
                 }
             }
         }
@@ -356,7 +417,7 @@ mod tests {
     #[test]
     fn rows_degrees_and_full_neighbourhoods_are_those_of_the_graph() {
         let graph = random_graph(120, 9);
-        for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false, None) {
+        for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false, None, false).0 {
             for (i, &node) in batch.nodes.iter().enumerate() {
                 let expected: Vec<f32> = (0..DIM).map(|column| node as f32 + column as f32 / 1000.0).collect();
                 assert_eq!(batch.features[i * DIM..(i + 1) * DIM], expected);
@@ -380,7 +441,36 @@ mod tests {
         graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 400 KB of samples
         graph[0] = vec![nodes - 1];
         let fanouts = [Fanout::All, Fanout::All];
-        let one = run(&graph, 2, &fanouts, 1, false, None);
-        assert_eq!(run(&graph, 2, &fanouts, 2, false, None), one);
+        let (one, _) = run(&graph, 2, &fanouts, 1, false, None, false);
+        for halo in [false, true] {
+            assert_eq!(run(&graph, 2, &fanouts, 2, false, None, halo).0, one);
+        }
+    }
+
+    #[test]
+    fn one_hop_asks_for_no_rows_where_the_halo_has_them() {
+        let graph = random_graph(200, 12);
+        // Every seed of the second step on has been met before, or its degree is asked for: rows never are.
+        let hop = [Fanout::All];
+        let (without, [messages, bytes]) = run(&graph, 2, &hop, 2, true, None, false);
+        let (with, [fewer, less]) = run(&graph, 2, &hop, 2, true, None, true);
+        assert_eq!(with, without);
+        let foreign: Vec<Vec<u32>> = (with.iter())
+            .map(|(key, batch)| {
+                let own = if key.partition < 10 { 0..100 } else { 100..200 };
+                batch.nodes.iter().copied().filter(|node| !own.contains(node)).collect()
+            })
+            .collect();
+        let rows: usize = foreign.iter().map(Vec::len).sum();
+        assert!(rows > 0 && messages > 0 && fewer <= messages, "{fewer} messages of {messages}");
+        // What is left is ids and degrees, four bytes each, of nodes that were not met before.
+        assert!(less as usize + 4 * DIM * rows <= bytes as usize, "{less} bytes of {bytes} for {rows} rows");
+
+        // Two hops reach beyond the halo: fewer rows, but some.
+        let hops = [Fanout::Uniform { k: 2 }, Fanout::Uniform { k: 2 }];
+        let (without, [_, bytes]) = run(&graph, 4, &hops, 4, true, None, false);
+        let (with, [_, less]) = run(&graph, 4, &hops, 4, true, None, true);
+        assert_eq!(with, without);
+        assert!(0 < less && less < bytes, "{less} bytes of {bytes}");
     }
 }

@@ -82,9 +82,12 @@ impl Inference {
         let (features, below) = (setup.features.clone(), stores.clone());
         let rows = move |tick| match stage_of(tick) {
             0 => features.clone(),
-            stage => {
-                RowsAt { source: Arc::clone(&below[stage - 1]) as _, number: Number::F32, dim: below[stage - 1].dim() }
-            }
+            stage => RowsAt {
+                source: Arc::clone(&below[stage - 1]) as _,
+                number: Number::F32,
+                dim: below[stage - 1].dim(),
+                halo: None,
+            },
         };
         let own: Vec<Vec<Arc<LayerStore>>> =
             stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
