@@ -10,13 +10,14 @@ use crate::job::Job;
 use crate::setup::Setup;
 use crate::spec::{self, did_you_mean, is_builtin_layer};
 
-/// What blocks have of each edge besides its source: types, where the graph has them and layers may read them.
-pub(crate) fn columns(job: &Job) -> Columns {
+/// What blocks have of each edge besides its source: types, where the graph has them and layers may read them; and ids, where the
+/// model reads the edges' features.
+pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
     let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else { return Columns::default() };
     let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
     // A registered layer may read types; a registered sampler cannot bring them.
     let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(&train.sampler).is_none();
-    Columns { types: typed && (model.reads_edge_types() || may_read()), ..Columns::default() }
+    Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
 }
 
 /// How each hop chooses, the seeds' own first; none for models that read no edges.
@@ -38,9 +39,10 @@ pub(crate) fn choices(
     if let Some(sampler) = job.registry.sampler(&train.sampler) {
         if !setup.columns.is_empty() {
             let message = format!(
-                "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers on a graph \
-                 with edge types; use a built-in one",
-                model.kind
+                "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers, which read \
+                 the edges' {}; use a built-in one",
+                model.kind,
+                if setup.columns.ids { "features" } else { "types" }
             );
             return Err(job.spec.problem("train.sampler", message));
         }

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::Partition;
+use gnnflow_data::dataset::{Partition, Topology};
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
+use gnnflow_operators::fetch::fetch_edge_rows::{EdgeSource, FetchEdges};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
 use gnnflow_operators::fetch::halo::HaloRows;
 use gnnflow_operators::fetch::matrix::Number;
@@ -24,7 +25,7 @@ use crate::Error;
 use crate::job::Job;
 use crate::sampling;
 use crate::seed_split::SeedSplit;
-use crate::spec::{self, CachePolicy, Topology};
+use crate::spec::{self, CachePolicy};
 use crate::task::NodeTask;
 use crate::threads;
 
@@ -40,6 +41,8 @@ pub(crate) struct Setup {
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) parts: Arc<LocalParts>,
     pub(crate) features: RowsAt,
+    /// Features of edges, where the model reads them.
+    pub(crate) edges: Option<Arc<dyn EdgeSource>>,
     /// What blocks have of each edge besides its source.
     pub(crate) columns: Columns,
     pub(crate) task: Arc<dyn NodeTask>,
@@ -64,9 +67,49 @@ pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: 
                        name them in graph.columns.edge_type";
         return Err(Error::Input(message.into()));
     }
-    let spec = model.describe(manifest.features.dim, width, relations);
+    if model.reads_edge_features() && manifest.edge_columns.features == 0 {
+        let key = if model.kind == "gine" { "model.kind = \"gine\"" } else { "model.edge_features" };
+        let message =
+            format!("{key} reads the edges' features, and edges have none; name them in graph.columns.edge_features");
+        return Err(Error::Input(message));
+    }
+    let spec = model.describe(manifest.features.dim, width, relations, manifest.edge_columns.features);
     let device = device(&train.device.to_string())?;
     Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
+}
+
+/// What a model asks for beside the rows of nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    pub(crate) degrees: bool,
+    pub(crate) edge_features: bool,
+}
+
+impl Needs {
+    pub(crate) fn of(model: &Model) -> Self {
+        Self { degrees: model.needs_degrees(), edge_features: model.needs_edge_features() }
+    }
+}
+
+/// Features of the edges of all partitions whose topology is here: they are mapped with it.
+struct EdgeParts {
+    dim: usize,
+    parts: Vec<Option<Topology>>,
+}
+
+impl EdgeSource for EdgeParts {
+    fn number(&self) -> Number {
+        Number::F32
+    }
+
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn part(&self, part: usize) -> Option<&[u8]> {
+        let (values, _) = self.parts[part].as_ref()?.edge_features()?;
+        Some(bytemuck::cast_slice(values))
+    }
 }
 
 /// The partitions that a worker hosts: labels and features.
@@ -137,27 +180,33 @@ impl RowSource for LocalParts {
 }
 
 impl Setup {
-    /// Opens what `worker` of `workers` holds beside `parts`; `degrees` says whether the model asks for them.
+    /// Opens what `worker` of `workers` holds beside `parts`; `needs` says what the model asks for.
     pub(crate) fn open(
         job: &Job,
         worker: usize,
         workers: usize,
         parts: Arc<LocalParts>,
         task: Arc<dyn NodeTask>,
-        degrees: bool,
+        needs: Needs,
     ) -> Result<Self, Error> {
         let (dataset, spec) = (&job.dataset, &job.spec);
         let manifest = dataset.manifest();
         let placement = Placement::new(manifest.parts(), workers);
-        let replicated = spec.partition.topology == Topology::Replicated;
+        let replicated = spec.partition.topology == spec::Topology::Replicated;
+        let mut edges = EdgeParts { dim: manifest.edge_columns.features, parts: vec![None; manifest.parts()] };
         let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
-            Ok(match &parts.parts[part] {
-                Some(partition) => Arc::clone(partition) as Arc<dyn InEdges>,
-                None => Arc::new(dataset.topology(part)?),
-            })
+            let (topology, in_edges): (_, Arc<dyn InEdges>) = match &parts.parts[part] {
+                Some(partition) => (partition.topology.clone(), Arc::clone(partition) as _),
+                None => {
+                    let topology = dataset.topology(part)?;
+                    (topology.clone(), Arc::new(topology))
+                }
+            };
+            edges.parts[part] = Some(topology);
+            Ok(in_edges)
         };
         let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;
-        let graph = if degrees { graph.with_degrees() } else { graph };
+        let graph = if needs.degrees { graph.with_degrees() } else { graph };
         let number = match manifest.features.dtype {
             FeatureDtype::F32 => Number::F32,
             FeatureDtype::F16 => Number::F16,
@@ -171,7 +220,8 @@ impl Setup {
             placement,
             graph: Arc::new(graph),
             features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, halo },
-            columns: sampling::columns(job),
+            edges: needs.edge_features.then(|| Arc::new(edges) as _),
+            columns: sampling::columns(job, needs.edge_features),
             parts,
             task,
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
@@ -196,6 +246,12 @@ impl Setup {
             meter: Rc::clone(&self.meter),
         };
         choices.into_iter().enumerate().map(hop).collect()
+    }
+
+    /// Where edges' rows are fetched from, where the model reads them; batches see `graph`.
+    pub(crate) fn fetch_edges(&self, graph: &Arc<LocalGraph>) -> Option<FetchEdges> {
+        let rows = Arc::clone(self.edges.as_ref()?);
+        Some(FetchEdges { graph: Arc::clone(graph), rows, meter: Rc::clone(&self.meter) })
     }
 
     /// The cache of other workers' features that the pipeline asks for.

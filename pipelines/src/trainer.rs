@@ -12,6 +12,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::block::Block;
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
 use gnnflow_operators::compute::{GraphBlock, Model};
+use gnnflow_operators::fetch::edge_rows::EdgeRows;
 use gnnflow_operators::fetch::matrix::{Matrix, Values};
 use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_operators::sync::all_reduce::{Contribution, Reduced};
@@ -137,7 +138,7 @@ impl Trainer {
             .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
         pool.install(|| {
             let start = Instant::now();
-            let blocks = blocks(batch.blocks, batch.num_seeds, model.num_layers(), *uses_edges);
+            let blocks = blocks(batch.blocks, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
@@ -208,7 +209,7 @@ impl Trainer {
         pool.install(|| {
             let nodes = &batch.nodes[..batch.num_seeds];
             let reads = !batch.blocks.is_empty();
-            let block = blocks(batch.blocks, nodes.len(), 1, reads).remove(0);
+            let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
             let rows = |store: &Arc<LayerStore>| {
@@ -305,9 +306,19 @@ fn optimizer(spec: &spec::Optimizer, len: usize) -> Box<dyn Optimizer> {
 }
 
 /// The blocks of `layers` layers, input side first; without edges where the model reads none.
-fn blocks(sampled: Vec<Block>, num_seeds: usize, layers: usize, uses_edges: bool) -> Vec<Arc<GraphBlock>> {
+fn blocks(
+    sampled: Vec<Block>,
+    edges: &EdgeRows,
+    num_seeds: usize,
+    layers: usize,
+    uses_edges: bool,
+) -> Vec<Arc<GraphBlock>> {
     if uses_edges {
-        return sampled.into_iter().rev().map(GraphBlock::new).collect();
+        let with_edges = |(at, block): (usize, Block)| match edges.places.get(at) {
+            None => GraphBlock::new(block),
+            Some(places) => GraphBlock::with_edge_features(block, edges.rows.select(places), edges.rows.dim),
+        };
+        return sampled.into_iter().enumerate().rev().map(with_edges).collect();
     }
     let seeds = num_seeds as u32;
     let alone = GraphBlock::new(Block::new(seeds, seeds, vec![0; num_seeds + 1], Vec::new()));

@@ -28,7 +28,16 @@ pub struct GraphBlock {
     inverse_degrees: OnceLock<Vec<f64>>,
     with_self_loops: OnceLock<Arc<GraphBlock>>,
     relations: OnceLock<Option<Vec<Relation>>>,
+    edge_features: Option<EdgeMatrix>,
+    edge_copies: Mutex<BTreeMap<usize, Tensor>>,
     devices: Mutex<BTreeMap<usize, Arc<DeviceBlock>>>,
+}
+
+/// Features of a block's edges, row by row.
+#[derive(Clone, Debug, PartialEq)]
+struct EdgeMatrix {
+    values: Vec<f32>,
+    dim: usize,
 }
 
 /// A block's arrays as `u32` tensors (inverse degrees: `f32`) on a device.
@@ -53,7 +62,22 @@ pub struct DeviceBlock {
 impl GraphBlock {
     /// Wraps a block.
     pub fn new(block: Block) -> Arc<Self> {
+        Self::with(block, None)
+    }
+
+    /// Wraps a block whose edges have features of `dim` columns, row by row in the edges' order.
+    ///
+    /// # Panics
+    /// Unless there is one row an edge.
+    pub fn with_edge_features(block: Block, values: Vec<f32>, dim: usize) -> Arc<Self> {
+        assert_eq!(values.len(), block.num_edges() * dim, "one row of {dim} numbers an edge");
+        Self::with(block, Some(EdgeMatrix { values, dim }))
+    }
+
+    fn with(block: Block, edge_features: Option<EdgeMatrix>) -> Arc<Self> {
         Arc::new(Self {
+            edge_features,
+            edge_copies: Mutex::default(),
             block,
             transpose: OnceLock::new(),
             inverse_degrees: OnceLock::new(),
@@ -97,7 +121,8 @@ impl GraphBlock {
     }
 
     /// The block in which every destination hears from itself exactly once: row `i` is the edge i→i and then the row's
-    /// other edges, without any i→i that it had. It has no edge types: a self-loop is of no relation.
+    /// other edges, without any i→i that it had. It has no edge types: a self-loop is of no relation. Where edges have features,
+    /// that of i→i are the mean of the row's other edges' (as PyG fills them in), zeros where there are none.
     pub fn with_self_loops(&self) -> &Arc<GraphBlock> {
         self.with_self_loops.get_or_init(|| {
             let mut indptr = Vec::with_capacity(self.num_dst() + 1);
@@ -108,8 +133,56 @@ impl GraphBlock {
                 indices.extend(self.block.neighbors(i).iter().filter(|&&j| j as usize != i));
                 indptr.push(indices.len() as u32);
             }
-            GraphBlock::new(Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices))
+            let block = Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices);
+            GraphBlock::with(block, self.edge_features.as_ref().map(|features| self.loop_features(features)))
         })
+    }
+
+    /// The features of the edges of [`GraphBlock::with_self_loops`].
+    fn loop_features(&self, features: &EdgeMatrix) -> EdgeMatrix {
+        let dim = features.dim;
+        let mut values = Vec::with_capacity((self.num_edges() + self.num_dst()) * dim);
+        let (mut sums, indptr) = (vec![0f64; dim], self.block.indptr());
+        for i in 0..self.num_dst() {
+            let at = values.len();
+            values.resize(at + dim, 0.0);
+            sums.fill(0.0);
+            let mut others = 0u32;
+            for edge in (indptr[i] as usize..indptr[i + 1] as usize).filter(|&e| self.block.indices()[e] as usize != i)
+            {
+                let row = &features.values[edge * dim..(edge + 1) * dim];
+                sums.iter_mut().zip(row).for_each(|(sum, &value)| *sum += f64::from(value));
+                values.extend_from_slice(row);
+                others += 1;
+            }
+            let mean = |sum: &f64| (sum / f64::from(others.max(1))) as f32;
+            values[at..at + dim].iter_mut().zip(&sums).for_each(|(value, sum)| *value = mean(sum));
+        }
+        EdgeMatrix { values, dim }
+    }
+
+    /// Features of the edges, row by row in their order, and their number of columns.
+    pub fn edge_features(&self) -> Option<(&[f32], usize)> {
+        self.edge_features.as_ref().map(|features| (&features.values[..], features.dim))
+    }
+
+    /// The edges' features as a tensor on `device`, `[E, dim]`, made once.
+    ///
+    /// # Errors
+    /// When the device has no memory left.
+    pub fn edge_features_on(&self, device: &Device) -> Result<Option<Tensor>> {
+        let Some(EdgeMatrix { values, dim }) = &self.edge_features else { return Ok(None) };
+        let mut copies = self.edge_copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(copy) = copies.get(&place(device)) {
+            return Ok(Some(copy.clone()));
+        }
+        let copy = match self.num_edges() {
+            // A GPU gives no memory of no size.
+            0 => Tensor::zeros((1, *dim), DType::F32, device)?.narrow(0, 0, 0)?,
+            edges => Tensor::from_slice(values, (edges, *dim), device)?,
+        };
+        copies.insert(place(device), copy.clone());
+        Ok(Some(copy))
     }
 
     /// The edges by relation, those that have any; `None` where edges have no types.
@@ -123,10 +196,7 @@ impl GraphBlock {
     /// # Errors
     /// When the device has no memory left.
     pub fn on(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
-        let key = match device.location() {
-            DeviceLocation::Cpu => 0,
-            DeviceLocation::Cuda { gpu_id } | DeviceLocation::Metal { gpu_id } => gpu_id + 1,
-        };
+        let key = place(device);
         let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(copy) = devices.get(&key) {
             return Ok(copy.clone());
@@ -159,9 +229,31 @@ impl GraphBlock {
     }
 }
 
+/// A number for each device.
+fn place(device: &Device) -> usize {
+    match device.location() {
+        DeviceLocation::Cpu => 0,
+        DeviceLocation::Cuda { gpu_id } | DeviceLocation::Metal { gpu_id } => gpu_id + 1,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn self_loops_have_the_mean_of_the_other_edges() -> Result<()> {
+        // Node 0 hears from 1, itself and 2; node 1 from nobody.
+        let block = Block::new(2, 3, vec![0, 3, 3], vec![1, 0, 2]);
+        let block = GraphBlock::with_edge_features(block, vec![1., 2., 90., 90., 3., 5.], 2);
+        let looped = block.with_self_loops();
+        assert_eq!(looped.block().indices(), [0, 1, 2, 1]);
+        assert_eq!(looped.edge_features(), Some((&[2., 3.5, 1., 2., 3., 5., 0., 0.][..], 2)));
+        let tensor = looped.edge_features_on(&Device::Cpu)?.unwrap();
+        assert_eq!((tensor.dims(), tensor.to_vec2::<f32>()?[1].clone()), (&[4, 2][..], vec![1., 2.]));
+        assert!(GraphBlock::new(Block::new(0, 0, vec![0], vec![])).edge_features_on(&Device::Cpu)?.is_none());
+        Ok(())
+    }
 
     #[test]
     fn a_device_has_every_edge_both_ways() -> Result<()> {

@@ -1,6 +1,7 @@
 //! A row matrix in the number type of the feature files.
 
 use half::{bf16, f16};
+use rayon::prelude::*;
 
 use crate::kernel::gather::gathered_rows;
 
@@ -84,6 +85,38 @@ impl Matrix {
                 Values::F32(_) => Number::F32.bytes(),
                 Values::F16(_) | Values::Bf16(_) => Number::Bf16.bytes(),
             }
+    }
+
+    /// The rows at `places`, one after the other, as 32-bit floats.
+    ///
+    /// ```
+    /// use gnnflow_operators::fetch::matrix::{Matrix, Values};
+    ///
+    /// let matrix = Matrix { values: Values::F32(vec![1.0, 2.0, 3.0, 4.0]), dim: 2 };
+    /// assert_eq!(matrix.select(&[1, 0, 1]), [3.0, 4.0, 1.0, 2.0, 3.0, 4.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn select(&self, places: &[u32]) -> Vec<f32> {
+        /// Rows that one thread takes at a time.
+        const ROWS: usize = 1 << 10;
+        fn select<T: Copy + Sync>(from: &[T], dim: usize, places: &[u32], widen: impl Fn(T) -> f32 + Sync) -> Vec<f32> {
+            let mut into = vec![0.0; places.len() * dim];
+            let chunks = into.par_chunks_mut(ROWS * dim.max(1)).zip(places.par_chunks(ROWS));
+            chunks.for_each(|(into, places)| {
+                for (into, &place) in into.chunks_exact_mut(dim.max(1)).zip(places) {
+                    let row = &from[place as usize * dim..(place as usize + 1) * dim];
+                    into.iter_mut().zip(row).for_each(|(into, &value)| *into = widen(value));
+                }
+            });
+            into
+        }
+        match &self.values {
+            Values::F32(values) => select(values, self.dim, places, |value| value),
+            Values::F16(values) => select(values, self.dim, places, f16::to_f32),
+            Values::Bf16(values) => select(values, self.dim, places, bf16::to_f32),
+        }
     }
 
     /// The matrix as bytes, in native order.

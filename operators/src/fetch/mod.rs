@@ -1,6 +1,9 @@
 //! Getting rows (features, a layer's outputs) from the workers that own them.
 
 pub mod cache;
+pub mod edge_rows;
 pub mod fetch_degrees;
+pub mod fetch_edge_rows;
 pub mod fetch_rows;
+pub mod halo;
 pub mod matrix;

@@ -13,6 +13,7 @@ pub mod gather;
 pub mod heads;
 pub mod lanes;
 pub mod loss;
+pub mod messages;
 pub mod node_index;
 pub mod norm;
 pub mod relations;

@@ -1,6 +1,7 @@
 //! A mini-batch on its way: seeds, then blocks, then features.
 
 use crate::block::Block;
+use crate::fetch::edge_rows::{Distinct, EdgeRows};
 use crate::fetch::matrix::Matrix;
 use crate::kernel::compact::{Compactor, TreeCompactor};
 use crate::kernel::sample::Samples;
@@ -42,10 +43,14 @@ pub struct MiniBatch {
     pub features: Matrix,
     /// In-degree without self loops per node, once fetched, where the model asks for it.
     pub degrees: Vec<u32>,
+    /// A row for each edge of the blocks, once fetched, where the model asks for them.
+    pub edges: EdgeRows,
     /// Messages' round trips so far, each way counted.
     pub rounds: u32,
     /// Places in `nodes` by the worker that owns them, while rows are fetched.
     pub(crate) places: Vec<Vec<u32>>,
+    /// The edges whose rows are fetched.
+    pub(crate) distinct_edges: Distinct,
     /// Samples of the hop under way, by the worker that drew them.
     pub(crate) samples: Vec<Drawing>,
     /// Where compaction remembers nodes between hops.

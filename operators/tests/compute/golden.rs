@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{DType, Device, Tensor, Var};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::block::Block;
-use gnnflow_operators::compute::layers::{Gat, Gatv2, Gcn, Gin, Rgcn, Sage};
+use gnnflow_operators::compute::layers::{Gat, Gatv2, Gcn, Gin, Gine, Rgcn, Sage};
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use gnnflow_operators::compute::{
     GraphBlock, JumpingKnowledge, KindOptions, Layer, LayerSpec, Model, ModelSpec, Norm, ParamBuilder, Params, Pass,
@@ -105,6 +105,37 @@ fn gcn_equals_pyg() {
     for (width, input, output) in WIDTHS {
         let make = |s: &LayerSpec, p: &mut ParamBuilder| -> Result<Box<dyn Layer>> { Ok(Box::new(Gcn::new(s, p)?)) };
         check_layer(&arrays, &format!("gcn-{width}"), &block, Some(&degrees), spec(input, output), make);
+    }
+}
+
+/// The block with features of its edges.
+fn block_of_edges(arrays: &Arrays, name: &str, num_src: usize) -> Arc<GraphBlock> {
+    let rows = &arrays[&format!("{name}/edges")];
+    GraphBlock::with_edge_features(block(arrays, name, num_src).block().clone(), flat(rows), rows.dim(1).unwrap())
+}
+
+#[test]
+fn gatv2_with_edges_equals_pyg() {
+    let arrays = arrays();
+    for (kind, concat, width) in [("concat", true, 12), ("mean", false, 4)] {
+        let options = KindOptions { edge_dim: 3, ..KindOptions::default() };
+        let spec = LayerSpec { heads: 3, last: !concat, options, ..spec(7, width) };
+        for (suffix, name, sources) in [("", "square", 24), ("-bipartite", "block", 45)] {
+            let block = block_of_edges(&arrays, name, sources);
+            let case = format!("gatv2-edges-{kind}{suffix}");
+            check_layer(&arrays, &case, &block, None, spec.clone(), |s, p| Ok(Box::new(Gatv2::new(s, p)?)));
+        }
+    }
+}
+
+#[test]
+fn gine_equals_pyg() {
+    let arrays = arrays();
+    let block = block_of_edges(&arrays, "block", 45);
+    for (kind, train_epsilon) in [("learnt", true), ("fixed", false)] {
+        let options = KindOptions { epsilon: 0.3, train_epsilon, edge_dim: 3, ..KindOptions::default() };
+        let spec = LayerSpec { hidden: 6, options, ..spec(9, 5) };
+        check_layer(&arrays, &format!("gine-{kind}"), &block, None, spec, |s, p| Ok(Box::new(Gine::new(s, p)?)));
     }
 }
 

@@ -84,6 +84,21 @@ fn attention_of_gatv2() {
 }
 
 #[test]
+fn messages_with_edges() {
+    let block = GraphBlock::new(random(40, 60, 7, 4));
+    for width in [1, 6, 19] {
+        let inputs = [var(60, width, 1), var(block.num_edges(), width, 2)];
+        check("message sum", &inputs, |v| ops::message_sum(&block, v[0], v[1]));
+    }
+    // As the edges go into attention: before the activation.
+    let inputs = [var(60, 12, 1), var(40, 12, 2), var(block.num_edges(), 4, 3), var(12, 4, 4), var(3, 4, 5)];
+    check("attention with edges", &inputs, |v| {
+        let sums = (ops::edge_add(&block, v[0], v[1])? + ops::linear(v[2], v[3], None)?)?;
+        ops::head_dot(&ops::activate(&sums, Activation::LeakyRelu(0.2), None)?, v[4])
+    });
+}
+
+#[test]
 fn sums_over_relations() {
     let block = random(40, 60, 7, 5);
     let types = (0..block.num_edges() as u64).map(|e| key(6).below(e, 5) as u16 * 2).collect();

@@ -28,7 +28,8 @@ fn dimensions_and_degrees() {
 fn what_cannot_be_built_says_why() {
     let why = |spec: &ModelSpec| build(spec).unwrap_err().to_string();
     assert!(
-        why(&ModelSpec::new("transformer", 2, 3, 4, 5)).contains("appnp, gat, gatv2, gcn, gin, mlp, rgcn, sage, sgc")
+        why(&ModelSpec::new("transformer", 2, 3, 4, 5))
+            .contains("appnp, gat, gatv2, gcn, gin, gine, mlp, rgcn, sage, sgc")
     );
     assert!(why(&ModelSpec { heads: 3, ..ModelSpec::new("gat", 2, 3, 4, 5) }).starts_with("heads: "));
     assert!(why(&ModelSpec { dropout: 1.0, ..ModelSpec::new("gcn", 2, 3, 4, 5) }).starts_with("dropout: "));
@@ -39,6 +40,7 @@ fn what_cannot_be_built_says_why() {
     };
     assert!(why(&lstm).starts_with("aggregator: "));
     assert!(why(&ModelSpec::new("rgcn", 2, 3, 4, 5)).starts_with("relations: "));
+    assert!(why(&ModelSpec::new("gine", 2, 3, 4, 5)).starts_with("edge_dim: "));
     assert!(why(&ModelSpec { residual: true, ..ModelSpec::new("sgc", 2, 3, 4, 5) }).starts_with("residual: "));
     assert!(why(&ModelSpec { norm: Norm::Batch, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("norm: "));
     let teleport = KindOptions { teleport: 1.5, ..KindOptions::default() };

@@ -4,7 +4,7 @@ use gnnflow_operators::block::Block;
 use gnnflow_operators::kernel::attention::Attention;
 use gnnflow_operators::kernel::element::Element;
 use gnnflow_operators::kernel::transpose::transpose;
-use gnnflow_operators::kernel::{edge_add, edge_softmax, elementwise, heads, loss, norm, segment, weighted};
+use gnnflow_operators::kernel::{edge_add, edge_softmax, elementwise, heads, loss, messages, norm, segment, weighted};
 use half::{bf16, f16};
 
 use crate::factory::{normal, shapes};
@@ -113,6 +113,38 @@ fn weighted_sums_and_their_gradients() {
             same(&format!("{name}: weighted sum"), &out, out2);
             same(&format!("{name}: gradient of rows"), &dx, dx2);
             same(&format!("{name}: gradient of weights"), &dw, dw2);
+        }
+    }
+}
+
+#[test]
+fn messages_with_edges_and_their_gradients() {
+    for (name, block) in shapes() {
+        let by_source = transpose(block.num_src(), block.indptr(), block.indices());
+        for width in [1, 5, 16, 100] {
+            let (x, e) = (normal(block.num_src() * width, 3), normal(block.num_edges() * width, 4));
+            let g = normal(block.num_dst() * width, 5);
+            let (mut out, mut dx, mut de) = (vec![f32::NAN; g.len()], vec![f32::NAN; x.len()], vec![f32::NAN; e.len()]);
+            messages::sum(block.indptr(), block.indices(), &x, &e, width, &mut out);
+            messages::backward_rows(&by_source, &x, &e, &g, width, &mut dx);
+            messages::backward_edges(block.indptr(), block.indices(), &x, &e, &g, width, &mut de);
+            let (mut out2, mut dx2, mut de2) = (vec![0f64; g.len()], vec![0f64; x.len()], vec![0f64; e.len()]);
+            for row in 0..block.num_dst() {
+                for (edge, s) in edges(&block, row) {
+                    for c in 0..width {
+                        let (xs, er, gr) = (s * width + c, edge * width + c, row * width + c);
+                        let message = f64::from(x[xs] + e[er]);
+                        out2[gr] += message.max(0.0);
+                        if message > 0.0 {
+                            dx2[xs] += f64::from(g[gr]);
+                            de2[er] += f64::from(g[gr]);
+                        }
+                    }
+                }
+            }
+            same(&format!("{name}: sum of messages"), &out, out2);
+            same(&format!("{name}: gradient of rows"), &dx, dx2);
+            same(&format!("{name}: gradient of edges"), &de, de2);
         }
     }
 }

@@ -13,7 +13,8 @@ import dgl
 import torch
 import torch.nn.functional as F
 from dgl.nn import SAGEConv as DglSage
-from torch_geometric.nn import APPNP, GATConv, GATv2Conv, GCNConv, GINConv, JumpingKnowledge, RGCNConv, SAGEConv, SGConv
+from torch_geometric.nn import (APPNP, GATConv, GATv2Conv, GCNConv, GINConv, GINEConv, JumpingKnowledge, RGCNConv, SAGEConv,
+                                SGConv)
 
 torch.manual_seed(20240601)
 arrays = {}
@@ -227,6 +228,29 @@ for how in ["cat", "max", "mean"]:
                                   f"layers.{i}.norm.running_var": norm.running_var})
     for name, parameter in named.items():
         keep(f"jumping-{how}", **{name: parameter, "grad__" + name: parameter.grad})
+
+# Edges with features: 3 numbers each. Self-loops get the mean of the edges into their node, as PyG gives them.
+edge_rows = {"block": normal(len(indices), 3), "square": normal(len(square_indices), 3)}
+for name, rows in edge_rows.items():
+    arrays[f"{name}/edges"] = rows
+for name, concat in [("concat", True), ("mean", False)]:
+    for suffix, graph, sources, rows in [("", square, 24, "square"), ("-bipartite", edges, 45, "block")]:
+        conv = layer(GATv2Conv(7, 4, heads=3, concat=concat, edge_dim=3))
+        targets = 24 if sources == 24 else 20
+        run(f"gatv2-edges-{name}{suffix}", normal(sources, 7),
+            {"source.weight": conv.lin_l.weight, "source.bias": conv.lin_l.bias,
+             "destination.weight": conv.lin_r.weight, "destination.bias": conv.lin_r.bias,
+             "edge.weight": conv.lin_edge.weight, "attention": conv.att, "bias": conv.bias},
+            lambda x: conv((x, x[:targets]), graph, edge_rows[rows]))
+
+for name, train_eps in [("learnt", True), ("fixed", False)]:
+    maps = [torch.nn.Linear(9, 6), torch.nn.Linear(6, 5)]
+    nn = torch.nn.Sequential(maps[0], torch.nn.ReLU(), maps[1])
+    conv = layer(GINEConv(nn, eps=0.3, train_eps=train_eps, edge_dim=3))
+    named = {f"mlp.{i}.{part}": getattr(m, part) for i, m in enumerate(maps) for part in ["weight", "bias"]}
+    named |= {"edge.weight": conv.lin.weight, "edge.bias": conv.lin.bias}
+    run(f"gine-{name}", normal(45, 9), {**named, **({"epsilon": conv.eps} if train_eps else {})},
+        lambda x: conv((x, x[:20]), edges, edge_rows["block"]))
 
 header, data = {}, b""
 for name, value in sorted(arrays.items()):

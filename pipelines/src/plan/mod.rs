@@ -78,7 +78,8 @@ pub struct Memory {
     pub scratch: u64,
     /// `train.cache`, with several processes: features of other processes' nodes.
     pub cache: u64,
-    /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8; and lists and
+    /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
+    /// the model reads edges' features edges × (their width × 4 + 4); and lists and
     /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
@@ -148,7 +149,7 @@ impl Plan {
         let graph = Sizes::of(spec)?;
         spec.check_processes(processes, graph.parts.len())?;
         let classes = graph.classes.unwrap_or(0) as usize;
-        let of = |model| model::layers(model, graph.features, classes, graph.relations);
+        let of = |model| model::layers(model, graph.features, classes, graph.relations, graph.edge_features);
         let layers = spec.model.as_ref().map_or_else(Vec::new, of);
         let known = graph.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
@@ -260,10 +261,13 @@ impl Training {
         let hops = fanouts.len() as u64;
         let partitioned = spec.partition.topology == Topology::Partitioned;
         let alone = train.schedule == Schedule::PartitionParallel;
+        let edge_bytes = edge_bytes(model, graph);
+        // Edges of other partitions' nodes are asked for apart, where their rows are not here.
+        let asks_edges = edge_bytes > 0 && partitioned && hops > 1;
         let rounds_per_step = match (processes, hops) {
             (1, _) | (_, 0) => 0,
             _ if alone => 0,
-            _ if partitioned => 2 * (hops - 1) + 2,
+            _ if partitioned => 2 * (hops - 1) + 2 + if asks_edges { 2 } else { 0 },
             _ => 2,
         };
         let w = processes as u64;
@@ -273,6 +277,7 @@ impl Training {
         let ask = if partitioned { batch_nodes.iter().take(hops as usize).skip(1).sum::<u64>() * 8 } else { 0 };
         let answer = if partitioned { batch_edges.iter().skip(1).sum::<u64>() * 4 } else { 0 };
         let fetch = if hops == 0 { 0 } else { all_nodes * (8 + (graph.features * graph.feature_bytes) as u64) };
+        let fetch = fetch + if asks_edges { batch_edges.iter().skip(1).sum::<u64>() * (4 + edge_bytes) } else { 0 };
         // Every partition's piece goes to whoever sums it, the sums to everybody.
         let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
         let steps = most.div_ceil(batch);
@@ -323,7 +328,10 @@ impl Process {
         if let (Some(training), Some(train)) = (training, &spec.train) {
             let nodes = &training.batch_nodes;
             let all = nodes.last().copied().unwrap_or(0);
-            let one = all * (graph.features as u64 * 4 + 8) + training.batch_edges.iter().sum::<u64>() * 8;
+            let edges = training.batch_edges.iter().sum::<u64>();
+            let edge_bytes = spec.model.as_ref().map_or(0, |model| edge_bytes(model, graph));
+            let edge_rows = if edge_bytes > 0 { edges * (edge_bytes + 4) } else { 0 };
+            let one = all * (graph.features as u64 * 4 + 8) + edges * 8 + edge_rows;
             // Features of as many batches as may have them; the blocks of all steps under way.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
             memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
@@ -331,7 +339,10 @@ impl Process {
             // Layer l reads the list after hop L - l and writes the one before.
             let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);
-            memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4);
+            // Edges' features, and what a layer makes of each.
+            let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);
+            let on_edges = if edge_bytes > 0 { edges * (edge_bytes + widest) } else { 0 };
+            memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4 + on_edges);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);
@@ -352,6 +363,11 @@ impl Process {
             memory,
         }
     }
+}
+
+/// Bytes of an edge's features as computed on; 0 where the model reads none, or nothing is known of them.
+fn edge_bytes(model: &Model, graph: &Sizes) -> u64 {
+    if model.reads_edge_features() { graph.edge_features.unwrap_or(0) as u64 * 4 } else { 0 }
 }
 
 /// Vectors as long as the parameters that the optimiser keeps.

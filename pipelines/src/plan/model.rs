@@ -10,20 +10,26 @@ pub struct Layer {
     pub input: usize,
     /// Width of its output.
     pub output: usize,
-    /// Number of parameters; `None` for a registered layer, which only it knows, and for `rgcn` where the number of edge types is
-    /// not known yet.
+    /// Number of parameters; `None` for a registered layer, which only it knows, and for what reads edges' types or
+    /// features while those are not known yet.
     pub parameters: Option<u64>,
 }
 
-/// The layers of `model` from `features` to `classes`, in a graph of `relations` edge types.
+/// The layers of `model` from `features` to `classes`, in a graph of `relations` edge types whose edges have `edge_dim` features.
 ///
 /// With input width i and output width o: `gcn`, `mlp` and `sage` with `gcn` aggregation have i·o + o parameters,
 /// `sage` with `mean` 2·i·o + o, with `pool` i·i + i more; `gat` i·o + 3·o, where o counts all heads, and its output layer,
 /// which averages its heads h, i·h·o + 2·h·o + o; `gatv2` i·o + 2·o more than `gat` has; `gin` those of its perceptron, and one
-/// if ε is learnt; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
+/// if ε is learnt, `gine` d·i + i more, where edges have d features; `gatv2` that reads them d·o more; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
 /// the last layer, and `appnp` those of its perceptron, which stand in the first. A residual between unequal widths has i·o
 /// more, a layer norm 2·o, a batch norm 4·o + 1 with its running statistics. Jumping knowledge is one layer more.
-pub fn layers(model: &Model, features: usize, classes: usize, relations: Option<usize>) -> Vec<Layer> {
+pub fn layers(
+    model: &Model,
+    features: usize,
+    classes: usize,
+    relations: Option<usize>,
+    edge_dim: Option<usize>,
+) -> Vec<Layer> {
     let jumps = model.jumping_knowledge != JumpingKnowledge::None;
     let one = |index: usize| {
         let (first, last) = (index == 0, index + 1 == model.layers && !jumps);
@@ -33,7 +39,7 @@ pub fn layers(model: &Model, features: usize, classes: usize, relations: Option<
             _ => model.hidden,
         };
         let (input, output) = (if first { features } else { between }, if last { classes } else { between });
-        let own = own(model, [first, last], [input, output], relations);
+        let own = own(model, [first, last], [input, output], relations, edge_dim);
         Layer { input, output, parameters: own.map(|own| own + beside(model, last, input as u64, output as u64)) }
     };
     let mut all: Vec<Layer> = (0..model.layers).map(one).collect();
@@ -46,9 +52,16 @@ pub fn layers(model: &Model, features: usize, classes: usize, relations: Option<
 }
 
 /// What the layer itself has.
-fn own(model: &Model, [first, last]: [bool; 2], dims: [usize; 2], relations: Option<usize>) -> Option<u64> {
+fn own(
+    model: &Model,
+    [first, last]: [bool; 2],
+    dims: [usize; 2],
+    relations: Option<usize>,
+    edge_dim: Option<usize>,
+) -> Option<u64> {
     let [i, o] = dims.map(|width| width as u64);
     let hidden = model.hidden as u64;
+    let edge_dim = if model.reads_edge_features() { edge_dim? as u64 } else { 0 };
     let perceptron = || -> u64 {
         let n = model.mlp_layers() as u64;
         if n == 1 { i * o + o } else { i * hidden + hidden + (n - 2) * (hidden * hidden + hidden) + hidden * o + o }
@@ -62,10 +75,11 @@ fn own(model: &Model, [first, last]: [bool; 2], dims: [usize; 2], relations: Opt
         },
         "gat" | "gatv2" => {
             let wide = if last { o * model.output_heads() as u64 } else { o };
-            let vectors = if model.kind == "gat" { 2 * wide } else { 3 * wide + i * wide };
+            let vectors = if model.kind == "gat" { 2 * wide } else { 3 * wide + i * wide + edge_dim * wide };
             i * wide + vectors + o
         }
         "gin" => perceptron() + u64::from(model.train_eps.unwrap_or(false)),
+        "gine" => perceptron() + u64::from(model.train_eps.unwrap_or(false)) + edge_dim * i + i,
         "rgcn" => {
             let relations = relations? as u64;
             let matrices = model.num_bases.map_or(relations * i * o, |bases| bases as u64 * (i * o + relations));
@@ -106,7 +120,7 @@ mod tests {
     use gnnflow_operators::compute::{self, Registry};
 
     fn count(model: &Model) -> u64 {
-        layers(model, 1433, 7, None).iter().filter_map(|layer| layer.parameters).sum()
+        layers(model, 1433, 7, None, None).iter().filter_map(|layer| layer.parameters).sum()
     }
 
     #[test]
@@ -120,6 +134,8 @@ mod tests {
             Model { train_eps: Some(true), mlp_layers: Some(3), ..base("gin") },
             Model { mlp_layers: Some(1), ..base("appnp") },
             Model { num_bases: Some(2), ..base("rgcn") },
+            Model { edge_features: Some(true), ..base("gatv2") },
+            Model { train_eps: Some(true), ..base("gine") },
         ];
         models.extend(registry.names().map(base));
         for jumping_knowledge in [JumpingKnowledge::None, JumpingKnowledge::Cat, JumpingKnowledge::Max] {
@@ -129,8 +145,9 @@ mod tests {
         }
         for model in models {
             assert!(is_builtin_layer(&model.kind), "{}", model.kind);
-            let built = compute::Model::build(&model.describe(10, 3, 5), &registry, &Device::Cpu, 1).unwrap();
-            let parameters: u64 = layers(&model, 10, 3, Some(5)).iter().filter_map(|layer| layer.parameters).sum();
+            let built = compute::Model::build(&model.describe(10, 3, 5, 4), &registry, &Device::Cpu, 1).unwrap();
+            let parameters: u64 =
+                layers(&model, 10, 3, Some(5), Some(4)).iter().filter_map(|layer| layer.parameters).sum();
             assert_eq!(built.params().flat_len() as u64, parameters, "{model:?}");
         }
     }

@@ -24,6 +24,9 @@ pub struct Sizes {
     /// Number of edge types (0: edges have none), when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relations: Option<usize>,
+    /// Width of the edges' features (0: edges have none), when known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edge_features: Option<usize>,
     /// Number of train nodes; unknown before labels and splits were read.
     pub train: Option<u64>,
     /// Bytes of memory that preparing takes, at most; 0 when prepared.
@@ -94,6 +97,7 @@ impl Sizes {
             feature_bytes: manifest.features.dtype.size(),
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
             relations: Some(manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize)),
+            edge_features: Some(manifest.edge_columns.features),
             train: Some(manifest.splits.train),
             prepare_bytes: 0,
             disk_bytes: manifest.partitions.iter().map(files).sum(),
@@ -142,6 +146,7 @@ impl Sizes {
             feature_bytes,
             classes,
             relations: None,
+            edge_features: None,
             train,
             prepare_bytes,
             disk_bytes,

@@ -14,6 +14,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_operators::compute::model::Stage;
+use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_operators::fetch::matrix::Number;
 use gnnflow_operators::kernel::sample::Fanout;
@@ -107,6 +108,7 @@ impl Inference {
                     pool: CompactorPool::default(),
                     meter: Rc::clone(&setup.meter),
                 });
+                let reading = reading.fetch_edge_rows(setup.fetch_edges(&setup.graph));
                 scope.concatenate([reading, alone])
             } else {
                 chunks

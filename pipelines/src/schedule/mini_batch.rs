@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_operators::fetch::cache::{CacheCounts, RowCache};
+use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::sample_batch::SampleBatch;
 use gnnflow_operators::sample::sample_hop::Choice;
@@ -98,6 +99,7 @@ impl MiniBatchTraining {
             stream
                 .sample_batch(hops, Arc::clone(&setup.sampling))
                 .admit(room)
+                .fetch_edge_rows(setup.fetch_edges(&setup.graph))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),
                     rows: Rc::new(move |_| features.clone()),

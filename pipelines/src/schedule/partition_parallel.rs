@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::mini_batch::BatchKey;
 use gnnflow_operators::sample::sample_batch::SampleBatch;
@@ -88,6 +89,7 @@ impl PartitionParallel {
             stream
                 .sample_batch(hops, Arc::clone(&setup.sampling))
                 .admit(room)
+                .fetch_edge_rows(setup.fetch_edges(&islands.graph))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&islands.graph),
                     rows: Rc::new(move |_| features.clone()),

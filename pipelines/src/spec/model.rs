@@ -5,28 +5,29 @@ use gnnflow_operators::compute::{self, KindOptions, ModelSpec};
 use gnnflow_operators::kernel::elementwise;
 
 /// Layer kinds of this version.
-pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp"];
+pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "gine", "sgc", "rgcn", "appnp", "mlp"];
 
 /// Keys of `[model]` that only some of the built-in kinds have, and those kinds.
 pub(super) const KEYS: &[(&str, &[&str])] = &[
-    ("hidden", &["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "appnp", "mlp"]),
+    ("hidden", &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "appnp", "mlp"]),
     ("heads", &["gat", "gatv2"]),
     ("output_heads", &["gat", "gatv2"]),
     ("attention_dropout", &["gat", "gatv2"]),
     ("aggregator", &["sage"]),
-    ("eps", &["gin"]),
-    ("train_eps", &["gin"]),
-    ("mlp_layers", &["gin", "appnp"]),
+    ("eps", &["gin", "gine"]),
+    ("train_eps", &["gin", "gine"]),
+    ("mlp_layers", &["gin", "gine", "appnp"]),
+    ("edge_features", &["gatv2"]),
     ("teleport", &["appnp"]),
     ("num_bases", &["rgcn"]),
-    ("activation", &["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "appnp", "mlp"]),
+    ("activation", &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "appnp", "mlp"]),
     ("residual", LAYERED),
     ("norm", LAYERED),
     ("jumping_knowledge", LAYERED),
 ];
 
 /// The kinds that learn something in every layer.
-const LAYERED: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "rgcn", "mlp"];
+const LAYERED: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "mlp"];
 
 /// Whether layers of this name come with gnnflow.
 pub(crate) fn is_builtin(kind: &str) -> bool {
@@ -36,7 +37,7 @@ pub(crate) fn is_builtin(kind: &str) -> bool {
 section! {
     /// The network.
     pub struct Model {
-        /// The kind of layer: GraphSAGE, GCN, GAT, GATv2, GIN, SGC, R-GCN over typed edges, APPNP, `mlp` (no edges: the
+        /// The kind of layer: GraphSAGE, GCN, GAT, GATv2, GIN, GINE (GIN that reads the edges' features), SGC, R-GCN over typed edges, APPNP, `mlp` (no edges: the
         /// baseline), or the name of a registered one.
         #[schemars(extend("x-known" = KINDS))]
         pub kind: String = "sage".into(),
@@ -55,13 +56,13 @@ section! {
         /// How a `sage` layer aggregates its neighbours. Unset: `mean`.
         #[schemars(extend("examples" = ["mean"]))]
         pub aggregator: Option<Aggregator> = None,
-        /// What a `gin` layer multiplies a node's own row by, less 1; with `train_eps`, what that starts from. Unset: 0.
+        /// What a `gin` or `gine` layer multiplies a node's own row by, less 1; with `train_eps`, what that starts from. Unset: 0.
         #[schemars(extend("examples" = [0.0]))]
         pub eps: Option<f64> = None,
-        /// Whether `gin` layers learn `eps`, each its own. Unset: false.
+        /// Whether `gin` and `gine` layers learn `eps`, each its own. Unset: false.
         #[schemars(extend("examples" = [false]))]
         pub train_eps: Option<bool> = None,
-        /// Linear maps in the perceptron of each `gin` layer, and in that of an `appnp` model. Unset: 2.
+        /// Linear maps in the perceptron of each `gin` or `gine` layer, and in that of an `appnp` model. Unset: 2.
         #[schemars(range(min = 1, max = 16), extend("examples" = [2]))]
         pub mlp_layers: Option<usize> = None,
         /// The share of its own prediction that a node keeps in each propagation (`appnp`; the paper's α). Unset: 0.1.
@@ -70,7 +71,11 @@ section! {
         /// Matrices that all relations' are mixed of (`rgcn`). Unset: each relation learns a matrix of its own.
         #[schemars(range(min = 1, max = 65536), extend("examples" = [30]))]
         pub num_bases: Option<usize> = None,
-        /// What stands between layers, and inside `gin`'s and `appnp`'s perceptrons. Unset: `elu` for `gat` and `gatv2`, else
+        /// Whether the attention of `gatv2` reads the edges' features (`graph.columns.edge_features`), as `gine` always does.
+        /// Unset: false.
+        #[schemars(extend("examples" = [true]))]
+        pub edge_features: Option<bool> = None,
+        /// What stands between layers, and inside the perceptrons of `gin`, `gine` and `appnp`. Unset: `elu` for `gat` and `gatv2`, else
         /// `relu`.
         #[schemars(extend("examples" = ["relu"]))]
         pub activation: Option<Activation> = None,
@@ -122,8 +127,9 @@ impl Model {
         self.mlp_layers.unwrap_or(2)
     }
 
-    /// The model for nodes with `features` features and `classes` classes, in a graph of `relations` edge types (0: of none).
-    pub fn describe(&self, features: usize, classes: usize, relations: usize) -> ModelSpec {
+    /// The model for nodes with `features` features and `classes` classes, in a graph of `relations` edge types (0: of none) whose
+    /// edges have `edge_dim` features.
+    pub fn describe(&self, features: usize, classes: usize, relations: usize, edge_dim: usize) -> ModelSpec {
         ModelSpec {
             heads: self.heads(),
             output_heads: self.output_heads(),
@@ -141,6 +147,8 @@ impl Model {
                 teleport: self.teleport.unwrap_or(0.1),
                 relations,
                 bases: self.num_bases,
+                // A registered layer may look at them.
+                edge_dim: if self.reads_edge_features() || !is_builtin(&self.kind) { edge_dim } else { 0 },
             },
             ..ModelSpec::new(&self.kind, self.layers, features, self.hidden, classes)
         }
@@ -149,6 +157,11 @@ impl Model {
     /// Whether layers read neighbours at all.
     pub fn uses_edges(&self) -> bool {
         self.kind != "mlp"
+    }
+
+    /// Whether layers read the features of edges.
+    pub fn reads_edge_features(&self) -> bool {
+        self.kind == "gine" || self.edge_features == Some(true)
     }
 
     /// Whether layers read the types of edges.

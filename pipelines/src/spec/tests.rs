@@ -126,7 +126,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "kind = \"gcn\"",
             "kind = \"gcm\"",
-            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"gatv2\", \"gin\", \"sgc\", \"rgcn\", \"appnp\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
+            "/graphs/p.toml:13: model.kind: expected one of \"sage\", \"gcn\", \"gat\", \"gatv2\", \"gin\", \"gine\", \"sgc\", \"rgcn\", \"appnp\", \"mlp\", or a registered name, found \"gcm\"; did you mean \"gcn\"?",
         ),
         (
             "hidden = 64",

@@ -7,13 +7,15 @@ use super::{Layer, Pass};
 use crate::compute::error::Result;
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
-use crate::compute::ops::{add_bias, attention_logits, head_mean, linear};
+use crate::compute::ops::{activate, add_bias, attention_logits, edge_add, head_dot, head_mean, linear};
 use crate::compute::params::ParamBuilder;
+use crate::kernel::elementwise::Activation;
 
 /// For each head, the attention-weighted sum of `S·h_j + s` over the neighbours and the node itself; heads side by side, or
 /// their mean in the last layer; plus a bias.
 ///
-/// Attention is `softmax_j(a · leaky_relu(S·h_j + s + D·h_i + d))` with slope 0.2.
+/// Attention is `softmax_j(a · leaky_relu(S·h_j + s + D·h_i + d))` with slope 0.2. Where edges have features, `E·e_ij` is added
+/// inside; that of a node to itself has the mean of the edges that enter the node.
 #[derive(Debug)]
 pub struct Gatv2 {
     in_dim: usize,
@@ -23,27 +25,32 @@ pub struct Gatv2 {
     attention_dropout: f64,
     source: (Var, Var),
     destination: (Var, Var),
+    edge: Option<Var>,
     attention: Var,
     bias: Var,
 }
 
 impl Gatv2 {
     /// The layer that `spec` describes: parameters `source.weight`, `source.bias`, `destination.weight`, `destination.bias`,
-    /// `attention` (the vectors a) and `bias`.
+    /// `edge.weight` where edges have features, `attention` (the vectors a) and `bias`.
     ///
     /// # Errors
     /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
-        let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
+        let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, ref options, .. } = *spec;
         let (width, xavier) = (head_width(spec)?, Initial::XavierUniform { gain: 1.0 });
         let mut map = |name: &str| -> Result<(Var, Var)> {
             let weight = params.add(&format!("{name}.weight"), &[heads * width, in_dim], xavier)?;
             Ok((weight, params.add(&format!("{name}.bias"), &[heads * width], Initial::Zeros)?))
         };
         let (source, destination) = (map("source")?, map("destination")?);
+        let edge = match options.edge_dim {
+            0 => None,
+            dim => Some(params.add("edge.weight", &[heads * width, dim], xavier)?),
+        };
         let attention = params.add("attention", &[heads, width], xavier)?;
         let bias = params.add("bias", &[out_dim], Initial::Zeros)?;
-        Ok(Self { in_dim, out_dim, heads, last, attention_dropout, source, destination, attention, bias })
+        Ok(Self { in_dim, out_dim, heads, last, attention_dropout, source, destination, edge, attention, bias })
     }
 }
 
@@ -56,13 +63,25 @@ impl Layer for Gatv2 {
         self.out_dim
     }
 
+    fn needs_edge_features(&self) -> bool {
+        self.edge.is_some()
+    }
+
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
         Ok(linear(h_src, &self.source.0, Some(&self.source.1))?)
     }
 
     fn apply_edge(&self, pass: &Pass<'_>, h_dst: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
         let right = linear(h_dst, &self.destination.0, Some(&self.destination.1))?;
-        let logits = attention_logits(pass.block.with_self_loops(), sent, &right, &self.attention, SLOPE)?;
+        let block = pass.block.with_self_loops();
+        let logits = match &self.edge {
+            None => attention_logits(block, sent, &right, &self.attention, SLOPE)?,
+            Some(map) => {
+                let edges = linear(&pass.edge_features(block, sent.device())?, map, None)?;
+                let sums = (edge_add(block, sent, &right)? + edges)?;
+                head_dot(&activate(&sums, Activation::LeakyRelu(SLOPE), None)?, &self.attention)?
+            }
+        };
         Ok(Some(attend(pass, &logits, self.attention_dropout)?))
     }
 

@@ -5,7 +5,7 @@ use candle_core::{Tensor, Var};
 use super::{Layer, Pass};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
-use crate::compute::model::LayerSpec;
+use crate::compute::model::{KindOptions, LayerSpec};
 use crate::compute::ops::{segment_sum, widen};
 use crate::compute::params::ParamBuilder;
 use crate::compute::perceptron::Perceptron;
@@ -19,10 +19,30 @@ pub struct Gin {
     mlp: Perceptron,
 }
 
+/// What a node's own row is multiplied by, less 1.
 #[derive(Debug)]
-enum Epsilon {
+pub(super) enum Epsilon {
     Fixed(f64),
     Learnt(Var),
+}
+
+impl Epsilon {
+    /// Parameter `epsilon`, where it is learnt.
+    pub(super) fn new(options: &KindOptions, params: &mut ParamBuilder) -> Result<Self> {
+        Ok(match options.train_epsilon {
+            true => Self::Learnt(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
+            false => Self::Fixed(options.epsilon),
+        })
+    }
+
+    /// `(1 + ε)·own`
+    pub(super) fn scale(&self, own: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Self::Fixed(epsilon) if *epsilon == 0.0 => own.clone(),
+            Self::Fixed(epsilon) => (own * (1.0 + epsilon))?,
+            Self::Learnt(epsilon) => own.broadcast_mul(&(epsilon.as_tensor() + 1.0)?)?,
+        })
+    }
 }
 
 impl Gin {
@@ -36,11 +56,7 @@ impl Gin {
             return Err(Error::spec("mlp_layers", "is 0"));
         }
         let mlp = Perceptron::new(&Perceptron::dims(in_dim, hidden, out_dim, options.mlp_layers), activation, params)?;
-        let epsilon = match options.train_epsilon {
-            true => Epsilon::Learnt(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
-            false => Epsilon::Fixed(options.epsilon),
-        };
-        Ok(Self { in_dim, out_dim, epsilon, mlp })
+        Ok(Self { in_dim, out_dim, epsilon: Epsilon::new(options, params)?, mlp })
     }
 }
 
@@ -58,12 +74,6 @@ impl Layer for Gin {
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-        let own = widen(h_dst)?;
-        let own = match &self.epsilon {
-            Epsilon::Fixed(epsilon) if *epsilon == 0.0 => own,
-            Epsilon::Fixed(epsilon) => (own * (1.0 + epsilon))?,
-            Epsilon::Learnt(epsilon) => own.broadcast_mul(&(epsilon.as_tensor() + 1.0)?)?,
-        };
-        self.mlp.forward(&(own + aggregated)?, None)
+        self.mlp.forward(&(self.epsilon.scale(&widen(h_dst)?)? + aggregated)?, None)
     }
 }

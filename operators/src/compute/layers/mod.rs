@@ -9,6 +9,7 @@ mod gat;
 mod gatv2;
 mod gcn;
 mod gin;
+mod gine;
 mod mlp;
 mod rgcn;
 mod sage;
@@ -16,7 +17,7 @@ mod sgc;
 
 use std::sync::Arc;
 
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 use gnnflow_data::rng::Key;
 
 use super::error::{Error, Result};
@@ -28,6 +29,7 @@ pub use gat::Gat;
 pub use gatv2::Gatv2;
 pub use gcn::{Gcn, gcn_weights};
 pub use gin::Gin;
+pub use gine::Gine;
 pub use mlp::Mlp;
 pub use rgcn::Rgcn;
 pub use sage::{Aggregator, Sage};
@@ -60,6 +62,17 @@ impl<'a> Pass<'a> {
         let sources = self.block.num_src();
         let known = self.degrees.and_then(|degrees| degrees.get(..sources));
         known.ok_or_else(|| Error::Input(format!("the layer needs the degrees of the block's {sources} sources")))
+    }
+
+    /// The features of the edges of `block`, `[E, dim]`, which is [`Pass::block`] or that
+    /// [with self-loops](GraphBlock::with_self_loops); for layers that [need](Layer::needs_edge_features) them.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when there are none; and when the device has no memory left.
+    pub fn edge_features(&self, block: &GraphBlock, device: &Device) -> Result<Tensor> {
+        let missing =
+            || Error::Input(format!("the layer needs the features of the block's {} edges", block.num_edges()));
+        block.edge_features_on(device)?.ok_or_else(missing)
     }
 
     /// What the destinations had before the first layer.
@@ -126,6 +139,12 @@ pub trait Layer: Send + Sync {
 
     /// Whether [`Pass::degrees`] must be there.
     fn needs_degrees(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Pass::edge_features`] must be there: edges have features of [`KindOptions::edge_dim`](super::KindOptions)
+    /// columns.
+    fn needs_edge_features(&self) -> bool {
         false
     }
 

@@ -145,6 +145,11 @@ impl Model {
         self.layers.iter().any(|layer| layer.needs_degrees())
     }
 
+    /// Whether any layer needs the features of edges.
+    pub fn needs_edge_features(&self) -> bool {
+        self.layers.iter().any(|layer| layer.needs_edge_features())
+    }
+
     /// Columns of the input of each layer, and of the last one's result.
     pub fn dims(&self) -> Vec<usize> {
         let ins = self.layers.iter().map(|layer| layer.in_dim());

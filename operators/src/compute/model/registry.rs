@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::spec::LayerSpec;
 use crate::compute::error::{Error, Result};
-use crate::compute::layers::{Appnp, Gat, Gatv2, Gcn, Gin, Layer, Mlp, Rgcn, Sage, Sgc};
+use crate::compute::layers::{Appnp, Gat, Gatv2, Gcn, Gin, Gine, Layer, Mlp, Rgcn, Sage, Sgc};
 use crate::compute::params::ParamBuilder;
 use crate::kernel::elementwise::Activation;
 
@@ -24,7 +24,7 @@ pub enum Order {
     PredictFirst,
 }
 
-/// Layers by name. By default `sage`, `gcn`, `gat`, `gatv2`, `gin`, `sgc`, `rgcn`, `appnp` and `mlp`.
+/// Layers by name. By default `sage`, `gcn`, `gat`, `gatv2`, `gin`, `gine`, `sgc`, `rgcn`, `appnp` and `mlp`.
 #[derive(Clone)]
 pub struct Registry {
     kinds: BTreeMap<String, Kind>,
@@ -43,6 +43,7 @@ impl Default for Registry {
         registry.register("sage", |spec, params| Ok(Box::new(Sage::new(spec, params)?)));
         registry.register("gcn", |spec, params| Ok(Box::new(Gcn::new(spec, params)?)));
         registry.register("gin", |spec, params| Ok(Box::new(Gin::new(spec, params)?)));
+        registry.register("gine", |spec, params| Ok(Box::new(Gine::new(spec, params)?)));
         registry.register("rgcn", |spec, params| Ok(Box::new(Rgcn::new(spec, params)?)));
         registry.register("mlp", |spec, params| Ok(Box::new(Mlp::new(spec, params)?)));
         registry.register_with("gat", Activation::Elu, |spec, params| Ok(Box::new(Gat::new(spec, params)?)));

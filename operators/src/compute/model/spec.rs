@@ -100,12 +100,22 @@ pub struct KindOptions {
     pub relations: usize,
     /// Matrices of which R-GCN mixes those of all relations; `None`: a matrix for each relation.
     pub bases: Option<usize>,
+    /// Columns of the edges' features, for layers that read them; 0 where they are not to be read.
+    pub edge_dim: usize,
 }
 
 impl Default for KindOptions {
     fn default() -> Self {
-        let (aggregator, bases) = ("mean".to_owned(), None);
-        Self { aggregator, epsilon: 0.0, train_epsilon: false, mlp_layers: 2, teleport: 0.1, relations: 0, bases }
+        Self {
+            aggregator: "mean".to_owned(),
+            epsilon: 0.0,
+            train_epsilon: false,
+            mlp_layers: 2,
+            teleport: 0.1,
+            relations: 0,
+            bases: None,
+            edge_dim: 0,
+        }
     }
 }
 

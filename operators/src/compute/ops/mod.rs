@@ -11,6 +11,7 @@ mod edges;
 mod heads;
 mod linear;
 mod max;
+mod messages;
 mod norm;
 mod relations;
 mod segment;
@@ -24,6 +25,7 @@ pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_a
 pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
 pub use linear::{Linear, MatMul, linear, matmul};
 pub use max::{Argmax, Pick, PickBackward, segment_max};
+pub use messages::{MessageSum, MessageSumBackward, message_sum};
 pub use norm::{
     BatchNorm, BatchNormRows, BatchNormScale, LayerNorm, LayerNormRows, LayerNormScale, Moments, batch_norm, layer_norm,
 };

@@ -1,0 +1,145 @@
+//! Features of edges in training, and of foreign nodes that are stored with partitions: the same bits from 1, 2 and 4 processes.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::datatypes::Float32Type;
+use common::{Place, planted, summary};
+use gnnflow_data::rng::{Key, Purpose};
+use parquet::arrow::ArrowWriter;
+
+const NODES: u64 = 500;
+const EDGES: u64 = 6000;
+
+fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    place.write(name, "");
+    let file = std::fs::File::create(place.path(name)).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+/// A dump in which the features of the edges into a node tell its class, and nothing else does.
+fn dump(place: &Place) {
+    let key = Key::new(5, Purpose::GenerateNodes);
+    let class = |v: u64| key.fold(7).below(v, 2) as i64;
+    let rows = (0..NODES).map(|v| Some((0..4).map(move |i| Some(key.fold(v).normal(i) as f32))));
+    let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
+    parquet(
+        place,
+        "nodes.parquet",
+        vec![
+            ("node_id", Arc::new(Int64Array::from_iter_values(0..NODES as i64))),
+            ("features", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))),
+            ("label", Arc::new(Int64Array::from_iter_values((0..NODES).map(class)))),
+            ("split", Arc::new(StringArray::from_iter_values((0..NODES).map(split)))),
+        ],
+    );
+    let edges = Key::new(5, Purpose::GenerateEdges);
+    let end = |side: u64, e: u64| edges.fold(side).below(e, NODES);
+    let amount = |e: u64| (2 * class(end(1, e)) - 1) as f64 + edges.fold(2).normal(e);
+    let pair = |e: u64| Some([edges.fold(3).normal(e) as f32, amount(e) as f32].map(Some));
+    parquet(
+        place,
+        "edges.parquet",
+        vec![
+            ("src", Arc::new(Int64Array::from_iter_values((0..EDGES).map(|e| end(0, e) as i64)))),
+            ("dst", Arc::new(Int64Array::from_iter_values((0..EDGES).map(|e| end(1, e) as i64)))),
+            ("pair", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>((0..EDGES).map(pair)))),
+            ("noise", Arc::new(Float32Array::from_iter_values((0..EDGES).map(|e| edges.fold(4).normal(e) as f32)))),
+        ],
+    );
+}
+
+fn pipeline(place: &Place, columns: &str, model: &str, train: &str) {
+    let text = format!(
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\ncolumns = {{ {columns} }}\n\
+         [partition]\nmethod = 'random'\nparts = 4\nhalo = 'features'\n[model]\n{model}\nhidden = 16\ndropout = 0.0\n\
+         [train]\nepochs = 12\nbatch = 32\nhash_blocks = true\nfanouts = [8, 4]\noptimizer = {{ lr = 0.02 }}\n{train}\n\
+         [infer]\npredictions = true\n"
+    );
+    place.write("p.toml", text);
+}
+
+const EDGE_FEATURES: &str = "edge_features = ['pair', 'noise']";
+
+fn hashes(summary: &serde_json::Value) -> [String; 3] {
+    ["blocks_sha256", "model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
+}
+
+fn run(place: &Place, more: &[&str]) -> serde_json::Value {
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat());
+    assert_eq!(ended.code, 0, "{more:?}: {}", ended.stderr);
+    let summary = summary(place, "run");
+    std::fs::remove_dir_all(place.path("run")).unwrap();
+    summary
+}
+
+#[test]
+fn layers_learn_from_edges_with_the_same_bits_however_many_work_on_it() {
+    let place = Place::new();
+    dump(&place);
+    for (model, train) in [
+        ("kind = 'gine'", ""),
+        ("kind = 'gine'\ntrain_eps = true\nresidual = true", "sampler = 'labor'"),
+        ("kind = 'gatv2'\nheads = 2\nedge_features = true", ""),
+        ("kind = 'gine'\nnorm = 'layer'", "schedule = 'partition-parallel'"),
+    ] {
+        pipeline(&place, EDGE_FEATURES, model, train);
+        let one = run(&place, &[]);
+        for processes in ["2", "4"] {
+            assert_eq!(hashes(&run(&place, &["--processes", processes])), hashes(&one), "{model} {train}: {processes}");
+        }
+        if train.is_empty() {
+            let replicated = run(&place, &["--processes", "2", "--set", "partition.topology=replicated"]);
+            assert_eq!(hashes(&replicated), hashes(&one), "{model}: replicated");
+        }
+        let accuracy = one["test"]["accuracy"].as_f64().unwrap();
+        if model == "kind = 'gine'" {
+            assert!(accuracy > 0.8, "{accuracy} of the test nodes, whose edges tell");
+        }
+    }
+    pipeline(&place, EDGE_FEATURES, "kind = 'gin'", "");
+    let accuracy = run(&place, &[])["test"]["accuracy"].as_f64().unwrap();
+    assert!(accuracy < 0.7, "{accuracy} without a look at the edges");
+}
+
+#[test]
+fn what_has_no_edge_features_is_refused() {
+    let place = Place::new();
+    dump(&place);
+    let refused = |columns: &str, model: &str, code: i32, words: &[&str]| {
+        pipeline(&place, columns, model, "");
+        place.fail(&["run", "p.toml", "--quiet", "--run-dir", "run"], code, words);
+    };
+    refused("", "kind = 'gine'", 3, &["model.kind = \"gine\"", "graph.columns.edge_features"]);
+    refused("", "kind = 'gatv2'\nedge_features = true", 3, &["model.edge_features", "graph.columns.edge_features"]);
+    refused(EDGE_FEATURES, "kind = 'sage'\nedge_features = true", 2, &["p.toml:12: model.edge_features:", "\"gatv2\""]);
+}
+
+#[test]
+fn stored_halos_save_bytes_and_change_nothing() {
+    let place = Place::new();
+    let sections = |model: &str| {
+        format!("[model]\nkind = '{model}'\nhidden = 16\n[train]\nepochs = 2\nbatch = 50\nfanouts = [5, 3]\n")
+    };
+    // Degrees come along where the model asks for them.
+    for model in ["sage", "gcn"] {
+        planted(&place, "p.toml", &sections(model));
+        let run = |halo: &str, processes: &str| {
+            let halo = format!("partition.halo={halo}");
+            run(&place, &["--processes", processes, "--set", &halo])
+        };
+        let one = run("ids", "1");
+        for processes in ["2", "4"] {
+            let (ids, features) = (run("ids", processes), run("features", processes));
+            assert_eq!(hashes(&ids), hashes(&one));
+            assert_eq!(hashes(&features), hashes(&one), "{model}, {processes} processes");
+            let bytes = |summary: &serde_json::Value| summary["bytes_sent"].as_u64().unwrap();
+            assert!(bytes(&features) < bytes(&ids), "{model}: {} bytes, without {}", bytes(&features), bytes(&ids));
+        }
+    }
+}
