@@ -36,6 +36,9 @@ pub fn choose_listed(
         }
         samples.counts.push(kept.len() as u32);
         each(node, &kept, &mut weights);
+        if kept.is_empty() {
+            continue;
+        }
         if weights.is_empty() {
             samples.values.keep(topology, node, kept.iter().map(|&at| at as usize));
         } else {
