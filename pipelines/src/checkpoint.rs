@@ -2,7 +2,8 @@
 //!
 //! `checkpoints/last.safetensors` has parameters, the optimiser's state and the best parameters so far; what is no
 //! tensor (epoch, best epoch, fingerprint) is JSON in the file's metadata. A file is written beside, synced and renamed:
-//! what has the name is whole. Nothing in it depends on the number of processes.
+//! what has the name is whole. Nothing in it depends on the number of processes. Learnt rows of nodes are in files of their own, one a
+//! partition (`embedding::shards`), which are there when this one is.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -28,6 +29,8 @@ pub(crate) struct Checkpoint {
     pub(crate) best: Option<Vec<f32>>,
     /// The optimiser's.
     pub(crate) optimizer: State,
+    /// Numbers in a node's learnt row, where there are such rows.
+    pub(crate) embedding: Option<usize>,
 }
 
 /// How far a run has come.
@@ -50,6 +53,8 @@ struct Metadata {
     progress: Progress,
     optimizer_steps: u64,
     optimizer_vectors: Vec<String>,
+    #[serde(default)]
+    embedding: Option<usize>,
 }
 
 const KEY: &str = "gnnflow";
@@ -64,6 +69,7 @@ impl Checkpoint {
             progress: self.progress.clone(),
             optimizer_steps: self.optimizer.steps,
             optimizer_vectors: names.collect(),
+            embedding: self.embedding,
         };
         let mut tensors = vec![("params".to_owned(), &self.params)];
         tensors.extend(self.best.as_ref().map(|best| ("best".to_owned(), best)));
@@ -81,11 +87,18 @@ impl Checkpoint {
         write_whole(path, &bytes)
     }
 
-    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained.
+    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained, and learnt
+    /// rows of `embedding` numbers.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when it is damaged or of another model, [`Error::Io`] when it cannot be read.
-    pub(crate) fn read(path: &Path, model: &str, params: usize, trained: usize) -> Result<Self, Error> {
+    pub(crate) fn read(
+        path: &Path,
+        model: &str,
+        params: usize,
+        trained: usize,
+        embedding: Option<usize>,
+    ) -> Result<Self, Error> {
         let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
         let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
         let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
@@ -96,6 +109,20 @@ impl Checkpoint {
         let metadata: Metadata = serde_json::from_str(text).map_err(|error| refuse(format!("is damaged: {error}")))?;
         if metadata.schema != SCHEMA {
             return Err(refuse(format!("has schema {}, but this version reads {SCHEMA}", metadata.schema)));
+        }
+        if metadata.embedding != embedding {
+            let has = |rows: Option<usize>| {
+                rows.map_or("no learnt rows".into(), |dim| format!("learnt rows of {dim} numbers"))
+            };
+            let fix = metadata
+                .embedding
+                .map_or("leave model.embedding out".into(), |dim| format!("set model.embedding.dim = {dim}"));
+            let message = format!(
+                "has {}, and this pipeline {}: {fix}, choose another --run-dir, or leave --resume out to start anew",
+                has(metadata.embedding),
+                has(embedding)
+            );
+            return Err(refuse(message));
         }
         if metadata.model != model {
             let message = "is of another pipeline: graph, partitioning, model or training differ from this one's; \
@@ -116,6 +143,7 @@ impl Checkpoint {
             best: metadata.progress.best.map(|_| vector("best", params)).transpose()?,
             optimizer: State { steps: metadata.optimizer_steps, vectors: vectors.collect::<Result<_, Error>>()? },
             progress: metadata.progress,
+            embedding,
         })
     }
 }
@@ -148,6 +176,7 @@ mod tests {
             params: vec![1.0, f32::MIN_POSITIVE, -0.0],
             best: Some(vec![0.5, 2.0, 3.0]),
             optimizer: State { steps: 70, vectors: vec![("m".into(), vec![1.0; 3]), ("v".into(), vec![2.0; 3])] },
+            embedding: Some(16),
         }
     }
 
@@ -158,8 +187,8 @@ mod tests {
         let optimizer = State { steps: 7, vectors: vec![("m".into(), vec![1.0; 2])] };
         let saved = Checkpoint { optimizer, ..checkpoint() };
         saved.write(&path, "abc").unwrap();
-        assert_eq!(Checkpoint::read(&path, "abc", 3, 2).unwrap(), saved);
-        assert!(Checkpoint::read(&path, "abc", 3, 3).is_err());
+        assert_eq!(Checkpoint::read(&path, "abc", 3, 2, Some(16)).unwrap(), saved);
+        assert!(Checkpoint::read(&path, "abc", 3, 3, Some(16)).is_err());
     }
 
     #[test]
@@ -168,7 +197,7 @@ mod tests {
         let path = folder.path().join("last.safetensors");
         for saved in [checkpoint(), Checkpoint { params: vec![1.0; 3], ..Checkpoint::default() }] {
             saved.write(&path, "abc").unwrap();
-            let read = Checkpoint::read(&path, "abc", 3, 3).unwrap();
+            let read = Checkpoint::read(&path, "abc", 3, 3, saved.embedding).unwrap();
             assert_eq!(read, saved);
             let bits = |c: &Checkpoint| c.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(&read), bits(&saved));
@@ -181,13 +210,21 @@ mod tests {
         let path = folder.path().join("last.safetensors");
         checkpoint().write(&path, "abc").unwrap();
         let message = |result: Result<Checkpoint, Error>| result.unwrap_err().to_string();
-        assert!(message(Checkpoint::read(&path, "xyz", 3, 3)).contains("another pipeline"));
-        assert!(message(Checkpoint::read(&path, "abc", 4, 4)).contains("4 parameters"));
+        let read = |model: &str, params, embedding| Checkpoint::read(&path, model, params, params, embedding);
+        assert!(message(read("xyz", 3, Some(16))).contains("another pipeline"));
+        assert!(message(read("abc", 4, Some(16))).contains("4 parameters"));
+        let other = message(read("xyz", 3, Some(32)));
+        assert!(
+            other.contains("has learnt rows of 16 numbers, and this pipeline learnt rows of 32 numbers"),
+            "{other}"
+        );
+        assert!(other.contains("set model.embedding.dim = 16"), "{other}");
+        assert!(message(read("abc", 3, None)).contains("and this pipeline no learnt rows"));
         let bytes = std::fs::read(&path).unwrap();
         for len in [0, 5, 100, bytes.len() - 1] {
             std::fs::write(&path, &bytes[..len]).unwrap();
-            assert!(message(Checkpoint::read(&path, "abc", 3, 3)).contains("damaged"), "{len} bytes");
+            assert!(message(read("abc", 3, Some(16))).contains("damaged"), "{len} bytes");
         }
-        assert!(matches!(Checkpoint::read(&folder.path().join("none"), "abc", 3, 3), Err(Error::Io { .. })));
+        assert!(matches!(Checkpoint::read(&folder.path().join("none"), "abc", 3, 3, None), Err(Error::Io { .. })));
     }
 }

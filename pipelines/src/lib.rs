@@ -3,6 +3,7 @@
 mod agree;
 mod checkpoint;
 mod drive;
+mod embedding;
 mod error;
 mod evaluate;
 pub mod islands;

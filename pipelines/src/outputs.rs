@@ -238,21 +238,20 @@ pub(crate) fn predictions(
     write_table(worker, host, setup, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }
 
-/// `embeddings.parquet`: `node_id`, `embedding`.
-pub(crate) fn embeddings(
+/// `embeddings.parquet` and `node_embeddings.parquet`: `node_id`, `embedding`. `row` has that of a node hosted here, `dim` numbers.
+pub(crate) fn embeddings<'a>(
     worker: &mut Worker,
     host: &dyn Host,
     setup: &Setup,
     manifest: &Manifest,
-    rows: &LayerStore,
+    (dim, row): (usize, impl Fn(u32) -> &'a [f32]),
     path: PathBuf,
 ) -> Result<String, Error> {
-    let dim = rows.dim();
     let fields = vec![id_field(manifest), Field::new("embedding", list(dim, DataType::Float32), false)];
     let schema = Arc::new(Schema::new(fields));
     let make = |part: usize, nodes: std::ops::Range<usize>| {
         let first = setup.parts.get(part).range.start as u32;
-        let values = nodes.clone().flat_map(|local| rows.row_f32(first + local as u32)).copied();
+        let values = nodes.clone().flat_map(|local| row(first + local as u32)).copied();
         let values = list_of(dim, Arc::new(Float32Array::from_iter_values(values)))?;
         RecordBatch::try_new(Arc::clone(&schema), vec![ids(setup, part, nodes), values]).map_err(arrow_bug)
     };

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::write_whole;
+use crate::embedding::forget;
 use crate::summary::{EpochRecord, Summary};
 use crate::{Error, Spec};
 
@@ -22,7 +23,9 @@ impl RunFolder {
         std::fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
         let mut old =
             vec![Summary::FILE, "model.safetensors", "predictions.parquet", "embeddings.parquet", "report.html"];
+        old.push("node_embeddings.parquet");
         if epochs == 0 {
+            forget(&checkpoints, None, None)?;
             old.extend(["checkpoints/last.safetensors", EpochRecord::FILE]);
         }
         for name in old {
@@ -67,7 +70,12 @@ fn line(record: &EpochRecord) -> String {
     serde_json::to_string(record).expect("a record has no maps with other keys than strings") + "\n"
 }
 
+/// Where a run's checkpoints are.
+pub(crate) fn checkpoints(dir: &Path) -> PathBuf {
+    dir.join("checkpoints")
+}
+
 /// Where a run's last checkpoint is.
 pub(crate) fn last_checkpoint(dir: &Path) -> PathBuf {
-    dir.join("checkpoints").join("last.safetensors")
+    checkpoints(dir).join("last.safetensors")
 }

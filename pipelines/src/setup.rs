@@ -22,6 +22,7 @@ use gnnflow_operators::sample::seeds::SeedBook;
 use gnnflow_operators::wire::RowSource;
 
 use crate::Error;
+use crate::embedding::NodeEmbeddings;
 use crate::job::Job;
 use crate::sampling;
 use crate::seed_split::SeedSplit;
@@ -40,9 +41,12 @@ pub(crate) struct Setup {
     pub(crate) placement: Placement,
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) parts: Arc<LocalParts>,
+    /// What the first layer reads of each node: features, or the learnt rows.
     pub(crate) features: RowsAt,
     /// Features of edges, where the model reads them.
     pub(crate) edges: Option<Arc<dyn EdgeSource>>,
+    /// The learnt rows, where nodes have them.
+    pub(crate) embeddings: Option<Arc<NodeEmbeddings>>,
     /// What blocks have of each edge besides its source.
     pub(crate) columns: Columns,
     pub(crate) task: Arc<dyn NodeTask>,
@@ -57,10 +61,7 @@ pub(crate) struct Setup {
 /// The model that the pipeline describes, for this graph, with results of `width` columns.
 pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: usize) -> Result<Model, Error> {
     let manifest = job.dataset.manifest();
-    if manifest.features.dim == 0 {
-        let message = "the graph has no features to learn from; name them in graph.columns.features";
-        return Err(Error::Input(message.into()));
-    }
+    let input = input_width(job, model)?;
     let relations = manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize);
     if model.reads_edge_types() && relations == 0 {
         let message = "model.kind = \"rgcn\" learns a map for each type of edges, and the graph's have none; \
@@ -73,9 +74,29 @@ pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: 
             format!("{key} reads the edges' features, and edges have none; name them in graph.columns.edge_features");
         return Err(Error::Input(message));
     }
-    let spec = model.describe(manifest.features.dim, width, relations, manifest.edge_columns.features);
+    let spec = model.describe(input, width, relations, manifest.edge_columns.features);
     let device = device(&train.device.to_string())?;
     Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
+}
+
+/// Numbers of a node that the first layer reads: its features, or the row that is learnt for it.
+fn input_width(job: &Job, model: &spec::Model) -> Result<usize, Error> {
+    match (job.dataset.manifest().features.dim, &model.embedding) {
+        (0, None) => {
+            let message = "the graph has no features to learn from: name them in graph.columns.features, or learn a row for \
+                           each node with model.embedding = { dim = 128 }";
+            Err(Error::Input(message.into()))
+        }
+        (features, None) => Ok(features),
+        (0, Some(embedding)) => Ok(embedding.dim),
+        (features, Some(_)) => {
+            let message = format!(
+                "rows are learnt for nodes without features, and these have {features}: leave model.embedding out to learn \
+                 from the features, or prepare the graph without their column"
+            );
+            Err(job.spec.problem("model.embedding", message))
+        }
+    }
 }
 
 /// What a model asks for beside the rows of nodes.
@@ -215,11 +236,24 @@ impl Setup {
         let halo = if graph.is_whole() { None } else { halo_rows(job, &graph, worker)? };
         let scratch = job.run_dir.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
+        let graph = Arc::new(graph);
+        let embeddings = match (&spec.model, &spec.train) {
+            (Some(spec::Model { embedding: Some(embedding), .. }), Some(train)) => {
+                let rows = NodeEmbeddings::create(embedding, &scratch, &graph, worker, train.seed, job.threads)?;
+                Some(Arc::new(rows))
+            }
+            _ => None,
+        };
+        let features = match &embeddings {
+            Some(rows) => rows.rows(),
+            None => RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, halo },
+        };
         Ok(Self {
             worker,
             placement,
-            graph: Arc::new(graph),
-            features: RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, halo },
+            graph,
+            features,
+            embeddings,
             edges: needs.edge_features.then(|| Arc::new(edges) as _),
             columns: sampling::columns(job, needs.edge_features),
             parts,

@@ -55,6 +55,9 @@ pub struct Summary {
     /// What `train.cache` did in training, when there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
+    /// Learnt rows of nodes, when there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_embeddings: Option<EmbeddingUse>,
     /// Peak resident memory of each process.
     pub peak_rss_bytes: Vec<u64>,
     /// SHA-256 of the kept model's parameters.
@@ -88,6 +91,21 @@ impl CacheUse {
     pub fn new(hits: u64, misses: u64) -> Self {
         Self { hits, misses, hit_rate: hits as f64 / (hits + misses).max(1) as f64 }
     }
+}
+
+/// What became of learnt rows.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EmbeddingUse {
+    /// Numbers in a row.
+    pub dim: usize,
+    /// How often a row was moved, all rows together.
+    pub rows_moved: u64,
+    /// How many steps had not been applied everywhere when a batch asked for its rows: the most. 0 in synchronous training.
+    pub staleness_max: u64,
+    /// The same, the mean over batches.
+    pub staleness_mean: f64,
+    /// SHA-256 of the kept rows in the order of global ids.
+    pub sha256: String,
 }
 
 /// A model's metrics over the nodes of one split.

@@ -7,11 +7,13 @@ pub(crate) use visit::Visited;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use candle_core::{Storage, Tensor};
+use candle_core::backprop::GradStore;
+use candle_core::{Storage, Tensor, Var};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::block::Block;
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
 use gnnflow_operators::compute::{GraphBlock, Model};
+use gnnflow_operators::embed::push_rows::{PushedRows, RowGradients};
 use gnnflow_operators::fetch::edge_rows::EdgeRows;
 use gnnflow_operators::fetch::matrix::{Matrix, Values};
 use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
@@ -19,6 +21,7 @@ use gnnflow_operators::sync::all_reduce::{Contribution, Reduced};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
+use crate::embedding::NodeEmbeddings;
 use crate::layer_store::LayerStore;
 use crate::spec::{self, OptimizerKind};
 use crate::task::{Examples, Loss, Objective};
@@ -43,6 +46,8 @@ pub(crate) struct Trainer {
     seed: u64,
     hash_blocks: bool,
     clip_norm: Option<f64>,
+    /// Whether what a batch reads of its nodes is learnt too.
+    learns_rows: bool,
     spent: Spent,
     fault: Option<Error>,
     /// Where partitions are trained in turn: what each of them begins with, while one is.
@@ -57,6 +62,24 @@ pub(crate) struct Trainer {
 struct Replica {
     params: Vec<f32>,
     optimizer: State,
+}
+
+/// What a batch adds to a step.
+pub(crate) struct Gradients {
+    /// To the parameters that all share.
+    pub(crate) dense: Contribution,
+    /// To the rows of its nodes, where those are learnt.
+    pub(crate) rows: Option<RowGradients>,
+}
+
+/// A batch's gradient.
+struct BatchGradient {
+    /// By the parameters; behind it what the batch adds to the buffers.
+    flat: Vec<f32>,
+    /// By the rows of its nodes, where they are learnt.
+    rows: Option<Vec<f32>>,
+    loss: f64,
+    examples: u64,
 }
 
 /// What a batch tells besides its gradient, as words.
@@ -107,6 +130,7 @@ impl Trainer {
             seed: train.seed,
             hash_blocks: train.hash_blocks,
             clip_norm: train.clip_norm,
+            learns_rows: model_spec.embedding.is_some(),
             spent: Spent::default(),
             fault: None,
             common: None,
@@ -116,31 +140,36 @@ impl Trainer {
     }
 
     /// Forward and backward over one batch: the gradient of the loss summed over its examples.
-    pub(crate) fn batch(&mut self, batch: MiniBatch) -> Result<Contribution, Error> {
+    pub(crate) fn batch(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
             let words = BatchWords { examples: 0, loss: 0.0, rounds: u64::from(batch.rounds), digest: None };
-            return Ok(Contribution { partition, vector: None, words: words.encode() });
+            let rows = self.learns_rows.then(|| RowGradients { partition, ..RowGradients::default() });
+            return Ok(Gradients { dense: Contribution { partition, vector: None, words: words.encode() }, rows });
         }
         let digest = self.hash_blocks.then(|| digest(&batch));
         let rounds = u64::from(batch.rounds);
-        let (gradient, loss, examples) = self.gradient(batch)?;
+        let BatchGradient { flat, rows, loss, examples } = self.gradient(&mut batch)?;
         let words = BatchWords { examples, loss, rounds, digest };
-        Ok(Contribution { partition, vector: Some(Arc::new(gradient)), words: words.encode() })
+        let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: words.encode() };
+        let nodes = batch.nodes;
+        let rows = rows.map(|rows| RowGradients { partition, examples, nodes, rows: Arc::new(rows) });
+        Ok(Gradients { dense, rows })
     }
 
-    /// The gradient, behind it what the batch adds to the buffers; the loss; and the number of its examples.
-    fn gradient(&mut self, batch: MiniBatch) -> Result<(Vec<f32>, f64, u64), Error> {
-        let Self { pool, model, objective, uses_edges, seed, spent, params, .. } = self;
+    fn gradient(&mut self, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
+        let Self { pool, model, objective, uses_edges, seed, spent, params, learns_rows, .. } = self;
         let BatchKey { epoch, step, partition } = batch.key;
         let key = [partition, epoch, step]
             .into_iter()
             .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
         pool.install(|| {
             let start = Instant::now();
-            let blocks = blocks(batch.blocks, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
+            let sampled = std::mem::take(&mut batch.blocks);
+            let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
-            let x = tensor(batch.features, batch.nodes.len(), model)?;
+            let features = std::mem::take(&mut batch.features);
+            let (x, learnt) = input(features, batch.nodes.len(), model, *learns_rows)?;
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
             let examples = Examples { seeds: &batch.nodes[..batch.num_seeds] };
             let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
@@ -151,8 +180,9 @@ impl Trainer {
             let mut flat = vec![0.0; params.len()];
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);
+            let rows = learnt.map(|learnt| row_gradients(&gradients, &learnt)).transpose()?;
             spent.backward += start.elapsed();
-            Ok((flat, value, examples))
+            Ok(BatchGradient { flat, rows, loss: value, examples })
         })
     }
 
@@ -189,6 +219,17 @@ impl Trainer {
         });
         self.spent.step += start.elapsed();
         Ok(result?)
+    }
+
+    /// Moves the learnt rows that a step has gradients for.
+    ///
+    /// # Safety
+    /// Nobody reads or writes rows meanwhile.
+    pub(crate) unsafe fn move_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) {
+        let start = Instant::now();
+        // SAFETY: the caller's promise.
+        self.pool.install(|| unsafe { rows.apply(pushed) });
+        self.spent.step += start.elapsed();
     }
 
     /// Times so far, or the first thing that failed.
@@ -334,6 +375,28 @@ fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor, Error> {
         Values::Bf16(values) => Tensor::from_vec(values, shape, device),
     };
     Ok(tensor.map_err(gnnflow_operators::compute::Error::from)?)
+}
+
+/// What the first layer reads, and the variable that it is where rows are learnt.
+fn input(matrix: Matrix, rows: usize, model: &Model, learnt: bool) -> Result<(Tensor, Option<Var>), Error> {
+    match matrix {
+        Matrix { dim, values: Values::F32(values) } if learnt => {
+            let var = Var::from_vec(values, (rows, dim), model.device());
+            let var = var.map_err(gnnflow_operators::compute::Error::from)?;
+            Ok((var.as_tensor().clone(), Some(var)))
+        }
+        matrix => Ok((tensor(matrix, rows, model)?, None)),
+    }
+}
+
+/// The gradient of the rows that a batch has read; zeros where the loss does not depend on them.
+fn row_gradients(gradients: &GradStore, rows: &Var) -> Result<Vec<f32>, Error> {
+    let mut values = Vec::new();
+    match gradients.get(rows) {
+        Some(gradient) => read(gradient, |found| values.extend_from_slice(found))?,
+        None => values.resize(rows.elem_count(), 0.0),
+    }
+    Ok(values)
 }
 
 /// Calls `f` with the numbers of `tensor`.

@@ -15,12 +15,13 @@ use timely::worker::Worker;
 use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::{Checkpoint, Progress};
+use crate::embedding::{Generation, forget};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::islands::Islands;
 use crate::job::Job;
 use crate::outputs;
 use crate::plan::Plan;
-use crate::run_folder::{RunFolder, last_checkpoint};
+use crate::run_folder::{RunFolder, checkpoints, last_checkpoint};
 use crate::sampling;
 use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining, hex};
@@ -29,7 +30,7 @@ use crate::schedule::{BlocksHash, EpochSums, Schedule};
 use crate::seed_split::SeedSplit;
 use crate::setup::{self, LocalParts, Needs, Setup};
 use crate::spec::{self, Metric};
-use crate::summary::{CacheUse, EpochRecord, SCHEMA, Seconds, Summary};
+use crate::summary::{CacheUse, EmbeddingUse, EpochRecord, SCHEMA, Seconds, Summary};
 use crate::task;
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
@@ -61,6 +62,8 @@ struct Run<'a> {
     progress: Progress,
     /// Parameters of the best epoch.
     best: Option<Vec<f32>>,
+    /// The best epoch whose learnt rows are on disk.
+    best_rows_saved: Option<u32>,
     metric: Metric,
     /// Of training epochs alone.
     spent: StageTimes,
@@ -133,6 +136,7 @@ impl<'a> Run<'a> {
             folder: None,
             progress: Progress::default(),
             best: None,
+            best_rows_saved: None,
             metric,
             spent: StageTimes::default(),
             rounds: (0, 0),
@@ -154,7 +158,10 @@ impl<'a> Run<'a> {
         let host = &*self.job.host;
         let path = last_checkpoint(&self.job.run_dir);
         let checkpoint = match self.setup.worker {
-            0 if path.exists() => Some(Checkpoint::read(&path, &self.fingerprint(), params, trained)?),
+            0 if path.exists() => {
+                let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
+                Some(Checkpoint::read(&path, &self.fingerprint(), params, trained, embedding)?)
+            }
             _ => None,
         };
         let header = checkpoint.as_ref().map(|checkpoint| {
@@ -194,6 +201,15 @@ impl<'a> Run<'a> {
         self.best = progress.best.is_some().then(|| take(params));
         *self.training.blocks() = BlocksHash(progress.blocks);
         self.progress = progress;
+        if let Some(rows) = &self.setup.embeddings {
+            let parts = self.setup.placement.parts_of(self.setup.worker);
+            let (folder, generation, model) = (checkpoints(&self.job.run_dir), self.generation(), self.fingerprint());
+            // SAFETY: no epoch is under way.
+            unsafe { rows.load(&folder, parts, generation, &model)? };
+            // Nobody asks for rows that are not there yet.
+            self.agreement.by_worker(worker, host, &[0])?;
+            self.best_rows_saved = generation.best;
+        }
         self.companion.call(move |trainer| {
             trainer.set_params(values)?;
             trainer.load_optimizer(State { steps, vectors })
@@ -212,6 +228,9 @@ impl<'a> Run<'a> {
             let (train, seed_lr) = (self.train, self.train.optimizer.lr);
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
             let sent = self.sent_so_far();
+            if let Some(rows) = &self.setup.embeddings {
+                rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.spec().optimizer.lr));
+            }
             let done = self.training.round(worker, host, epoch, &lr)?;
             self.sent = std::array::from_fn(|i| self.sent[i] + self.sent_so_far()[i] - sent[i]);
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
@@ -251,12 +270,12 @@ impl<'a> Run<'a> {
                 host.epoch(&record);
             }
             if due(train.checkpoint_every) {
-                self.checkpoint()?;
+                self.checkpoint(worker)?;
                 last_written = Some(self.progress.epochs);
             }
         }
         if last_written != Some(self.progress.epochs) {
-            self.checkpoint()?;
+            self.checkpoint(worker)?;
         }
         self.trained = begin.elapsed();
         Ok(())
@@ -314,6 +333,10 @@ impl<'a> Run<'a> {
         if better {
             self.progress.best = Some((self.progress.epochs, worth));
             self.best = Some(self.companion.call(|trainer| trainer.params().to_vec()));
+            if let Some(rows) = &self.setup.embeddings {
+                // SAFETY: no epoch is under way.
+                unsafe { rows.keep_best() };
+            }
         }
         Ok(better)
     }
@@ -322,13 +345,36 @@ impl<'a> Run<'a> {
         format!("{} {}", self.job.spec.model_fingerprint(), self.job.dataset.manifest().fingerprint)
     }
 
+    /// The epochs whose learnt rows belong to a checkpoint.
+    fn generation(&self) -> Generation {
+        Generation { epochs: self.progress.epochs, best: self.progress.best.map(|(epoch, _)| epoch) }
+    }
+
     /// Writes a checkpoint; the frontier has passed the epoch everywhere, and the parameters are the same at all workers.
-    fn checkpoint(&self) -> Result<(), Error> {
+    ///
+    /// Learnt rows first, by whoever has them: the checkpoint before stands until all of them are there.
+    fn checkpoint(&mut self, worker: &mut Worker) -> Result<(), Error> {
+        let Some(rows) = self.setup.embeddings.clone() else { return self.checkpoint_shared() };
+        let (host, generation) = (&*self.job.host, self.generation());
+        let (folder, parts) = (checkpoints(&self.job.run_dir), self.setup.placement.parts_of(self.setup.worker));
+        let with_best = self.best_rows_saved != generation.best;
+        rows.save(&folder, parts.clone(), generation, with_best, &self.fingerprint())?;
+        self.agreement.by_worker(worker, host, &[0])?;
+        self.checkpoint_shared()?;
+        self.agreement.by_worker(worker, host, &[0])?;
+        self.best_rows_saved = generation.best;
+        forget(&folder, Some(generation), Some(parts))
+    }
+
+    /// Writes what is the same at all workers, at the first one.
+    fn checkpoint_shared(&self) -> Result<(), Error> {
         if self.folder.is_none() {
             return Ok(());
         }
         let (params, optimizer) = self.companion.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
-        let checkpoint = Checkpoint { progress: self.progress.clone(), params, best: self.best.clone(), optimizer };
+        let (progress, best) = (self.progress.clone(), self.best.clone());
+        let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
+        let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };
         checkpoint.write(&last_checkpoint(&self.job.run_dir), &self.fingerprint())
     }
 
@@ -337,6 +383,12 @@ impl<'a> Run<'a> {
         let begin = Instant::now();
         if let Some(best) = self.best.clone() {
             self.companion.call(move |trainer| trainer.set_params(best))?;
+            if let Some(rows) = &self.setup.embeddings {
+                // SAFETY: nothing is under way.
+                unsafe { rows.take_best() };
+                // Nobody asks for rows that are not those yet.
+                self.agreement.by_worker(worker, &*self.job.host, &[0])?;
+            }
         }
         let evaluation = self.evaluate(worker)?;
         let (mut predictions_sha256, mut model_sha256) = (None, None);
@@ -350,8 +402,15 @@ impl<'a> Run<'a> {
             if infer.embeddings {
                 let rows = self.inference.embeddings().clone();
                 let path = self.job.run_dir.join("embeddings.parquet");
-                outputs::embeddings(worker, host, &self.setup, manifest, &rows, path)?;
+                let rows = (rows.dim(), |node| rows.row_f32(node));
+                outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
             }
+        }
+        let mut rows_sha256 = String::new();
+        if let Some(rows) = &self.setup.embeddings {
+            let path = self.job.run_dir.join("node_embeddings.parquet");
+            let rows = (rows.dim(), |node| rows.row(node));
+            rows_sha256 = outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
         }
         if let Some(folder) = &self.folder {
             let params = self.companion.call(|trainer| trainer.model().params().export())?;
@@ -363,6 +422,8 @@ impl<'a> Run<'a> {
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
             .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
             .chain(self.sent)
+            .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
+            .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
             .collect();
         let told = self.agreement.by_worker(worker, host, &own)?;
         // The files of the layers are unlinked; only the folder is left.
@@ -403,6 +464,13 @@ impl<'a> Run<'a> {
             bytes_per_step: sum(11) as f64 / steps,
             messages_per_step: sum(12) as f64 / steps,
             cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
+            node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
+                dim: rows.dim(),
+                rows_moved: sum(16),
+                staleness_max: told.iter().map(|words| words[13]).max().unwrap_or(0),
+                staleness_mean: sum(14) as f64 / sum(15).max(1) as f64,
+                sha256: rows_sha256,
+            }),
             peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
             model_sha256,
             predictions_sha256,

@@ -28,8 +28,8 @@ use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock, to_destination};
 pub struct RowGradients {
     /// The partition whose batch it is.
     pub partition: u32,
-    /// Seeds of the batch.
-    pub seeds: u64,
+    /// Examples of the batch's loss.
+    pub examples: u64,
     /// Global ids; one may be there more than once.
     pub nodes: Vec<u32>,
     /// A row for each of `nodes`.
@@ -63,8 +63,8 @@ pub struct PushTo {
 pub struct PushedRows {
     /// The time of the batches.
     pub tick: u64,
-    /// What to divide their sums by: the seeds of all batches of the time.
-    pub seeds: u64,
+    /// What to divide their sums by: the examples of all batches of the time.
+    pub examples: u64,
     /// By partition, then as they were sent.
     blocks: Vec<WireBlock>,
 }
@@ -103,14 +103,14 @@ pub trait PushRows<'scope> {
     /// timely::example(move |scope| {
     ///     let push = |partition: u32| RowGradients {
     ///         partition,
-    ///         seeds: 1,
+    ///         examples: 1,
     ///         nodes: vec![partition, 5],
     ///         rows: Arc::new(vec![0.5; 2 * 3]),
     ///     };
     ///     let to = PushTo { graph, dim: 3, arrival: Arrival::Together, meter: Default::default() };
     ///     (0..2u32).map(push).to_stream(scope).container::<Vec<RowGradients>>().push_rows(to).inspect(|pushed| {
     ///         let nodes: Vec<&[u32]> = pushed.pieces().map(|(nodes, _)| nodes).collect();
-    ///         assert_eq!((pushed.seeds, nodes), (2, vec![&[0, 5][..], &[1, 5]]));
+    ///         assert_eq!((pushed.examples, nodes), (2, vec![&[0, 5][..], &[1, 5]]));
     ///     });
     /// });
     /// ```
@@ -158,8 +158,8 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
                         collected.blocks.sort_unstable_by_key(|block| (block.header().partition, block.header().seq));
                         // As if all batches of the time were like this one.
                         let alike = if arrival == Arrival::EachBatch { parts as u64 } else { 1 };
-                        let (seeds, blocks) = (collected.seeds * alike, collected.blocks);
-                        output.session(&time).give(PushedRows { tick, seeds, blocks });
+                        let (examples, blocks) = (collected.examples * alike, collected.blocks);
+                        output.session(&time).give(PushedRows { tick, examples, blocks });
                     }
                 });
             }
@@ -169,7 +169,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
 
 /// A batch's messages: at least one to every worker, each with their number.
 fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBlock> {
-    let RowGradients { partition, seeds, nodes, rows } = push;
+    let RowGradients { partition, examples, nodes, rows } = push;
     assert_eq!(rows.len(), nodes.len() * to.dim, "one gradient per node");
     let header = |worker: usize, seq: usize, of: usize| Header {
         to: worker as u32,
@@ -182,7 +182,7 @@ fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBloc
     };
     if to.graph.is_whole() {
         let rows = Rows::Shared(rows, 0..nodes.len() * to.dim);
-        return vec![WireBlock::new(header(me, 0, 1), vec![seeds], nodes, rows)];
+        return vec![WireBlock::new(header(me, 0, 1), vec![examples], nodes, rows)];
     }
     let mut places = vec![Vec::new(); to.graph.placement().workers()];
     for (place, &node) in nodes.iter().enumerate() {
@@ -199,7 +199,7 @@ fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBloc
             let mut values = Vec::with_capacity(places.len() * to.dim);
             places.iter().for_each(|&place| values.extend_from_slice(&rows[place * to.dim..(place + 1) * to.dim]));
             let ids = places.iter().map(|&place| nodes[place]).collect();
-            blocks.push(WireBlock::new(header(worker, seq, of), vec![seeds], ids, Rows::F32(values)));
+            blocks.push(WireBlock::new(header(worker, seq, of), vec![examples], ids, Rows::F32(values)));
         }
     }
     blocks
@@ -208,7 +208,7 @@ fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBloc
 /// Messages of one hand-out, as they come in.
 struct Collected {
     blocks: Vec<WireBlock>,
-    seeds: u64,
+    examples: u64,
     /// Messages that are missing, by partition; none are known before the first.
     missing: Vec<Option<u32>>,
     /// Batches that are not whole.
@@ -217,14 +217,14 @@ struct Collected {
 
 impl Collected {
     fn new(parts: usize, batches: usize) -> Self {
-        Self { blocks: Vec::new(), seeds: 0, missing: vec![None; parts], waiting: batches }
+        Self { blocks: Vec::new(), examples: 0, missing: vec![None; parts], waiting: batches }
     }
 
     fn add(&mut self, block: WireBlock) {
         let header = block.header();
         let missing = &mut self.missing[header.partition as usize];
         if missing.is_none() {
-            self.seeds += block.words().first().copied().unwrap_or(0);
+            self.examples += block.words().first().copied().unwrap_or(0);
         }
         let left = missing.get_or_insert(header.aux).checked_sub(1);
         let left = left.unwrap_or_else(|| panic!("partition {} pushes twice", header.partition));
@@ -259,7 +259,7 @@ mod tests {
         let rows = (0..count * dim as u64).map(|i| key.fold(1).normal(i) as f32).collect();
         RowGradients {
             partition: part as u32,
-            seeds: count / 3,
+            examples: count / 3,
             nodes: (0..count).map(|i| key.below(i, u64::from(NODES)) as u32).collect(),
             rows: Arc::new(rows),
         }
@@ -271,7 +271,7 @@ mod tests {
         let table = Table::create(None, &graph, 0, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
         for tick in 0..ticks {
             let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, tick, dim, nodes)).collect();
-            let seeds: u64 = pushes.iter().map(|push| push.seeds).sum();
+            let examples: u64 = pushes.iter().map(|push| push.examples).sum();
             for node in 0..NODES {
                 let mut sum: Option<Vec<f32>> = None;
                 for push in &pushes {
@@ -284,7 +284,7 @@ mod tests {
                 }
                 if let Some(rows) = sum {
                     let block = WireBlock::new(Header::default(), vec![], vec![node], Rows::F32(rows));
-                    let pushed = PushedRows { tick, seeds, blocks: vec![block] };
+                    let pushed = PushedRows { tick, examples, blocks: vec![block] };
                     // SAFETY: there is no other thread.
                     unsafe { table.apply(&pushed, 0.1) };
                 }
@@ -367,7 +367,7 @@ mod tests {
                     let pushes = mine.map(|part| push(part, 1, 3, 60)).collect::<Vec<_>>();
                     pushes.to_stream(scope).push_rows(to).inspect(move |pushed| {
                         let nodes: Vec<u32> = pushed.pieces().flat_map(|(nodes, _)| nodes.to_vec()).collect();
-                        results.lock().unwrap().push((pushed.seeds, nodes));
+                        results.lock().unwrap().push((pushed.examples, nodes));
                     });
                 });
                 while worker.step() {}
@@ -383,8 +383,8 @@ mod tests {
             nodes.sort_unstable();
             wanted.sort_unstable();
             assert_eq!(nodes, wanted);
-            let seeds: Vec<u64> = (0..PARTS).map(|part| push(part, 1, 3, 60).seeds * PARTS as u64).collect();
-            assert!(seen.iter().all(|(of, _)| seeds.contains(of)));
+            let examples: Vec<u64> = (0..PARTS).map(|part| push(part, 1, 3, 60).examples * PARTS as u64).collect();
+            assert!(seen.iter().all(|(of, _)| examples.contains(of)));
         }
     }
 }

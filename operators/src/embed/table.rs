@@ -174,7 +174,6 @@ impl Table {
     ///
     /// # Safety
     /// Nobody reads or writes the partition's rows meanwhile: no batch is being fetched, none of its gradients applied.
-    #[expect(clippy::mut_from_ref, reason = "the memory is a map's, and the caller promises to be alone with it")]
     pub unsafe fn shard_mut(&self, part: usize) -> Option<RowsMut<'_>> {
         // SAFETY: the caller's promise.
         self.shards[part].as_ref().map(|maps| unsafe { maps.rows_mut(self.dim) })
@@ -197,7 +196,7 @@ impl Table {
     }
 
     /// One step of the optimiser on the rows that `pushed` has gradients for: their sums in the order in which they were pushed,
-    /// divided by the seeds. Returns how many rows moved. Parallel on a pool's thread, alone elsewhere; the bits are the same.
+    /// divided by the examples. Returns how many rows moved. Parallel on a pool's thread, alone elsewhere; the bits are the same.
     ///
     /// # Safety
     /// As [`Table::shard_mut`], for all partitions.
@@ -205,13 +204,13 @@ impl Table {
     /// # Panics
     /// When a row is not here.
     pub unsafe fn apply(&self, pushed: &PushedRows, learning_rate: f64) -> usize {
-        if pushed.seeds == 0 {
+        if pushed.examples == 0 {
             return 0;
         }
         let lists: Vec<&[u32]> = pushed.pieces().map(|(nodes, _)| nodes).collect();
         let gradients: Vec<&[f32]> = pushed.pieces().flat_map(|(_, rows)| rows.chunks_exact(self.dim)).collect();
         let touched = Touched::group(&lists);
-        let (scale, mut moved) = (1.0 / pushed.seeds as f32, 0);
+        let (scale, mut moved) = (1.0 / pushed.examples as f32, 0);
         for part in 0..self.shards.len() {
             // SAFETY: the caller's promise.
             let Some(rows) = (unsafe { self.shard_mut(part) }) else { continue };
@@ -247,7 +246,6 @@ impl RowSource for Table {
 impl Maps {
     /// # Safety
     /// As [`Table::shard_mut`].
-    #[expect(clippy::mut_from_ref, reason = "see Table::shard_mut")]
     unsafe fn rows_mut(&self, dim: usize) -> RowsMut<'_> {
         // SAFETY: the maps were made for so many numbers, begin on a page, and the caller is alone with them.
         unsafe {
@@ -270,7 +268,7 @@ fn numbers<T: bytemuck::AnyBitPattern>(map: Option<&MmapRaw>) -> &[T] {
 
 /// # Safety
 /// Nobody else reads or writes the map meanwhile.
-#[expect(clippy::mut_from_ref, reason = "see Table::shard_mut")]
+#[expect(clippy::mut_from_ref, reason = "the memory is a map's, and the caller promises to be alone with it")]
 unsafe fn numbers_mut<T: bytemuck::Pod>(map: Option<&MmapRaw>) -> &mut [T] {
     match map {
         None => &mut [],

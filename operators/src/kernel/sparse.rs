@@ -458,7 +458,7 @@ mod tests {
             let mut params = table.values.clone();
             for round in 0..5 {
                 let gradients = normals(Key::new(round, Purpose::Dropout), rows * dim);
-                table.step(sparse, 0.05, 1.0, &[ids.clone()], &gradients);
+                table.step(sparse, 0.05, 1.0, std::slice::from_ref(&ids), &gradients);
                 let in_order: Vec<f32> = gradients.chunks(dim).rev().flatten().copied().collect();
                 dense.step(&mut params, &in_order);
                 assert_eq!(table.values, params, "{sparse:?}");

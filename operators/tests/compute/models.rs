@@ -374,3 +374,41 @@ fn rgcn_learns_what_a_gcn_cannot() {
         assert!(found > 0.93 && found > gcn + 0.15, "rgcn, bases {bases:?}: {found}, gcn {gcn}");
     }
 }
+
+/// What a step pushes to the rows that are learnt: the gradient of the loss by what the first layer reads.
+#[test]
+fn gradients_reach_the_rows_of_the_input() {
+    let types = |block: &Block, seed| (0..block.num_edges() as u64).map(|e| key(seed).below(e, 3) as u16).collect();
+    let [outer, inner] = [random(20, 30, 5, 1), random(6, 20, 4, 2)];
+    let blocks = [(outer, 5), (inner, 6)].map(|(block, seed)| {
+        let types = types(&block, seed);
+        GraphBlock::new(block.with_edge_types(types))
+    });
+    let start = crate::factory::normal(30 * 5, 3);
+    let probe = crate::factory::normal(6 * 4, 4);
+    for kind in Registry::default().names() {
+        let spec = ModelSpec {
+            heads: 2,
+            activation: Some(gnnflow_operators::kernel::elementwise::Activation::Tanh),
+            options: KindOptions { relations: 3, ..KindOptions::default() },
+            ..ModelSpec::new(kind, 2, 5, 8, 4)
+        };
+        let model = build(&spec).unwrap();
+        let outputs = |x: &Tensor| model.forward(&blocks, x, Some(&[2; 30]), None).unwrap();
+        let x = candle_core::Var::from_vec(start.clone(), (30, 5), &Device::Cpu).unwrap();
+        let probes = Tensor::from_vec(probe.clone(), (6, 4), &Device::Cpu).unwrap();
+        let gradients = (outputs(&x) * probes).unwrap().sum_all().unwrap().backward().unwrap();
+        let gradient = flat(gradients.get(&x).unwrap_or_else(|| panic!("{kind}: no gradient")));
+        for place in (0..start.len()).step_by(7) {
+            let at = |step: f32| -> f64 {
+                let mut moved = start.clone();
+                moved[place] += step;
+                let outputs = flat(&outputs(&Tensor::from_vec(moved, (30, 5), &Device::Cpu).unwrap()));
+                outputs.iter().zip(&probe).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+            };
+            let difference = (at(5e-3) - at(-5e-3)) / 1e-2;
+            let error = (difference - f64::from(gradient[place])).abs() / (1.0 + difference.abs());
+            assert!(error < 5e-3, "{kind}, place {place}: {} against {difference}", gradient[place]);
+        }
+    }
+}

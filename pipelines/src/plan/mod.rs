@@ -4,11 +4,13 @@
 //! had (fanouts bound a batch), and say "about" where only an average can (all neighbours of a skewed graph).
 
 mod auto_parts;
+mod embedding;
 mod model;
 mod sizes;
 mod text;
 
 pub use auto_parts::AutoParts;
+pub use embedding::LearntRows;
 pub use model::{Layer, layers};
 pub use sizes::{PartSize, Sizes};
 
@@ -43,6 +45,9 @@ pub struct Plan {
     pub layers: Vec<Layer>,
     /// Parameters of all layers; `None` while the number of classes (`rgcn`: of edge types) is unknown, or for a registered layer.
     pub parameters: Option<u64>,
+    /// Learnt rows of nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding: Option<LearntRows>,
     /// Training.
     pub training: Option<Training>,
     /// Steps that may be under way at once.
@@ -73,6 +78,8 @@ pub struct Memory {
     pub topology: u64,
     /// Features of its partitions, mapped.
     pub features: u64,
+    /// Learnt rows of its partitions' nodes with the optimiser's state, and those of the best epoch, in mapped scratch files.
+    pub embeddings: u64,
     /// Layers of exact inference, in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
     /// and the classes).
     pub scratch: u64,
@@ -80,7 +87,8 @@ pub struct Memory {
     pub cache: u64,
     /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
     /// the model reads edges' features edges × (their width × 4 + 4); and lists and
-    /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each.
+    /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each. Where rows of nodes are learnt, twice partitions × nodes ×
+    /// (width × 4 + 4) more, for gradients on their way.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4.
@@ -108,7 +116,7 @@ impl Memory {
 
     /// What is backed by files, and may be dropped by the system when memory is short.
     pub fn mapped(&self) -> u64 {
-        self.topology + self.features + self.scratch
+        self.topology + self.features + self.embeddings + self.scratch
     }
 }
 
@@ -149,7 +157,8 @@ impl Plan {
         let graph = Sizes::of(spec)?;
         spec.check_processes(processes, graph.parts.len())?;
         let classes = graph.classes.unwrap_or(0) as usize;
-        let of = |model| model::layers(model, graph.features, classes, graph.relations, graph.edge_features);
+        let (input, _) = embedding::input(spec, &graph);
+        let of = |model| model::layers(model, input, classes, graph.relations, graph.edge_features);
         let layers = spec.model.as_ref().map_or_else(Vec::new, of);
         let known = graph.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
@@ -172,6 +181,7 @@ impl Plan {
             auto_parts: spec.auto_parts(),
             topology: spec.partition.topology.to_string(),
             dataset: spec.dataset_folder().to_owned(),
+            embedding: LearntRows::new(spec, &graph),
             graph,
             processes,
             layers,
@@ -188,7 +198,9 @@ const MOST_WINDOW: usize = 8;
 /// How many steps may be under way, by what each number of them needs.
 fn window(spec: &Spec, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
     let Some(train) = &spec.train else { return Ok(2) };
-    let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(2)) };
+    // Rows may be so far behind only if so many steps are under way.
+    let usual = embedding::of(spec).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
+    let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(usual)) };
     let fits = |window: &usize| needs(*window) <= memory.0;
     let most = (1..=train.window.unwrap_or(MOST_WINDOW)).rev().find(fits);
     match (most, train.window) {
@@ -276,7 +288,9 @@ impl Training {
         let all_nodes = batch_nodes.last().copied().unwrap_or(0);
         let ask = if partitioned { batch_nodes.iter().take(hops as usize).skip(1).sum::<u64>() * 8 } else { 0 };
         let answer = if partitioned { batch_edges.iter().skip(1).sum::<u64>() * 4 } else { 0 };
-        let fetch = if hops == 0 { 0 } else { all_nodes * (8 + (graph.features * graph.feature_bytes) as u64) };
+        let (input, input_bytes) = embedding::input(spec, graph);
+        let fetch = all_nodes * (8 + (input * input_bytes) as u64) + embedding::push(spec, all_nodes);
+        let fetch = if hops == 0 { 0 } else { fetch };
         let fetch = fetch + if asks_edges { batch_edges.iter().skip(1).sum::<u64>() * (4 + edge_bytes) } else { 0 };
         // Every partition's piece goes to whoever sums it, the sums to everybody.
         let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
@@ -322,6 +336,7 @@ impl Process {
         let mut memory = Memory {
             topology: sum(|part| part.topology_bytes, if replicated { &graph.parts } else { own }),
             features: sum(|part| part.feature_bytes, own),
+            embeddings: embedding::bytes(spec, sum(|part| part.nodes, own)),
             program: PROGRAM_BYTES,
             ..Memory::default()
         };
@@ -331,10 +346,13 @@ impl Process {
             let edges = training.batch_edges.iter().sum::<u64>();
             let edge_bytes = spec.model.as_ref().map_or(0, |model| edge_bytes(model, graph));
             let edge_rows = if edge_bytes > 0 { edges * (edge_bytes + 4) } else { 0 };
-            let one = all * (graph.features as u64 * 4 + 8) + edges * 8 + edge_rows;
+            let (input, _) = embedding::input(spec, graph);
+            let one = all * (input as u64 * 4 + 8) + edges * 8 + edge_rows;
             // Features of as many batches as may have them; the blocks of all steps under way.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
             memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
+            // Gradients of learnt rows: those of own batches, and about as many that come.
+            memory.batches += 2 * own.len() as u64 * embedding::push(spec, all);
             memory.cache = train.cache.filter(|_| others).map_or(0, |cache| cache.0);
             // Layer l reads the list after hop L - l and writes the one before.
             let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
@@ -342,7 +360,7 @@ impl Process {
             // Edges' features, and what a layer makes of each.
             let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);
             let on_edges = if edge_bytes > 0 { edges * (edge_bytes + widest) } else { 0 };
-            memory.activations = 3 * (outputs.sum::<u64>() + all * graph.features as u64 * 4 + on_edges);
+            memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);

@@ -61,6 +61,33 @@ fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
 }
 
 #[test]
+fn learnt_rows_are_counted() {
+    let with = |embedding: &str| {
+        let text = PLANTED.replace("features = 100", "features = 0");
+        plan(&text.replace("hidden = 256", &format!("hidden = 256\nembedding = {{ {embedding} }}")), 2).unwrap()
+    };
+    let adam = with("dim = 64");
+    // Rows, two of Adam's, those of the best epoch; and a count.
+    assert_eq!(adam.processes[1].memory.embeddings, 1_000_000 * (4 * 64 * 4 + 4));
+    assert_eq!(adam.embedding.as_ref().unwrap().bytes, 2_000_000 * (4 * 64 * 4 + 4));
+    assert_eq!(adam.parameters, Some(2 * 64 * 256 + 256 + 2 * 256 * 256 + 256 + 2 * 256 * 10 + 10));
+    assert_eq!(
+        adam.processes[1].memory.mapped() - with("dim = 64, optimizer = { kind = 'sgd' }").processes[1].memory.mapped(),
+        1_000_000 * (2 * 64 * 4 + 4)
+    );
+    let text = adam.to_string();
+    for line in
+        ["embeddings  64 numbers for each node, learnt by adam, sync; 1.9 GiB", "model       64 → 256", "learnt rows"]
+    {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    // What is pulled is pushed too.
+    let plain = plan(PLANTED, 2).unwrap().training.unwrap().bytes_per_step;
+    assert!(with("dim = 100").training.unwrap().bytes_per_step > plain * 3 / 2);
+    assert_eq!((with("dim = 8, mode = 'async', staleness = 5").window, adam.window), (6, 2));
+}
+
+#[test]
 fn more_processes_than_partitions_are_refused() {
     let error = plan(PLANTED, 5).unwrap_err();
     assert_eq!(error.exit_code(), 2);

@@ -1,6 +1,6 @@
 //! The plan as text, for people.
 
-use super::{AutoParts, Plan};
+use super::{AutoParts, LearntRows, Plan};
 use std::fmt;
 
 /// `1234567` as `1,234,567`.
@@ -56,7 +56,19 @@ impl fmt::Display for Plan {
             } else {
                 [&widths[..widths.len() - 1], &["?".into()]].concat().join(" → ")
             };
-            writeln!(f, "model       {} → {output}, {parameters}", graph.features)?;
+            let input = self.embedding.as_ref().map_or(graph.features, |rows| rows.dim);
+            writeln!(f, "model       {input} → {output}, {parameters}")?;
+        }
+        if let Some(LearntRows { dim, optimizer, mode, staleness, bytes: size }) = &self.embedding {
+            let size = bytes(*size);
+            let how = match staleness {
+                0 => mode.clone(),
+                steps => format!("{mode}, rows up to {steps} steps behind: results differ from run to run"),
+            };
+            writeln!(
+                f,
+                "embeddings  {dim} numbers for each node, learnt by {optimizer}, {how}; {size} of scratch files"
+            )?;
         }
         if let Some(training) = &self.training {
             let about = if training.exact { "" } else { "at most " };
@@ -84,7 +96,14 @@ impl fmt::Display for Plan {
             )?;
             if self.training.is_some() {
                 let [topology, features, scratch] = [memory.topology, memory.features, memory.scratch].map(bytes);
-                writeln!(f, "  mapped    {topology} structure, {features} features, {scratch} layers of inference")?;
+                let learnt = match memory.embeddings {
+                    0 => String::new(),
+                    size => format!(", {} learnt rows", bytes(size)),
+                };
+                writeln!(
+                    f,
+                    "  mapped    {topology} structure, {features} features{learnt}, {scratch} layers of inference"
+                )?;
                 let [batches, activations, inference] =
                     [memory.batches, memory.activations, memory.inference].map(bytes);
                 let [parameters, program] = [memory.parameters, memory.program].map(bytes);

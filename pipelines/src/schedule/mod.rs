@@ -31,8 +31,24 @@ pub(crate) trait Schedule {
         None
     }
 
+    /// How stale learnt rows were so far, if there are any.
+    fn staleness(&self) -> Option<Staleness> {
+        None
+    }
+
     /// The running hash over the digests of all blocks so far.
     fn blocks(&mut self) -> &mut BlocksHash;
+}
+
+/// How many steps had not been applied everywhere when the rows of a batch were asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Staleness {
+    /// The most of any batch.
+    pub(crate) most: u64,
+    /// Of all batches together.
+    pub(crate) sum: u64,
+    /// Batches.
+    pub(crate) batches: u64,
 }
 
 /// What an epoch's steps came to.

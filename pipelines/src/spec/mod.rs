@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod embedding;
 mod fanout;
 mod generate;
 mod graph;
@@ -20,6 +21,7 @@ mod tree;
 mod values;
 
 pub use cluster::Cluster;
+pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseKind, SparseOptimizer};
 pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};

@@ -1,5 +1,6 @@
 //! `[model]`: the network.
 
+use super::embedding::Embedding;
 use super::section::{section, words};
 use gnnflow_operators::compute::{self, KindOptions, ModelSpec};
 use gnnflow_operators::kernel::elementwise;
@@ -93,6 +94,8 @@ section! {
         /// Probability with which an attention coefficient is dropped in training (`gat`, `gatv2`). Unset: as `dropout`.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.6]))]
         pub attention_dropout: Option<f64> = None,
+        /// Rows that are learnt for nodes without features. Unset: none are.
+        pub embedding: Option<Embedding> = None,
     }
 }
 

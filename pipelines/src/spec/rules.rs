@@ -1,5 +1,6 @@
 //! Rules that tie several keys together, and words that this version knows but cannot do yet.
 
+use super::embedding::{Embedding, EmbeddingInit, SparseKind};
 use super::fanout::Fanout;
 use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};
@@ -162,6 +163,9 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     if model.eps.is_some_and(|eps| !eps.is_finite()) {
         report.add("model.eps", "expected a finite number");
     }
+    if let Some(embedding) = &model.embedding {
+        self::embedding(embedding, spec, report);
+    }
     let jumps = model.jumping_knowledge != model::JumpingKnowledge::None;
     if model.attends() && (model.layers > 1 || jumps) && !model.hidden.is_multiple_of(model.heads()) {
         let key = if report.given("model.heads") { "model.heads" } else { "model.hidden" };
@@ -175,6 +179,37 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     }
     if model.kind == "appnp" && model.mlp_layers() == 1 {
         report.only(&["model.hidden", "model.activation"], "a perceptron of one layer has nothing between its layers");
+    }
+}
+
+fn embedding(embedding: &Embedding, spec: &Spec, report: &mut Report<'_>) {
+    if !embedding.is_async() {
+        let message = "only `mode = \"async\"` has it: in \"sync\" no row is ever behind";
+        report.only(&["model.embedding.staleness"], message);
+    }
+    if embedding.init == EmbeddingInit::Zeros {
+        report.only(&["model.embedding.init_scale"], "\"zeros\" have none");
+    }
+    let optimizer = &embedding.optimizer;
+    let word = optimizer.kind.word();
+    if optimizer.kind != SparseKind::Adam {
+        report.only(&["model.embedding.optimizer.betas"], &format!("only \"adam\" has it, not {word:?}"));
+    }
+    if optimizer.kind == SparseKind::Sgd {
+        report.only(&["model.embedding.optimizer.eps"], "only \"adam\" and \"adagrad\" have it, not \"sgd\"");
+    }
+    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
+        let message = format!("must be at least 0 and less than 1, but one is {beta}");
+        report.add("model.embedding.optimizer.betas", message);
+    }
+    if let Some(train) = &spec.train {
+        if train.cache.is_some() {
+            report.add("train.cache", "learnt rows change in every step and cannot be kept: leave it out");
+        }
+        if train.schedule != Schedule::MiniBatch {
+            let message = format!("\"{}\" cannot learn rows of nodes; use \"{}\"", train.schedule, Schedule::MiniBatch);
+            report.add("model.embedding", message);
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 use gnnflow_operators::compute::optimizer::State;
 use gnnflow_operators::sample::mini_batch::MiniBatch;
 
-use super::{BatchWords, Replica, Trainer, digest};
+use super::{BatchGradient, BatchWords, Replica, Trainer, digest};
 use crate::Error;
 
 /// The velocity's name in checkpoints.
@@ -45,13 +45,13 @@ impl Trainer {
     }
 
     /// Forward, backward and a step with one batch of the partition that is visited.
-    pub(crate) fn local_step(&mut self, batch: MiniBatch, lr: f64) -> Result<BatchWords, Error> {
+    pub(crate) fn local_step(&mut self, mut batch: MiniBatch, lr: f64) -> Result<BatchWords, Error> {
         let digest = self.hash_blocks.then(|| digest(&batch));
         let rounds = u64::from(batch.rounds);
         if batch.num_seeds == 0 {
             return Ok(BatchWords { examples: 0, loss: 0.0, rounds, digest: None });
         }
-        let (gradient, loss, examples) = self.gradient(batch)?;
+        let BatchGradient { flat: gradient, loss, examples, .. } = self.gradient(&mut batch)?;
         self.optimizer.set_learning_rate(lr);
         self.step(gradient, examples)?;
         Ok(BatchWords { examples, loss, rounds, digest })

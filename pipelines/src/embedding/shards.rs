@@ -1,0 +1,293 @@
+//! The rows' share of a checkpoint: a file for each partition, written by the process that hosts it.
+//!
+//! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, state and counts after epoch 7, and
+//! `checkpoints/embeddings-best-e5-p00002.safetensors` its rows of the best epoch, which was 5. `last.safetensors` says which epochs
+//! belong together, and is written when all shards are there: a kill in between leaves the checkpoint before. Files of other
+//! epochs are removed afterwards. Nothing in them knows the number of processes; one that goes on must see the
+//! shards of the partitions that it hosts.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::{Deserialize, Serialize};
+
+use super::NodeEmbeddings;
+use crate::Error;
+use crate::checkpoint::beside;
+
+/// Beginning of the files' names.
+const PREFIX: &str = "embeddings-";
+const KEY: &str = "gnnflow";
+
+/// Which epochs' rows a checkpoint has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Generation {
+    /// Epochs trained.
+    pub(crate) epochs: u32,
+    /// The best one, if one is.
+    pub(crate) best: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize, PartialEq)]
+struct Metadata {
+    model: String,
+    epoch: u32,
+    partition: usize,
+    dim: usize,
+}
+
+fn file(folder: &Path, best: bool, epoch: u32, part: usize) -> PathBuf {
+    let kind = if best { "best-" } else { "" };
+    folder.join(format!("{PREFIX}{kind}e{epoch}-p{part:05}.safetensors"))
+}
+
+impl NodeEmbeddings {
+    /// Writes the shards of `parts`; those of the best epoch only if `with_best`. Each is there whole, or not at all.
+    pub(crate) fn save(
+        &self,
+        folder: &Path,
+        parts: std::ops::Range<usize>,
+        generation: Generation,
+        with_best: bool,
+        model: &str,
+    ) -> Result<(), Error> {
+        std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        for part in parts {
+            let metadata = |epoch| Metadata { model: model.to_owned(), epoch, partition: part, dim: self.dim() };
+            let shard = self.table.shard(part);
+            let (values, state) = (bytemuck::cast_slice(shard.values), bytemuck::cast_slice(shard.state));
+            let mut tensors = vec![("values", Dtype::F32, values)];
+            if !state.is_empty() {
+                tensors.push(("state", Dtype::F32, state));
+            }
+            if !shard.steps.is_empty() {
+                tensors.push(("steps", Dtype::U32, bytemuck::cast_slice(shard.steps)));
+            }
+            let epochs = generation.epochs;
+            write(&file(folder, false, epochs, part), &metadata(epochs), tensors)?;
+            if let Some(best) = generation.best.filter(|_| with_best) {
+                let values = bytemuck::cast_slice(self.best.shard(part).values);
+                write(&file(folder, true, best, part), &metadata(best), vec![("values", Dtype::F32, values)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes up the shards of `parts`.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when one is not there, damaged, or of other rows.
+    ///
+    /// # Safety
+    /// Nobody reads or writes rows meanwhile.
+    pub(crate) unsafe fn load(
+        &self,
+        folder: &Path,
+        parts: std::ops::Range<usize>,
+        generation: Generation,
+        model: &str,
+    ) -> Result<(), Error> {
+        for part in parts {
+            let metadata = |epoch| Metadata { model: model.to_owned(), epoch, partition: part, dim: self.dim() };
+            // SAFETY: the caller's promise.
+            let Some(rows) = (unsafe { self.table.shard_mut(part) }) else { continue };
+            let epochs = generation.epochs;
+            let mut into: Vec<(&str, &mut [u8])> = vec![("values", bytemuck::cast_slice_mut(rows.values))];
+            if !rows.state.is_empty() {
+                into.push(("state", bytemuck::cast_slice_mut(rows.state)));
+            }
+            if !rows.steps.is_empty() {
+                into.push(("steps", bytemuck::cast_slice_mut(rows.steps)));
+            }
+            read(&file(folder, false, epochs, part), &metadata(epochs), into)?;
+            // SAFETY: as above.
+            if let (Some(best), Some(rows)) = (generation.best, unsafe { self.best.shard_mut(part) }) {
+                let into = vec![("values", bytemuck::cast_slice_mut(rows.values))];
+                read(&file(folder, true, best, part), &metadata(best), into)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes the shards in `folder` that belong to other checkpoints than `keep`; all, if there is none to keep. `of` names the
+/// partitions whose shards are meant; all, where it is none.
+pub(crate) fn forget(folder: &Path, keep: Option<Generation>, of: Option<std::ops::Range<usize>>) -> Result<(), Error> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io("read", folder)(error)),
+    };
+    for entry in entries {
+        let path = entry.map_err(Error::io("read", folder))?.path();
+        let Some((best, epoch, part)) = path.file_name().and_then(|name| parse(name.to_str()?)) else { continue };
+        let kept = keep.is_some_and(|keep| if best { keep.best == Some(epoch) } else { keep.epochs == epoch });
+        if !kept && of.as_ref().is_none_or(|of| of.contains(&part)) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(Error::io("remove", &path)(error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Kind, epoch and partition of a shard, by its name.
+fn parse(name: &str) -> Option<(bool, u32, usize)> {
+    let name = name.strip_prefix(PREFIX)?.strip_suffix(".safetensors")?;
+    let (best, name) = name.strip_prefix("best-").map_or((false, name), |name| (true, name));
+    let (epoch, part) = name.strip_prefix('e')?.split_once("-p")?;
+    Some((best, epoch.parse().ok()?, part.parse().ok()?))
+}
+
+fn write(path: &Path, metadata: &Metadata, tensors: Vec<(&str, Dtype, &[u8])>) -> Result<(), Error> {
+    if tensors.iter().all(|(_, _, bytes)| bytes.is_empty()) {
+        return Ok(()); // a partition without nodes
+    }
+    let bug = |error: safetensors::SafeTensorError| Error::Bug(format!("a checkpoint's tensor: {error}"));
+    let mut views = Vec::with_capacity(tensors.len());
+    for (name, dtype, bytes) in tensors {
+        views.push((name, TensorView::new(dtype, vec![bytes.len() / 4], bytes).map_err(bug)?));
+    }
+    let text = serde_json::to_string(metadata).map_err(|error| Error::Bug(error.to_string()))?;
+    let about = HashMap::from([(KEY.to_owned(), text)]);
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let file = beside(folder).map_err(Error::io("write", path))?;
+    // Tensor by tensor from the maps: a shard may be larger than memory.
+    match safetensors::serialize_to_file(views, Some(about), file.path()) {
+        Ok(()) => {}
+        Err(safetensors::SafeTensorError::IoError(error)) => return Err(Error::io("write", path)(error)),
+        Err(error) => return Err(bug(error)),
+    }
+    let persist = || {
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        std::fs::File::open(folder)?.sync_all()
+    };
+    persist().map_err(Error::io("write", path))
+}
+
+fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Result<(), Error> {
+    let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
+    let file = match std::fs::File::open(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let message = "is not there: each process reads the rows of its own partitions from the run folder, which all \
+                           that go on must see";
+            return Err(refuse(message.into()));
+        }
+        file => file.map_err(Error::io("read", path))?,
+    };
+    // SAFETY: shards are replaced by renaming, never written in place.
+    let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
+    let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
+    let tensors = SafeTensors::deserialize(&map).map_err(damaged)?;
+    let (_, header) = SafeTensors::read_metadata(&map).map_err(damaged)?;
+    let text = header.metadata().as_ref().and_then(|about| about.get(KEY));
+    let text = text.ok_or_else(|| refuse("was not written by gnnflow".into()))?;
+    let found: Metadata = serde_json::from_str(text).map_err(|error| refuse(format!("is damaged: {error}")))?;
+    if found != *metadata {
+        return Err(refuse("is of another model, epoch or partition than its name and last.safetensors say".into()));
+    }
+    for (name, into) in into {
+        let tensor = tensors.tensor(name).map_err(damaged)?;
+        if tensor.data().len() != into.len() {
+            let (found, wanted) = (tensor.data().len() / 4, into.len() / 4);
+            return Err(refuse(format!("{name:?} has {found} numbers, where {wanted} belong")));
+        }
+        into.copy_from_slice(tensor.data());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use gnnflow_data::PartitionBook;
+    use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+    use gnnflow_operators::placement::Placement;
+
+    use super::*;
+    use crate::spec::{Embedding, SparseKind, SparseOptimizer};
+
+    /// Rows of three partitions, the second without nodes, at one worker.
+    fn rows(folder: &Path, kind: SparseKind, seed: u64) -> NodeEmbeddings {
+        let book = PartitionBook::new(vec![0, 3, 3, 7]).unwrap();
+        let load = |part: usize| {
+            let nodes = (book.range(part).end - book.range(part).start) as usize;
+            let none = OwnedInEdges { indptr: vec![0; nodes + 1], ..OwnedInEdges::default() };
+            Ok::<_, Error>(Arc::new(none) as Arc<dyn InEdges>)
+        };
+        let graph = Arc::new(LocalGraph::load(&book, Placement::new(3, 1), 0, false, load).unwrap());
+        let spec =
+            Embedding { dim: 5, optimizer: SparseOptimizer { kind, ..Default::default() }, ..Default::default() };
+        let rows = NodeEmbeddings::create(&spec, folder, &graph, 0, seed, 1).unwrap();
+        for part in 0..3 {
+            // SAFETY: nobody else has the table.
+            if let Some(shard) = unsafe { rows.table.shard_mut(part) } {
+                shard.state.iter_mut().zip(0u32..).for_each(|(x, i)| *x = (i + seed as u32) as f32);
+                shard.steps.iter_mut().zip(0u32..).for_each(|(x, i)| *x = i + seed as u32);
+            }
+        }
+        // SAFETY: as above.
+        unsafe { rows.keep_best() };
+        rows
+    }
+
+    #[test]
+    fn shards_come_back_bit_for_bit_and_old_ones_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        for kind in [SparseKind::Sgd, SparseKind::Adagrad, SparseKind::Adam] {
+            let saved = rows(path, kind, 1);
+            for epochs in [3, 4] {
+                saved.save(path, 0..3, Generation { epochs, best: Some(2) }, epochs == 3, "abc").unwrap();
+            }
+            let keep = Generation { epochs: 4, best: Some(2) };
+            forget(path, Some(keep), Some(0..3)).unwrap();
+            let mut names: Vec<String> =
+                std::fs::read_dir(path).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+            names.sort();
+            assert_eq!(
+                names,
+                ["best-e2-p00000", "best-e2-p00002", "e4-p00000", "e4-p00002"]
+                    .map(|name| format!("embeddings-{name}.safetensors"))
+            );
+            let other = rows(path, kind, 2);
+            assert_ne!(other.table.shard(0), saved.table.shard(0));
+            // SAFETY: nobody else has the table.
+            unsafe { other.load(path, 0..3, keep, "abc") }.unwrap();
+            for part in 0..3 {
+                assert_eq!(other.table.shard(part), saved.table.shard(part));
+                assert_eq!(other.best.shard(part), saved.best.shard(part));
+            }
+        }
+        forget(path, None, None).unwrap();
+        assert_eq!(std::fs::read_dir(path).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_is_missing_cut_off_or_anothers_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        let saved = rows(path, SparseKind::Adam, 1);
+        let generation = Generation { epochs: 4, best: None };
+        saved.save(path, 0..3, generation, false, "abc").unwrap();
+        let message = |generation, model: &str| {
+            // SAFETY: nobody else has the table.
+            unsafe { saved.load(path, 0..3, generation, model) }.unwrap_err().to_string()
+        };
+        assert!(
+            message(Generation { epochs: 5, best: None }, "abc").contains("embeddings-e5-p00000.safetensors: is not")
+        );
+        assert!(message(generation, "xyz").contains("another model"));
+        let shard = file(path, false, 4, 2);
+        let bytes = std::fs::read(&shard).unwrap();
+        std::fs::write(&shard, &bytes[..bytes.len() - 1]).unwrap();
+        assert!(message(generation, "abc").contains("embeddings-e4-p00002.safetensors: is damaged"));
+    }
+}

@@ -1,0 +1,59 @@
+//! What learnt rows of nodes take.
+
+use crate::plan::Sizes;
+use crate::spec::{Embedding, Spec};
+use gnnflow_operators::embed::table::Table;
+use gnnflow_operators::kernel::sparse::SparseOptimizer;
+use serde::Serialize;
+
+/// Learnt rows of nodes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LearntRows {
+    /// Numbers in a row.
+    pub dim: usize,
+    /// How they move.
+    pub optimizer: String,
+    /// `sync` or `async`.
+    pub mode: String,
+    /// Steps that a row may be behind when it is read.
+    pub staleness: usize,
+    /// All processes together: rows × 4 × (numbers + the optimiser's), 4 more a row where it counts steps, and the rows of the best
+    /// epoch.
+    pub bytes: u64,
+}
+
+impl LearntRows {
+    pub(super) fn new(spec: &Spec, graph: &Sizes) -> Option<Self> {
+        let embedding = of(spec)?;
+        Some(Self {
+            dim: embedding.dim,
+            optimizer: embedding.optimizer.kind.to_string(),
+            mode: embedding.mode.to_string(),
+            staleness: embedding.staleness(),
+            bytes: bytes(spec, graph.nodes),
+        })
+    }
+}
+
+/// The rows that `spec` asks for.
+pub(super) fn of(spec: &Spec) -> Option<&Embedding> {
+    spec.model.as_ref()?.embedding.as_ref()
+}
+
+/// Numbers of a node that the first layer reads, and the bytes of one.
+pub(super) fn input(spec: &Spec, graph: &Sizes) -> (usize, usize) {
+    of(spec).map_or((graph.features, graph.feature_bytes), |embedding| (embedding.dim, 4))
+}
+
+/// Bytes of mapped files for `nodes` rows: table, state, and the rows of the best epoch.
+pub(super) fn bytes(spec: &Spec, nodes: u64) -> u64 {
+    of(spec).map_or(0, |embedding| {
+        let table = Table::bytes(nodes, embedding.dim, embedding.optimizer.rule());
+        table + Table::bytes(nodes, embedding.dim, SparseOptimizer::Sgd)
+    })
+}
+
+/// Bytes that a batch's gradients take on their way to the rows, as ids and numbers.
+pub(super) fn push(spec: &Spec, batch_nodes: u64) -> u64 {
+    of(spec).map_or(0, |embedding| batch_nodes * (4 + 4 * embedding.dim as u64))
+}
