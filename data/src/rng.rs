@@ -27,6 +27,8 @@ pub enum Purpose {
     GenerateEdges = 7,
     /// Synthetic graphs: node classes, features, splits.
     GenerateNodes = 8,
+    /// Pairs of nodes that are taken for no edges.
+    Negative = 9,
 }
 
 /// A position in the space of all draws.

@@ -30,7 +30,7 @@ impl InEdges for gnnflow_data::Topology {
         self.indices()
     }
     fn columns(&self) -> EdgeColumns<'_> {
-        EdgeColumns { weights: self.weights(), types: self.edge_types(), times: self.times() }
+        EdgeColumns { weights: self.weights(), types: self.edge_types(), times: self.times(), ids: None }
     }
 }
 
@@ -59,6 +59,31 @@ pub struct OwnedInEdges {
     pub types: Option<Vec<u16>>,
     /// A time for each edge.
     pub times: Option<Vec<i64>>,
+    /// Where each edge stands among all edges of the partition, when these are only some.
+    pub ids: Option<Vec<u64>>,
+}
+
+impl OwnedInEdges {
+    /// Those of `edges` that may be seen, by destination among the partition's nodes and position among its edges.
+    pub fn some_of(edges: &dyn InEdges, mut seen: impl FnMut(usize, usize) -> bool) -> Self {
+        fn pick<T: Copy>(ids: &[u64], column: Option<&[T]>) -> Option<Vec<T>> {
+            column.map(|column| ids.iter().map(|&id| column[id as usize]).collect())
+        }
+        let (mut indptr, mut ids) = (vec![0], Vec::new());
+        for (node, bounds) in edges.indptr().windows(2).enumerate() {
+            ids.extend((bounds[0]..bounds[1]).filter(|&at| seen(node, at as usize)).map(|at| at as u64));
+            indptr.push(ids.len() as i64);
+        }
+        let columns = edges.columns();
+        Self {
+            indptr,
+            indices: ids.iter().map(|&id| edges.indices()[id as usize]).collect(),
+            weights: pick(&ids, columns.weights),
+            types: pick(&ids, columns.types),
+            times: pick(&ids, columns.times),
+            ids: Some(ids),
+        }
+    }
 }
 
 impl InEdges for OwnedInEdges {
@@ -69,7 +94,12 @@ impl InEdges for OwnedInEdges {
         &self.indices
     }
     fn columns(&self) -> EdgeColumns<'_> {
-        EdgeColumns { weights: self.weights.as_deref(), types: self.types.as_deref(), times: self.times.as_deref() }
+        EdgeColumns {
+            weights: self.weights.as_deref(),
+            types: self.types.as_deref(),
+            times: self.times.as_deref(),
+            ids: self.ids.as_deref(),
+        }
     }
 }
 

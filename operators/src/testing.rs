@@ -69,7 +69,7 @@ pub(crate) fn local(
             }
         }
         let (weights, types, times) = (Some(weights), Some(types), Some(times));
-        let in_edges = OwnedInEdges { indptr, indices, weights, types, times };
+        let in_edges = OwnedInEdges { indptr, indices, weights, types, times, ids: None };
         Ok::<_, std::convert::Infallible>(Arc::new(in_edges) as Arc<dyn InEdges>)
     })
     .unwrap()

@@ -6,6 +6,7 @@ pub mod attention;
 pub mod compact;
 pub(crate) mod dispatch;
 pub mod edge_add;
+pub mod edge_scores;
 pub mod edge_softmax;
 pub mod element;
 pub mod elementwise;

@@ -7,7 +7,9 @@ use rayon::prelude::*;
 
 use super::mini_batch::{BatchKey, MiniBatch};
 use crate::kernel::compact::Compactor;
-use crate::kernel::sample::{Choice, Columns, Samples, Trees, choose_hop, choose_neighbors};
+use crate::kernel::sample::{
+    Choice, Columns, Excluded, Neighbors, Samples, Trees, Without, choose_hop, choose_neighbors,
+};
 use crate::local_graph::LocalGraph;
 
 /// Nodes that one task draws for.
@@ -38,18 +40,42 @@ impl Draw {
         !self.two_steps && self.graph.has_whole_topology() && self.choice.is_fused()
     }
 
-    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees. By the pool
-    /// whose thread calls it, if one does: a node's samples do not depend on who draws them.
-    pub(super) fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees; without the
+    /// edges `excluded`. By the pool whose thread calls it, if one does: a node's samples do not depend on who draws them.
+    pub(super) fn samples(
+        &self,
+        batch: BatchKey,
+        nodes: &[u32],
+        trees: Option<Trees<'_>>,
+        excluded: &Excluded,
+    ) -> Samples {
+        let (graph, key) = (&self.graph, self.key(batch));
+        if graph.is_islands() {
+            return self.samples_in(&graph.island(batch.partition as usize), key, nodes, trees);
+        }
+        let view = graph.view();
+        if excluded.is_empty() {
+            return self.samples_in(&view, key, nodes, trees);
+        }
+        let held = |node| graph.has_topology(graph.partition_of(node));
+        self.samples_in(&Without::new(&view, excluded, held), key, nodes, trees)
+    }
+
+    fn samples_in(&self, topology: &impl Neighbors, key: Key, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
         let alone = rayon::current_thread_index().is_none() || rayon::current_num_threads() == 1;
+        let part = |nodes: &[u32], trees: Option<Trees<'_>>| {
+            let mut samples = Samples::new(self.columns);
+            choose_neighbors(topology, nodes, trees, &self.choice, key, &mut samples);
+            samples
+        };
         if alone || nodes.len() < 2 * TASK {
-            return self.part(batch, nodes, trees);
+            return part(nodes, trees);
         }
         let tasks = (0..nodes.len().div_ceil(TASK)).into_par_iter().map(|task| {
             let range = task * TASK..((task + 1) * TASK).min(nodes.len());
             let trees = trees
                 .map(|Trees { trees, times }| Trees { trees: &trees[range.clone()], times: &times[range.clone()] });
-            self.part(batch, &nodes[range], trees)
+            part(&nodes[range], trees)
         });
         let mut all = Samples::new(self.columns);
         for part in tasks.collect::<Vec<_>>() {
@@ -58,25 +84,18 @@ impl Draw {
         all
     }
 
-    fn part(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
-        let Self { graph, choice, columns, .. } = self;
-        let (key, mut samples) = (self.key(batch), Samples::new(*columns));
-        if graph.is_islands() {
-            choose_neighbors(&graph.island(batch.partition as usize), nodes, trees, choice, key, &mut samples);
-        } else {
-            choose_neighbors(&graph.view(), nodes, trees, choice, key, &mut samples);
-        }
-        samples
-    }
-
     /// Adds this hop to `batch`, by the fused kernel; `compactor` follows the batch's list.
     pub(super) fn add_hop(&self, batch: &mut MiniBatch, compactor: &mut Compactor) {
         let Self { graph, choice, columns, .. } = self;
         let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
         let block = if graph.is_islands() {
             choose_hop(&graph.island(batch.key.partition as usize), nodes, choice, *columns, key, compactor)
-        } else {
+        } else if batch.excluded.is_empty() {
             choose_hop(&graph.view(), nodes, choice, *columns, key, compactor)
+        } else {
+            let view = graph.view();
+            let seen = Without::new(&view, &batch.excluded, |_| true);
+            choose_hop(&seen, nodes, choice, *columns, key, compactor)
         };
         batch.blocks.push(block);
     }

@@ -1,10 +1,11 @@
 //! A mini-batch on its way: seeds, then blocks, then features.
 
+use super::pairs::Pairs;
 use crate::block::Block;
 use crate::fetch::edge_rows::{Distinct, EdgeRows};
 use crate::fetch::matrix::Matrix;
 use crate::kernel::compact::{Compactor, TreeCompactor};
-use crate::kernel::sample::Samples;
+use crate::kernel::sample::{Excluded, Samples};
 
 /// Names a batch, and with it everything that is drawn for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,6 +34,10 @@ pub struct MiniBatch {
     pub seed_times: Vec<i64>,
     /// Where hops are temporal: the position among the seeds of the one in whose tree each of `nodes` stands.
     pub trees: Vec<u32>,
+    /// What is scored, where that is pairs of seeds.
+    pub pairs: Option<Box<Pairs>>,
+    /// Edges that no hop may take.
+    pub excluded: Excluded,
     /// One block per hop so far, the seeds' own first; or one for all layers, whose destinations are all of `nodes`.
     pub blocks: Vec<Block>,
     /// What the loss of each seed counts, where not all count the same.
@@ -85,5 +90,17 @@ impl MiniBatch {
         assert_eq!(times.len(), self.num_seeds, "one time a seed");
         self.seed_times = times;
         self
+    }
+
+    /// The batch that scores these pairs of its seeds.
+    #[must_use]
+    pub fn with_pairs(self, pairs: Pairs) -> Self {
+        Self { pairs: Some(Box::new(pairs)), ..self }
+    }
+
+    /// The batch that does not see these edges.
+    #[must_use]
+    pub fn without(self, excluded: Excluded) -> Self {
+        Self { excluded, ..self }
     }
 }

@@ -3,8 +3,11 @@
 pub mod clusters;
 mod draw;
 pub mod draw_batches;
+pub mod edge_seeds;
 pub mod induce;
 pub mod mini_batch;
+pub mod node_groups;
+pub mod pairs;
 mod pieces;
 pub mod random_walk;
 pub mod saint;

@@ -6,6 +6,9 @@
 //! Where this worker holds the in-edges of every node, the fused kernel runs. Otherwise owners sample what they are
 //! asked (DistDGL, section III-C) and the asker puts the block together, with the same bits. Samples are large where a
 //! node has many in-edges, so an answer may come in several messages; the last one says so.
+//!
+//! Edges that a batch must not see travel with the questions, to whoever samples the node where they end: it draws from what is
+//! left, as if the graph had never had them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +23,8 @@ use super::sample_batch::SamplingThreads;
 use crate::kernel::compact::{Compactor, TreeCompactor};
 pub use crate::kernel::sample::Choice;
 use crate::kernel::sample::{
-    Columns, Edges, Replies, Samples, Trees, assemble, assemble_edges, assemble_layer, assemble_trees,
+    Columns, EdgeName, Edges, Excluded, Replies, Samples, Trees, assemble, assemble_edges, assemble_layer,
+    assemble_trees,
 };
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
@@ -131,12 +135,12 @@ impl HopErrand {
         }
     }
 
-    /// Samples of `nodes`, on the sampling threads where there are several.
-    fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+    /// Samples of `nodes`, on the sampling threads where there are several; `excluded` are the edges that the batch does not see.
+    fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>, excluded: &Excluded) -> Samples {
         let draw = &self.draw;
         match self.hop.pool.threads.as_ref().filter(|threads| threads.threads() > 1) {
-            Some(threads) => threads.install(|| draw.samples(batch, nodes, trees)),
-            None => draw.samples(batch, nodes, trees),
+            Some(threads) => threads.install(|| draw.samples(batch, nodes, trees, excluded)),
+            None => draw.samples(batch, nodes, trees, excluded),
         }
     }
 
@@ -144,10 +148,10 @@ impl HopErrand {
     fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
         let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
         if !self.hop.choice.is_temporal() {
-            return self.samples(batch.key, &nodes, None);
+            return self.samples(batch.key, &nodes, None, &batch.excluded);
         }
         let (trees, times) = trees_at(batch, places);
-        self.samples(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }))
+        self.samples(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }), &batch.excluded)
     }
 
     /// Who samples `node` for this worker.
@@ -243,13 +247,19 @@ impl Errand<MiniBatch> for HopErrand {
                         seq: seq as u32,
                         aux: 0,
                     };
-                    // Epoch, step, and the seed's time of every node; nodes, and the tree of each.
+                    // Epoch, step, the seed's time of every node, and the edges not to be seen; nodes, and the tree of each.
                     let mut words = vec![u64::from(epoch), u64::from(step)];
                     let mut ids: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
                     if temporal {
                         let (trees, times) = trees_at(batch, places);
                         words.extend(times.iter().map(|&time| time as u64));
                         ids.extend(trees);
+                    }
+                    if !batch.excluded.is_empty() {
+                        let asked = places.iter().map(|&place| batch.nodes[place as usize]);
+                        for edge in asked.flat_map(|node| batch.excluded.into_node(node)) {
+                            words.extend([u64::from(edge.to) << 32 | u64::from(edge.from), u64::from(edge.edge_type)]);
+                        }
                     }
                     questions.push(WireBlock::new(header, words, ids, Rows::None));
                 }
@@ -264,7 +274,7 @@ impl Errand<MiniBatch> for HopErrand {
 
     fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let (asked, ids) = (question.header(), question.ids());
-        let &[epoch, step, ref times @ ..] = question.words() else { panic!("a question names epoch and step") };
+        let &[epoch, step, ref rest @ ..] = question.words() else { panic!("a question names epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
         let samples = self.hop.meter.time(Stage::Sample, || {
             let (nodes, trees) =
@@ -272,10 +282,16 @@ impl Errand<MiniBatch> for HopErrand {
             for &node in nodes {
                 assert!(self.hop.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
             }
-            assert_eq!(trees.len(), times.len(), "every node of a temporal question has a tree and a time");
+            let (times, excluded) = rest.split_at(trees.len());
+            let name = |words: &[u64]| EdgeName {
+                to: (words[0] >> 32) as u32,
+                from: words[0] as u32,
+                edge_type: words[1] as u16,
+            };
+            let excluded = Excluded::new(excluded.chunks_exact(2).map(name).collect());
             let times: Vec<i64> = times.iter().map(|&time| time as i64).collect();
             let trees = self.hop.choice.is_temporal().then_some(Trees { trees, times: &times });
-            self.samples(batch, nodes, trees)
+            self.samples(batch, nodes, trees, &excluded)
         });
         pieces::send(asked, samples, self.me, &self.hop.meter, reply);
     }

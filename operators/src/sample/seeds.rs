@@ -31,20 +31,28 @@ pub struct SeedBook {
     pub times: Vec<Vec<i64>>,
 }
 
-impl SeedBook {
-    /// The seeds of a batch, in order; none past the partition's last step.
-    pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
-        let train = &self.train[key.partition as usize];
-        self.places(key).map(|place| train[place]).collect()
-    }
+/// What batches are made of.
+pub trait Book {
+    /// A batch, with its seeds and what else it begins with; without seeds past the partition's last step.
+    fn batch(&self, key: BatchKey) -> MiniBatch;
+}
 
+impl Book for SeedBook {
     /// The batch, with its seeds and their times.
-    pub fn batch(&self, key: BatchKey) -> MiniBatch {
+    fn batch(&self, key: BatchKey) -> MiniBatch {
         let batch = MiniBatch::new(key, self.seeds(key));
         match self.times.get(key.partition as usize) {
             Some(times) => batch.with_seed_times(self.places(key).map(|place| times[place]).collect()),
             None => batch,
         }
+    }
+}
+
+impl SeedBook {
+    /// The seeds of a batch, in order; none past the partition's last step.
+    pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
+        let train = &self.train[key.partition as usize];
+        self.places(key).map(|place| train[place]).collect()
     }
 
     /// Where the seeds of a batch stand among the partition's training nodes.
@@ -75,11 +83,11 @@ pub trait Seeds<'scope> {
     ///         .inspect(|batch| assert_eq!(batch.num_seeds, 2));
     /// });
     /// ```
-    fn seeds(self, book: Arc<SeedBook>) -> StreamVec<'scope, u64, MiniBatch>;
+    fn seeds(self, book: Arc<dyn Book>) -> StreamVec<'scope, u64, MiniBatch>;
 }
 
 impl<'scope> Seeds<'scope> for StreamVec<'scope, u64, u32> {
-    fn seeds(self, book: Arc<SeedBook>) -> StreamVec<'scope, u64, MiniBatch> {
+    fn seeds(self, book: Arc<dyn Book>) -> StreamVec<'scope, u64, MiniBatch> {
         self.unary::<CapacityContainerBuilder<Vec<MiniBatch>>, _, _, _>(Pipeline, "seeds", move |_, _| {
             move |input, output| {
                 input.for_each(|time, partitions| {

@@ -21,7 +21,7 @@ use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::mini_batch::BatchKey;
 use gnnflow_operators::sample::sample_batch::SampleBatch;
 use gnnflow_operators::sample::sample_hop::Choice;
-use gnnflow_operators::sample::seeds::SeedBook;
+use gnnflow_operators::sample::seeds::{Book, SeedBook};
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::sync::background::{Background, Companion};

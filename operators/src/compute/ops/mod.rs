@@ -13,6 +13,7 @@ mod linear;
 mod max;
 mod messages;
 mod norm;
+mod pair_scores;
 mod relations;
 mod segment;
 mod softmax_loss;
@@ -29,6 +30,7 @@ pub use messages::{MessageSum, MessageSumBackward, message_sum};
 pub use norm::{
     BatchNorm, BatchNormRows, BatchNormScale, LayerNorm, LayerNormRows, LayerNormScale, Moments, batch_norm, layer_norm,
 };
+pub use pair_scores::{PairDistMult, PairDistMultRelations, PairDistMultRows, PairDot, PairDotRows, pair_scores};
 pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
 pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
 pub use softmax_loss::{

@@ -168,8 +168,7 @@ impl Keep for EdgeValues {
             weights.extend(positions.clone().map(|at| row[at]));
         }
         if let Some(ids) = &mut self.ids {
-            let first = topology.edge_offset(node);
-            ids.extend(positions.map(|at| first + at as u64));
+            ids.extend(positions.map(|at| topology.edge_id(node, at)));
         }
     }
 

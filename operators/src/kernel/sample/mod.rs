@@ -49,6 +49,7 @@ mod samples;
 mod sum_tree;
 mod topology;
 mod walk;
+mod without;
 
 pub use assemble::{BadReply, Edges, Replies, assemble, assemble_edges, assemble_trees};
 pub use choice::{Choice, Drawn, Fanouts, Way};
@@ -61,6 +62,7 @@ pub use pick::{Fanout, Sampler, Uniform, UniformWithReplacement};
 pub use samples::Samples;
 pub use topology::{Csc, EdgeColumns, Island, Neighbors, Partitions};
 pub use walk::{Walk, walk_step};
+pub use without::{EdgeName, Excluded, Without};
 
 #[cfg(doc)]
 use gnnflow_data::rng::Key;

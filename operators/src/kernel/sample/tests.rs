@@ -14,6 +14,7 @@ mod drawn;
 mod frequencies;
 mod importance;
 mod layer;
+mod without;
 
 /// A graph as lists of in-neighbours.
 struct Graph {

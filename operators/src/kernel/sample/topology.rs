@@ -18,6 +18,16 @@ pub trait Neighbors: Sync {
     /// When `node` is not held here.
     fn edge_offset(&self, node: u32) -> u64;
 
+    /// The position in those columns of the `at`-th edge that ends in `node`: so far behind [`Neighbors::edge_offset`], unless
+    /// edges have been left out here that the columns have.
+    ///
+    /// # Panics
+    /// When `node` is not held here.
+    #[inline(always)]
+    fn edge_id(&self, node: u32, at: usize) -> u64 {
+        self.edge_offset(node) + at as u64
+    }
+
     /// Weights of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
     ///
     /// # Panics
@@ -61,6 +71,8 @@ pub struct EdgeColumns<'a> {
     pub types: Option<&'a [u16]>,
     /// Times.
     pub times: Option<&'a [i64]>,
+    /// Positions in the owner's columns, where edges have been left out here; else they follow each other.
+    pub ids: Option<&'a [u64]>,
 }
 
 /// The in-edges of consecutive nodes: those of node `first + i` are `indices[indptr[i]..indptr[i + 1]]`.
@@ -110,7 +122,8 @@ impl<'a> Csc<'a> {
     #[must_use]
     pub fn with_columns(mut self, columns: EdgeColumns<'a>) -> Self {
         let lengths = [columns.weights.map(<[_]>::len), columns.types.map(<[_]>::len), columns.times.map(<[_]>::len)];
-        let whole = lengths.into_iter().flatten().all(|length| length == self.indices.len());
+        let lengths = lengths.into_iter().chain([columns.ids.map(<[_]>::len)]);
+        let whole = lengths.flatten().all(|length| length == self.indices.len());
         assert!(whole, "a column has one entry per edge");
         self.columns = columns;
         self
@@ -142,6 +155,12 @@ impl Neighbors for Csc<'_> {
     #[inline(always)]
     fn edge_offset(&self, node: u32) -> u64 {
         self.indptr[node.wrapping_sub(self.first) as usize] as u64
+    }
+
+    #[inline]
+    fn edge_id(&self, node: u32, at: usize) -> u64 {
+        let position = self.edge_offset(node) + at as u64;
+        self.columns.ids.map_or(position, |ids| ids[position as usize])
     }
 
     #[inline]
@@ -200,6 +219,11 @@ impl Neighbors for Island<'_> {
     #[inline(always)]
     fn edge_offset(&self, node: u32) -> u64 {
         if self.0.holds(node) { self.0.edge_offset(node) } else { 0 }
+    }
+
+    #[inline]
+    fn edge_id(&self, node: u32, at: usize) -> u64 {
+        self.0.edge_id(node, at)
     }
 
     #[inline]
@@ -317,6 +341,11 @@ impl Neighbors for Partitions<'_> {
     #[inline(always)]
     fn edge_offset(&self, node: u32) -> u64 {
         self.parts[self.owner(node)].edge_offset(node)
+    }
+
+    #[inline]
+    fn edge_id(&self, node: u32, at: usize) -> u64 {
+        self.parts[self.owner(node)].edge_id(node, at)
     }
 
     #[inline]

@@ -50,7 +50,8 @@ fn run(
                 let seeds: Vec<u32> = (0..order.len().min(9)).map(|i| range.start + order.at(i) as u32).collect();
                 let times = (0..seeds.len() as u64).map(|i| root.below(i, 100) as i64 - 40).collect();
                 let key = BatchKey { epoch: 4, step, partition: part as u32 * 10 + step };
-                MiniBatch::new(key, seeds).with_seed_times(times)
+                let hidden = if step == 1 { hidden(&graph, &seeds) } else { Excluded::default() };
+                MiniBatch::new(key, seeds).with_seed_times(times).without(hidden)
             };
             let parts = local.placement().parts_of(index);
             let batches: Vec<MiniBatch> =
@@ -87,6 +88,41 @@ fn run(
     let mut all: Vec<_> = receive.into_iter().collect();
     all.sort_by_key(|(key, _)| *key);
     all
+}
+
+/// Every other in-edge of the seeds, and all that are parallel and of the same type.
+fn hidden(graph: &Adjacency, seeds: &[u32]) -> Excluded {
+    let of = |&to: &u32| {
+        let sources = graph[to as usize].iter().enumerate().step_by(2);
+        sources.map(move |(i, &from)| EdgeName { to, from, edge_type: edge(to, i).1 })
+    };
+    Excluded::new(seeds.iter().flat_map(of).collect())
+}
+
+#[test]
+fn what_a_batch_must_not_see_is_in_none_of_its_blocks() {
+    let graph = random_graph(200, 12);
+    for fanout in [Fanout::All, Fanout::Uniform { k: 3 }] {
+        for (workers, replicated) in [(1, false), (2, false), (4, false), (2, true)] {
+            let batches = run(&graph, &[Choice::Fanout(fanout), Choice::Fanout(fanout)], ALL, workers, replicated);
+            let mut taken = 0;
+            for (key, batch) in batches {
+                let hidden = if key.step == 1 { hidden(&graph, &batch.seeds) } else { Excluded::default() };
+                for block in &batch.blocks {
+                    for to in 0..block.num_dst() {
+                        for e in block.indptr()[to] as usize..block.indptr()[to + 1] as usize {
+                            let from = batch.nodes[block.indices()[e] as usize];
+                            let edge_type = block.edge_types().unwrap()[e];
+                            let name = EdgeName { to: batch.nodes[to], from, edge_type };
+                            assert!(!hidden.edges().contains(&name), "{name:?}");
+                            taken += usize::from(key.step == 1);
+                        }
+                    }
+                }
+            }
+            assert!(taken > 50, "{taken} edges are left to be seen");
+        }
+    }
 }
 
 fn drawn(way: Way, fanouts: Fanouts, temporal: bool) -> Choice {

@@ -24,7 +24,7 @@ impl Rich {
     }
 
     fn columns(&self) -> EdgeColumns<'_> {
-        EdgeColumns { weights: Some(&self.weights), types: Some(&self.types), times: Some(&self.times) }
+        EdgeColumns { weights: Some(&self.weights), types: Some(&self.types), times: Some(&self.times), ids: None }
     }
 
     pub(super) fn csc(&self) -> Csc<'_> {
@@ -39,7 +39,7 @@ impl Rich {
 
 pub(super) const ALL: Columns = Columns { types: true, weights: true, ids: true };
 
-fn choices() -> Vec<Choice> {
+pub(super) fn choices() -> Vec<Choice> {
     let ways =
         [Way::Uniform, Way::UniformWithReplacement, Way::Weighted, Way::WeightedWithReplacement, Way::Labor, Way::Last];
     let fanouts = [
@@ -205,6 +205,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
                     weights: Some(&rich.weights[edges.clone()]),
                     types: Some(&rich.types[edges.clone()]),
                     times: Some(&rich.times[edges]),
+                    ids: None,
                 }
             };
             let all = Partitions::new(&offsets, cut.iter().map(|(indptr, indices)| Some((&indptr[..], &indices[..]))))
