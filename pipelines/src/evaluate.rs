@@ -44,12 +44,15 @@ pub(crate) fn evaluate(
     rows: &Arc<LayerStore>,
 ) -> Result<Evaluation, Error> {
     let hosted = setup.placement.parts_of(setup.worker);
-    let (rows, task) = (Arc::clone(rows), Arc::clone(&setup.task));
+    let (rows, task) = (Arc::clone(rows), Arc::clone(setup.task.nodes()?));
+    let counting = Arc::clone(&task);
     let (first, range) = (hosted.start, hosted.clone());
     // By partition hosted here, then by split.
     let counted: Vec<Vec<Tally>> = companion.call(move |trainer| {
         trainer.on_threads(|| {
-            range.map(|part| (1..SPLITS.len()).map(|split| task.count(part, split as u8, &rows)).collect()).collect()
+            range
+                .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
+                .collect()
         })
     });
     let mut scores = [None, None, None];
@@ -57,7 +60,7 @@ pub(crate) fn evaluate(
         let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
         let words = agreement.sums(worker, host, &own.unwrap_or_default())?;
         let losses = agreement.by_partition(worker, host, |part| vec![counted[part - first][split].loss.to_bits()])?;
-        let (nodes, metrics) = setup.task.finish(&words);
+        let (nodes, metrics) = task.finish(&words);
         if nodes > 0 {
             // In partition order, so that the bits do not depend on the number of workers.
             let loss: f64 = losses.iter().flatten().map(|&bits| f64::from_bits(bits)).sum();

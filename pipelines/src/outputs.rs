@@ -108,7 +108,7 @@ pub(crate) fn write_table(
     file.map_or(Ok(String::new()), ParquetFile::finish)
 }
 
-fn arrow_bug(error: impl std::fmt::Display) -> Error {
+pub(crate) fn arrow_bug(error: impl std::fmt::Display) -> Error {
     Error::Bug(format!("rows of an output: {error}"))
 }
 
@@ -204,7 +204,8 @@ pub(crate) fn predictions(
     scores: bool,
     path: PathBuf,
 ) -> Result<String, Error> {
-    let (task, answer) = (&setup.task, setup.task.answer());
+    let task = setup.task.nodes()?;
+    let answer = task.answer();
     let width = if scores { task.score_width() } else { 0 };
     let mut fields = vec![
         id_field(manifest),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{Partition, Topology};
 use gnnflow_data::source::FeatureDtype;
+use gnnflow_operators::compute::model::ModelSpec;
 use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_edge_rows::{EdgeSource, FetchEdges};
@@ -27,7 +28,7 @@ use crate::job::Job;
 use crate::sampling;
 use crate::seed_split::SeedSplit;
 use crate::spec::{self, CachePolicy};
-use crate::task::NodeTask;
+use crate::task::Task;
 use crate::threads;
 
 /// Split codes of a prepared dataset.
@@ -49,7 +50,7 @@ pub(crate) struct Setup {
     pub(crate) embeddings: Option<Arc<NodeEmbeddings>>,
     /// What blocks have of each edge besides its source.
     pub(crate) columns: Columns,
-    pub(crate) task: Arc<dyn NodeTask>,
+    pub(crate) task: Task,
     /// Train nodes of every partition.
     /// That a partition takes as seeds.
     pub(crate) train_nodes: Vec<u64>,
@@ -58,7 +59,7 @@ pub(crate) struct Setup {
     pub(crate) sampling: Arc<SamplingThreads>,
 }
 
-/// The model that the pipeline describes, for this graph, with results of `width` columns.
+/// The model that the pipeline describes, for this graph and what is to be learnt.
 pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: usize) -> Result<Model, Error> {
     let manifest = job.dataset.manifest();
     let input = input_width(job, model)?;
@@ -74,7 +75,10 @@ pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: 
             format!("{key} reads the edges' features, and edges have none; name them in graph.columns.edge_features");
         return Err(Error::Input(message));
     }
-    let spec = model.describe(input, width, relations, manifest.edge_columns.features);
+    let spec = ModelSpec {
+        decoded_relations: if train.decodes_relations() { relations } else { 0 },
+        ..model.describe(input, width, relations, manifest.edge_columns.features)
+    };
     let device = device(&train.device.to_string())?;
     Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
 }
@@ -207,7 +211,7 @@ impl Setup {
         worker: usize,
         workers: usize,
         parts: Arc<LocalParts>,
-        task: Arc<dyn NodeTask>,
+        task: Task,
         needs: Needs,
     ) -> Result<Self, Error> {
         let (dataset, spec) = (&job.dataset, &job.spec);
@@ -224,7 +228,12 @@ impl Setup {
                 }
             };
             edges.parts[part] = Some(topology);
-            Ok(in_edges)
+            Ok(match &task {
+                Task::Links(_, rules) => {
+                    rules.visible(dataset.topology(part)?, dataset.book().range(part).start as u32)
+                }
+                Task::Nodes(_) => in_edges,
+            })
         };
         let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;
         let graph = if needs.degrees { graph.with_degrees() } else { graph };
@@ -312,9 +321,10 @@ impl Setup {
             let message = "no node is in the train split; name the split column, or give graph.split_fractions";
             return Err(Error::Input(message.into()));
         }
+        let task = self.task.nodes()?;
         for part in self.placement.parts_of(self.worker) {
             let partition = self.parts.get(part);
-            let unlabelled = |&node: &u32| !self.task.is_labelled(partition.range.start as u32 + node);
+            let unlabelled = |&node: &u32| !task.is_labelled(partition.range.start as u32 + node);
             if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabelled) {
                 let id = partition.nodes.ids().display(node as usize).to_string();
                 return Err(Error::Input(format!("node {id} is in the train split but has no label")));

@@ -111,11 +111,11 @@ pub struct EmbeddingUse {
 /// A model's metrics over the nodes of one split.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Number of nodes.
+    /// Number of nodes, or of edges where links are predicted.
     pub nodes: u64,
     /// Mean loss.
     pub loss: f64,
-    /// Every other metric by its name: `accuracy`, and what the task has (`micro_f1`, `macro_f1`, `roc_auc`).
+    /// Every other metric by its name: `accuracy`, and what the task has (`micro_f1`, `macro_f1`, `roc_auc`; of links `mrr`, `hits_at_1`, `hits_at_3`, `hits_at_10`, `mean_rank`).
     #[serde(flatten)]
     pub metrics: BTreeMap<String, f64>,
 }

@@ -171,7 +171,11 @@ impl Trainer {
             let features = std::mem::take(&mut batch.features);
             let (x, learnt) = input(features, batch.nodes.len(), model, *learns_rows)?;
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
-            let examples = Examples { seeds: &batch.nodes[..batch.num_seeds] };
+            let examples = Examples {
+                seeds: &batch.nodes[..batch.num_seeds],
+                pairs: batch.pairs.as_ref(),
+                relations: model.relations(),
+            };
             let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
             let value = loss.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
             spent.forward += start.elapsed();

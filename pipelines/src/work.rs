@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use gnnflow_operators::compute::optimizer::State;
 use gnnflow_operators::meter::{Meter, Stage};
 use gnnflow_operators::placement::Placement;
+use gnnflow_operators::sample::seeds::Book;
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::sync::background::Companion;
 use timely::worker::Worker;
@@ -27,11 +28,11 @@ use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining, hex};
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
 use crate::schedule::{BlocksHash, EpochSums, Schedule};
-use crate::seed_split::SeedSplit;
 use crate::setup::{self, LocalParts, Needs, Setup};
 use crate::spec::{self, Metric};
 use crate::summary::{CacheUse, EmbeddingUse, EpochRecord, SCHEMA, Seconds, Summary};
 use crate::task;
+use crate::task::link_prediction::{self, Ranking};
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
 
@@ -56,6 +57,8 @@ struct Run<'a> {
     companion: Companion<Trainer>,
     training: Box<dyn Schedule>,
     inference: Inference,
+    /// Where links are predicted.
+    ranking: Option<Ranking>,
     agreement: Agreement,
     /// At the first worker.
     folder: Option<RunFolder>,
@@ -95,36 +98,47 @@ impl<'a> Run<'a> {
     fn start(worker: &mut Worker, job: &'a Job, model: &'a spec::Model, train: &'a spec::Train) -> Result<Self, Error> {
         let parts = LocalParts::open(job, worker.index(), worker.peers())?;
         let hosted = Placement::new(job.dataset.manifest().parts(), worker.peers()).parts_of(worker.index());
-        let mut seeds = SeedSplit::open(job, train, &parts, hosted)?;
-        let task = task::open(job.dataset.manifest(), &parts, std::mem::take(&mut seeds.foreign))?;
-        let built = setup::model(job, model, train, task.width())?;
+        let (task, examples) = task::open(job, train, &parts, hosted)?;
+        let built = setup::model(job, model, train, task.objective().width())?;
         let needs = Needs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
         let trained = built.params().trained_len();
         let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
-        setup.train_nodes.clone_from(&seeds.counts);
+        setup.train_nodes = examples.counts().to_vec();
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
-        let (seeds, choices) = (setup.seed_book(train, seeds)?, sampling::choices(job, &setup, model, train)?);
+        let choices = sampling::choices(job, &setup, model, train)?;
         let split = Split::planned(job.threads);
-        let trainer = Trainer::new(built, Arc::clone(&setup.task) as _, (model, train), split.compute)?;
+        let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
         let companion = Companion::start("companion", move || trainer)
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
+        let mut links = None;
+        let book: Arc<dyn Book> = match examples {
+            task::Source::Nodes(split) => Arc::new(setup.seed_book(train, split)?),
+            task::Source::Edges(mut edges) => {
+                let book = edges.book(train, &train.link());
+                links = Some(edges);
+                Arc::new(book)
+            }
+        };
         let training: Box<dyn Schedule> = match train.schedule {
             spec::Schedule::PartitionParallel => {
                 let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;
-                let visits = Visits { islands, seeds, choices, degrees, window, train: train.clone() };
+                let visits = Visits { islands, book, choices, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(worker, &setup, visits, &companion))
             }
             _ => {
                 let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { seeds, choices, degrees, params, window, cache };
+                let batches = Batches { book, choices, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &companion))
             }
         };
         let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
         let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
+        let ranking = links.map(|edges| {
+            Ranking::build(worker, &setup, inference.results(), edges, &train.link(), train.seed, &companion)
+        });
         let agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
-        let metric = train.metric.unwrap_or(setup.task.metric());
+        let metric = train.metric.unwrap_or(setup.task.objective().metric());
         let mut run = Self {
             job,
             train,
@@ -132,6 +146,7 @@ impl<'a> Run<'a> {
             companion,
             training,
             inference,
+            ranking,
             agreement,
             folder: None,
             progress: Progress::default(),
@@ -322,6 +337,9 @@ impl<'a> Run<'a> {
     fn evaluate(&mut self, worker: &mut Worker) -> Result<Evaluation, Error> {
         let host = &*self.job.host;
         self.inference.pass(worker, host)?;
+        if let Some(ranking) = &mut self.ranking {
+            return ranking.evaluate(worker, host, &self.setup, &mut self.agreement);
+        }
         let logits = self.inference.results().clone();
         evaluate(worker, host, &self.setup, &mut self.agreement, &self.companion, &logits)
     }
@@ -396,11 +414,16 @@ impl<'a> Run<'a> {
         if let Some(infer) = &self.job.spec.infer {
             if infer.predictions {
                 let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
-                let hash = outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?;
-                predictions_sha256 = Some(hash);
+                predictions_sha256 = Some(match &self.ranking {
+                    Some(ranking) => link_prediction::predictions(worker, self.job, &self.setup, ranking, path)?,
+                    None => outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?,
+                });
             }
             if infer.embeddings {
-                let rows = self.inference.embeddings().clone();
+                let rows = match self.ranking {
+                    Some(_) => self.inference.results().clone(), // they are what edges are scored by
+                    None => self.inference.embeddings().clone(),
+                };
                 let path = self.job.run_dir.join("embeddings.parquet");
                 let rows = (rows.dim(), |node| rows.row_f32(node));
                 outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;

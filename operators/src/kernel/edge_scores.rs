@@ -5,12 +5,14 @@
 
 use rayon::prelude::*;
 
+use super::dispatch::multiversion;
+
 const LANES: usize = 8;
 /// Pairs, or rows, that one task takes.
 const CHUNK: usize = 256;
 
 /// `Σ a[i] · b[i]`
-#[inline]
+#[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let (a, b) = (&a[..b.len()], b);
     let (mut lanes, whole) = ([0f32; LANES], b.len() / LANES * LANES);
@@ -139,6 +141,7 @@ pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f
     });
 }
 
+multiversion! {
 /// How many candidates score higher than `own`, and how many the same; a score that is not a number counts as higher.
 pub fn higher_and_equal(asked: &[f32], own: f32, candidates: &[f32]) -> [u64; 2] {
     let mut counts = [0, 0];
@@ -148,9 +151,10 @@ pub fn higher_and_equal(asked: &[f32], own: f32, candidates: &[f32]) -> [u64; 2]
     }
     counts
 }
+}
 
 /// Whether `candidate` scores higher than `own`, and whether the same.
-#[inline]
+#[inline(always)]
 pub fn compare(asked: &[f32], own: f32, candidate: &[f32]) -> [bool; 2] {
     let score = dot(asked, candidate);
     let equal = score == own;

@@ -1,6 +1,8 @@
 //! A mini-batch on its way: seeds, then blocks, then features.
 
 use super::pairs::Pairs;
+use std::sync::Arc;
+
 use crate::block::Block;
 use crate::fetch::edge_rows::{Distinct, EdgeRows};
 use crate::fetch::matrix::Matrix;
@@ -35,7 +37,7 @@ pub struct MiniBatch {
     /// Where hops are temporal: the position among the seeds of the one in whose tree each of `nodes` stands.
     pub trees: Vec<u32>,
     /// What is scored, where that is pairs of seeds.
-    pub pairs: Option<Box<Pairs>>,
+    pub pairs: Option<Arc<Pairs>>,
     /// Edges that no hop may take.
     pub excluded: Excluded,
     /// One block per hop so far, the seeds' own first; or one for all layers, whose destinations are all of `nodes`.
@@ -95,7 +97,7 @@ impl MiniBatch {
     /// The batch that scores these pairs of its seeds.
     #[must_use]
     pub fn with_pairs(self, pairs: Pairs) -> Self {
-        Self { pairs: Some(Box::new(pairs)), ..self }
+        Self { pairs: Some(Arc::new(pairs)), ..self }
     }
 
     /// The batch that does not see these edges.

@@ -16,7 +16,9 @@ pub use sizes::{PartSize, Sizes};
 
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Bytes, Fanout, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
+use crate::spec::{
+    Bytes, Fanout, Infer, JumpingKnowledge, Model, NegativeSampler, OptimizerKind, Schedule, Spec, Topology, Train,
+};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -156,19 +158,25 @@ impl Plan {
     pub fn new(spec: &Spec, processes: usize, local: usize) -> Result<Self, Error> {
         let graph = Sizes::of(spec)?;
         spec.check_processes(processes, graph.parts.len())?;
-        let classes = graph.classes.unwrap_or(0) as usize;
+        let learnt = learnt(spec, &graph);
+        let classes = learnt.classes.unwrap_or(0) as usize;
         let (input, _) = embedding::input(spec, &graph);
         let of = |model| model::layers(model, input, classes, graph.relations, graph.edge_features);
         let layers = spec.model.as_ref().map_or_else(Vec::new, of);
-        let known = graph.classes.is_some();
+        let known = learnt.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
+        let decoded = match &spec.train {
+            Some(train) if train.decodes_relations() => graph.relations.map(|relations| (relations * classes) as u64),
+            _ => Some(0),
+        };
+        let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
         let parameters = parameters.filter(|_| spec.model.is_some());
-        let training = Training::new(spec, &graph, processes, parameters.unwrap_or(0));
+        let training = Training::new(spec, &learnt, processes, parameters.unwrap_or(0));
         let placement = Placement::new(graph.parts.len(), processes);
         let all = |window| -> Vec<Process> {
             let process = |rank| {
                 let parts = placement.parts_of(rank);
-                Process::new(spec, &graph, rank, parts, &layers, parameters, &training, local, window, processes > 1)
+                Process::new(spec, &learnt, rank, parts, &layers, parameters, &training, local, window, processes > 1)
             };
             (0..processes).map(process).collect()
         };
@@ -247,6 +255,19 @@ fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
     stages
 }
 
+/// The graph as the task sees it: where links are predicted, the model's results are as wide as its layers, and examples are
+/// edges, of which no more than all are trained on.
+fn learnt(spec: &Spec, graph: &Sizes) -> Sizes {
+    let mut learnt = graph.clone();
+    if let (Some(train), Some(model)) = (&spec.train, &spec.model)
+        && train.predicts_links()
+    {
+        (learnt.classes, learnt.train) = (Some(model.hidden as u64), None);
+        learnt.parts.iter_mut().for_each(|part| part.train = part.edges);
+    }
+    learnt
+}
+
 impl Training {
     fn new(spec: &Spec, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
         let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
@@ -261,7 +282,16 @@ impl Training {
         let most = (0..parts).map(taken).max().unwrap_or(0);
         let seeds = (0..parts).map(|part| taken(part).min(batch)).sum();
         let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
-        let (mut batch_nodes, mut batch_edges) = (vec![most.min(batch)], Vec::new());
+        // Of each edge both ends, and the nodes that take the place of one.
+        let link = train.link();
+        let ends = |edges: u64| match link.negative_sampler {
+            _ if !train.predicts_links() => edges,
+            NegativeSampler::InBatch => 2 * edges,
+            NegativeSampler::Joint => 2 * edges + link.num_negative_edges as u64,
+            NegativeSampler::Uniform | NegativeSampler::Degree => (2 + link.num_negative_edges as u64) * edges,
+        };
+        let most_seeds = ends(most.min(batch)).min(graph.nodes);
+        let (mut batch_nodes, mut batch_edges) = (vec![most_seeds], Vec::new());
         let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
         for fanout in fanouts.iter().map(Fanout::most) {
             let nodes = batch_nodes.last().copied().unwrap_or(0);

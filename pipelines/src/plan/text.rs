@@ -51,7 +51,7 @@ impl fmt::Display for Plan {
             let widths: Vec<String> = self.layers.iter().map(|layer| layer.output.to_string()).collect();
             let parameters =
                 self.parameters.map_or("parameters unknown yet".into(), |n| format!("{} parameters", count(n)));
-            let output = if graph.classes.is_some() {
+            let output = if self.layers.last().is_some_and(|layer| layer.output > 0) {
                 widths.join(" → ")
             } else {
                 [&widths[..widths.len() - 1], &["?".into()]].concat().join(" → ")

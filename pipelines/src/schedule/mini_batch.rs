@@ -32,7 +32,7 @@ use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::sample_batch::SampleBatch;
 use gnnflow_operators::sample::sample_hop::Choice;
-use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
+use gnnflow_operators::sample::seeds::{Book, Seeds};
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
 use gnnflow_operators::sync::background::{Background, Companion};
@@ -109,7 +109,7 @@ impl Pull {
 
 /// How batches are made.
 pub(crate) struct Batches {
-    pub(crate) seeds: SeedBook,
+    pub(crate) book: Arc<dyn Book>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) choices: Vec<Choice>,
     /// Whether the model asks for degrees.
@@ -134,12 +134,12 @@ impl MiniBatchTraining {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
-        let steps = setup.steps(batches.seeds.batch);
-        let Batches { seeds, choices, degrees, params, window, cache } = batches;
+        let steps = setup.steps(train.batch);
+        let Batches { book, choices, degrees, params, window, cache } = batches;
         let pull = setup.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.spec().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = setup.hops(&setup.graph, train, choices);
-            let stream = scope.input_from(&mut input).seeds(Arc::new(seeds));
+            let stream = scope.input_from(&mut input).seeds(book);
             let features = setup.features.clone();
             let pulled = pull.clone();
             let kept = fault.clone();

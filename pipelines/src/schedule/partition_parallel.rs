@@ -21,7 +21,7 @@ use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
 use gnnflow_operators::sample::mini_batch::BatchKey;
 use gnnflow_operators::sample::sample_batch::SampleBatch;
 use gnnflow_operators::sample::sample_hop::Choice;
-use gnnflow_operators::sample::seeds::{Book, SeedBook};
+use gnnflow_operators::sample::seeds::Book;
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::sync::background::{Background, Companion};
@@ -46,7 +46,7 @@ use crate::trainer::{BatchWords, Trainer, Visited};
 /// How partitions are trained.
 pub(crate) struct Visits {
     pub(crate) islands: Islands,
-    pub(crate) seeds: SeedBook,
+    pub(crate) book: Arc<dyn Book>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) choices: Vec<Choice>,
     /// Whether the model asks for degrees.
@@ -75,12 +75,12 @@ pub(crate) struct PartitionParallel {
 impl PartitionParallel {
     /// Builds the dataflow on `worker`.
     pub(crate) fn build(worker: &mut Worker, setup: &Setup, visits: Visits, companion: &Companion<Trainer>) -> Self {
-        let Visits { islands, seeds, choices, degrees, window, train } = visits;
+        let Visits { islands, book, choices, degrees, window, train } = visits;
         let (mut input, fault) = (InputHandle::new_with_builder(), Fault::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = setup.hops(&islands.graph, &train, choices);
-            let stream = scope.input_from(&mut input).map(move |key: BatchKey| seeds.batch(key));
+            let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
             // One batch is computed while the next is fetched, at least.
             let room = Rc::new(Room::new(window.max(2)));
             let (left, kept, told) = (Rc::clone(&room), fault.clone(), Rc::clone(&done));

@@ -3,8 +3,9 @@
 use super::embedding::{Embedding, EmbeddingInit, SparseKind};
 use super::fanout::Fanout;
 use super::generate::GenerateKind;
+use super::link::NegativeSampler;
 use super::problem::{Problem, did_you_mean};
-use super::train::{LrKind, OptimizerKind, Schedule, SeedSplit};
+use super::train::{LrKind, OptimizerKind, Schedule, SeedSplit, Task, Train};
 use super::tree::Node;
 use super::{Halo, Parts, Registered, Spec, Topology, model, partition, train};
 
@@ -237,6 +238,7 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             report.add("train.replace", "all neighbours (a fanout of -1) cannot be drawn with replacement");
         }
     }
+    link(train, report);
     let built_in = train::SAMPLERS.contains(&train.sampler.as_str());
     if train.replace && built_in && !["uniform", "weighted"].contains(&train.sampler.as_str()) {
         report.add("train.replace", format!("only \"uniform\" and \"weighted\" have it, not {:?}", train.sampler));
@@ -311,6 +313,49 @@ fn alone(spec: &Spec, report: &mut Report<'_>) {
         report.add("train.seed_split", "\"partition-parallel\" trains a partition on its own nodes; leave it out");
     }
     report.only(&["train.cache", "train.cache_policy"], "\"partition-parallel\" fetches nothing from other processes");
+}
+
+/// What link prediction asks of other keys, and what only it has.
+fn link(train: &Train, report: &mut Report<'_>) {
+    if !train.predicts_links() {
+        let message = format!("only `task = \"{}\"` has it, not \"{}\"", Task::LinkPrediction, train.task);
+        report.only(&["train.link"], &message);
+        if let Some(metric) = train.metric.filter(|metric| metric.is_of_links()) {
+            let message = format!("\"{metric}\" is of ranked edges: only `task = \"{}\"` has it", Task::LinkPrediction);
+            report.add("train.metric", message);
+        }
+        return;
+    }
+    if let Some(metric) = train.metric.filter(|metric| !metric.is_of_links()) {
+        let message =
+            format!("\"{metric}\" is not of ranked edges; use \"mrr\", \"hits-at-1\", \"hits-at-3\" or \"hits-at-10\"");
+        report.add("train.metric", message);
+    }
+    if train.schedule == Schedule::PartitionParallel {
+        let message = format!("links are predicted from sampled batches: use \"{}\"", Schedule::MiniBatch);
+        report.add("train.schedule", message);
+    }
+    if train.sampler == "temporal" {
+        report
+            .add("train.sampler", "\"temporal\" goes by the times of training nodes, and links have none: use another");
+    }
+    report.only(&["train.seed_split"], "training edges stay with the partition where they end");
+    report.only(&["infer.scores"], "edges have one score, which is always written");
+    let link = train.link();
+    if let Some(fractions) = &link.split_fractions {
+        let sum: f64 = fractions.iter().sum();
+        if sum > 1.0 + 1e-9 {
+            report.add("train.link.split_fractions", format!("the shares sum to {sum}, more than 1"));
+        }
+        for (share, word) in fractions.iter().zip(["train", "validation"]).filter(|(share, _)| **share == 0.0) {
+            report.add("train.link.split_fractions", format!("no edges to {word} with: its share is {share}"));
+        }
+    }
+    if link.negative_sampler == NegativeSampler::InBatch && train.batch == 1 {
+        let message =
+            "the only edge of a batch has no others to be compared with: use a larger `train.batch`, or \"uniform\"";
+        report.add("train.link.negative_sampler", message);
+    }
 }
 
 /// Refuses a name that is neither built in nor registered.

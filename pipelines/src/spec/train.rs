@@ -1,6 +1,7 @@
 //! `[train]`: the task, the schedule and the optimiser.
 
 use super::fanout::Fanout;
+use super::link::{Decoder, Link};
 use super::section::{section, words};
 
 use super::values::Bytes;
@@ -16,6 +17,8 @@ section! {
     pub struct Train {
         /// What is learnt. Whether nodes have one class or several labels is seen from the data.
         pub task: Task = Task::NodeClassification,
+        /// Link prediction: which edges are predicted, and how.
+        pub link: Option<Link> = None,
         /// How the work is laid out.
         pub schedule: Schedule = Schedule::MiniBatch,
         /// Passes over the train nodes.
@@ -51,7 +54,7 @@ section! {
         /// Stop after this many epochs without a better validation metric. Unset: never.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [50]))]
         pub early_stop: Option<usize> = None,
-        /// The validation metric by which the best epoch is chosen. Unset: `accuracy`, or `micro-f1` where nodes have several labels.
+        /// The validation metric by which the best epoch is chosen. Unset: `accuracy`, `micro-f1` where nodes have several labels, `mrr` for links.
         #[schemars(extend("examples" = ["accuracy"]))]
         pub metric: Option<Metric> = None,
         /// Seed of the initial parameters, the batches, the sampled neighbours and dropout.
@@ -105,6 +108,21 @@ impl Train {
         let most = train.iter().copied().max().unwrap_or(0) as f64;
         let uneven = most * train.len() as f64 > UNEVEN * train.iter().sum::<u64>() as f64;
         self.schedule == Schedule::MiniBatch && self.seed_split.map_or(uneven, |split| split == SeedSplit::Even)
+    }
+
+    /// How links are predicted.
+    pub fn link(&self) -> Link {
+        self.link.clone().unwrap_or_default()
+    }
+
+    /// Whether it is links that are predicted.
+    pub fn predicts_links(&self) -> bool {
+        self.task == Task::LinkPrediction
+    }
+
+    /// Whether a vector is learnt for each edge type behind the model.
+    pub fn decodes_relations(&self) -> bool {
+        self.predicts_links() && self.link().decoder == Decoder::Distmult
     }
 
     /// Which of the older edges `temporal` takes.
@@ -223,6 +241,8 @@ words! {
     pub enum Task {
         /// Classes or labels of nodes.
         NodeClassification = "node-classification",
+        /// Edges: which pairs of nodes have one.
+        LinkPrediction = "link-prediction",
     }
 }
 
@@ -315,6 +335,14 @@ words! {
         MacroF1 = "macro-f1",
         /// Area under the receiver operating characteristic, mean over labels.
         RocAuc = "roc-auc",
+        /// Mean reciprocal rank of edges.
+        Mrr = "mrr",
+        /// Share of edges that are ranked first.
+        HitsAt1 = "hits-at-1",
+        /// Share of edges among the first three.
+        HitsAt3 = "hits-at-3",
+        /// Share of edges among the first ten.
+        HitsAt10 = "hits-at-10",
     }
 }
 
@@ -327,7 +355,16 @@ impl Metric {
             Self::MicroF1 => "micro_f1",
             Self::MacroF1 => "macro_f1",
             Self::RocAuc => "roc_auc",
+            Self::Mrr => "mrr",
+            Self::HitsAt1 => "hits_at_1",
+            Self::HitsAt3 => "hits_at_3",
+            Self::HitsAt10 => "hits_at_10",
         }
+    }
+
+    /// Whether it is one of ranked edges.
+    pub const fn is_of_links(self) -> bool {
+        matches!(self, Self::Mrr | Self::HitsAt1 | Self::HitsAt3 | Self::HitsAt10)
     }
 
     /// Whether `value` is better than `best`. A number that is none never is.

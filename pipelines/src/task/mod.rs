@@ -1,23 +1,28 @@
 //! What is learnt: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
 
 mod labels;
+pub(crate) mod link_prediction;
 mod node_classification;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
-use gnnflow_data::dataset::{LabelKind, Manifest};
+use gnnflow_data::dataset::LabelKind;
+use gnnflow_operators::sample::pairs::Pairs;
 
 use self::labels::Labels;
+use self::link_prediction::{LinkEdges, LinkPrediction, LinkRules};
 use self::node_classification::NodeClassification;
 use crate::Error;
+use crate::job::Job;
 use crate::layer_store::LayerStore;
+use crate::seed_split::SeedSplit;
 use crate::setup::LocalParts;
-use crate::spec::Metric;
+use crate::spec::{Metric, Train};
 
 /// What is learnt from batches; the companion thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {
@@ -29,6 +34,36 @@ pub(crate) trait Objective: Send + Sync {
 
     /// The loss of a batch: `outputs`, `[seeds, width]`, are the model's results for its seeds.
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error>;
+}
+
+/// What a run learns.
+#[derive(Clone)]
+pub(crate) enum Task {
+    /// Something of nodes.
+    Nodes(Arc<dyn NodeTask>),
+    /// Which edges there are.
+    Links(Arc<LinkPrediction>, LinkRules),
+}
+
+impl Task {
+    /// What batches learn from.
+    pub(crate) fn objective(&self) -> Arc<dyn Objective> {
+        match self {
+            Self::Nodes(task) => Arc::clone(task) as _,
+            Self::Links(task, _) => Arc::clone(task) as _,
+        }
+    }
+
+    /// The task, where it is one of nodes.
+    ///
+    /// # Errors
+    /// Our bug, when it is none.
+    pub(crate) fn nodes(&self) -> Result<&Arc<dyn NodeTask>, Error> {
+        match self {
+            Self::Nodes(task) => Ok(task),
+            Self::Links(..) => Err(Error::Bug("a task of edges was asked for nodes' answers".into())),
+        }
+    }
 }
 
 /// What is learnt of nodes: every node of exact inference has an answer, those of the splits are counted.
@@ -64,6 +99,10 @@ pub(crate) trait NodeTask: Objective {
 pub(crate) struct Examples<'a> {
     /// Global ids of the seeds, in the order of the outputs' rows.
     pub(crate) seeds: &'a [u32],
+    /// What is scored, where that is pairs of seeds.
+    pub(crate) pairs: Option<&'a Arc<Pairs>>,
+    /// The decoder's vectors of relations, where it has any.
+    pub(crate) relations: Option<&'a Tensor>,
 }
 
 /// A batch's loss.
@@ -82,21 +121,51 @@ pub(crate) struct Tally {
     pub(crate) loss: f64,
 }
 
-/// The task that the dataset's labels ask for; `parts` are those hosted here, `foreign` labels of nodes that are not.
+/// What batches are made of.
+pub(crate) enum Source {
+    /// Training nodes.
+    Nodes(SeedSplit),
+    /// Training edges.
+    Edges(LinkEdges),
+}
+
+impl Source {
+    /// Examples of every partition.
+    pub(crate) fn counts(&self) -> &[u64] {
+        match self {
+            Self::Nodes(split) => &split.counts,
+            Self::Edges(edges) => &edges.counts,
+        }
+    }
+}
+
+/// The task that the pipeline and the dataset's labels ask for, and its examples; `parts` are those `hosted` here.
 ///
 /// # Errors
 /// When the dataset has nothing to learn.
 pub(crate) fn open(
-    manifest: &Manifest,
+    job: &Job,
+    train: &Train,
     parts: &Arc<LocalParts>,
-    foreign: HashMap<u32, Box<[u8]>>,
-) -> Result<Arc<dyn NodeTask>, Error> {
-    let labels = Labels::new(Arc::clone(parts), foreign);
-    match manifest.labels.as_ref() {
-        Some(info) if info.kind != LabelKind::Value => Ok(Arc::new(NodeClassification::new(info, labels))),
-        Some(_) => {
-            Err(Error::Input("labels are numbers, and this version learns classes; give integers or strings".into()))
-        }
-        None => Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into())),
+    hosted: Range<usize>,
+) -> Result<(Task, Source), Error> {
+    if train.predicts_links() {
+        let (link, width) = (train.link(), job.spec.model.as_ref().map_or(0, |model| model.hidden));
+        let rules = LinkRules::new(job, &link, train)?;
+        let edges = LinkEdges::read(job, &rules, &hosted, &link)?;
+        return Ok((Task::Links(Arc::new(LinkPrediction { width, loss: link.loss }), rules), Source::Edges(edges)));
     }
+    let mut split = SeedSplit::open(job, train, parts, hosted)?;
+    let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
+    let task = match job.dataset.manifest().labels.as_ref() {
+        Some(info) if info.kind != LabelKind::Value => NodeClassification::new(info, labels),
+        Some(_) => {
+            let message = "labels are numbers, and this version learns classes; give integers or strings";
+            return Err(Error::Input(message.into()));
+        }
+        None => {
+            return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
+        }
+    };
+    Ok((Task::Nodes(Arc::new(task)), Source::Nodes(split)))
 }

@@ -7,13 +7,14 @@ mod spec;
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, Var};
 use gnnflow_data::rng::Key;
 
 use self::joint::Joint;
 use self::readout::Readout;
 use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
+use super::initial::Initial;
 use super::layers::{Layer, Pass};
 use super::ops::{activate, prefix};
 use super::params::{ParamBuilder, Params};
@@ -22,6 +23,9 @@ use crate::kernel::elementwise::{Activation, Dropout};
 
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
+
+/// Name of the decoder's vectors.
+const RELATIONS: &str = "relations";
 
 /// Layers one after another, what stands between them, and their parameters.
 ///
@@ -111,6 +115,11 @@ impl Model {
             return Err(Error::spec("kind", why));
         }
         let readout = Readout::new(spec.jumping_knowledge, spec.layers, [spec.hidden, spec.out_dim], &mut params)?;
+        if spec.decoded_relations > 0 {
+            params.set_prefix("decoder.");
+            let shape = [spec.decoded_relations, spec.out_dim];
+            params.add(RELATIONS, &shape, Initial::XavierUniform { gain: 1.0 })?;
+        }
         let (params, device, order, spec) = (params.finish(), device.clone(), kind.order, spec.clone());
         Ok(Self { spec, activation, order, predictor, layers, joints, readout, params, device })
     }
@@ -154,6 +163,11 @@ impl Model {
     pub fn dims(&self) -> Vec<usize> {
         let ins = self.layers.iter().map(|layer| layer.in_dim());
         ins.chain(self.layers.last().map(|layer| layer.out_dim())).collect()
+    }
+
+    /// The vectors that the decoder knows of relations, `[relations, result]`, where it knows any.
+    pub fn relations(&self) -> Option<&Tensor> {
+        self.params.get(&format!("decoder.{RELATIONS}")).map(Var::as_tensor)
     }
 
     /// The parameters.

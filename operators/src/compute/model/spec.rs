@@ -31,6 +31,9 @@ pub struct ModelSpec {
     pub norm: Norm,
     /// Whether, and how, the results of all layers go into the model's.
     pub jumping_knowledge: JumpingKnowledge,
+    /// Relations of which a decoder behind the model knows a vector, as wide as the result: the parameter `decoder.relations`.
+    /// The model itself does not read it.
+    pub decoded_relations: usize,
     /// What single kinds of layers ask for.
     pub options: KindOptions,
 }
@@ -52,6 +55,7 @@ impl ModelSpec {
             residual: false,
             norm: Norm::None,
             jumping_knowledge: JumpingKnowledge::None,
+            decoded_relations: 0,
             options: KindOptions::default(),
         }
     }

@@ -1,0 +1,119 @@
+//! Link prediction: which pairs of nodes have an edge.
+
+mod edges;
+mod predictions;
+mod ranking;
+
+use candle_core::Tensor;
+use gnnflow_operators::compute::loss::{binary_cross_entropy, cross_entropy};
+use gnnflow_operators::compute::ops::pair_scores;
+
+use super::{Examples, Loss, Objective};
+use crate::Error;
+use crate::spec::{LinkLoss, Metric};
+
+pub(crate) use edges::{LinkEdges, LinkRules};
+pub(crate) use predictions::predictions;
+pub(crate) use ranking::Ranking;
+
+/// What batches of edges learn from: the scores of edges against those of pairs that are none.
+pub(crate) struct LinkPrediction {
+    pub(crate) width: usize,
+    pub(crate) loss: LinkLoss,
+}
+
+impl Objective for LinkPrediction {
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn metric(&self) -> Metric {
+        Metric::Mrr
+    }
+
+    /// Binary cross-entropy is the mean over an edge and the pairs that it is compared with, so that an edge counts for one
+    /// however many these are.
+    fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error> {
+        let tensor = gnnflow_operators::compute::Error::from;
+        let pairs = batch.pairs.ok_or_else(|| Error::Bug("a batch of link prediction has no pairs".into()))?;
+        let (positives, negatives) = (pairs.positives, pairs.negatives);
+        let scores = pair_scores(outputs, batch.relations, pairs).map_err(tensor)?;
+        let sum = match self.loss {
+            LinkLoss::BinaryCrossEntropy => {
+                let targets: Vec<f32> = (0..pairs.len()).map(|i| f32::from(u8::from(i < positives))).collect();
+                let logits = scores.reshape((pairs.len(), 1)).map_err(tensor)?;
+                let sum = binary_cross_entropy(&logits, &targets)?;
+                sum.affine(1.0 / (1 + negatives) as f64, 0.0).map_err(tensor)?
+            }
+            LinkLoss::SoftmaxCrossEntropy => {
+                let logits = || {
+                    let own = scores.narrow(0, 0, positives)?.reshape((positives, 1))?;
+                    if negatives == 0 {
+                        return Ok(own);
+                    }
+                    let others = scores.narrow(0, positives, positives * negatives)?;
+                    Tensor::cat(&[own, others.reshape((positives, negatives))?], 1)
+                };
+                cross_entropy(&logits().map_err(tensor)?, &vec![0; positives])?
+            }
+        };
+        Ok(Loss { sum, examples: positives as u64 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    use candle_core::{Device, Var};
+    use gnnflow_operators::sample::pairs::Pairs;
+
+    /// Scores and losses by the formulas, in 64 bits.
+    #[test]
+    fn losses_are_those_of_the_formulas_and_their_gradients_finite_differences() {
+        let values: Vec<f32> = (0..12).map(|i| (i as f32 * 1.7).sin()).collect();
+        let pairs = Arc::new(Pairs {
+            heads: vec![0, 1, 0, 0, 1, 1],
+            tails: vec![1, 2, 3, 2, 3, 0],
+            relations: vec![0; 6],
+            positives: 2,
+            negatives: 2,
+        });
+        let score = |x: &[f32], i: usize| -> f64 {
+            let (h, t) = (pairs.heads[i] as usize, pairs.tails[i] as usize);
+            (0..3).map(|c| f64::from(x[3 * h + c]) * f64::from(x[3 * t + c])).sum()
+        };
+        let softplus = |x: f64| x.exp().ln_1p();
+        let naive = |x: &[f32], kind| -> f64 {
+            let one = |i: usize| {
+                let (own, others) = (score(x, i), [2 + 2 * i, 3 + 2 * i].map(|j| score(x, j)));
+                match kind {
+                    LinkLoss::BinaryCrossEntropy => (softplus(-own) + others.map(softplus).iter().sum::<f64>()) / 3.0,
+                    LinkLoss::SoftmaxCrossEntropy => {
+                        (own.exp() + others.iter().map(|s| s.exp()).sum::<f64>()).ln() - own
+                    }
+                }
+            };
+            one(0) + one(1)
+        };
+        for kind in [LinkLoss::BinaryCrossEntropy, LinkLoss::SoftmaxCrossEntropy] {
+            let x = Var::from_tensor(&Tensor::from_vec(values.clone(), (4, 3), &Device::Cpu).unwrap()).unwrap();
+            let batch = Examples { seeds: &[5, 6, 7, 8], pairs: Some(&pairs), relations: None };
+            let loss = LinkPrediction { width: 3, loss: kind }.loss(&batch, &x).unwrap();
+            assert_eq!(loss.examples, 2);
+            assert!((loss.sum.to_scalar::<f64>().unwrap() - naive(&values, kind)).abs() < 1e-5);
+            let gradients = loss.sum.backward().unwrap();
+            let gradient = gradients.get(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            for i in 0..12 {
+                let moved = |by: f32| {
+                    let mut values = values.clone();
+                    values[i] += by;
+                    naive(&values, kind)
+                };
+                let expected = (moved(1e-3) - moved(-1e-3)) / 2e-3;
+                assert!((f64::from(gradient[i]) - expected).abs() < 1e-3, "{kind:?} {i}");
+            }
+        }
+    }
+}
