@@ -118,7 +118,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let text = page(&table)?;
     match only {
         Some(_) => print!("{text}"),
-        None => std::fs::write(root.join("docs/accuracy.md"), text)?,
+        None => {
+            let page = root.join("docs/accuracy.md");
+            // Sections behind the table were written by hand.
+            let old = std::fs::read_to_string(&page).unwrap_or_default();
+            let behind = old.find("\n## ").map_or("", |at| &old[at..]);
+            std::fs::write(page, text + behind)?;
+        }
     }
     if !short.is_empty() {
         return Err(format!("below their bar: {}", short.join(", ")).into());

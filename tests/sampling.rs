@@ -82,11 +82,21 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
         "fanouts = [{ cites = 2, writes = -1 }, { 1 = 3 }]",
         "sampler = 'weighted'\nfanouts = [{ cites = 2, writes = 3 }, 3]",
         "sampler = 'ladies'\nfanouts = [60, 90]",
+        "sampler = 'fastgcn'\nfanouts = [60, 90]",
+        "sampler = 'cluster'\nclusters = 20\nclusters_per_batch = 3 # no batch",
+        "sampler = 'cluster'\nclusters = 20\nclusters_per_batch = 3 # no batch, by rgcn",
+        "sampler = 'saint-node'\nsample_coverage = 10",
+        "sampler = 'saint-edge'\nsample_coverage = 10",
+        "sampler = 'saint-walk'\nwalk_length = 3\nsample_coverage = 10",
         "sampler = 'weighted'\nfanouts = [4, 3] # by rgcn",
         "sampler = 'temporal'\nfanouts = [4, 3]",
         "sampler = 'temporal'\ntemporal = 'last'\nfanouts = [4, { cites = 2 }]",
     ] {
         pipeline(&place, ALL, train);
+        if train.contains("no batch") {
+            let text = std::fs::read_to_string(place.path("p.toml")).unwrap();
+            place.write("p.toml", text.replace("batch = 32\n", ""));
+        }
         let mut expected = None;
         for (processes, set) in [
             ("1", "train.threads=1"),
@@ -155,11 +165,19 @@ fn what_cannot_be_sampled_is_refused() {
     refused(ALL, "sampler = 'labor'\nreplace = true", 2, &["p.toml:17: train.replace:", "labor"]);
 
     refused(ALL, "sampler = 'ladies'\nfanouts = [{ cites = 2 }, 3]", 2, &["p.toml:17: train.fanouts:", "\"ladies\""]);
+    refused(ALL, "sampler = 'fastgcn'\nfanouts = [60, -1]", 2, &["p.toml:17: train.fanouts:", "use \"uniform\""]);
+    let cluster = "sampler = 'cluster'\nclusters = 400";
+    refused(ALL, cluster, 2, &["p.toml:14: train.batch:", "use `clusters_per_batch`"]);
+    refused(ALL, "sampler = 'saint-walk'\nfanouts = [4, 3]", 2, &["p.toml:17: train.fanouts:", "no fanouts"]);
     let temporal = "sampler = 'temporal'\nfanouts = [4, 3]";
     refused("node_time = 'seen'", temporal, 2, &["p.toml:16: train.sampler:", "edges have none", "graph.columns.time"]);
     refused("time = 'at'", temporal, 2, &["p.toml:16: train.sampler:", "nodes have none", "graph.columns.node_time"]);
     refused(ALL, "fanouts = [4, 3]\ntemporal = 'last'", 2, &["p.toml:17: train.temporal:", "only \"temporal\""]);
     refused("time = 'at', node_time = 'split'", temporal, 3, &["nodes.parquet", "integers, dates or timestamps"]);
+
+    pipeline(&place, ALL, cluster);
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.batch=1000"];
+    place.fail(&args, 2, &["p.toml:17: train.clusters: 400 clusters, but partition", "nodes: use at most so many"]);
 
     dump(&place, Some((70, f32::NAN)));
     refused(ALL, weighted, 3, &["NaN"]);

@@ -17,7 +17,7 @@ use crate::drive::{Fault, until};
 use crate::job::Host;
 
 /// Words that one round tells at most: 128 KB.
-const WORDS: usize = 16 << 10;
+pub(crate) const WORDS: usize = 16 << 10;
 
 /// A dataflow of rounds of telling. All workers must hold the same rounds in the same order.
 pub(crate) struct Agreement {

@@ -30,7 +30,9 @@ impl Evaluation {
         if metric == Metric::Loss {
             return Some((-val.loss, 0.0));
         }
-        Some((val.metrics.get(metric.key()).copied()?, -val.loss))
+        let value = val.metrics.get(metric.key()).copied()?;
+        let sign = if metric.is_better(0.0, 1.0) { -1.0 } else { 1.0 };
+        Some((sign * value, -val.loss))
     }
 }
 
@@ -59,12 +61,16 @@ pub(crate) fn evaluate(
     for (split, score) in scores.iter_mut().enumerate() {
         let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
         let words = agreement.sums(worker, host, &own.unwrap_or_default())?;
-        let losses = agreement.by_partition(worker, host, |part| vec![counted[part - first][split].loss.to_bits()])?;
-        let (nodes, metrics) = task.finish(&words);
+        let told = agreement.by_partition(worker, host, |part| {
+            let Tally { loss, sums, .. } = &counted[part - first][split];
+            std::iter::once(loss).chain(sums).map(|sum| sum.to_bits()).collect()
+        })?;
+        // In partition order, so that the bits do not depend on the number of workers.
+        let sum = |place: usize| told.iter().map(|words| f64::from_bits(words[place])).sum::<f64>();
+        let sums: Vec<f64> = (1..told.first().map_or(1, Vec::len)).map(sum).collect();
+        let (nodes, metrics) = task.finish(&words, &sums);
         if nodes > 0 {
-            // In partition order, so that the bits do not depend on the number of workers.
-            let loss: f64 = losses.iter().flatten().map(|&bits| f64::from_bits(bits)).sum();
-            *score = Some(Scores { nodes, loss: loss / nodes as f64, metrics });
+            *score = Some(Scores { nodes, loss: sum(0) / nodes as f64, metrics });
         }
     }
     let [train, val, test] = scores;

@@ -19,6 +19,7 @@ mod schedule;
 mod seed_split;
 mod setup;
 pub mod spec;
+mod subgraphs;
 pub mod summary;
 mod task;
 mod threads;

@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
-use gnnflow_operators::kernel::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Way};
+use gnnflow_operators::kernel::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
+use timely::worker::Worker;
 
 use crate::Error;
-use crate::job::Job;
+use crate::agree::{Agreement, WORDS};
+use crate::job::{Host, Job};
 use crate::setup::Setup;
 use crate::spec::{self, did_you_mean, is_builtin_layer};
 
@@ -20,7 +22,32 @@ pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
     Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
 }
 
-/// How each hop chooses, the seeds' own first; none for models that read no edges.
+/// What the blocks of a batch have: weights besides, where owners weigh the edges that they answer with.
+pub(crate) fn batch_columns(columns: Columns, sampler: &str) -> Columns {
+    let weights = ["fastgcn", "saint-node", "saint-edge", "saint-walk"].contains(&sampler);
+    Columns { weights: columns.weights || weights, ..columns }
+}
+
+/// The distribution that `fastgcn` draws sources from: every worker adds up its rows, all add up what the others have.
+pub(crate) fn importance(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    agreement: &mut Agreement,
+) -> Result<Arc<Importance>, Error> {
+    let graph = &setup.graph;
+    let mut norms = SquaredNorms::new(graph.num_nodes());
+    let view = graph.view();
+    setup.placement.parts_of(setup.worker).for_each(|part| norms.add(&view, graph.range(part)));
+    let nodes = graph.num_nodes() as usize;
+    for first in (0..nodes).step_by(WORDS / 2) {
+        let told = norms.words(first..nodes.min(first + WORDS / 2));
+        norms.absorb(first, &agreement.sums(worker, host, &told)?);
+    }
+    Ok(Arc::new(Importance::new(&norms)))
+}
+
+/// How each hop chooses, the seeds' own first; none for models that read no edges, or where batches are subgraphs. `importance` is there for `fastgcn`.
 ///
 /// # Errors
 /// When the dataset lacks a column or a type that is asked for, when the weights of a partition hosted here are not
@@ -30,8 +57,9 @@ pub(crate) fn choices(
     setup: &Setup,
     model: &spec::Model,
     train: &spec::Train,
+    importance: Option<Arc<Importance>>,
 ) -> Result<Vec<Choice>, Error> {
-    if !model.uses_edges() {
+    if !model.uses_edges() || train.draws_subgraphs() {
         return Ok(Vec::new());
     }
     let fanouts = train.fanouts(model.layers);
@@ -62,6 +90,10 @@ pub(crate) fn choices(
     if train.sampler == "ladies" {
         let layer = |nodes: i64| u32::try_from(nodes).map_or(Choice::Fanout(Fanout::All), Choice::Layer);
         return Ok(fanouts.iter().map(|fanout| layer(fanout.most())).collect());
+    }
+    if let Some(importance) = importance {
+        let draws = |fanout: &spec::Fanout| u32::try_from(fanout.most()).unwrap_or(u32::MAX);
+        return Ok(fanouts.iter().map(|fanout| Choice::Importance(draws(fanout), Arc::clone(&importance))).collect());
     }
     let temporal = train.sampler == "temporal";
     if temporal {

@@ -283,7 +283,7 @@ impl Setup {
             seed,
             hop: hop as u32,
             choice,
-            columns: self.columns,
+            columns: sampling::batch_columns(self.columns, &train.sampler),
             last: hop + 1 == count,
             pool: pool.clone(),
             meter: Rc::clone(&self.meter),

@@ -11,6 +11,7 @@ use candle_core::backprop::GradStore;
 use candle_core::{Storage, Tensor, Var};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::block::Block;
+use gnnflow_operators::compute::loss::weigh_rows;
 use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions, State};
 use gnnflow_operators::compute::{GraphBlock, Model};
 use gnnflow_operators::embed::push_rows::{PushedRows, RowGradients};
@@ -143,8 +144,9 @@ impl Trainer {
     pub(crate) fn batch(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
-            let words = BatchWords { examples: 0, loss: 0.0, rounds: u64::from(batch.rounds), digest: None };
-            let rows = self.learns_rows.then(|| RowGradients { partition, ..RowGradients::default() });
+            let (examples, rounds) = (batch.stands_for.unwrap_or(0), u64::from(batch.rounds));
+            let words = BatchWords { examples, loss: 0.0, rounds, digest: None };
+            let rows = self.learns_rows.then(|| RowGradients { partition, examples, ..RowGradients::default() });
             return Ok(Gradients { dense: Contribution { partition, vector: None, words: words.encode() }, rows });
         }
         let digest = self.hash_blocks.then(|| digest(&batch));
@@ -171,6 +173,15 @@ impl Trainer {
             let features = std::mem::take(&mut batch.features);
             let (x, learnt) = input(features, batch.nodes.len(), model, *learns_rows)?;
             let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
+            // Where all layers read one block, other nodes of the list have outputs too.
+            let narrow = |outputs: Tensor| match batch.num_seeds < outputs.dim(0)? {
+                true => outputs.narrow(0, 0, batch.num_seeds),
+                false => Ok(outputs),
+            };
+            let mut outputs = narrow(outputs).map_err(gnnflow_operators::compute::Error::from)?;
+            if !batch.seed_weights.is_empty() {
+                outputs = weigh_rows(&outputs, &batch.seed_weights)?;
+            }
             let examples = Examples {
                 seeds: &batch.nodes[..batch.num_seeds],
                 pairs: batch.pairs.as_ref(),
@@ -178,6 +189,10 @@ impl Trainer {
             };
             let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
             let value = loss.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
+            let (value, examples) = match batch.stands_for {
+                Some(all) => (value * all as f64 / examples.max(1) as f64, all),
+                None => (value, examples),
+            };
             spent.forward += start.elapsed();
             let start = Instant::now();
             let gradients = loss.backward().map_err(gnnflow_operators::compute::Error::from)?;
@@ -350,7 +365,7 @@ fn optimizer(spec: &spec::Optimizer, len: usize) -> Box<dyn Optimizer> {
     }
 }
 
-/// The blocks of `layers` layers, input side first; without edges where the model reads none.
+/// The blocks of `layers` layers, input side first, or one for all of them; without edges where the model reads none.
 fn blocks(
     sampled: Vec<Block>,
     edges: &EdgeRows,
@@ -363,7 +378,8 @@ fn blocks(
             None => GraphBlock::new(block),
             Some(places) => GraphBlock::with_edge_features(block, edges.rows.select(places), edges.rows.dim),
         };
-        return sampled.into_iter().enumerate().rev().map(with_edges).collect();
+        let all: Vec<_> = sampled.into_iter().enumerate().rev().map(with_edges).collect();
+        return if all.len() == 1 { vec![all[0].clone(); layers] } else { all };
     }
     let seeds = num_seeds as u32;
     let alone = GraphBlock::new(Block::new(seeds, seeds, vec![0; num_seeds + 1], Vec::new()));

@@ -30,6 +30,7 @@ use crate::schedule::partition_parallel::{PartitionParallel, Visits};
 use crate::schedule::{BlocksHash, EpochSums, Schedule};
 use crate::setup::{self, LocalParts, Needs, Setup};
 use crate::spec::{self, Metric};
+use crate::subgraphs::Subgraphs;
 use crate::summary::{CacheUse, EmbeddingUse, EpochRecord, SCHEMA, Seconds, Summary};
 use crate::task;
 use crate::task::link_prediction::{self, Ranking};
@@ -106,7 +107,19 @@ impl<'a> Run<'a> {
         let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
         setup.train_nodes = examples.counts().to_vec();
         let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
-        let choices = sampling::choices(job, &setup, model, train)?;
+        let mut agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
+        let importance = match train.sampler.as_str() {
+            "fastgcn" => Some(sampling::importance(worker, &*job.host, &setup, &mut agreement)?),
+            _ => None,
+        };
+        let choices = sampling::choices(job, &setup, model, train, importance)?;
+        let subgraphs = match &examples {
+            task::Source::Nodes(split) => Subgraphs::open(job, &setup, train, &split.train)?,
+            task::Source::Edges(_) => None,
+        };
+        if let Some(subgraphs) = &subgraphs {
+            subgraphs.profile(worker, &*job.host, &setup)?;
+        }
         let split = Split::planned(job.threads);
         let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
         let companion = Companion::start("companion", move || trainer)
@@ -128,7 +141,7 @@ impl<'a> Run<'a> {
             }
             _ => {
                 let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { book, choices, degrees, params, window, cache };
+                let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &companion))
             }
         };
@@ -137,7 +150,6 @@ impl<'a> Run<'a> {
         let ranking = links.map(|edges| {
             Ranking::build(worker, &setup, inference.results(), edges, &train.link(), train.seed, &companion)
         });
-        let agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
         let metric = train.metric.unwrap_or(setup.task.objective().metric());
         let mut run = Self {
             job,

@@ -4,6 +4,7 @@
 //! had (fanouts bound a batch), and say "about" where only an average can (all neighbours of a skewed graph).
 
 mod auto_parts;
+mod batch;
 mod embedding;
 mod model;
 mod sizes;
@@ -14,11 +15,10 @@ pub use embedding::LearntRows;
 pub use model::{Layer, layers};
 pub use sizes::{PartSize, Sizes};
 
+use self::batch::Batch;
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{
-    Bytes, Fanout, Infer, JumpingKnowledge, Model, NegativeSampler, OptimizerKind, Schedule, Spec, Topology, Train,
-};
+use crate::spec::{Bytes, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -85,6 +85,8 @@ pub struct Memory {
     /// Layers of exact inference, in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
     /// and the classes).
     pub scratch: u64,
+    /// What a sampler keeps from batch to batch: distributions, clusters, counts.
+    pub sampler: u64,
     /// `train.cache`, with several processes: features of other processes' nodes.
     pub cache: u64,
     /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
@@ -113,7 +115,11 @@ impl Memory {
 
     /// What is not backed by files.
     pub fn heap(&self) -> u64 {
-        (self.batches + self.activations).max(self.inference) + self.cache + self.parameters + self.program
+        (self.batches + self.activations).max(self.inference)
+            + self.cache
+            + self.sampler
+            + self.parameters
+            + self.program
     }
 
     /// What is backed by files, and may be dropped by the system when memory is short.
@@ -127,7 +133,7 @@ impl Memory {
 pub struct Training {
     /// Epochs, unless stopped early.
     pub epochs: usize,
-    /// Steps in an epoch: the most seeds of any partition over `train.batch`.
+    /// Steps in an epoch: the most seeds of any partition over `train.batch`; its clusters over those of a batch.
     pub steps_per_epoch: u64,
     /// Whether the number of train nodes is known; if not, all nodes are assumed, and steps are at most these.
     pub exact: bool,
@@ -137,7 +143,12 @@ pub struct Training {
     pub batch_nodes: Vec<u64>,
     /// Edges of the largest batch in each hop.
     pub batch_edges: Vec<u64>,
-    /// Rounds of messages in a step: 2 (L − 1) to sample and 2 to fetch with several processes, none with one. A replicated
+    /// Whether a batch is a subgraph, of so many seeds and so many nodes, and all layers read its edges.
+    pub subgraph: bool,
+    /// Bytes of whole rows that a hop is chosen from (`ladies`).
+    pub rows_bytes: u64,
+    /// Rounds of messages in a step: 2 (L − 1) to sample and 2 to fetch with several processes, none with one or where batches stay
+    /// in their partition; 2 for each step of a walk but the first, and 2 for the edges of a subgraph that may leave it. A replicated
     /// topology leaves the 2; partitions that train by themselves ask nothing.
     pub rounds_per_step: u64,
     /// Bytes between processes in a step: requests, replies, features, gradients; at most.
@@ -271,74 +282,46 @@ fn learnt(spec: &Spec, graph: &Sizes) -> Sizes {
 impl Training {
     fn new(spec: &Spec, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
         let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
-        let batch = train.batch as u64;
-        let (parts, all) = (graph.parts.len() as u64, graph.parts.iter().map(|part| part.train).sum::<u64>());
-        let own: Vec<u64> = graph.parts.iter().map(|part| part.train).collect();
-        let even = train.splits_evenly(&own);
-        let taken = |part: u64| {
-            let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
-            if even { cut(part + 1) - cut(part) } else { own[part as usize] }
-        };
-        let most = (0..parts).map(taken).max().unwrap_or(0);
-        let seeds = (0..parts).map(|part| taken(part).min(batch)).sum();
-        let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
-        // Of each edge both ends, and the nodes that take the place of one.
-        let link = train.link();
-        let ends = |edges: u64| match link.negative_sampler {
-            _ if !train.predicts_links() => edges,
-            NegativeSampler::InBatch => 2 * edges,
-            NegativeSampler::Joint => 2 * edges + link.num_negative_edges as u64,
-            NegativeSampler::Uniform | NegativeSampler::Degree => (2 + link.num_negative_edges as u64) * edges,
-        };
-        let most_seeds = ends(most.min(batch)).min(graph.nodes);
-        let (mut batch_nodes, mut batch_edges) = (vec![most_seeds], Vec::new());
-        let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
-        for fanout in fanouts.iter().map(Fanout::most) {
-            let nodes = batch_nodes.last().copied().unwrap_or(0);
-            let degree = if fanout < 0 { mean_degree } else { fanout as f64 };
-            let edges = ((nodes as f64 * degree).ceil() as u64).min(graph.edges);
-            batch_edges.push(edges);
-            batch_nodes.push((nodes + edges).min(graph.nodes));
-        }
-        let hops = fanouts.len() as u64;
+        let batch = Batch::of(train, model, graph);
         let partitioned = spec.partition.topology == Topology::Partitioned;
         let alone = train.schedule == Schedule::PartitionParallel;
         let edge_bytes = edge_bytes(model, graph);
         // Edges of other partitions' nodes are asked for apart, where their rows are not here.
-        let asks_edges = edge_bytes > 0 && partitioned && hops > 1;
-        let rounds_per_step = match (processes, hops) {
-            (1, _) | (_, 0) => 0,
-            _ if alone => 0,
-            _ if partitioned => 2 * (hops - 1) + 2 + if asks_edges { 2 } else { 0 },
-            _ => 2,
+        let far_edges = batch.edges.iter().skip(usize::from(!batch.subgraph)).sum::<u64>();
+        let asks_edges = edge_bytes > 0 && partitioned && batch.leaves && far_edges > 0;
+        let place = usize::from(!partitioned);
+        let rounds_per_step = match processes {
+            1 => 0,
+            _ if !batch.leaves || alone => 0,
+            _ => batch.rounds[place] + 2 + if asks_edges { 2 } else { 0 },
         };
         let w = processes as u64;
         // With w processes, (w - 1) / w of what a batch touches lives elsewhere.
         let remote = |bytes: u64| bytes * (w - 1) / w * graph.parts.len() as u64;
-        let all_nodes = batch_nodes.last().copied().unwrap_or(0);
-        let ask = if partitioned { batch_nodes.iter().take(hops as usize).skip(1).sum::<u64>() * 8 } else { 0 };
-        let answer = if partitioned { batch_edges.iter().skip(1).sum::<u64>() * 4 } else { 0 };
+        let all_nodes = batch.nodes.last().copied().unwrap_or(0);
         let (input, input_bytes) = embedding::input(spec, graph);
         let fetch = all_nodes * (8 + (input * input_bytes) as u64) + embedding::push(spec, all_nodes);
-        let fetch = if hops == 0 { 0 } else { fetch };
-        let fetch = fetch + if asks_edges { batch_edges.iter().skip(1).sum::<u64>() * (4 + edge_bytes) } else { 0 };
+        let fetch = if batch.leaves { fetch } else { 0 };
+        let fetch = fetch + if asks_edges { far_edges * (4 + edge_bytes) } else { 0 };
         // Every partition's piece goes to whoever sums it, the sums to everybody.
         let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
-        let steps = most.div_ceil(batch);
+        let steps = batch.steps;
         let bytes_per_step = if alone {
             // Parameters and the optimiser's state, once in all the steps from one average to the next.
             gradients * (1 + state(train)) / (steps * train.average_every() as u64).max(1)
         } else {
-            remote(ask + answer + fetch) + gradients
+            remote(batch.moved[place] + fetch) + gradients
         };
         let pairs = w * (w - 1);
         Some(Self {
             epochs: train.epochs,
             steps_per_epoch: steps,
             exact: graph.train.is_some(),
-            seeds,
-            batch_nodes,
-            batch_edges,
+            seeds: batch.seeds,
+            batch_nodes: batch.nodes,
+            batch_edges: batch.edges,
+            subgraph: batch.subgraph,
+            rows_bytes: batch.rows,
             rounds_per_step,
             bytes_per_step,
             messages_per_step: if w == 1 { 0 } else { pairs * (rounds_per_step + 1) + bytes_per_step / MESSAGE_BYTES },
@@ -383,9 +366,14 @@ impl Process {
             memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
             // Gradients of learnt rows: those of own batches, and about as many that come.
             memory.batches += 2 * own.len() as u64 * embedding::push(spec, all);
+            memory.batches += training.rows_bytes;
+            memory.sampler = batch::kept(train, graph, own);
             memory.cache = train.cache.filter(|_| others).map_or(0, |cache| cache.0);
             // Layer l reads the list after hop L - l and writes the one before.
-            let rows = |layer: usize| nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0);
+            let rows = |layer: usize| match training.subgraph {
+                true => all,
+                false => nodes.iter().rev().nth(layer + 1).or(nodes.first()).copied().unwrap_or(0),
+            };
             let outputs = layers.iter().enumerate().map(|(l, layer)| rows(l) * layer.output as u64 * 4);
             // Edges' features, and what a layer makes of each.
             let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);

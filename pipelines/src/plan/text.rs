@@ -76,7 +76,11 @@ impl fmt::Display for Plan {
             writeln!(f, "training    {} epochs of {about}{steps} steps of {about}{seeds} seeds", training.epochs)?;
             let list = |numbers: &[u64]| numbers.iter().map(|&n| count(n)).collect::<Vec<_>>().join(", ");
             let (nodes, edges) = (list(&training.batch_nodes), list(&training.batch_edges));
-            writeln!(f, "batch       about {nodes} nodes (seeds, then after each hop); {edges} edges by hop")?;
+            let (which, by) = match training.subgraph {
+                true => ("seeds, then all", "between them, read by all layers"),
+                false => ("seeds, then after each hop", "by hop"),
+            };
+            writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
             let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
             let moved = bytes(training.bytes_per_step);
             writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
@@ -109,9 +113,14 @@ impl fmt::Display for Plan {
                 let [parameters, program] = [memory.parameters, memory.program].map(bytes);
                 let (window, cache) = (self.window, memory.cache);
                 let cache = if cache > 0 { format!(", {} cached features", bytes(cache)) } else { String::new() };
+                let sampler = if memory.sampler > 0 {
+                    format!(", {} the sampler's", bytes(memory.sampler))
+                } else {
+                    String::new()
+                };
                 writeln!(
                     f,
-                    "  train     {batches} batches ({window} steps under way), {activations} activations, {parameters} parameters{cache}"
+                    "  train     {batches} batches ({window} steps under way), {activations} activations, {parameters} parameters{cache}{sampler}"
                 )?;
                 writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
                 writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;

@@ -17,6 +17,8 @@
 //! each batch's gradients are applied when they come. They are then applied by the worker's own thread, which also reads
 //! rows for its batches and for others: no row is ever read while it is written.
 //!
+//! Batches that are subgraphs come from `draw_batches → induce` ([`Subgraphs`]) in place of seeds and hops.
+//!
 //! The probe bounds how many steps are under way: a step may be sampled and fetched while an earlier one is computed, and
 //! `hold` lets it be computed only when the earlier one has been applied. Features are what is large: `admit` lets only
 //! `train.window` batches of a worker have them at once, however many partitions it hosts.
@@ -55,6 +57,7 @@ use crate::embedding::NodeEmbeddings;
 use crate::job::Host;
 use crate::setup::Setup;
 use crate::spec::Train;
+use crate::subgraphs::Subgraphs;
 use crate::trainer::{BatchWords, Gradients, Trainer};
 
 /// The training dataflow of one worker.
@@ -112,6 +115,8 @@ pub(crate) struct Batches {
     pub(crate) book: Arc<dyn Book>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) choices: Vec<Choice>,
+    /// In place of hops: what batches are drawn from that are subgraphs.
+    pub(crate) subgraphs: Option<Subgraphs>,
     /// Whether the model asks for degrees.
     pub(crate) degrees: bool,
     /// Parameters of the model.
@@ -134,12 +139,16 @@ impl MiniBatchTraining {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
-        let steps = setup.steps(train.batch);
-        let Batches { book, choices, degrees, params, window, cache } = batches;
+        let steps = batches.subgraphs.as_ref().map_or_else(|| setup.steps(train.batch), Subgraphs::steps);
+        let Batches { book, choices, subgraphs, degrees, params, window, cache } = batches;
         let pull = setup.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.spec().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = setup.hops(&setup.graph, train, choices);
-            let stream = scope.input_from(&mut input).seeds(book);
+            let steps = scope.input_from(&mut input);
+            let stream = match &subgraphs {
+                Some(subgraphs) => subgraphs.batches(steps, setup),
+                None => steps.seeds(book).sample_batch(hops, Arc::clone(&setup.sampling)),
+            };
             let features = setup.features.clone();
             let pulled = pull.clone();
             let kept = fault.clone();
@@ -148,7 +157,6 @@ impl MiniBatchTraining {
             // One batch is computed while the next is fetched, at least.
             let room = Rc::new(Room::new(window.max(2)));
             let left = Rc::clone(&room);
-            let stream = stream.sample_batch(hops, Arc::clone(&setup.sampling));
             let stream = match pulled {
                 None => stream.admit(room),
                 Some(pull) => {

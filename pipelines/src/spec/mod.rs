@@ -152,7 +152,7 @@ impl Spec {
         let folder = absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned)).unwrap_or_default();
         spec.resolve_paths(&folder);
         if let (Some(train), Some(model)) = (&mut spec.train, &spec.model) {
-            train.fanouts = Some(train.fanouts(model.layers));
+            train.fanouts = (!train.draws_subgraphs()).then(|| train.fanouts(model.layers));
         }
         let mut places = BTreeMap::new();
         remember(&root, "", &mut places);

@@ -5,7 +5,7 @@ use super::fanout::Fanout;
 use super::generate::GenerateKind;
 use super::link::NegativeSampler;
 use super::problem::{Problem, did_you_mean};
-use super::train::{LrKind, OptimizerKind, Schedule, SeedSplit, Task, Train};
+use super::train::{LrKind, Metric, OptimizerKind, Schedule, SeedSplit, Task, Train};
 use super::tree::Node;
 use super::{Halo, Parts, Registered, Spec, Topology, model, partition, train};
 
@@ -227,7 +227,7 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             report.add("train.schedule", message);
         }
     }
-    if let Some(fanouts) = &train.fanouts {
+    if let Some(fanouts) = train.fanouts.as_ref().filter(|_| !train.draws_subgraphs()) {
         if fanouts.len() != model.layers {
             report.add("train.fanouts", format!("{} fanouts for {} layers: one a layer", fanouts.len(), model.layers));
         }
@@ -246,19 +246,27 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     if train.sampler != "temporal" {
         report.only(&["train.temporal"], &format!("only \"temporal\" has it, not {:?}", train.sampler));
     }
-    if train.sampler == "ladies" {
+    if ["ladies", "fastgcn"].contains(&train.sampler.as_str()) {
         let by_type = train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_)));
         if by_type {
-            report.add("train.fanouts", "\"ladies\" takes one number a hop, not one for each edge type");
+            let message = format!("{:?} takes one number a hop, not one for each edge type", train.sampler);
+            report.add("train.fanouts", message);
+        }
+        if train.sampler == "fastgcn" && train.fanouts.iter().flatten().any(Fanout::takes_all) {
+            let message = "\"fastgcn\" draws so many nodes a hop, and all neighbours (-1) are no number: use \"uniform\" for those";
+            report.add("train.fanouts", message);
         }
         if model.kind != "sage" || model.aggregator() != model::Aggregator::Mean {
-            let message = "\"ladies\" weighs edges, and only \"sage\" with the mean aggregator reads weights";
+            let message =
+                format!("{:?} weighs edges, and only \"sage\" with the mean aggregator reads weights", train.sampler);
             report.add("train.sampler", message);
         }
     }
+    subgraphs(train, model, report);
     if !built_in && train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_))) {
         report.add("train.fanouts", "a registered sampler takes one number a hop, not one for each edge type");
     }
+    task(spec, train, report);
     if train.evaluate_every == 0 {
         report.only(&["train.early_stop"], "nothing to stop by: `evaluate_every` is 0");
     }
@@ -296,6 +304,85 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     }
     if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
         report.add("train.optimizer.betas", format!("must be at least 0 and less than 1, but one is {beta}"));
+    }
+}
+
+/// What goes with what is learnt.
+fn task(spec: &Spec, train: &train::Train, report: &mut Report<'_>) {
+    let of_numbers = [Metric::Rmse, Metric::Mae, Metric::R2];
+    let regression = train.task == Task::NodeRegression;
+    let of_nodes = |metric: &Metric| *metric != Metric::Loss && !metric.is_of_links() && !train.predicts_links();
+    if let Some(metric) = train.metric.filter(of_nodes)
+        && of_numbers.contains(&metric) != regression
+    {
+        let use_instead = if regression {
+            "\"rmse\", \"mae\", \"r2\""
+        } else {
+            "\"accuracy\", \"micro-f1\", \"macro-f1\", \"roc-auc\""
+        };
+        let message = format!("\"{}\" has no {:?}; there is {use_instead} and \"loss\"", train.task, metric.word());
+        report.add("train.metric", message);
+    }
+    if regression && spec.infer.as_ref().is_some_and(|infer| infer.scores) {
+        report.add("infer.scores", "a number has no probabilities beside it; leave it out");
+    }
+}
+
+/// What samplers of subgraphs have, and what they cannot do.
+fn subgraphs(train: &train::Train, model: &model::Model, report: &mut Report<'_>) {
+    let sampler = train.sampler.as_str();
+    for (key, samplers) in [
+        ("clusters", &["cluster"][..]),
+        ("clusters_per_batch", &["cluster"]),
+        ("walk_length", &["saint-walk"]),
+        ("sample_coverage", &["saint-node", "saint-edge", "saint-walk"]),
+    ] {
+        if !samplers.contains(&sampler) {
+            let having = samplers.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
+            report.only(&[&format!("train.{key}")], &format!("only {having} has it, not {sampler:?}"));
+        }
+    }
+    if !train.draws_subgraphs() {
+        return;
+    }
+    let size = if sampler == "cluster" { "`clusters` and `clusters_per_batch`" } else { "`batch`" };
+    let message = format!(
+        "{sampler:?} has no fanouts: all layers read all edges between a batch's nodes, whose number {size} says"
+    );
+    report.only(&["train.fanouts"], &message);
+    if train.seed_split == Some(SeedSplit::Even) {
+        let message = format!("{sampler:?} trains a partition on its own nodes; leave it out");
+        report.add("train.seed_split", message);
+    }
+    if sampler == "cluster" {
+        let message = "\"cluster\" makes batches of clusters: use `clusters_per_batch`";
+        // Its default is written into every resolved file.
+        if train.batch != train::Train::default().batch {
+            report.only(&["train.batch"], message);
+        }
+        if let (Some(clusters), Some(batch)) = (train.clusters, train.clusters_per_batch)
+            && batch > clusters
+        {
+            let message = format!("{batch} of {clusters} clusters: use at most `clusters`");
+            report.add("train.clusters_per_batch", message);
+        }
+    } else if model.kind != "sage" || model.aggregator() != model::Aggregator::Mean {
+        let message = format!(
+            "{sampler:?} weighs edges, and only \"sage\" with the mean aggregator reads weights; use \"cluster\""
+        );
+        report.add("train.sampler", message);
+    }
+    if !model.uses_edges() {
+        let message = format!(
+            "{sampler:?} draws nodes for the edges between them, and {:?} reads none; use \"uniform\"",
+            model.kind
+        );
+        report.add("train.sampler", message);
+    }
+    if train.schedule == Schedule::PartitionParallel {
+        let message =
+            format!("\"partition-parallel\" samples by hops, not {sampler:?}; use \"uniform\", or \"mini-batch\"");
+        report.add("train.sampler", message);
     }
 }
 
@@ -341,6 +428,11 @@ fn link(train: &Train, report: &mut Report<'_>) {
     }
     report.only(&["train.seed_split"], "training edges stay with the partition where they end");
     report.only(&["infer.scores"], "edges have one score, which is always written");
+    if train.draws_subgraphs() {
+        let message =
+            format!("{:?} draws nodes, and links are predicted from batches of edges: use \"uniform\"", train.sampler);
+        report.add("train.sampler", message);
+    }
     let link = train.link();
     if let Some(fractions) = &link.split_fractions {
         let sum: f64 = fractions.iter().sum();

@@ -369,3 +369,67 @@ fn every_method_of_this_version_can_be_made() {
         |(_, methods): &(&str, &[&'static str])| methods.iter().all(|method| partition::METHODS.contains(method));
     assert!(partition::KEYS.iter().all(known));
 }
+
+#[test]
+fn samplers_of_subgraphs_have_keys_of_their_own() {
+    let text =
+        |model: &str, train: &str| format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n{model}\n[train]\n{train}");
+    let one = |model: &str, train: &str, words: &[&str]| {
+        let found = lines(&text(model, train), &[]);
+        assert_eq!(found.len(), 1, "{found:#?}");
+        assert!(words.iter().all(|word| found[0].contains(word)), "{found:?}: {words:?}");
+    };
+    let sage = "kind = 'sage'";
+    one(
+        sage,
+        "sampler = 'cluster'\nfanouts = [5, 5]",
+        &["p.toml:8: train.fanouts:", "no fanouts", "`clusters_per_batch`"],
+    );
+    one(sage, "sampler = 'saint-walk'\nfanouts = [5]", &["p.toml:8: train.fanouts:", "no fanouts", "`batch`"]);
+    one(sage, "sampler = 'cluster'\nbatch = 64", &["p.toml:8: train.batch:", "use `clusters_per_batch`"]);
+    one(
+        sage,
+        "sampler = 'cluster'\nclusters = 4\nclusters_per_batch = 5",
+        &["train.clusters_per_batch: 5 of 4 clusters"],
+    );
+    one(sage, "clusters = 4", &["train.clusters: only \"cluster\" has it, not \"uniform\""]);
+    one(sage, "sampler = 'saint-node'\nwalk_length = 4", &["train.walk_length: only \"saint-walk\" has it"]);
+    one(sage, "sampler = 'saint-walk'\nwalk_length = 0", &["train.walk_length: must be at least 1, but is 0"]);
+    one(
+        sage,
+        "sampler = 'cluster'\nsample_coverage = 4",
+        &["train.sample_coverage: only \"saint-node\", \"saint-edge\""],
+    );
+    one(sage, "sampler = 'saint-edge'\nreplace = true", &["train.replace: only \"uniform\" and \"weighted\""]);
+    one("kind = 'gcn'", "sampler = 'saint-edge'", &["train.sampler: \"saint-edge\" weighs edges", "use \"cluster\""]);
+    one("kind = 'mlp'", "sampler = 'cluster'", &["train.sampler:", "\"mlp\" reads none", "use \"uniform\""]);
+    one("kind = 'gcn'", "sampler = 'fastgcn'", &["train.sampler: \"fastgcn\" weighs edges"]);
+    one(sage, "sampler = 'fastgcn'\nfanouts = [50, -1]", &["train.fanouts: \"fastgcn\"", "use \"uniform\""]);
+    one(sage, "sampler = 'cluster'\nschedule = 'partition-parallel'", &["train.sampler: \"partition-parallel\""]);
+    for sampler in ["cluster", "saint-node", "saint-edge", "saint-walk"] {
+        let spec = parse(&text(sage, &format!("sampler = '{sampler}'")), &[]).unwrap();
+        assert!(spec.train.as_ref().unwrap().draws_subgraphs());
+        assert!(Spec::parse(&spec.resolved_toml(), Path::new("/graphs/q.toml"), &[], &Registered::default()).is_ok());
+    }
+    let train = parse(&text(sage, "sampler = 'cluster'"), &[]).unwrap().train.unwrap();
+    assert_eq!((train.clusters([0, 500, 70].into_iter()), train.clusters([500].into_iter())), (70, 100));
+    assert_eq!((train.clusters_per_batch(70), train.clusters_per_batch(4)), (10, 4));
+}
+
+#[test]
+fn regression_has_metrics_of_its_own() {
+    let text = |train: &str| format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n{train}");
+    let found = lines(&text("task = 'node-regression'\nmetric = 'accuracy'"), &[]);
+    let expected = "p.toml:7: train.metric: \"node-regression\" has no \"accuracy\"; there is \"rmse\", \"mae\", \"r2\" and \"loss\"";
+    assert_eq!(found, [format!("/graphs/{expected}")]);
+    assert!(
+        lines(&text("metric = 'r2'"), &[])[0].contains("\"node-classification\" has no \"r2\"; there is \"accuracy\"")
+    );
+    let scores = lines(&text("task = 'node-regression'\n[infer]\nscores = true"), &[]);
+    assert!(scores[0].contains("infer.scores: a number has no probabilities"), "{scores:?}");
+    for metric in ["rmse", "mae", "r2", "loss"] {
+        parse(&text(&format!("task = 'node-regression'\nmetric = '{metric}'")), &[]).unwrap();
+    }
+    use super::Metric;
+    assert!(Metric::Rmse.is_better(1.0, 2.0) && Metric::Mae.is_better(1.0, 2.0) && Metric::R2.is_better(2.0, 1.0));
+}

@@ -7,7 +7,20 @@ use super::section::{section, words};
 use super::values::Bytes;
 
 /// Samplers of this version.
-pub(super) const SAMPLERS: &[&str] = &["uniform", "weighted", "labor", "temporal", "ladies"];
+pub(super) const SAMPLERS: &[&str] = &[
+    "uniform",
+    "weighted",
+    "labor",
+    "temporal",
+    "ladies",
+    "fastgcn",
+    "cluster",
+    "saint-node",
+    "saint-edge",
+    "saint-walk",
+];
+/// Those whose batches are subgraphs, and every layer reads the same edges.
+pub(super) const SUBGRAPHS: &[&str] = &["cluster", "saint-node", "saint-edge", "saint-walk"];
 
 /// Training nodes of the largest partition over the mean beyond which seeds are split evenly unless the pipeline says.
 const UNEVEN: f64 = 1.1;
@@ -15,7 +28,7 @@ const UNEVEN: f64 = 1.1;
 section! {
     /// How the model is trained.
     pub struct Train {
-        /// What is learnt. Whether nodes have one class or several labels is seen from the data.
+        /// What is learnt: `node-classification` (whether nodes have one class or several labels is seen from the data), `node-regression`, where labels are numbers with fractions, or `link-prediction`.
         pub task: Task = Task::NodeClassification,
         /// Link prediction: which edges are predicted, and how.
         pub link: Option<Link> = None,
@@ -24,10 +37,10 @@ section! {
         /// Passes over the train nodes.
         #[schemars(range(min = 1, max = 1000000))]
         pub epochs: usize = 10,
-        /// Seeds per partition and step; a step takes one batch of every partition.
+        /// Seeds per partition and step; a step takes one batch of every partition. With `saint-node`, `saint-edge` and `saint-walk`: nodes, edges or roots of walks that are drawn. `cluster` has `clusters_per_batch` in its place.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
-        /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL), which costs two more rounds of messages where a seed belongs to another process; or `partition`, its own, so that partitions with few are done early. Unset: `even` where a partition has more than 1.1 times the mean; with `partition-parallel`, always its own.
+        /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL), which costs two more rounds of messages where a seed belongs to another process; or `partition`, its own, so that partitions with few are done early. Unset: `even` where a partition has more than 1.1 times the mean; with `partition-parallel`, and where batches are subgraphs, always its own.
         #[schemars(extend("examples" = ["partition"]))]
         pub seed_split: Option<SeedSplit> = None,
         /// Neighbours per node and hop: first of the seeds, then of their neighbours (PyG's order; DGL's is the reverse). -1 is all of them. A table gives each edge type its own, by name or number: `{ cites = 10, writes = 5 }`, and 0 to the others. As many as `model.layers`. Unset: 15, then 10, then 5 for every further hop.
@@ -35,12 +48,24 @@ section! {
         pub fanouts: Option<Vec<Fanout>> = None,
         /// Draw neighbours with replacement (`uniform`, `weighted`).
         pub replace: bool = false,
-        /// The sampler: `uniform`; `weighted`, in proportion to edge weights; `labor` (LABOR-0), as many as the fanout in expectation, fewer nodes in all; `temporal`, only edges older than the seed (`graph.columns.time`, `graph.columns.node_time`); `ladies`, so many sources for the whole hop (`sage` with the mean); or the name of a registered one.
+        /// The sampler: `uniform`; `weighted`, in proportion to edge weights; `labor` (LABOR-0), as many as the fanout in expectation, fewer nodes in all; `temporal`, only edges older than the seed (`graph.columns.time`, `graph.columns.node_time`); `ladies` and `fastgcn`, so many sources for the whole hop (`sage` with the mean); `cluster` (ClusterGCN), and `saint-node`, `saint-edge`, `saint-walk` (GraphSAINT, `sage` with the mean), subgraphs that all layers read, without fanouts; or the name of a registered one.
         #[schemars(extend("x-known" = SAMPLERS))]
         pub sampler: String = "uniform".into(),
         /// Which of the older edges `temporal` takes. Unset: `uniform`.
         #[schemars(extend("examples" = ["last"]))]
         pub temporal: Option<Temporal> = None,
+        /// Clusters that each partition is cut into before training (`cluster`). Unset: 100, or as many as the smallest partition has nodes.
+        #[schemars(range(min = 1, max = 65535), extend("examples" = [1500]))]
+        pub clusters: Option<usize> = None,
+        /// Clusters of a partition that make a batch (`cluster`). Unset: 10, or all.
+        #[schemars(range(min = 1, max = 65535), extend("examples" = [20]))]
+        pub clusters_per_batch: Option<usize> = None,
+        /// Steps of a walk (`saint-walk`). Unset: 2.
+        #[schemars(range(min = 1, max = 1000), extend("examples" = [2]))]
+        pub walk_length: Option<usize> = None,
+        /// How often a node is drawn, on average, before training, to estimate how often it and its edges are in a batch (`saint-node`, `saint-edge`, `saint-walk`). Unset: 50.
+        #[schemars(range(min = 1, max = 100000), extend("examples" = [50]))]
+        pub sample_coverage: Option<usize> = None,
         /// The optimiser.
         pub optimizer: Optimizer = Optimizer::default(),
         /// How the learning rate goes on from `optimizer.lr`.
@@ -54,7 +79,7 @@ section! {
         /// Stop after this many epochs without a better validation metric. Unset: never.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [50]))]
         pub early_stop: Option<usize> = None,
-        /// The validation metric by which the best epoch is chosen. Unset: `accuracy`, `micro-f1` where nodes have several labels, `mrr` for links.
+        /// The validation metric by which the best epoch is chosen. Unset: `accuracy`, `micro-f1` where nodes have several labels, `rmse` in regression, `mrr` for links.
         #[schemars(extend("examples" = ["accuracy"]))]
         pub metric: Option<Metric> = None,
         /// Seed of the initial parameters, the batches, the sampled neighbours and dropout.
@@ -107,7 +132,8 @@ impl Train {
     pub fn splits_evenly(&self, train: &[u64]) -> bool {
         let most = train.iter().copied().max().unwrap_or(0) as f64;
         let uneven = most * train.len() as f64 > UNEVEN * train.iter().sum::<u64>() as f64;
-        self.schedule == Schedule::MiniBatch && self.seed_split.map_or(uneven, |split| split == SeedSplit::Even)
+        let may = self.schedule == Schedule::MiniBatch && !self.draws_subgraphs();
+        may && self.seed_split.map_or(uneven, |split| split == SeedSplit::Even)
     }
 
     /// How links are predicted.
@@ -128,6 +154,32 @@ impl Train {
     /// Which of the older edges `temporal` takes.
     pub fn temporal(&self) -> Temporal {
         self.temporal.unwrap_or(Temporal::Uniform)
+    }
+
+    /// Whether batches are subgraphs, whose edges all layers read.
+    pub fn draws_subgraphs(&self) -> bool {
+        SUBGRAPHS.contains(&self.sampler.as_str())
+    }
+
+    /// Clusters of each partition, where partitions have so many `nodes`; those without nodes have none.
+    pub fn clusters(&self, nodes: impl Iterator<Item = u64>) -> usize {
+        let least = nodes.filter(|&nodes| nodes > 0).min().unwrap_or(1);
+        self.clusters.unwrap_or_else(|| usize::try_from(least).unwrap_or(usize::MAX).min(100))
+    }
+
+    /// Clusters of a batch, when each partition has `clusters`.
+    pub fn clusters_per_batch(&self, clusters: usize) -> usize {
+        self.clusters_per_batch.unwrap_or(10).min(clusters)
+    }
+
+    /// Steps of a walk.
+    pub fn walk_length(&self) -> u32 {
+        self.walk_length.map_or(2, |length| u32::try_from(length).unwrap_or(u32::MAX))
+    }
+
+    /// How often a node is drawn before training.
+    pub fn sample_coverage(&self) -> usize {
+        self.sample_coverage.unwrap_or(50)
     }
 
     /// Epochs from one average of weights to the next.
@@ -241,6 +293,8 @@ words! {
     pub enum Task {
         /// Classes or labels of nodes.
         NodeClassification = "node-classification",
+        /// A number of nodes.
+        NodeRegression = "node-regression",
         /// Edges: which pairs of nodes have one.
         LinkPrediction = "link-prediction",
     }
@@ -323,7 +377,7 @@ words! {
 }
 
 words! {
-    /// A validation metric. Higher is better, but for `loss`.
+    /// A validation metric. Higher is better, but for `loss`, `rmse` and `mae`.
     pub enum Metric {
         /// Share of nodes whose class is right, or all of whose labels are.
         Accuracy = "accuracy",
@@ -343,6 +397,12 @@ words! {
         HitsAt3 = "hits-at-3",
         /// Share of edges among the first ten.
         HitsAt10 = "hits-at-10",
+        /// Root of the mean squared error (lower is better).
+        Rmse = "rmse",
+        /// Mean absolute error (lower is better).
+        Mae = "mae",
+        /// Share of the labels' variance that is explained.
+        R2 = "r2",
     }
 }
 
@@ -359,6 +419,9 @@ impl Metric {
             Self::HitsAt1 => "hits_at_1",
             Self::HitsAt3 => "hits_at_3",
             Self::HitsAt10 => "hits_at_10",
+            Self::Rmse => "rmse",
+            Self::Mae => "mae",
+            Self::R2 => "r2",
         }
     }
 
@@ -369,7 +432,7 @@ impl Metric {
 
     /// Whether `value` is better than `best`. A number that is none never is.
     pub fn is_better(self, value: f64, best: f64) -> bool {
-        if self == Self::Loss { value < best } else { value > best }
+        if [Self::Loss, Self::Rmse, Self::Mae].contains(&self) { value < best } else { value > best }
     }
 }
 

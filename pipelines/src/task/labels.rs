@@ -30,6 +30,12 @@ impl Labels {
         bytes.and_then(|bytes| u32::try_from(i32::from_ne_bytes(bytes)).ok())
     }
 
+    /// The number of `node`; `None` where it has none that is finite.
+    pub(crate) fn value(&self, node: u32) -> Option<f32> {
+        let bytes = self.bytes(node).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(f32::from_ne_bytes).filter(|value| value.is_finite())
+    }
+
     /// A 0 or 1 for each class of `node`, where nodes have many; nothing where it has no labels.
     pub(crate) fn flags(&self, node: u32) -> &[u8] {
         self.bytes(node).unwrap_or_default()

@@ -3,6 +3,7 @@
 mod labels;
 pub(crate) mod link_prediction;
 mod node_classification;
+mod node_regression;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,12 +18,13 @@ use gnnflow_operators::sample::pairs::Pairs;
 use self::labels::Labels;
 use self::link_prediction::{LinkEdges, LinkPrediction, LinkRules};
 use self::node_classification::NodeClassification;
+use self::node_regression::NodeRegression;
 use crate::Error;
 use crate::job::Job;
 use crate::layer_store::LayerStore;
 use crate::seed_split::SeedSplit;
 use crate::setup::LocalParts;
-use crate::spec::{Metric, Train};
+use crate::spec::{self, Metric, Train};
 
 /// What is learnt from batches; the companion thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {
@@ -74,8 +76,8 @@ pub(crate) trait NodeTask: Objective {
     /// Counts the nodes of a split of one partition hosted here, those without label left out. `rows` are the model's results.
     fn count(&self, part: usize, split: u8, rows: &LayerStore) -> Tally;
 
-    /// Sums of what [`NodeTask::count`] counts: the number of nodes, and metrics by name.
-    fn finish(&self, words: &[u64]) -> (u64, BTreeMap<String, f64>);
+    /// From sums of what [`NodeTask::count`] counts: the number of nodes, and metrics by name.
+    fn finish(&self, words: &[u64], sums: &[f64]) -> (u64, BTreeMap<String, f64>);
 
     /// The type of an answer in `predictions.parquet`.
     fn answer(&self) -> DataType;
@@ -119,6 +121,8 @@ pub(crate) struct Tally {
     pub(crate) words: Vec<u64>,
     /// The loss, to be added in partition order.
     pub(crate) loss: f64,
+    /// Other numbers to be added in partition order: as many of every partition.
+    pub(crate) sums: Vec<f64>,
 }
 
 /// What batches are made of.
@@ -142,7 +146,7 @@ impl Source {
 /// The task that the pipeline and the dataset's labels ask for, and its examples; `parts` are those `hosted` here.
 ///
 /// # Errors
-/// When the dataset has nothing to learn.
+/// When the dataset has nothing to learn, or something else.
 pub(crate) fn open(
     job: &Job,
     train: &Train,
@@ -157,15 +161,26 @@ pub(crate) fn open(
     }
     let mut split = SeedSplit::open(job, train, parts, hosted)?;
     let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
-    let task = match job.dataset.manifest().labels.as_ref() {
-        Some(info) if info.kind != LabelKind::Value => NodeClassification::new(info, labels),
-        Some(_) => {
-            let message = "labels are numbers, and this version learns classes; give integers or strings";
-            return Err(Error::Input(message.into()));
+    let Some(info) = job.dataset.manifest().labels.as_ref() else {
+        return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
+    };
+    let wrong = |message: &str| Err(job.spec.problem("train.task", message));
+    let regression = train.task == spec::Task::NodeRegression;
+    let task: Arc<dyn NodeTask> = match (regression, info.kind) {
+        (false, LabelKind::Value) => {
+            return wrong(
+                "the labels are numbers with fractions, and \"node-classification\" learns classes: use \"node-regression\", \
+                 or give integers or strings",
+            );
         }
-        None => {
-            return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
+        (false, _) => Arc::new(NodeClassification::new(info, labels)),
+        (true, LabelKind::Value) => Arc::new(NodeRegression::new(labels)),
+        (true, _) => {
+            return wrong(
+                "the labels are classes, and \"node-regression\" learns numbers: use \"node-classification\", or give a \
+                 column of floats",
+            );
         }
     };
-    Ok((Task::Nodes(Arc::new(task)), Source::Nodes(split)))
+    Ok((Task::Nodes(task), Source::Nodes(split)))
 }

@@ -96,10 +96,10 @@ impl NodeTask for NodeClassification {
                 }
             }
         }
-        Tally { words: counts.words(), loss }
+        Tally { words: counts.words(), loss, sums: Vec::new() }
     }
 
-    fn finish(&self, words: &[u64]) -> (u64, BTreeMap<String, f64>) {
+    fn finish(&self, words: &[u64], _sums: &[f64]) -> (u64, BTreeMap<String, f64>) {
         let mut counts = Counts::new(self.task, self.classes);
         counts.merge_words(words);
         (counts.rows(), counts.finish())

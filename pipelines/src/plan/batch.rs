@@ -1,0 +1,243 @@
+//! How large a batch is, by sampler.
+//!
+//! With s seeds, a graph of N nodes and E edges, mean in-degree d, and fanouts k, the list has at most, after each hop that finds it
+//! with n nodes:
+//!
+//! | sampler | nodes | edges of the hop |
+//! |---|---|---|
+//! | `uniform`, `weighted` | n + n k, N | n k, E (about n d where k is -1) |
+//! | `labor` | the same in expectation | |
+//! | `temporal` | n + n k, s N: a node is listed in every seed's tree | n k, s E |
+//! | `ladies`, `fastgcn` | n + k, N | n k, E (k nodes for the whole hop; parallel edges apart) |
+//!
+//! and all at once, with p the largest partition, about d edges a node:
+//!
+//! | sampler | nodes |
+//! |---|---|
+//! | `cluster` | `clusters_per_batch` × the largest cluster: 1.05 times the mean, or the mean rounded up |
+//! | `saint-node` | `batch`, nodes of p |
+//! | `saint-edge` | 2 × `batch`, N |
+//! | `saint-walk` | `batch` × (`walk_length` + 1), N |
+
+use super::{PartSize, Sizes};
+use crate::spec::{Fanout, Model, NegativeSampler, Train};
+
+/// The largest batch of any partition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Batch {
+    /// Its seeds, then its nodes after each hop; or its seeds and its nodes, where it is a subgraph.
+    pub(super) nodes: Vec<u64>,
+    /// Its edges, by hop.
+    pub(super) edges: Vec<u64>,
+    /// Whether all layers read all nodes.
+    pub(super) subgraph: bool,
+    /// Steps in an epoch.
+    pub(super) steps: u64,
+    /// Seeds in a step, all partitions together.
+    pub(super) seeds: u64,
+    /// Rounds of messages to sample: with partitioned topology, and with replicated.
+    pub(super) rounds: [u64; 2],
+    /// Bytes of questions and answers, were every node of the batch but its seeds elsewhere: with partitioned topology, and with replicated.
+    pub(super) moved: [u64; 2],
+    /// Bytes of whole rows that a hop is chosen from.
+    pub(super) rows: u64,
+    /// Whether the batch may have nodes of other partitions.
+    pub(super) leaves: bool,
+}
+
+impl Batch {
+    /// The largest batch that `train` draws for `model`.
+    pub(super) fn of(train: &Train, model: &Model, graph: &Sizes) -> Self {
+        if train.draws_subgraphs() && model.uses_edges() {
+            Self::subgraph(train, graph)
+        } else {
+            Self::hops(train, model, graph)
+        }
+    }
+
+    fn hops(train: &Train, model: &Model, graph: &Sizes) -> Self {
+        let batch = train.batch as u64;
+        let (parts, all) = (graph.parts.len() as u64, graph.parts.iter().map(|part| part.train).sum::<u64>());
+        let cut = |i: u64| (u128::from(i) * u128::from(all) / u128::from(parts)) as u64;
+        let own: Vec<u64> = graph.parts.iter().map(|part| part.train).collect();
+        let even = train.splits_evenly(&own);
+        let taken = |part: u64| if even { cut(part + 1) - cut(part) } else { own[part as usize] };
+        let most = (0..parts).map(taken).max().unwrap_or(0);
+        // Of each edge both ends, and the nodes that take the place of one.
+        let link = train.link();
+        let ends = |edges: u64| match link.negative_sampler {
+            _ if !train.predicts_links() => edges,
+            NegativeSampler::InBatch => 2 * edges,
+            NegativeSampler::Joint => 2 * edges + link.num_negative_edges as u64,
+            NegativeSampler::Uniform | NegativeSampler::Degree => (2 + link.num_negative_edges as u64) * edges,
+        };
+        let seeds = if train.predicts_links() { ends(most.min(batch)).min(graph.nodes) } else { most.min(batch) };
+        let mean_degree = mean_degree(graph);
+        let (layer, temporal) = (["ladies", "fastgcn"].contains(&train.sampler.as_str()), train.sampler == "temporal");
+        let copies = if temporal { seeds.max(1) } else { 1 };
+        let (most_nodes, most_edges) = (graph.nodes.saturating_mul(copies), graph.edges.saturating_mul(copies));
+        let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
+        let mut this =
+            Self { nodes: vec![seeds], steps: most.div_ceil(batch), leaves: !fanouts.is_empty(), ..Self::default() };
+        this.seeds = (0..parts).map(|part| taken(part).min(batch)).sum();
+        for fanout in fanouts.iter().map(Fanout::most) {
+            let nodes = this.nodes.last().copied().unwrap_or(0);
+            let all = (nodes as f64 * mean_degree).ceil() as u64;
+            let edges = match u64::try_from(fanout) {
+                Ok(k) => nodes.saturating_mul(k),
+                Err(_) => all,
+            };
+            let edges = edges.min(most_edges);
+            let found = match u64::try_from(fanout) {
+                Ok(k) if layer => k.min(edges),
+                _ => edges,
+            };
+            if this.nodes.len() > 1 {
+                // Ids and answers; the seeds of the first hop are at home. LADIES chooses among whole rows.
+                let answer = match train.sampler.as_str() {
+                    "ladies" if fanout >= 0 => 4 * all,
+                    "fastgcn" => 8 * edges,
+                    _ => 4 * edges,
+                };
+                this.moved[0] += nodes * if temporal { 24 } else { 8 } + answer;
+            }
+            if train.sampler == "ladies" && fanout >= 0 {
+                this.rows = this.rows.max(4 * all);
+            }
+            this.edges.push(edges);
+            this.nodes.push(nodes.saturating_add(found).min(most_nodes));
+        }
+        this.rounds = [2 * (fanouts.len() as u64).saturating_sub(1), 0];
+        this
+    }
+
+    fn subgraph(train: &Train, graph: &Sizes) -> Self {
+        let (draws, all) = (train.batch as u64, graph.nodes);
+        let clusters = train.clusters(graph.parts.iter().map(|part| part.nodes));
+        let per_batch = train.clusters_per_batch(clusters) as u64;
+        let nodes = |part: &PartSize| match train.sampler.as_str() {
+            "cluster" => {
+                let mean = part.nodes as f64 / clusters.max(1) as f64;
+                (per_batch * (mean.ceil() as u64).max((1.05 * mean) as u64)).min(part.nodes)
+            }
+            "saint-node" => draws.min(part.nodes),
+            "saint-edge" => (2 * draws).min(all),
+            _ => draws.saturating_mul(1 + u64::from(train.walk_length())).min(all),
+        };
+        let largest = graph.parts.iter().map(nodes).max().unwrap_or(0);
+        let seeds = |part: &PartSize| part.train.min(nodes(part));
+        let edges = ((largest as f64 * mean_degree(graph)).ceil() as u64).min(graph.edges);
+        let most = graph.parts.iter().map(|part| part.train).max().unwrap_or(0);
+        let leaves = ["saint-edge", "saint-walk"].contains(&train.sampler.as_str());
+        // The first step of a walk is at home; then the whole list asks for its edges, and their weights, wherever topology is.
+        let walk = if train.sampler == "saint-walk" { u64::from(train.walk_length()) - 1 } else { 0 };
+        let induced = if leaves { 4 * (largest + 1) + 8 * edges } else { 0 };
+        Self {
+            nodes: vec![graph.parts.iter().map(seeds).max().unwrap_or(0), largest],
+            edges: vec![edges],
+            subgraph: true,
+            steps: if train.sampler == "cluster" {
+                (clusters as u64).div_ceil(per_batch.max(1))
+            } else {
+                most.div_ceil(draws)
+            },
+            seeds: graph.parts.iter().map(seeds).sum(),
+            rounds: if leaves { [2 * walk + 2, 2] } else { [0, 0] },
+            moved: [walk * draws * 12 + induced, induced],
+            rows: 0,
+            leaves,
+        }
+    }
+}
+
+fn mean_degree(graph: &Sizes) -> f64 {
+    graph.edges as f64 / graph.nodes.max(1) as f64
+}
+
+/// Bytes that a sampler keeps from batch to batch, where a process hosts `own` partitions.
+///
+/// `fastgcn`: 8 for each node of the graph (16 while they are added up). `cluster`: 4 for each own node; cutting takes what
+/// `partition.memory` allows, before training. GraphSAINT: 4 for each own node, train node and edge, and `saint-edge` 8 for each source of
+/// a partition's edges.
+pub(super) fn kept(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
+    let sum = |of: &dyn Fn(&PartSize) -> u64| own.iter().map(of).sum::<u64>();
+    match train.sampler.as_str() {
+        "fastgcn" => 16 * graph.nodes,
+        "cluster" => 4 * sum(&|part| part.nodes),
+        "saint-node" | "saint-walk" => 4 * sum(&|part| part.nodes + part.train + part.edges),
+        "saint-edge" => sum(&|part| 4 * (part.nodes + part.train + part.edges) + 8 * part.edges.min(graph.nodes)),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes() -> Sizes {
+        let part = |nodes, edges, train| PartSize { nodes, edges, train, ..PartSize::default() };
+        Sizes {
+            prepared: true,
+            nodes: 10_000,
+            edges: 100_000,
+            features: 16,
+            feature_bytes: 4,
+            classes: Some(3),
+            relations: Some(0),
+            edge_features: Some(0),
+            train: Some(5_000),
+            prepare_bytes: 0,
+            disk_bytes: 0,
+            parts: vec![part(4_000, 40_000, 3_000), part(6_000, 60_000, 2_000)],
+        }
+    }
+
+    fn batch(sampler: &str, change: impl FnOnce(&mut Train)) -> Batch {
+        let mut train = Train { sampler: sampler.into(), batch: 100, ..Train::default() };
+        change(&mut train);
+        let model = Model { kind: "sage".into(), layers: 2, ..Model::default() };
+        Batch::of(&train, &model, &sizes())
+    }
+
+    fn fanouts(list: [i64; 2]) -> impl FnOnce(&mut Train) {
+        move |train| train.fanouts = Some(list.map(Fanout::Each).to_vec())
+    }
+
+    #[test]
+    fn formulas_are_those_of_the_table() {
+        let uniform = batch("uniform", fanouts([10, 5]));
+        assert_eq!((uniform.nodes, uniform.edges, uniform.steps), (vec![100, 1100, 6600], vec![1000, 5500], 25));
+        assert_eq!((uniform.rounds, uniform.moved[1], uniform.seeds), ([2, 0], 0, 200));
+        // Trees of 100 seeds may list every node a hundred times.
+        let temporal = batch("temporal", fanouts([50, 50]));
+        assert_eq!((temporal.nodes, temporal.edges), (vec![100, 5100, 260_100], vec![5000, 255_000]));
+        assert_eq!(batch("uniform", fanouts([50, 50])).nodes, [100, 5100, 10_000]);
+        let ladies = batch("ladies", fanouts([300, 400]));
+        assert_eq!((ladies.nodes, ladies.edges), (vec![100, 400, 800], vec![30_000, 100_000]));
+        assert_eq!((ladies.rows, ladies.moved), (4 * 4000, [400 * 8 + 4 * 4000, 0]));
+        let fastgcn = batch("fastgcn", fanouts([300, 400]));
+        assert_eq!((fastgcn.nodes, fastgcn.rows), (vec![100, 400, 800], 0));
+        let cluster = batch("cluster", |train| {
+            (train.clusters, train.clusters_per_batch) = (Some(100), Some(7));
+        });
+        assert_eq!((cluster.nodes, cluster.edges, cluster.steps), (vec![441, 441], vec![4410], 15));
+        assert!(cluster.subgraph && !cluster.leaves && cluster.rounds == [0, 0]);
+        assert_eq!(batch("saint-node", |_| {}).nodes, [100, 100]);
+        assert_eq!(batch("saint-edge", |_| {}).nodes, [200, 200]);
+        let walk = batch("saint-walk", |train| train.walk_length = Some(3));
+        assert_eq!((walk.nodes, walk.rounds, walk.steps), (vec![400, 400], [6, 2], 30));
+    }
+
+    #[test]
+    fn samplers_keep_what_they_say() {
+        let of = |sampler: &str, own: &[PartSize]| {
+            kept(&Train { sampler: sampler.into(), ..Train::default() }, &sizes(), own)
+        };
+        let parts = sizes().parts;
+        assert_eq!(of("uniform", &parts), 0);
+        assert_eq!(of("fastgcn", &parts[..1]), 160_000);
+        assert_eq!(of("cluster", &parts[..1]), 16_000);
+        assert_eq!(of("saint-walk", &parts[..1]), 4 * 47_000);
+        assert_eq!(of("saint-edge", &parts[..1]), 4 * 47_000 + 80_000);
+    }
+}
