@@ -381,8 +381,8 @@ fn gradients_reach_the_rows_of_the_input() {
     let types = |block: &Block, seed| (0..block.num_edges() as u64).map(|e| key(seed).below(e, 3) as u16).collect();
     let [outer, inner] = [random(20, 30, 5, 1), random(6, 20, 4, 2)];
     let blocks = [(outer, 5), (inner, 6)].map(|(block, seed)| {
-        let types = types(&block, seed);
-        GraphBlock::new(block.with_edge_types(types))
+        let (types, features) = (types(&block, seed), crate::factory::normal(block.num_edges() * 3, seed));
+        GraphBlock::with_edge_features(block.with_edge_types(types), features, 3)
     });
     let start = crate::factory::normal(30 * 5, 3);
     let probe = crate::factory::normal(6 * 4, 4);
@@ -390,7 +390,11 @@ fn gradients_reach_the_rows_of_the_input() {
         let spec = ModelSpec {
             heads: 2,
             activation: Some(gnnflow_operators::kernel::elementwise::Activation::Tanh),
-            options: KindOptions { relations: 3, ..KindOptions::default() },
+            options: KindOptions {
+                relations: 3,
+                edge_dim: if ["gine", "gatv2"].contains(&kind) { 3 } else { 0 },
+                ..KindOptions::default()
+            },
             ..ModelSpec::new(kind, 2, 5, 8, 4)
         };
         let model = build(&spec).unwrap();

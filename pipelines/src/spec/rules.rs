@@ -238,7 +238,7 @@ fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             report.add("train.replace", "all neighbours (a fanout of -1) cannot be drawn with replacement");
         }
     }
-    link(train, report);
+    link(spec, train, report);
     let built_in = train::SAMPLERS.contains(&train.sampler.as_str());
     if train.replace && built_in && !["uniform", "weighted"].contains(&train.sampler.as_str()) {
         report.add("train.replace", format!("only \"uniform\" and \"weighted\" have it, not {:?}", train.sampler));
@@ -403,7 +403,7 @@ fn alone(spec: &Spec, report: &mut Report<'_>) {
 }
 
 /// What link prediction asks of other keys, and what only it has.
-fn link(train: &Train, report: &mut Report<'_>) {
+fn link(spec: &Spec, train: &Train, report: &mut Report<'_>) {
     if !train.predicts_links() {
         let message = format!("only `task = \"{}\"` has it, not \"{}\"", Task::LinkPrediction, train.task);
         report.only(&["train.link"], &message);
@@ -427,7 +427,10 @@ fn link(train: &Train, report: &mut Report<'_>) {
             .add("train.sampler", "\"temporal\" goes by the times of training nodes, and links have none: use another");
     }
     report.only(&["train.seed_split"], "training edges stay with the partition where they end");
-    report.only(&["infer.scores"], "edges have one score, which is always written");
+    // Resolved pipelines have the key too.
+    if spec.infer.as_ref().is_some_and(|infer| infer.scores) {
+        report.add("infer.scores", "edges have one score, which is always written");
+    }
     if train.draws_subgraphs() {
         let message =
             format!("{:?} draws nodes, and links are predicted from batches of edges: use \"uniform\"", train.sampler);
