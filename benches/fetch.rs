@@ -36,6 +36,10 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe};
 use timely::worker::Worker;
 
+// As in the program: a batch's matrix is tens of megabytes, and must not cost a page fault for every 4 KiB.
+#[global_allocator]
+static ALLOCATOR: gnnflow_operators::compute::alloc::Allocator = gnnflow_operators::compute::alloc::Allocator;
+
 /// Numbers in a row.
 const DIM: usize = 100;
 const ROW: usize = 4 * DIM;
