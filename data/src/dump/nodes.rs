@@ -53,7 +53,7 @@ pub struct NodeChunk {
     pub ids: Ids,
     /// Labels as they stand in the dump.
     pub labels: Option<RawLabels>,
-    /// Splits, see [`split`].
+    /// Splits.
     pub split: Option<Vec<u8>>,
     /// Types.
     pub types: Option<Types>,

@@ -107,11 +107,11 @@ mod tests {
         let mut set = BTreeSet::new();
         let parts: Vec<u32> = found.parts().flat_map(|(part, range)| range.map(move |_| part)).collect();
         for (block, places) in blocks.iter().zip(&found.places) {
-            for at in 0..block.num_dst() {
-                for edge in block.indptr()[at] as usize..block.indptr()[at + 1] as usize {
-                    let (row, id) = (places[edge] as usize, block.edge_ids().unwrap()[edge]);
-                    assert_eq!((parts[row], found.ids[row]), (nodes[at] / 20, id));
-                    set.insert((nodes[at] / 20, id));
+            for (ends, node) in block.indptr().windows(2).zip(&nodes) {
+                let edges = ends[0] as usize..ends[1] as usize;
+                for (&row, &id) in places[edges.clone()].iter().zip(&block.edge_ids().unwrap()[edges]) {
+                    assert_eq!((parts[row as usize], found.ids[row as usize]), (node / 20, id));
+                    set.insert((node / 20, id));
                 }
             }
         }

@@ -50,7 +50,7 @@ impl LinkRules {
         }
         let reverses = reverses(types, job.spec.graph.reverse_edges);
         let count = types.map_or(1, |types| types.count as usize);
-        let is_reverse = |index: usize| reverses.iter().any(|&reverse| reverse == Some(index as u16));
+        let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
         let targets: Vec<bool> = match &link.target_etype {
             None => (0..count).map(|index| !is_reverse(index)).collect(),
             Some(names) => {
