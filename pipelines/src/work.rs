@@ -1,39 +1,38 @@
 //! What one worker does: trains, evaluates, keeps the best model, computes every node with it, and writes the results.
 
+mod checkpoints;
+mod finish;
+
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_operators::compute::optimizer::State;
 use gnnflow_operators::meter::{Meter, Stage};
 use gnnflow_operators::placement::Placement;
 use gnnflow_operators::sample::seeds::Book;
-use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::sync::background::Companion;
 use timely::worker::Worker;
 
 use crate::Error;
 use crate::agree::Agreement;
-use crate::checkpoint::{Checkpoint, Progress};
-use crate::embedding::{Generation, forget};
+use crate::checkpoint::Progress;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::islands::Islands;
 use crate::job::Job;
-use crate::outputs;
 use crate::plan::Plan;
-use crate::run_folder::{RunFolder, checkpoints, last_checkpoint};
+use crate::run_folder::RunFolder;
 use crate::sampling;
 use crate::schedule::inference::Inference;
-use crate::schedule::mini_batch::{Batches, MiniBatchTraining, hex};
+use crate::schedule::mini_batch::{Batches, MiniBatchTraining};
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
-use crate::schedule::{BlocksHash, EpochSums, Schedule};
+use crate::schedule::{EpochSums, Schedule};
 use crate::setup::{self, LocalParts, Needs, Setup};
 use crate::spec::{self, Metric};
 use crate::subgraphs::Subgraphs;
-use crate::summary::{CacheUse, EmbeddingUse, EpochRecord, SCHEMA, Seconds, Summary};
+use crate::summary::{EpochRecord, Summary};
 use crate::task;
-use crate::task::link_prediction::{self, Ranking};
+use crate::task::link_prediction::Ranking;
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
 
@@ -180,69 +179,6 @@ impl<'a> Run<'a> {
         Ok(run)
     }
 
-    /// Takes up the last checkpoint, which the first worker reads and tells.
-    fn resume(&mut self, worker: &mut Worker, params: usize, trained: usize) -> Result<(), Error> {
-        let host = &*self.job.host;
-        let path = last_checkpoint(&self.job.run_dir);
-        let checkpoint = match self.setup.worker {
-            0 if path.exists() => {
-                let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
-                Some(Checkpoint::read(&path, &self.fingerprint(), params, trained, embedding)?)
-            }
-            _ => None,
-        };
-        let header = checkpoint.as_ref().map(|checkpoint| {
-            let names: Vec<&String> = checkpoint.optimizer.vectors.iter().map(|(name, _)| name).collect();
-            serde_json::json!([checkpoint.progress, checkpoint.optimizer.steps, names]).to_string()
-        });
-        let words = header.map_or_else(Vec::new, |text| text.bytes().map(u64::from).collect());
-        let told =
-            self.agreement.by_partition(worker, host, |part| if part == 0 { words.clone() } else { Vec::new() })?;
-        let text: Vec<u8> = told[0].iter().map(|&byte| byte as u8).collect();
-        if text.is_empty() {
-            return Ok(()); // no checkpoint yet
-        }
-        let bad = |error: serde_json::Error| Error::Bug(format!("the first worker's checkpoint: {error}"));
-        let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
-        // All vectors behind one another: parameters, the optimiser's, the best parameters.
-        let length = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
-        let mut all = Agreement::build(worker, self.setup.placement, length, self.setup.meter.clone());
-        let flat = checkpoint.map(|checkpoint| {
-            let mut flat = checkpoint.params;
-            checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
-            flat.extend(checkpoint.best.iter().flatten());
-            Arc::new(flat)
-        });
-        let reduced = all.round(worker, host, |part| Contribution {
-            partition: part as u32,
-            vector: flat.clone().filter(|_| part == 0),
-            words: Vec::new(),
-        })?;
-        let mut rest = reduced.sum;
-        let mut take = |len: usize| {
-            let after = rest.split_off(len);
-            std::mem::replace(&mut rest, after)
-        };
-        let values = take(params);
-        let vectors = names.into_iter().map(|name| (name, take(trained))).collect();
-        self.best = progress.best.is_some().then(|| take(params));
-        *self.training.blocks() = BlocksHash(progress.blocks);
-        self.progress = progress;
-        if let Some(rows) = &self.setup.embeddings {
-            let parts = self.setup.placement.parts_of(self.setup.worker);
-            let (folder, generation, model) = (checkpoints(&self.job.run_dir), self.generation(), self.fingerprint());
-            // SAFETY: no epoch is under way.
-            unsafe { rows.load(&folder, parts, generation, &model)? };
-            // Nobody asks for rows that are not there yet.
-            self.agreement.by_worker(worker, host, &[0])?;
-            self.best_rows_saved = generation.best;
-        }
-        self.companion.call(move |trainer| {
-            trainer.set_params(values)?;
-            trainer.load_optimizer(State { steps, vectors })
-        })
-    }
-
     /// Trains to the last epoch, or until validation has not become better for long enough.
     fn train(&mut self, worker: &mut Worker) -> Result<(), Error> {
         let host = &*self.job.host;
@@ -370,158 +306,4 @@ impl<'a> Run<'a> {
         }
         Ok(better)
     }
-
-    fn fingerprint(&self) -> String {
-        format!("{} {}", self.job.spec.model_fingerprint(), self.job.dataset.manifest().fingerprint)
-    }
-
-    /// The epochs whose learnt rows belong to a checkpoint.
-    fn generation(&self) -> Generation {
-        Generation { epochs: self.progress.epochs, best: self.progress.best.map(|(epoch, _)| epoch) }
-    }
-
-    /// Writes a checkpoint; the frontier has passed the epoch everywhere, and the parameters are the same at all workers.
-    ///
-    /// Learnt rows first, by whoever has them: the checkpoint before stands until all of them are there.
-    fn checkpoint(&mut self, worker: &mut Worker) -> Result<(), Error> {
-        let Some(rows) = self.setup.embeddings.clone() else { return self.checkpoint_shared() };
-        let (host, generation) = (&*self.job.host, self.generation());
-        let (folder, parts) = (checkpoints(&self.job.run_dir), self.setup.placement.parts_of(self.setup.worker));
-        let with_best = self.best_rows_saved != generation.best;
-        rows.save(&folder, parts.clone(), generation, with_best, &self.fingerprint())?;
-        self.agreement.by_worker(worker, host, &[0])?;
-        self.checkpoint_shared()?;
-        self.agreement.by_worker(worker, host, &[0])?;
-        self.best_rows_saved = generation.best;
-        forget(&folder, Some(generation), Some(parts))
-    }
-
-    /// Writes what is the same at all workers, at the first one.
-    fn checkpoint_shared(&self) -> Result<(), Error> {
-        if self.folder.is_none() {
-            return Ok(());
-        }
-        let (params, optimizer) = self.companion.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
-        let (progress, best) = (self.progress.clone(), self.best.clone());
-        let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
-        let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };
-        checkpoint.write(&last_checkpoint(&self.job.run_dir), &self.fingerprint())
-    }
-
-    /// Computes every node with the best model and writes all results.
-    fn finish(mut self, worker: &mut Worker) -> Result<Option<Summary>, Error> {
-        let begin = Instant::now();
-        if let Some(best) = self.best.clone() {
-            self.companion.call(move |trainer| trainer.set_params(best))?;
-            if let Some(rows) = &self.setup.embeddings {
-                // SAFETY: nothing is under way.
-                unsafe { rows.take_best() };
-                // Nobody asks for rows that are not those yet.
-                self.agreement.by_worker(worker, &*self.job.host, &[0])?;
-            }
-        }
-        let evaluation = self.evaluate(worker)?;
-        let (mut predictions_sha256, mut model_sha256) = (None, None);
-        let (manifest, host) = (self.job.dataset.manifest(), &*self.job.host);
-        if let Some(infer) = &self.job.spec.infer {
-            if infer.predictions {
-                let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
-                predictions_sha256 = Some(match &self.ranking {
-                    Some(ranking) => link_prediction::predictions(worker, self.job, &self.setup, ranking, path)?,
-                    None => outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?,
-                });
-            }
-            if infer.embeddings {
-                let rows = match self.ranking {
-                    Some(_) => self.inference.results().clone(), // they are what edges are scored by
-                    None => self.inference.embeddings().clone(),
-                };
-                let path = self.job.run_dir.join("embeddings.parquet");
-                let rows = (rows.dim(), |node| rows.row_f32(node));
-                outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
-            }
-        }
-        let mut rows_sha256 = String::new();
-        if let Some(rows) = &self.setup.embeddings {
-            let path = self.job.run_dir.join("node_embeddings.parquet");
-            let rows = (rows.dim(), |node| rows.row(node));
-            rows_sha256 = outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
-        }
-        if let Some(folder) = &self.folder {
-            let params = self.companion.call(|trainer| trainer.model().params().export())?;
-            model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
-        }
-        let infer_seconds = begin.elapsed().as_secs_f64();
-        let own: Vec<u64> = [self.setup.meter.bytes(), self.setup.meter.messages(), peak_rss_bytes()]
-            .into_iter()
-            .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
-            .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
-            .chain(self.sent)
-            .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
-            .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
-            .collect();
-        let told = self.agreement.by_worker(worker, host, &own)?;
-        // The files of the layers are unlinked; only the folder is left.
-        let _ = std::fs::remove_dir(&self.setup.scratch);
-        let Some(folder) = &self.folder else { return Ok(None) };
-        let sum = |i: usize| told.iter().map(|words| words[i]).sum::<u64>();
-        let steps = self.rounds.1.max(1) as f64;
-        let slowest = |i: usize| told.iter().map(|words| words[i]).max().unwrap_or(0) as f64 / 1e9;
-        let summary = Summary {
-            schema: SCHEMA,
-            name: self.job.spec.name.clone(),
-            seed: self.train.seed,
-            partitions: manifest.parts(),
-            processes: worker.peers(),
-            threads: self.job.threads,
-            sampling_threads: self.split.sampling,
-            compute_threads: self.split.compute,
-            epochs: self.progress.epochs as usize,
-            best_epoch: self.progress.best.map(|(epoch, _)| epoch as usize),
-            train: evaluation.train,
-            val: evaluation.val,
-            test: evaluation.test,
-            seconds: Seconds {
-                prepare: self.job.prepare_seconds,
-                train: self.trained.as_secs_f64(),
-                infer: infer_seconds,
-                per_epoch: self.progress.seconds.clone(),
-                sample: slowest(3),
-                fetch: slowest(4),
-                forward: slowest(5),
-                backward: slowest(6),
-                reduce: slowest(7),
-                step: slowest(8),
-            },
-            bytes_sent: sum(0),
-            messages_sent: sum(1),
-            rounds_per_step: self.rounds.0 as f64 / steps,
-            bytes_per_step: sum(11) as f64 / steps,
-            messages_per_step: sum(12) as f64 / steps,
-            cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
-            node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
-                dim: rows.dim(),
-                rows_moved: sum(16),
-                staleness_max: told.iter().map(|words| words[13]).max().unwrap_or(0),
-                staleness_mean: sum(14) as f64 / sum(15).max(1) as f64,
-                sha256: rows_sha256,
-            }),
-            peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
-            model_sha256,
-            predictions_sha256,
-            blocks_sha256: self.train.hash_blocks.then(|| hex(&self.progress.blocks)),
-            device: self.train.device.to_string(),
-            versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
-        };
-        folder.summary(&summary)?;
-        Ok(Some(summary))
-    }
-}
-
-/// The most memory that this process has had, in bytes, as the system counts it.
-fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
 }

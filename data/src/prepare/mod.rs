@@ -24,6 +24,7 @@ mod arrange;
 mod buckets;
 mod clean;
 mod crew;
+mod edge_pass;
 mod ends;
 mod fingerprint;
 mod folder;

@@ -11,7 +11,9 @@ mod generate;
 mod graph;
 mod infer;
 mod link;
+mod metric;
 mod model;
+mod optimizer;
 mod partition;
 mod problem;
 pub mod reference;
@@ -28,15 +30,14 @@ pub use generate::{Generate, GenerateKind, Generator};
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
 pub use infer::Infer;
 pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
+pub use metric::Metric;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
+pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
-pub use train::{
-    CachePolicy, Device, LrKind, LrSchedule, Metric, Optimizer, OptimizerKind, Schedule, SeedSplit, Task, Temporal,
-    Train,
-};
+pub use train::{CachePolicy, Device, Schedule, SeedSplit, Task, Temporal, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::Error;

@@ -1,13 +1,15 @@
 //! Rules that tie several keys together, and words that this version knows but cannot do yet.
 
+mod link;
+mod subgraphs;
+mod train;
+
 use super::embedding::{Embedding, EmbeddingInit, SparseKind};
-use super::fanout::Fanout;
 use super::generate::GenerateKind;
-use super::link::NegativeSampler;
 use super::problem::{Problem, did_you_mean};
-use super::train::{LrKind, Metric, OptimizerKind, Schedule, SeedSplit, Task, Train};
+use super::train::Schedule;
 use super::tree::Node;
-use super::{Halo, Parts, Registered, Spec, Topology, model, partition, train};
+use super::{Parts, Registered, Spec, model, partition};
 
 /// Collects problems, each at the place where its key was written.
 struct Report<'a> {
@@ -42,7 +44,7 @@ pub(crate) fn broken(spec: &Spec, root: &Node, registered: &Registered) -> Vec<P
     partition(spec, registered, &mut report);
     stages(spec, &mut report);
     model(spec, registered, &mut report);
-    train(spec, registered, &mut report);
+    train::train(spec, registered, &mut report);
     report.problems
 }
 
@@ -211,245 +213,6 @@ fn embedding(embedding: &Embedding, spec: &Spec, report: &mut Report<'_>) {
             let message = format!("\"{}\" cannot learn rows of nodes; use \"{}\"", train.schedule, Schedule::MiniBatch);
             report.add("model.embedding", message);
         }
-    }
-}
-
-fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
-    let (Some(train), Some(model)) = (&spec.train, &spec.model) else { return };
-    known("train.sampler", &train.sampler, train::SAMPLERS, &[], &registered.samplers, report);
-    match train.schedule {
-        Schedule::MiniBatch => report
-            .only(&["train.average_every", "train.average_momentum"], "only \"partition-parallel\" averages weights"),
-        Schedule::PartitionParallel => alone(spec, report),
-        other => {
-            let (first, second) = (Schedule::MiniBatch, Schedule::PartitionParallel);
-            let message = format!("\"{other}\" is not in this version yet; use \"{first}\" or \"{second}\"");
-            report.add("train.schedule", message);
-        }
-    }
-    if let Some(fanouts) = train.fanouts.as_ref().filter(|_| !train.draws_subgraphs()) {
-        if fanouts.len() != model.layers {
-            report.add("train.fanouts", format!("{} fanouts for {} layers: one a layer", fanouts.len(), model.layers));
-        }
-        if fanouts.iter().any(Fanout::is_nothing) {
-            report.add("train.fanouts", "a fanout of 0 reads no neighbours: use a \"mlp\" model, or fewer layers");
-        }
-        if train.replace && fanouts.iter().any(Fanout::takes_all) {
-            report.add("train.replace", "all neighbours (a fanout of -1) cannot be drawn with replacement");
-        }
-    }
-    link(spec, train, report);
-    let built_in = train::SAMPLERS.contains(&train.sampler.as_str());
-    if train.replace && built_in && !["uniform", "weighted"].contains(&train.sampler.as_str()) {
-        report.add("train.replace", format!("only \"uniform\" and \"weighted\" have it, not {:?}", train.sampler));
-    }
-    if train.sampler != "temporal" {
-        report.only(&["train.temporal"], &format!("only \"temporal\" has it, not {:?}", train.sampler));
-    }
-    if ["ladies", "fastgcn"].contains(&train.sampler.as_str()) {
-        let by_type = train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_)));
-        if by_type {
-            let message = format!("{:?} takes one number a hop, not one for each edge type", train.sampler);
-            report.add("train.fanouts", message);
-        }
-        if train.sampler == "fastgcn" && train.fanouts.iter().flatten().any(Fanout::takes_all) {
-            let message = "\"fastgcn\" draws so many nodes a hop, and all neighbours (-1) are no number: use \"uniform\" for those";
-            report.add("train.fanouts", message);
-        }
-        if model.kind != "sage" || model.aggregator() != model::Aggregator::Mean {
-            let message =
-                format!("{:?} weighs edges, and only \"sage\" with the mean aggregator reads weights", train.sampler);
-            report.add("train.sampler", message);
-        }
-    }
-    subgraphs(train, model, report);
-    if !built_in && train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_))) {
-        report.add("train.fanouts", "a registered sampler takes one number a hop, not one for each edge type");
-    }
-    task(spec, train, report);
-    if train.evaluate_every == 0 {
-        report.only(&["train.early_stop"], "nothing to stop by: `evaluate_every` is 0");
-    }
-    if let Some(epochs) = train.early_stop.filter(|&epochs| epochs < train.evaluate_every) {
-        let message = format!("{epochs} epochs are fewer than `evaluate_every` = {}", train.evaluate_every);
-        report.add("train.early_stop", message);
-    }
-    if train.cache.is_none() {
-        report.only(&["train.cache_policy"], "nothing is cached: give `cache` its size");
-    }
-    let schedule = &train.lr_schedule;
-    let word = schedule.kind.word();
-    for (key, kinds) in [
-        ("every", &[LrKind::Step][..]),
-        ("gamma", &[LrKind::Step, LrKind::Exponential]),
-        ("end", &[LrKind::Cosine, LrKind::Linear]),
-    ] {
-        if !kinds.contains(&schedule.kind) {
-            let having: Vec<String> = kinds.iter().map(|kind| format!("{:?}", kind.word())).collect();
-            let message = format!("only {} has it, not {word:?}", having.join(" or "));
-            report.only(&[&format!("train.lr_schedule.{key}")], &message);
-        }
-    }
-    if schedule.warmup >= train.epochs {
-        let message = format!("{} epochs of warm-up leave nothing of {} epochs", schedule.warmup, train.epochs);
-        report.add("train.lr_schedule.warmup", message);
-    }
-    let optimizer = &train.optimizer;
-    if optimizer.kind == OptimizerKind::Sgd {
-        let message = "only \"adam\" and \"adamw\" have it, not \"sgd\"";
-        report.only(&["train.optimizer.betas", "train.optimizer.eps"], message);
-    } else {
-        let message = format!("only \"sgd\" has it, not {:?}", optimizer.kind.word());
-        report.only(&["train.optimizer.momentum"], &message);
-    }
-    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
-        report.add("train.optimizer.betas", format!("must be at least 0 and less than 1, but one is {beta}"));
-    }
-}
-
-/// What goes with what is learnt.
-fn task(spec: &Spec, train: &train::Train, report: &mut Report<'_>) {
-    let of_numbers = [Metric::Rmse, Metric::Mae, Metric::R2];
-    let regression = train.task == Task::NodeRegression;
-    let of_nodes = |metric: &Metric| *metric != Metric::Loss && !metric.is_of_links() && !train.predicts_links();
-    if let Some(metric) = train.metric.filter(of_nodes)
-        && of_numbers.contains(&metric) != regression
-    {
-        let use_instead = if regression {
-            "\"rmse\", \"mae\", \"r2\""
-        } else {
-            "\"accuracy\", \"micro-f1\", \"macro-f1\", \"roc-auc\""
-        };
-        let message = format!("\"{}\" has no {:?}; there is {use_instead} and \"loss\"", train.task, metric.word());
-        report.add("train.metric", message);
-    }
-    if regression && spec.infer.as_ref().is_some_and(|infer| infer.scores) {
-        report.add("infer.scores", "a number has no probabilities beside it; leave it out");
-    }
-}
-
-/// What samplers of subgraphs have, and what they cannot do.
-fn subgraphs(train: &train::Train, model: &model::Model, report: &mut Report<'_>) {
-    let sampler = train.sampler.as_str();
-    for (key, samplers) in [
-        ("clusters", &["cluster"][..]),
-        ("clusters_per_batch", &["cluster"]),
-        ("walk_length", &["saint-walk"]),
-        ("sample_coverage", &["saint-node", "saint-edge", "saint-walk"]),
-    ] {
-        if !samplers.contains(&sampler) {
-            let having = samplers.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
-            report.only(&[&format!("train.{key}")], &format!("only {having} has it, not {sampler:?}"));
-        }
-    }
-    if !train.draws_subgraphs() {
-        return;
-    }
-    let size = if sampler == "cluster" { "`clusters` and `clusters_per_batch`" } else { "`batch`" };
-    let message = format!(
-        "{sampler:?} has no fanouts: all layers read all edges between a batch's nodes, whose number {size} says"
-    );
-    report.only(&["train.fanouts"], &message);
-    if train.seed_split == Some(SeedSplit::Even) {
-        let message = format!("{sampler:?} trains a partition on its own nodes; leave it out");
-        report.add("train.seed_split", message);
-    }
-    if sampler == "cluster" {
-        let message = "\"cluster\" makes batches of clusters: use `clusters_per_batch`";
-        // Its default is written into every resolved file.
-        if train.batch != train::Train::default().batch {
-            report.only(&["train.batch"], message);
-        }
-        if let (Some(clusters), Some(batch)) = (train.clusters, train.clusters_per_batch)
-            && batch > clusters
-        {
-            let message = format!("{batch} of {clusters} clusters: use at most `clusters`");
-            report.add("train.clusters_per_batch", message);
-        }
-    } else if model.kind != "sage" || model.aggregator() != model::Aggregator::Mean {
-        let message = format!(
-            "{sampler:?} weighs edges, and only \"sage\" with the mean aggregator reads weights; use \"cluster\""
-        );
-        report.add("train.sampler", message);
-    }
-    if !model.uses_edges() {
-        let message = format!(
-            "{sampler:?} draws nodes for the edges between them, and {:?} reads none; use \"uniform\"",
-            model.kind
-        );
-        report.add("train.sampler", message);
-    }
-    if train.schedule == Schedule::PartitionParallel {
-        let message =
-            format!("\"partition-parallel\" samples by hops, not {sampler:?}; use \"uniform\", or \"mini-batch\"");
-        report.add("train.sampler", message);
-    }
-}
-
-/// Refuses what has no meaning where every partition trains by itself.
-fn alone(spec: &Spec, report: &mut Report<'_>) {
-    if spec.partition.halo == Some(Halo::Ids) {
-        let message = "\"partition-parallel\" needs the features of foreign neighbours: \"features\", or leave it out";
-        report.add("partition.halo", message);
-    }
-    if spec.partition.topology == Topology::Replicated {
-        let message = "\"partition-parallel\" reads a partition's own edges only; leave it out";
-        report.add("partition.topology", message);
-    }
-    if spec.train.as_ref().is_some_and(|train| train.seed_split == Some(SeedSplit::Even)) {
-        report.add("train.seed_split", "\"partition-parallel\" trains a partition on its own nodes; leave it out");
-    }
-    report.only(&["train.cache", "train.cache_policy"], "\"partition-parallel\" fetches nothing from other processes");
-}
-
-/// What link prediction asks of other keys, and what only it has.
-fn link(spec: &Spec, train: &Train, report: &mut Report<'_>) {
-    if !train.predicts_links() {
-        let message = format!("only `task = \"{}\"` has it, not \"{}\"", Task::LinkPrediction, train.task);
-        report.only(&["train.link"], &message);
-        if let Some(metric) = train.metric.filter(|metric| metric.is_of_links()) {
-            let message = format!("\"{metric}\" is of ranked edges: only `task = \"{}\"` has it", Task::LinkPrediction);
-            report.add("train.metric", message);
-        }
-        return;
-    }
-    if let Some(metric) = train.metric.filter(|metric| !metric.is_of_links()) {
-        let message =
-            format!("\"{metric}\" is not of ranked edges; use \"mrr\", \"hits-at-1\", \"hits-at-3\" or \"hits-at-10\"");
-        report.add("train.metric", message);
-    }
-    if train.schedule == Schedule::PartitionParallel {
-        let message = format!("links are predicted from sampled batches: use \"{}\"", Schedule::MiniBatch);
-        report.add("train.schedule", message);
-    }
-    if train.sampler == "temporal" {
-        report
-            .add("train.sampler", "\"temporal\" goes by the times of training nodes, and links have none: use another");
-    }
-    report.only(&["train.seed_split"], "training edges stay with the partition where they end");
-    // Resolved pipelines have the key too.
-    if spec.infer.as_ref().is_some_and(|infer| infer.scores) {
-        report.add("infer.scores", "edges have one score, which is always written");
-    }
-    if train.draws_subgraphs() {
-        let message =
-            format!("{:?} draws nodes, and links are predicted from batches of edges: use \"uniform\"", train.sampler);
-        report.add("train.sampler", message);
-    }
-    let link = train.link();
-    if let Some(fractions) = &link.split_fractions {
-        let sum: f64 = fractions.iter().sum();
-        if sum > 1.0 + 1e-9 {
-            report.add("train.link.split_fractions", format!("the shares sum to {sum}, more than 1"));
-        }
-        for (share, word) in fractions.iter().zip(["train", "validation"]).filter(|(share, _)| **share == 0.0) {
-            report.add("train.link.split_fractions", format!("no edges to {word} with: its share is {share}"));
-        }
-    }
-    if link.negative_sampler == NegativeSampler::InBatch && train.batch == 1 {
-        let message =
-            "the only edge of a batch has no others to be compared with: use a larger `train.batch`, or \"uniform\"";
-        report.add("train.link.negative_sampler", message);
     }
 }
 

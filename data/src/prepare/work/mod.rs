@@ -13,9 +13,9 @@ pub(super) use budget::held;
 use publish::Unknown;
 
 use super::PrepareSettings;
-use super::buckets::Bucketed;
 use super::clean::{self, Alive, Search, with_reverse};
 use super::crew::Crew;
+use super::edge_pass::Bucketed;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Growing, Lock, SCRATCH};

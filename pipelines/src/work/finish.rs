@@ -1,0 +1,131 @@
+//! What is left when training has ended: every node by the best model, and all results.
+
+use std::time::Instant;
+
+use timely::worker::Worker;
+
+use super::Run;
+use crate::Error;
+use crate::outputs;
+use crate::schedule::mini_batch::hex;
+use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary};
+use crate::task::link_prediction;
+
+impl Run<'_> {
+    /// Computes every node with the best model and writes all results.
+    pub(super) fn finish(mut self, worker: &mut Worker) -> Result<Option<Summary>, Error> {
+        let begin = Instant::now();
+        if let Some(best) = self.best.clone() {
+            self.companion.call(move |trainer| trainer.set_params(best))?;
+            if let Some(rows) = &self.setup.embeddings {
+                // SAFETY: nothing is under way.
+                unsafe { rows.take_best() };
+                // Nobody asks for rows that are not those yet.
+                self.agreement.by_worker(worker, &*self.job.host, &[0])?;
+            }
+        }
+        let evaluation = self.evaluate(worker)?;
+        let (mut predictions_sha256, mut model_sha256) = (None, None);
+        let (manifest, host) = (self.job.dataset.manifest(), &*self.job.host);
+        if let Some(infer) = &self.job.spec.infer {
+            if infer.predictions {
+                let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
+                predictions_sha256 = Some(match &self.ranking {
+                    Some(ranking) => link_prediction::predictions(worker, self.job, &self.setup, ranking, path)?,
+                    None => outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?,
+                });
+            }
+            if infer.embeddings {
+                let rows = match self.ranking {
+                    Some(_) => self.inference.results().clone(), // they are what edges are scored by
+                    None => self.inference.embeddings().clone(),
+                };
+                let path = self.job.run_dir.join("embeddings.parquet");
+                let rows = (rows.dim(), |node| rows.row_f32(node));
+                outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
+            }
+        }
+        let mut rows_sha256 = String::new();
+        if let Some(rows) = &self.setup.embeddings {
+            let path = self.job.run_dir.join("node_embeddings.parquet");
+            let rows = (rows.dim(), |node| rows.row(node));
+            rows_sha256 = outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
+        }
+        if let Some(folder) = &self.folder {
+            let params = self.companion.call(|trainer| trainer.model().params().export())?;
+            model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
+        }
+        let infer_seconds = begin.elapsed().as_secs_f64();
+        let own: Vec<u64> = [self.setup.meter.bytes(), self.setup.meter.messages(), peak_rss_bytes()]
+            .into_iter()
+            .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
+            .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
+            .chain(self.sent)
+            .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
+            .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
+            .collect();
+        let told = self.agreement.by_worker(worker, host, &own)?;
+        // The files of the layers are unlinked; only the folder is left.
+        let _ = std::fs::remove_dir(&self.setup.scratch);
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let sum = |i: usize| told.iter().map(|words| words[i]).sum::<u64>();
+        let steps = self.rounds.1.max(1) as f64;
+        let slowest = |i: usize| told.iter().map(|words| words[i]).max().unwrap_or(0) as f64 / 1e9;
+        let summary = Summary {
+            schema: SCHEMA,
+            name: self.job.spec.name.clone(),
+            seed: self.train.seed,
+            partitions: manifest.parts(),
+            processes: worker.peers(),
+            threads: self.job.threads,
+            sampling_threads: self.split.sampling,
+            compute_threads: self.split.compute,
+            epochs: self.progress.epochs as usize,
+            best_epoch: self.progress.best.map(|(epoch, _)| epoch as usize),
+            train: evaluation.train,
+            val: evaluation.val,
+            test: evaluation.test,
+            seconds: Seconds {
+                prepare: self.job.prepare_seconds,
+                train: self.trained.as_secs_f64(),
+                infer: infer_seconds,
+                per_epoch: self.progress.seconds.clone(),
+                sample: slowest(3),
+                fetch: slowest(4),
+                forward: slowest(5),
+                backward: slowest(6),
+                reduce: slowest(7),
+                step: slowest(8),
+            },
+            bytes_sent: sum(0),
+            messages_sent: sum(1),
+            rounds_per_step: self.rounds.0 as f64 / steps,
+            bytes_per_step: sum(11) as f64 / steps,
+            messages_per_step: sum(12) as f64 / steps,
+            cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
+            node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
+                dim: rows.dim(),
+                rows_moved: sum(16),
+                staleness_max: told.iter().map(|words| words[13]).max().unwrap_or(0),
+                staleness_mean: sum(14) as f64 / sum(15).max(1) as f64,
+                sha256: rows_sha256,
+            }),
+            peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
+            model_sha256,
+            predictions_sha256,
+            blocks_sha256: self.train.hash_blocks.then(|| hex(&self.progress.blocks)),
+            device: self.train.device.to_string(),
+            versions: [("gnnflow".to_owned(), env!("CARGO_PKG_VERSION").to_owned())].into(),
+        };
+        folder.summary(&summary)?;
+        Ok(Some(summary))
+    }
+}
+
+/// The most memory that this process has had, in bytes, as the system counts it.
+fn peak_rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
+}
