@@ -13,9 +13,10 @@ link        scaling and traffic again with the processes in network namespaces j
 3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch counts. Every process is bound to
 cores of its own while there are enough. The result goes to benches/runs/<date>-distributed.json.
 """
-import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from program import CORES, about, build, sets, write
+
 PIPELINE = """
 name = "distributed"
 [graph]
@@ -35,11 +36,6 @@ fanouts = [15, 10, 5]
 evaluate_every = 0
 """
 STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
-CORES = os.cpu_count()
-
-
-def sets(settings):
-    return [word for setting in settings for word in ("--set", setting)]
 
 
 class Bench:
@@ -157,8 +153,7 @@ def main():
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out")
     options = parser.parse_args()
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    binary = build()
     results = {}
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
@@ -211,15 +206,10 @@ def main():
                     undo()
             else:
                 sys.exit(f"error: --only {what}: see --help")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    date = datetime.date.today().isoformat()
-    result = {
-        "bench": "what several processes cost and save", "date": date, "commit": commit, "settings": options.set,
-        "graph": {key: manifest[key] for key in ("nodes", "edges")}, "steps": bench.steps,
-        "machine": {"cores": CORES, "architecture": platform.machine()}, "load_after": os.getloadavg()[0], "results": results,
-    }
-    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-distributed.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    graph = {key: manifest[key] for key in ("nodes", "edges")}
+    result = about("what several processes cost and save")
+    result |= {"settings": options.set, "graph": graph, "steps": bench.steps, "results": results}
+    write(result, "distributed", options.out)
     print(json.dumps(results, indent=1))
 
 

@@ -81,7 +81,7 @@ fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
                 meter: Rc::clone(&meter),
             });
         }
-        let rows = RowsAt { source: Arc::new(NoRows), number: Number::F32, dim: 1, halo: None };
+        let rows = RowsAt { source: Arc::new(NoRows), number: Number::F32, dim: 1, packed: None, halo: None };
         let from = FetchFrom {
             graph,
             rows: Rc::new(move |_| rows.clone()),

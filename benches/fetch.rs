@@ -10,6 +10,8 @@ mod common;
 mod graph;
 #[path = "common/pair.rs"]
 mod pair;
+#[path = "common/raw_tcp.rs"]
+mod raw_tcp;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -30,7 +32,8 @@ use gnnflow_operators::placement::Placement;
 use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_operators::wire::RowSource;
 use graph::{Graph, repeat};
-use pair::{PARK, in_two_processes, raw_tcp};
+use pair::{PARK, in_two_processes};
+use raw_tcp::raw_tcp;
 use serde_json::json;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe};
@@ -152,7 +155,7 @@ fn edgeless(offsets: &[u64], workers: usize, worker: usize) -> LocalGraph {
 fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource>, lists: &[Vec<u32>]) -> f64 {
     let fetched = Rc::new(Cell::new(0));
     let count = Rc::clone(&fetched);
-    let rows = RowsAt { source, number: Number::F32, dim: DIM, halo: None };
+    let rows = RowsAt { source, number: Number::F32, dim: DIM, packed: None, halo: None };
     let from = FetchFrom {
         graph: Arc::clone(graph),
         rows: Rc::new(move |_| rows.clone()),

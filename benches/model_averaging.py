@@ -8,9 +8,10 @@ has for the graph. The accuracy is that of the test nodes at the
 best validation epoch. Seed 1 also runs at 2 and 4 processes: all must have the bits of 1. Graphs come from `--data`
 (GNNFLOW_TEST_DATA, else ../shared/data); the planted one is generated. The result goes to benches/runs/<date>-model-averaging.json.
 """
-import argparse, datetime, json, os, pathlib, platform, statistics, subprocess, sys, tempfile
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from program import ROOT, about, build, sets, write
+
 PLANTED = """
 name = "planted"
 [graph]
@@ -38,8 +39,7 @@ def main():
     parser.add_argument("--data", default=os.environ.get("GNNFLOW_TEST_DATA", str(ROOT.parent / "shared" / "data")))
     parser.add_argument("--out")
     options = parser.parse_args()
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    binary = build()
     rows = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         for graph in options.graphs.split(","):
@@ -56,11 +56,11 @@ def main():
             epochs, every, momentum = SETTINGS[graph]
 
             def run(schedule, seed, processes=1):
-                sets = [f"train.schedule={schedule}", f"train.seed={seed}", "partition.method=multilevel", "partition.parts=4", f"train.batch={batch}", f"train.epochs={epochs}", f"train.evaluate_every={every}",
+                settings = [f"train.schedule={schedule}", f"train.seed={seed}", "partition.method=multilevel", "partition.parts=4", f"train.batch={batch}", f"train.epochs={epochs}", f"train.evaluate_every={every}",
                         f"partition.out={scratch}/{graph}-{schedule}", "train.hash_blocks=true"]
-                sets += [f"train.average_momentum={momentum}"] if schedule == "partition-parallel" else []
+                settings += [f"train.average_momentum={momentum}"] if schedule == "partition-parallel" else []
                 command = [binary, "run", file, "--quiet", "--json", "--run-dir", f"{scratch}/run", "--processes", processes]
-                command += [word for setting in sets for word in ("--set", setting)]
+                command += sets(settings)
                 done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
                 summary = json.loads(done.stdout)
                 lines = (pathlib.Path(scratch) / "run" / "metrics.jsonl").read_text().splitlines()
@@ -89,14 +89,9 @@ def main():
             rows.append(row)
     for row in rows:
         print(f"{row['graph']}: weights {row['partition-parallel']['test_accuracy']:.4f}, gradients {row['mini-batch']['test_accuracy']:.4f}, difference {row['difference']:+.4f}")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    date = datetime.date.today().isoformat()
-    result = {
-        "bench": "averaging weights beside averaging gradients", "date": date, "commit": commit, "seeds": options.seeds, "partitions": 4,
-        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "load_after": os.getloadavg()[0], "results": rows,
-    }
-    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-model-averaging.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    result = about("averaging weights beside averaging gradients")
+    result |= {"seeds": options.seeds, "partitions": 4, "results": rows}
+    write(result, "model-averaging", options.out)
 
 
 if __name__ == "__main__":

@@ -6,43 +6,12 @@
 Needs root (a memory control group, version 1 or 2, which counts page cache too: whoever goes over it is killed) and some 40 bytes
 of disk an edge. Result: benches/runs/<date>-prepare-memory.json and .svg, with an estimate for ogbn-papers100M from the slopes.
 """
-import argparse, datetime, json, os, pathlib, platform, shutil, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, shutil, subprocess, tempfile, time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from memory_group import Group, size
+from program import about, build, write
+
 PAPERS = {"nodes": 111_059_956, "edges": 1_615_685_872}  # rows of edges; both directions are 3.2 billion
-
-
-class Group:
-    """A memory control group."""
-
-    def __init__(self, limit):
-        if pathlib.Path("/sys/fs/cgroup/cgroup.controllers").exists():
-            self.path, names = pathlib.Path("/sys/fs/cgroup/gnnflow-prepare"), ("memory.max", "memory.peak")
-        else:
-            self.path = pathlib.Path("/sys/fs/cgroup/memory/gnnflow-prepare")
-            names = ("memory.limit_in_bytes", "memory.max_usage_in_bytes")
-        self.limit, self.peak = names
-        if self.path.exists():
-            self.path.rmdir()
-        self.path.mkdir()
-        (self.path / self.limit).write_text(str(limit))
-
-    def run(self, command):
-        inside = ["bash", "-c", f"echo $$ > '{self.path}/cgroup.procs'; exec \"$@\"", "-", *map(str, command)]
-        begin = time.perf_counter()
-        done = subprocess.run(inside, stderr=subprocess.PIPE, text=True)
-        seconds, peak = time.perf_counter() - begin, int((self.path / self.peak).read_text())
-        self.path.rmdir()
-        if done.returncode:
-            sys.exit(f"error: {' '.join(map(str, command))}: exit code {done.returncode}: {done.stderr.strip()}")
-        return seconds, peak
-
-
-def size(text):
-    for unit, scale in [("GiB", 30), ("MiB", 20)]:
-        if text.endswith(unit):
-            return int(float(text[: -len(unit)]) * 2**scale)
-    sys.exit(f"error: {text} is no size in MiB or GiB")
 
 
 def main():
@@ -54,8 +23,7 @@ def main():
     parser.add_argument("--method", default="multilevel")
     parser.add_argument("--out")
     options = parser.parse_args()
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    binary = build()
     rows = []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
@@ -82,15 +50,9 @@ def main():
             print(f"scale {scale}: {edges:,} edges in {seconds:.0f} s, peak {row['peak_rss_bytes'] / 2**20:.0f} MiB", flush=True)
             shutil.rmtree(dump)
             shutil.rmtree(out)
-    date = datetime.date.today().isoformat()
-    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-prepare-memory.json")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    result = {
-        "bench": "memory of preparing, by edges", "date": date, "commit": commit, "method": options.method, "parts": options.parts,
-        "memory": options.memory, "machine": {"cores": os.cpu_count(), "architecture": platform.machine()},
-        "estimate": estimate(rows), "results": rows,
-    }
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    result = about("memory of preparing, by edges")
+    result |= {"method": options.method, "parts": options.parts, "memory": options.memory, "estimate": estimate(rows), "results": rows}
+    out = write(result, "prepare-memory", options.out)
     out.with_suffix(".svg").write_text(plot(rows, size(options.memory)))
     print(json.dumps(result["estimate"], indent=1))
 

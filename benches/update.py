@@ -7,9 +7,10 @@ Half of a change goes, half comes. Every update is compared, byte for byte, with
 every node where it was (method "file", the cheapest rebuild there is); the rebuild by `--method` is timed too.
 Result: benches/runs/<date>-update.json.
 """
-import argparse, datetime, json, os, pathlib, platform, random, shutil, statistics, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, random, shutil, statistics, subprocess, sys, tempfile, time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+from program import about, build, write
+
 SHARES = [("1%", 0.01), ("0.1%", 0.001), ("one edge", 0.0)]
 
 
@@ -23,8 +24,7 @@ def main():
     parser.add_argument("--directed", action="store_true")
     parser.add_argument("--out")
     options = parser.parse_args()
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    binary = build()
 
     def gnnflow(*arguments):
         begin = time.perf_counter()
@@ -94,15 +94,9 @@ def main():
                 f"({row['times_faster_in_place']}×), by {options.method} {median['rebuild']:.2f} s ({row['times_faster']}×); equal",
                 flush=True,
             )
-    date = datetime.date.today().isoformat()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    result = {
-        "bench": "update beside rebuild", "date": date, "commit": commit, "nodes": nodes, "edge_rows": edges, "parts": options.parts,
-        "undirected": not options.directed, "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "results": rows,
-    }
-    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-update.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    result = about("update beside rebuild")
+    result |= {"nodes": nodes, "edge_rows": edges, "parts": options.parts, "undirected": not options.directed, "results": rows}
+    write(result, "update", options.out)
 
 
 if __name__ == "__main__":

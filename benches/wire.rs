@@ -7,6 +7,8 @@
 mod common;
 #[path = "common/pair.rs"]
 mod pair;
+#[path = "common/raw_tcp.rs"]
+mod raw_tcp;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,7 +17,8 @@ use std::time::Instant;
 
 use common::{Seconds, Session};
 use gnnflow_operators::wire::{Codec, Header, MESSAGE_BYTES, RowSource, Rows, WireBlock, set_codec, to_destination};
-use pair::{PARK, in_two_processes, raw_tcp};
+use pair::{PARK, in_two_processes};
+use raw_tcp::raw_tcp;
 use serde_json::json;
 use timely::container::NoopBuilder;
 use timely::dataflow::channels::pact::Pipeline;

@@ -2,22 +2,10 @@
 
 mod common;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use common::Place;
-use parquet::arrow::ArrowWriter;
 use std::sync::Arc;
-
-/// Writes a Parquet file of these columns.
-fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let batch =
-        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap();
-    place.write(name, "");
-    let file = std::fs::File::create(place.path(name)).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
-}
 
 fn ints(values: &[i64]) -> ArrayRef {
     Arc::new(Int64Array::from(values.to_vec()))
@@ -66,8 +54,8 @@ const GRAPH: &str =
 /// A folder with a graph of these columns.
 fn graph(nodes: Vec<(&str, ArrayRef)>, edges: Vec<(&str, ArrayRef)>) -> Place {
     let place = Place::new();
-    parquet(&place, "nodes.parquet", nodes);
-    parquet(&place, "edges.parquet", edges);
+    place.parquet("nodes.parquet", nodes);
+    place.parquet("edges.parquet", edges);
     place.write("p.toml", GRAPH);
     place
 }
@@ -98,7 +86,7 @@ fn files_that_are_missing_or_cut_off() {
     let place = graph(good_nodes(), good_edges());
     std::fs::remove_file(place.path("edges.parquet")).unwrap();
     refused(&place, &["edges.parquet"]);
-    parquet(&place, "edges.parquet", good_edges());
+    place.parquet("edges.parquet", good_edges());
     for file in ["nodes.parquet", "edges.parquet"] {
         let whole = std::fs::read(place.path(file)).unwrap();
         for length in [0, 3, whole.len() / 2, whole.len() - 1] {
@@ -150,11 +138,10 @@ fn nodes_and_edges_that_do_not_fit_together() {
     );
     let place = graph(good_nodes(), good_edges());
     place.write("p.toml", GRAPH.replace("undirected", "self_loops = 'fail'\nundirected"));
-    parquet(&place, "edges.parquet", with(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
+    place.parquet("edges.parquet", with(good_edges(), "dst", Some(ints(&[11, 12, 13, 13, 15]))));
     refused(&place, &["13", "row 3"]);
     place.write("p.toml", GRAPH.replace("undirected", "duplicates = 'fail'\nundirected"));
-    parquet(
-        &place,
+    place.parquet(
         "edges.parquet",
         with(with(good_edges(), "src", Some(ints(&[10, 11, 12, 12, 14]))), "dst", Some(ints(&[11, 12, 13, 13, 15]))),
     );
@@ -165,7 +152,7 @@ fn nodes_and_edges_that_do_not_fit_together() {
 fn labels_and_splits_out_of_range() {
     let place = graph(good_nodes(), good_edges());
     place.write("p.toml", GRAPH.replace("undirected", "num_classes = 2\nundirected"));
-    parquet(&place, "nodes.parquet", with(good_nodes(), "label", Some(ints(&[0, 1, 0, 7, 0, 1]))));
+    place.parquet("nodes.parquet", with(good_nodes(), "label", Some(ints(&[0, 1, 0, 7, 0, 1]))));
     refused(&place, &["label", "7", "row 3"]);
     refused(&graph(with(good_nodes(), "label", Some(ints(&[0, 1, -5, 1, 0, 1]))), good_edges()), &["label", "-5"]);
     let odd = words(&["train", "train", "val", "val", "test", "tset"]);
@@ -184,8 +171,8 @@ fn features_whose_width_changes() {
         "node_id",
         Some(ints(&[20, 21, 22, 23, 24, 25])),
     );
-    parquet(&place, "nodes.parquet/a.parquet", good_nodes());
-    parquet(&place, "nodes.parquet/b.parquet", more);
+    place.parquet("nodes.parquet/a.parquet", good_nodes());
+    place.parquet("nodes.parquet/b.parquet", more);
     refused(&place, &["b.parquet", "features"]);
 }
 
@@ -206,7 +193,7 @@ fn datasets_of_other_versions_and_other_inputs() {
     assert_eq!(std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap(), manifest);
 
     // Other inputs: the graph has changed since.
-    parquet(&place, "edges.parquet", with(good_edges(), "dst", Some(ints(&[12, 12, 13, 14, 15]))));
+    place.parquet("edges.parquet", with(good_edges(), "dst", Some(ints(&[12, 12, 13, 14, 15]))));
     place.succeed(&["prepare", "p.toml", "--out", "prepared", "--quiet"]);
     assert_ne!(std::fs::read_to_string(place.path("prepared/manifest.json")).unwrap(), manifest);
 

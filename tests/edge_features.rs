@@ -4,23 +4,13 @@ mod common;
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use common::{Place, planted, summary};
 use gnnflow_data::rng::{Key, Purpose};
-use parquet::arrow::ArrowWriter;
 
 const NODES: u64 = 500;
 const EDGES: u64 = 6000;
-
-fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
-    place.write(name, "");
-    let file = std::fs::File::create(place.path(name)).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
-}
 
 /// A dump in which the features of the edges into a node tell its class, and nothing else does.
 fn dump(place: &Place) {
@@ -28,8 +18,7 @@ fn dump(place: &Place) {
     let class = |v: u64| key.fold(7).below(v, 2) as i64;
     let rows = (0..NODES).map(|v| Some((0..4).map(move |i| Some(key.fold(v).normal(i) as f32))));
     let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
-    parquet(
-        place,
+    place.parquet(
         "nodes.parquet",
         vec![
             ("node_id", Arc::new(Int64Array::from_iter_values(0..NODES as i64))),
@@ -42,8 +31,7 @@ fn dump(place: &Place) {
     let end = |side: u64, e: u64| edges.fold(side).below(e, NODES);
     let amount = |e: u64| (2 * class(end(1, e)) - 1) as f64 + edges.fold(2).normal(e);
     let pair = |e: u64| Some([edges.fold(3).normal(e) as f32, amount(e) as f32].map(Some));
-    parquet(
-        place,
+    place.parquet(
         "edges.parquet",
         vec![
             ("src", Arc::new(Int64Array::from_iter_values((0..EDGES).map(|e| end(0, e) as i64)))),

@@ -7,25 +7,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
+    Array, FixedSizeListArray, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
 use arrow::datatypes::Float32Type;
 use common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
-use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 const NODES: u64 = 240;
 const EDGES: u64 = 2400;
-
-fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
-    place.write(name, "");
-    let file = std::fs::File::create(place.path(name)).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
-}
 
 fn read(place: &Place, name: &str) -> RecordBatch {
     let file = std::fs::File::open(place.path(name)).unwrap();
@@ -58,8 +48,7 @@ fn dump(place: &Place, held_out: bool) -> Vec<Row> {
     let value = |v: u64, i: u64| 0.3 * key.fold(v).normal(i) as f32 + f32::from(u8::from(v % 6 == i));
     let rows = (0..NODES).map(|v| Some((0..8).map(move |i| Some(value(v, i)))));
     let kinds = (0..NODES).map(|v| ["a", "b"][usize::from(v >= 100)]);
-    parquet(
-        place,
+    place.parquet(
         "nodes.parquet",
         vec![
             ("node_id", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| 1000 + v as i64)))),
@@ -69,8 +58,7 @@ fn dump(place: &Place, held_out: bool) -> Vec<Row> {
     );
     let edges = edges(held_out);
     let words = |word: &dyn Fn(&Row) -> &'static str| Arc::new(StringArray::from_iter_values(edges.iter().map(word)));
-    parquet(
-        place,
+    place.parquet(
         "edges.parquet",
         vec![
             ("src", Arc::new(Int64Array::from_iter_values(edges.iter().map(|edge| edge.0)))),

@@ -5,23 +5,14 @@ mod common;
 use std::fs::File;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{Float32Type, Int64Type};
 use common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
-use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 const NODES: u64 = 800;
 const EDGES: u64 = 6400;
-
-fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
-    let file = File::create(place.path(name)).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
-}
 
 /// A dump whose labels are the mean of the first feature over a node's in-neighbours, with a little noise; every ninth node is in
 /// no split.
@@ -39,8 +30,7 @@ fn dump(place: &Place) {
     let rows = (0..NODES).map(|v| Some((0..4).map(move |i| Some(key.fold(7).fold(v).normal(i) as f32))));
     let ids = |side: usize| Arc::new(Int64Array::from_iter_values(ends.iter().map(move |ends| ends[side] as i64)));
     place.write("nodes.parquet", "");
-    parquet(
-        place,
+    place.parquet(
         "nodes.parquet",
         vec![
             ("node_id", Arc::new(Int64Array::from_iter_values(0..NODES as i64))),
@@ -49,7 +39,7 @@ fn dump(place: &Place) {
             ("split", Arc::new(StringArray::from_iter((0..NODES).map(split)))),
         ],
     );
-    parquet(place, "edges.parquet", vec![("src", ids(0)), ("dst", ids(1))]);
+    place.parquet("edges.parquet", vec![("src", ids(0)), ("dst", ids(1))]);
 }
 
 fn pipeline(place: &Place, train: &str) {

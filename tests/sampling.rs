@@ -4,23 +4,13 @@ mod common;
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, RecordBatch, StringArray};
+use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
 use common::{Place, summary};
 use gnnflow_data::rng::{Key, Purpose};
-use parquet::arrow::ArrowWriter;
 
 const NODES: u64 = 500;
 const EDGES: u64 = 6000;
-
-fn parquet(place: &Place, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let batch = RecordBatch::try_from_iter(columns).unwrap();
-    place.write(name, "");
-    let file = std::fs::File::create(place.path(name)).unwrap();
-    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
-}
 
 /// A dump whose edges have weights (a fourth of them 0), two types by name, and times; nodes have times too. Ids are 1000, 1001, …; the edge
 /// `odd` weighs `weight`.
@@ -28,8 +18,7 @@ fn dump(place: &Place, odd: Option<(usize, f32)>) {
     let key = Key::new(5, Purpose::GenerateNodes);
     let rows = (0..NODES).map(|v| Some((0..6).map(move |i| Some(key.fold(v).normal(i) as f32))));
     let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
-    parquet(
-        place,
+    place.parquet(
         "nodes.parquet",
         vec![
             ("node_id", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| 1000 + v as i64)))),
@@ -44,8 +33,7 @@ fn dump(place: &Place, odd: Option<(usize, f32)>) {
     let mut weights: Vec<f32> = (0..EDGES).map(|e| key.fold(2).below(e, 4) as f32 / 2.0).collect();
     odd.into_iter().for_each(|(edge, weight)| weights[edge] = weight);
     let edge_type = |e: u64| ["cites", "writes"][key.fold(3).below(e, 2) as usize];
-    parquet(
-        place,
+    place.parquet(
         "edges.parquet",
         vec![
             ("src", Arc::new(Int64Array::from_iter_values(end(0)))),

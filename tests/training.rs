@@ -33,7 +33,7 @@ fn by_id(batches: &[arrow::array::RecordBatch], column: &str) -> BTreeMap<i64, i
 #[test]
 fn a_graph_network_beats_the_mlp_where_the_graph_helps_and_outputs_come_in_the_users_ids() {
     let place = Place::new();
-    let settings = "[model]\nkind = 'sage'\n[train]\nepochs = 30\nbatch = 64\nfanouts = [10, 10]\n";
+    let settings = "[model]\nkind = 'sage'\n[train]\nepochs = 50\nbatch = 64\nfanouts = [10, 10]\n";
     planted(&place, "p.toml", settings);
     let kinds = ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "appnp", "mlp"];
     for run in kinds {
@@ -51,7 +51,7 @@ fn a_graph_network_beats_the_mlp_where_the_graph_helps_and_outputs_come_in_the_u
     }
     let accuracy = |run| summary(&place, run)["test"]["accuracy"].as_f64().unwrap();
     for run in kinds.into_iter().filter(|&kind| kind != "mlp") {
-        let more = if run == "gin" { 0.04 } else { 0.08 };
+        let more = if run == "gin" { 0.05 } else { 0.1 };
         assert!(accuracy(run) > accuracy("mlp") + more, "{run} {}, mlp {}", accuracy(run), accuracy("mlp"));
     }
 

@@ -26,7 +26,6 @@ use crate::generate::stream::TableStream;
 use crate::generate::table::{Note, Output, group_rows};
 use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix, split_name};
 use crate::progress::Progress;
-use crate::source::FeatureDtype;
 
 /// Key in the Parquet footer under which a file says what it was exported from.
 pub(crate) const NOTE_KEY: &str = "gnnflow.export";
@@ -82,11 +81,8 @@ fn recipe(dataset: &Dataset) -> Recipe {
         undirected: false,
         keep_duplicates: true,
         features: manifest.features.dim,
-        feature_dtype: match manifest.features.dtype {
-            FeatureDtype::F32 => "f32",
-            FeatureDtype::F16 => "f16",
-            FeatureDtype::Bf16 => "bf16",
-        },
+        // Columns of several types are exported as one, which holds all their numbers.
+        feature_dtype: manifest.features.layout().dtype().unwrap_or_default().word(),
         label: labels.map(|labels| labels.kind != LabelKind::Value),
         num_classes: labels
             .filter(|labels| labels.kind == LabelKind::Class && !names.classes)

@@ -50,8 +50,8 @@ pub struct GraphSource {
     pub num_classes: Option<u32>,
     /// Seed of the random split.
     pub seed: u64,
-    /// How features are stored.
-    pub feature_dtype: FeatureDtype,
+    /// How features are stored: one type for all of [`Columns::features`], or one for each.
+    pub feature_dtype: Vec<FeatureDtype>,
     /// How long a server that fails in passing is asked again, since something last came of it. Never changes the dataset.
     pub retry: Duration,
 }
@@ -84,7 +84,7 @@ impl GraphSource {
             split_fractions: None,
             num_classes: None,
             seed: 0,
-            feature_dtype: FeatureDtype::default(),
+            feature_dtype: vec![FeatureDtype::default()],
             retry: RETRY,
         }
     }
@@ -304,6 +304,15 @@ impl FeatureDtype {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// Its name in pipelines and files.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
         }
     }
 }

@@ -237,10 +237,12 @@ impl Setup {
         };
         let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;
         let graph = if needs.degrees { graph.with_degrees() } else { graph };
-        let number = match manifest.features.dtype {
-            FeatureDtype::F32 => Number::F32,
-            FeatureDtype::F16 => Number::F16,
-            FeatureDtype::Bf16 => Number::Bf16,
+        let layout = manifest.features.layout();
+        let (number, packed) = match layout.dtype() {
+            Some(FeatureDtype::F32) => (Number::F32, None),
+            Some(FeatureDtype::F16) => (Number::F16, None),
+            Some(FeatureDtype::Bf16) => (Number::Bf16, None),
+            None => (Number::F32, Some(Arc::new(layout))),
         };
         let halo = if graph.is_whole() { None } else { halo_rows(job, &graph, worker)? };
         let scratch = job.run_dir.join("scratch");
@@ -255,7 +257,7 @@ impl Setup {
         };
         let features = match &embeddings {
             Some(rows) => rows.rows(),
-            None => RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, halo },
+            None => RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, packed, halo },
         };
         Ok(Self {
             worker,

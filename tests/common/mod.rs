@@ -5,6 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use arrow::array::{ArrayRef, RecordBatch};
+use parquet::arrow::ArrowWriter;
+
 /// A temporary folder in which the real binary runs.
 pub struct Place {
     folder: tempfile::TempDir,
@@ -37,6 +40,17 @@ impl Place {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Writes a Parquet file of these columns.
+    pub fn parquet(&self, name: &str, columns: Vec<(&str, ArrayRef)>) -> PathBuf {
+        let columns = columns.into_iter().map(|(name, array)| (name, array, true));
+        let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        let path = self.write(name, "");
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
         path
     }
 

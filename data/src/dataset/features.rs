@@ -1,21 +1,23 @@
 //! `features.arrow`: the features of a partition's core nodes, one contiguous matrix.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow::array::{Array, FixedSizeListArray, RecordBatch};
 use arrow::buffer::Buffer;
-use arrow::datatypes::DataType;
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-use half::{bf16, f16};
+use arrow::datatypes::{DataType, Field};
 
 use super::mapped::column;
+use super::row_layout::RowLayout;
 use crate::error::{Error, Result};
 use crate::source::FeatureDtype;
 
 /// Name of the only column.
-pub(crate) const COLUMN: &str = "features";
+const COLUMN: &str = "features";
 
-/// Metadata of the list's item: "f32", "f16" or "bf16". Arrow has no bf16; its bits are stored as `UInt16`.
+/// Metadata of the list's item: "f32", "f16" or "bf16". Arrow has no bf16; its bits are stored as `UInt16`. So are rows whose columns
+/// have several types, as so many pairs of bytes: "3 × f32, 128 × bf16".
 pub const DTYPE_KEY: &str = "gnnflow:dtype";
 
 /// Features of the core nodes of one partition, row by row. Cloning is cheap.
@@ -33,8 +35,7 @@ pub const DTYPE_KEY: &str = "gnnflow:dtype";
 pub struct Features {
     bytes: Buffer,
     rows: usize,
-    dim: usize,
-    dtype: FeatureDtype,
+    layout: RowLayout,
 }
 
 impl Features {
@@ -44,31 +45,28 @@ impl Features {
     /// Unless `values` is whole rows of `dim` values, at least one.
     pub fn from_f32(dim: usize, values: Vec<f32>) -> Self {
         assert!(values.len().is_multiple_of(dim), "whole rows of {dim} values");
-        Self { rows: values.len() / dim, dim, dtype: FeatureDtype::F32, bytes: Buffer::from_vec(values) }
+        let layout = RowLayout::new([(dim, FeatureDtype::F32)]);
+        Self { rows: values.len() / dim, layout, bytes: Buffer::from_vec(values) }
     }
 
     /// `rows` rows of no values: what a graph without features has.
     pub fn none(rows: usize) -> Self {
-        Self { bytes: Buffer::from_vec(Vec::<f32>::new()), rows, dim: 0, dtype: FeatureDtype::F32 }
+        Self { bytes: Buffer::from_vec(Vec::<f32>::new()), rows, layout: RowLayout::default() }
     }
 
-    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, dim: usize, dtype: FeatureDtype) -> Result<Self> {
+    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, layout: RowLayout) -> Result<Self> {
         let list: FixedSizeListArray = column(batch, path, COLUMN)?;
-        let item = match dtype {
-            FeatureDtype::F32 => DataType::Float32,
-            FeatureDtype::F16 => DataType::Float16,
-            FeatureDtype::Bf16 => DataType::UInt16,
-        };
+        let (item, length) = item(&layout);
         let values = list.values();
-        if list.value_length() as usize != dim || values.data_type() != &item || values.null_count() > 0 {
-            let reason = format!("its features are {}, the manifest says {dim} × {item}", list.data_type());
+        if list.value_length() as usize != length || values.data_type() != &item || values.null_count() > 0 {
+            let reason = format!("its features are {}, the manifest says {layout}", list.data_type());
             return Err(Error::Damaged { path: path.to_path_buf(), reason });
         }
         let rows = list.len();
-        let length = rows * dim * dtype.size();
         let data = values.to_data();
-        let bytes = data.buffers()[0].slice_with_length(data.offset() * dtype.size(), length);
-        Ok(Self { bytes, rows, dim, dtype })
+        let start = data.offset() / length.max(1) * layout.row_bytes();
+        let bytes = data.buffers()[0].slice_with_length(start, rows * layout.row_bytes());
+        Ok(Self { bytes, rows, layout })
     }
 
     /// Number of core nodes.
@@ -78,17 +76,17 @@ impl Features {
 
     /// Values per node.
     pub fn dim(&self) -> usize {
-        self.dim
+        self.layout.dim()
     }
 
-    /// How values are stored.
-    pub fn dtype(&self) -> FeatureDtype {
-        self.dtype
+    /// How rows are stored.
+    pub fn layout(&self) -> &RowLayout {
+        &self.layout
     }
 
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
-        self.dim * self.dtype.size()
+        self.layout.row_bytes()
     }
 
     /// The whole matrix, row by row, in the machine's byte order.
@@ -100,13 +98,7 @@ impl Features {
     /// The whole matrix, row by row, when it is stored as `f32`.
     #[inline]
     pub fn as_f32(&self) -> Option<&[f32]> {
-        (self.dtype == FeatureDtype::F32).then(|| bytemuck::cast_slice(&self.bytes))
-    }
-
-    /// The bits of the whole matrix, row by row, when it is stored as `f16` or `bf16`.
-    #[inline]
-    pub fn as_u16(&self) -> Option<&[u16]> {
-        (self.dtype != FeatureDtype::F32).then(|| bytemuck::cast_slice(&self.bytes))
+        (self.layout.dtype() == Some(FeatureDtype::F32)).then(|| bytemuck::cast_slice(&self.bytes))
     }
 
     /// Row `row`, converted to `f32`.
@@ -115,14 +107,24 @@ impl Features {
     /// Unless there is such a row and `into` holds [`Features::dim`] values.
     pub fn row_to_f32(&self, row: usize, into: &mut [f32]) {
         let bytes = &self.bytes[row * self.row_bytes()..(row + 1) * self.row_bytes()];
-        match self.dtype {
-            FeatureDtype::F32 => into.copy_from_slice(bytemuck::cast_slice(bytes)),
-            FeatureDtype::F16 => {
-                bytemuck::cast_slice::<_, u16>(bytes).reinterpret_cast::<f16>().convert_to_f32_slice(into);
-            }
-            FeatureDtype::Bf16 => {
-                bytemuck::cast_slice::<_, u16>(bytes).reinterpret_cast::<bf16>().convert_to_f32_slice(into);
-            }
-        }
+        self.layout.widen(bytes, into);
     }
+}
+
+/// The type and number of the items that a row is in Arrow's eyes.
+fn item(layout: &RowLayout) -> (DataType, usize) {
+    match layout.dtype() {
+        Some(FeatureDtype::F32) => (DataType::Float32, layout.dim()),
+        Some(FeatureDtype::F16) => (DataType::Float16, layout.dim()),
+        Some(FeatureDtype::Bf16) | None => (DataType::UInt16, layout.row_bytes() / 2),
+    }
+}
+
+/// The column of features, and the number of items in a row of it.
+pub(crate) fn feature_field(layout: &RowLayout) -> (Field, u64) {
+    let (item, length) = item(layout);
+    let name = layout.dtype().map_or_else(|| layout.to_string(), |dtype| dtype.word().into());
+    let metadata: HashMap<_, _> = [(DTYPE_KEY.to_string(), name)].into();
+    let item = Field::new("item", item, false).with_metadata(metadata);
+    (Field::new(COLUMN, DataType::FixedSizeList(Arc::new(item), length as i32), false), length as u64)
 }

@@ -30,9 +30,9 @@ impl Halo {
         Self { nodes: nodes.into(), features }
     }
 
-    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, features: Option<FeatureInfo>) -> Result<Self> {
+    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, features: Option<&FeatureInfo>) -> Result<Self> {
         let nodes: UInt32Array = column(batch, path, NODE)?;
-        let features = features.map(|info| Features::from_batch(batch, path, info.dim, info.dtype)).transpose()?;
+        let features = features.map(|info| Features::from_batch(batch, path, info.layout())).transpose()?;
         Ok(Self { nodes: nodes.values().clone(), features })
     }
 

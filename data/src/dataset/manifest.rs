@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::row_layout::{RowLayout, Stretch};
 use crate::error::{Error, Result};
 use crate::source::{FeatureDtype, Normalize};
 
@@ -202,14 +203,38 @@ pub enum IdKind {
 }
 
 /// Node features.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FeatureInfo {
     /// Values per node; 0 = no features, and no `features.arrow`.
     pub dim: usize,
-    /// How they are stored.
+    /// How they are stored, where all columns are stored alike; else the first ones.
     pub dtype: FeatureDtype,
+    /// How they are stored, where columns have types of their own; else empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stretches: Vec<Stretch>,
     /// How they were scaled.
     pub normalize: Normalize,
+}
+
+impl FeatureInfo {
+    /// Rows of this layout, scaled so.
+    pub fn new(layout: &RowLayout, normalize: Normalize) -> Self {
+        let stretches = layout.stretches();
+        Self {
+            dim: layout.dim(),
+            dtype: stretches.first().map_or(FeatureDtype::F32, |stretch| stretch.dtype),
+            stretches: if stretches.len() > 1 { stretches.to_vec() } else { Vec::new() },
+            normalize,
+        }
+    }
+
+    /// How rows are stored.
+    pub fn layout(&self) -> RowLayout {
+        match &self.stretches[..] {
+            [] => RowLayout::new([(self.dim, self.dtype)]),
+            stretches => RowLayout::new(stretches.iter().map(|stretch| (stretch.columns, stretch.dtype))),
+        }
+    }
 }
 
 /// Kind of the labels, which decides the kind of task.

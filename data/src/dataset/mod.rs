@@ -18,6 +18,7 @@ pub(crate) mod ipc;
 mod manifest;
 mod mapped;
 mod nodes;
+mod row_layout;
 mod topology;
 
 use std::fs::File;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use features::COLUMN as FEATURE_COLUMN;
+pub(crate) use features::feature_field;
 pub use features::{DTYPE_KEY, Features};
 pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
@@ -37,6 +38,7 @@ pub use manifest::{
 };
 pub(crate) use nodes::schema as nodes_schema;
 pub use nodes::{IdColumn, Labels, Nodes, split};
+pub use row_layout::{RowLayout, Stretch};
 pub use topology::Topology;
 pub(crate) use topology::names as edge_names;
 
@@ -168,10 +170,11 @@ impl Dataset {
     pub fn features(&self, part: usize) -> Result<Features> {
         let path = self.file(part, FEATURES);
         let info = &self.manifest.partitions[part];
-        let FeatureInfo { dim, dtype, .. } = self.manifest.features;
         match &info.features {
             None => Ok(Features::none(info.nodes as usize)),
-            Some(file) => Features::from_batch(&mapped::open(&path, file, info.nodes)?, &path, dim, dtype),
+            Some(file) => {
+                Features::from_batch(&mapped::open(&path, file, info.nodes)?, &path, self.manifest.features.layout())
+            }
         }
     }
 
@@ -187,7 +190,7 @@ impl Dataset {
         let info = &self.manifest.partitions[part];
         let Some(file) = &info.halo else { return Ok(None) };
         let batch = mapped::open(&path, file, info.halo_nodes)?;
-        let features = self.manifest.halo_features.then_some(self.manifest.features);
+        let features = self.manifest.halo_features.then_some(&self.manifest.features);
         Halo::from_batch(&batch, &path, features).map(Some)
     }
 

@@ -5,7 +5,7 @@ use arrow::datatypes::{DataType, Int64Type};
 
 use super::table::{Chunk, Origin, Table};
 use super::values::{self, Ids, Matrix, Types};
-use crate::dataset::{IdKind, LabelKind};
+use crate::dataset::{IdKind, LabelKind, RowLayout};
 use crate::error::{Error, Result};
 use crate::source::GraphSource;
 
@@ -27,6 +27,7 @@ pub struct NodeReader {
     node_type: Option<String>,
     time: Option<String>,
     features: Matrix,
+    layout: RowLayout,
     ids: IdKind,
     named_types: bool,
     classes: u32,
@@ -108,6 +109,7 @@ impl NodeReader {
             })?;
         }
         let features = Matrix::open(&table, &columns.features, "features")?;
+        let layout = features.layout(&source.feature_dtype)?;
         Ok(Self {
             id: columns.id.clone(),
             label,
@@ -115,6 +117,7 @@ impl NodeReader {
             node_type: columns.node_type.clone(),
             time: columns.node_time.clone(),
             features,
+            layout,
             table,
             ids,
             named_types,
@@ -135,6 +138,11 @@ impl NodeReader {
     /// Values per node.
     pub fn feature_width(&self) -> usize {
         self.features.width()
+    }
+
+    /// How the dataset stores a node's features.
+    pub fn feature_layout(&self) -> &RowLayout {
+        &self.layout
     }
 
     /// Whether node types are strings.

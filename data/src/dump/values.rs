@@ -6,8 +6,9 @@ use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Float32Type, Float64Type, Int64Type};
 
 use super::table::{Chunk, Origin, Table};
-use crate::dataset::{IdKind, split};
+use crate::dataset::{IdKind, RowLayout, split};
 use crate::error::{Error, Result};
+use crate::source::FeatureDtype;
 
 /// Node ids of one chunk.
 #[derive(Clone, Debug)]
@@ -285,6 +286,24 @@ impl Matrix {
     /// Values per row.
     pub(crate) fn width(&self) -> usize {
         self.widths.iter().sum()
+    }
+
+    /// How rows are stored: all columns in one type, or each in its own.
+    pub(super) fn layout(&self, dtypes: &[FeatureDtype]) -> Result<RowLayout> {
+        match dtypes {
+            [dtype] => Ok(RowLayout::new([(self.width(), *dtype)])),
+            dtypes if dtypes.len() == self.names.len() => {
+                Ok(RowLayout::new(self.widths.iter().copied().zip(dtypes.iter().copied())))
+            }
+            dtypes => {
+                let reason = format!(
+                    "{} types for {} feature columns: one for all, or one each",
+                    dtypes.len(),
+                    self.names.len()
+                );
+                Err(Error::Setting { key: "graph.feature_dtype", reason })
+            }
+        }
     }
 
     /// The matrix of one chunk.

@@ -10,7 +10,7 @@ use super::*;
 use crate::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use crate::prepare::{PrepareSettings, prepare};
 use crate::progress::Silent;
-use crate::source::{Columns, Duplicates, GraphSource, SelfLoops};
+use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource, SelfLoops};
 use crate::testing::{IdStyle, Modulo, graphs};
 
 /// Every node to the part that column `partition` of the nodes says.
@@ -68,7 +68,7 @@ fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
         columns: columns(dataset),
         duplicates: Duplicates::Keep,
         num_classes: recipe.num_classes,
-        feature_dtype: manifest.features.dtype,
+        feature_dtype: vec![manifest.features.dtype],
         ..GraphSource::new(&exported.nodes_path, &exported.edges_path)
     };
     let mut files = vec![exported.nodes_path.clone()];
@@ -116,7 +116,7 @@ fn preparing_an_export_gives_the_same_graph() {
             source.columns.edge_split = Some("esplit".into());
             source.columns.edge_label = Some("eclass".into());
             source.columns.edge_type = (self_loops != SelfLoops::Add).then(|| "etype".into());
-            (source.undirected, source.self_loops, source.feature_dtype) = (undirected, self_loops, dtype);
+            (source.undirected, source.self_loops, source.feature_dtype) = (undirected, self_loops, vec![dtype]);
             source.duplicates = Duplicates::Keep;
             let dataset = prepared(&source, &Modulo, &dir.path().join("dataset"));
             round_trip(&dataset, dir.path(), (ids == IdStyle::Text).then_some(1));

@@ -276,11 +276,17 @@ impl Display for Prepared {
                 format_args!("{} labelled{}", plural(labels.labelled, "edge"), label_counts(labels)),
             )?;
         }
-        let dtype = format!("{:?}", m.features.dtype).to_lowercase();
         let normalize = format!("{:?}", m.features.normalize).to_lowercase();
         match m.features.dim {
             0 => line(f, "features", "none")?,
-            dim => line(f, "features", format_args!("{} × {dtype}, normalisation: {normalize}", count(dim as u64)))?,
+            dim => {
+                let layout = m.features.layout();
+                let stored = layout.dtype().map_or_else(
+                    || format!("{} ({layout})", count(dim as u64)),
+                    |dtype| format!("{} × {}", count(dim as u64), dtype.word()),
+                );
+                line(f, "features", format_args!("{stored}, normalisation: {normalize}"))?;
+            }
         }
         if let Some(labels) = &m.labels {
             let kind = format!("{:?}", labels.kind).to_lowercase();

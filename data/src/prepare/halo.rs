@@ -7,12 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::write_nodes::{NodeFiles, feature_field};
+use super::write_nodes::NodeFiles;
 use crate::dataset::ipc::{IpcFile, Span, align};
-use crate::dataset::{FEATURES, FileInfo, HALO, HALO_NODE, part_folder};
+use crate::dataset::{FEATURES, FileInfo, HALO, HALO_NODE, RowLayout, feature_field, part_folder};
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
-use crate::source::FeatureDtype;
 
 /// Bytes of a write buffer, and of features that are read at a time.
 const BUFFER: usize = 1 << 20;
@@ -21,9 +20,8 @@ const BUFFER: usize = 1 << 20;
 pub(crate) struct HaloFeatures<'a> {
     /// The files of all partitions, in order.
     pub(crate) files: &'a [NodeFiles],
-    /// Values of a row.
-    pub(crate) width: usize,
-    pub(crate) dtype: FeatureDtype,
+    /// How rows are stored.
+    pub(crate) layout: RowLayout,
 }
 
 /// Writes the halo of partition `part`: the nodes whose bits are set.
@@ -36,16 +34,17 @@ pub(crate) fn write_halo(
 ) -> Result<FileInfo> {
     let count: u64 = bits.iter().map(|word| u64::from(word.load(Ordering::Relaxed).count_ones())).sum();
     let mut fields = vec![Field::new(HALO_NODE, DataType::UInt32, false)];
-    fields.extend(features.map(|features| feature_field(features.width, features.dtype)));
+    let column = features.map(|features| feature_field(&features.layout));
+    fields.extend(column.iter().map(|(field, _)| field.clone()));
     let file = IpcFile::create(&dir.join(part_folder(part)).join(HALO), Schema::new(fields))?;
     let mut nodes = file.region(0, BUFFER);
     for_each_node(bits, |node| nodes.write(&node.to_le_bytes()))?;
     let mut spans = vec![Span::NONE, nodes.span()];
     let mut lengths = vec![count];
     let mut regions = vec![nodes];
-    if let Some(features) = features {
+    if let (Some(features), Some((_, items))) = (features, column) {
         let mut rows = file.region(align(4 * count), BUFFER);
-        let row = features.width * features.dtype.size();
+        let row = features.layout.row_bytes();
         let mut open: Option<(usize, FeatureFile)> = None;
         for_each_node(bits, |node| {
             let owner = book.owner(u64::from(node)).ok_or_else(|| Error::Bug("a node of no partition".into()))?;
@@ -58,7 +57,7 @@ pub(crate) fn write_halo(
                 None => Ok(()),
             }
         })?;
-        lengths.extend([count, count * features.width as u64]);
+        lengths.extend([count, count * items]);
         spans.extend([Span::NONE, Span::NONE, rows.span()]);
         regions.push(rows);
     }

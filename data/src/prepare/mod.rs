@@ -60,7 +60,7 @@ pub(crate) use halo::{HaloFeatures, write_halo};
 pub(crate) use quality::{PAIRS, peak_rss};
 pub(crate) use recorder::Recorder;
 pub(crate) use scale::Scale;
-pub(crate) use write_nodes::{NodeFiles, feature_field, store};
+pub(crate) use write_nodes::NodeFiles;
 pub(crate) use write_topology::topology_schema;
 
 use crate::dataset::Manifest;
@@ -126,7 +126,7 @@ pub fn estimate(source: &GraphSource, settings: &PrepareSettings) -> Result<Esti
     let (n, rows) = (nodes.rows(), edges.rows());
     let loops = if source.self_loops == SelfLoops::Add { n } else { 0 };
     let most = rows * (1 + u64::from(source.both_ways())) + loops;
-    let features = n * (nodes.feature_width() * source.feature_dtype.size()) as u64;
+    let features = n * nodes.feature_layout().row_bytes() as u64;
     Ok(Estimate {
         nodes: n,
         edge_rows: rows,

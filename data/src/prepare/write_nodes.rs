@@ -3,13 +3,8 @@
 //! Nodes keep their order within a partition, so every column of every partition is one stream that is only ever appended
 //! to. Reading, scaling and converting run in parallel; appending is done in the order of the dump.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use arrow::array::LargeStringArray;
-use arrow::datatypes::{DataType, Field, Schema};
-use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
-use half::{bf16, f16};
+use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
@@ -18,12 +13,9 @@ use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
-use crate::dataset::{
-    DTYPE_KEY, FEATURE_COLUMN, FEATURES, FileInfo, IdKind, LabelKind, NODES, nodes_schema, part_folder, split,
-};
+use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
-use crate::source::FeatureDtype;
 
 /// What the pass needs to know.
 pub(super) struct NodePass<'a> {
@@ -31,7 +23,6 @@ pub(super) struct NodePass<'a> {
     pub(super) scan: &'a Scan,
     pub(super) relabel: &'a Relabel,
     pub(super) scale: &'a Scale,
-    pub(super) dtype: FeatureDtype,
     pub(super) dir: &'a std::path::Path,
     /// Bytes of memory for write buffers.
     pub(super) memory: u64,
@@ -48,7 +39,8 @@ pub(crate) struct NodeFiles {
 /// The open files of one partition.
 struct Part {
     nodes: IpcFile,
-    features: Option<(IpcFile, Region)>,
+    /// And the number of items in a row, to Arrow.
+    features: Option<(IpcFile, Region, u64)>,
     ids: Region,
     /// The strings' bytes, when ids are strings; `ids` then are their ends.
     texts: Option<Region>,
@@ -131,7 +123,7 @@ impl NodePass<'_> {
     pub(super) fn run<C: Crew>(&self, crew: &C, mut advance: impl FnMut(u64)) -> Result<Vec<(usize, NodeFiles)>> {
         let own = |part: usize| crew.owns(part).then(|| self.open(part)).transpose();
         let mut parts = (0..self.relabel.book.parts()).map(own).collect::<Result<Vec<_>>>()?;
-        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
+        let (label_size, row_size) = (self.label_size(), self.row_size());
         let owner = |node: u32| {
             let global = u64::from(self.relabel.global(node));
             self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))
@@ -178,7 +170,7 @@ impl NodePass<'_> {
             (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready));
             Ok(())
         };
-        let (label_size, row_size) = (self.label_size(), self.nodes.feature_width() * self.dtype.size());
+        let (label_size, row_size) = (self.label_size(), self.row_size());
         crew.pass(units, &produce, &mut |_, ready: Ready| {
             for (i, &node) in ready.nodes.iter().enumerate() {
                 let part =
@@ -206,7 +198,7 @@ impl NodePass<'_> {
             labels: label.repeat(count),
             types: vec![0; if self.scan.types.is_some() { count } else { 0 }],
             times: vec![i64::MIN; if self.nodes.has_times() { count } else { 0 }],
-            features: vec![0; count * self.nodes.feature_width() * self.dtype.size()],
+            features: vec![0; count * self.row_size()],
         }
     }
 
@@ -248,8 +240,13 @@ impl NodePass<'_> {
             labels: bytes(&ready.labels, self.label_size()),
             types: if ready.types.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.types[i]).collect() },
             times: if ready.times.is_empty() { Vec::new() } else { rows.iter().map(|&i| ready.times[i]).collect() },
-            features: bytes(&ready.features, self.nodes.feature_width() * self.dtype.size()),
+            features: bytes(&ready.features, self.row_size()),
         }
+    }
+
+    /// Bytes of a node's features.
+    fn row_size(&self) -> usize {
+        self.nodes.feature_layout().row_bytes()
     }
 
     /// Bytes of a node's label.
@@ -267,7 +264,6 @@ impl NodePass<'_> {
         std::fs::create_dir_all(&dir).map_err(Error::io(&dir, "create"))?;
         let range = self.relabel.book.range(part);
         let n = range.end - range.start;
-        let width = self.nodes.feature_width();
         let text = self.nodes.id_kind() == IdKind::Text;
         let streams = self.relabel.book.parts() as u64 * 7;
         let capacity = (self.memory / streams).clamp(4 << 10, 1 << 20) as usize;
@@ -293,12 +289,13 @@ impl NodePass<'_> {
         let types = column(self.scan.types.is_some(), 2 * n);
         let times = column(self.nodes.has_times(), 8 * n);
         let texts = column(text, 0);
-        let features = match width {
+        let features = match self.row_size() {
             0 => None,
             _ => {
-                let file = IpcFile::create(&dir.join(FEATURES), Schema::new(vec![feature_field(width, self.dtype)]))?;
+                let (field, items) = feature_field(self.nodes.feature_layout());
+                let file = IpcFile::create(&dir.join(FEATURES), Schema::new(vec![field]))?;
                 let region = file.region(0, capacity);
-                Some((file, region))
+                Some((file, region, items))
             }
         };
         Ok(Part { nodes, features, ids, texts, text_bytes: 0, labels, split, types, times, rows: 0, train: 0 })
@@ -307,7 +304,7 @@ impl NodePass<'_> {
     fn ready(&self, chunk: NodeChunk) -> Result<Ready> {
         let mut features = chunk.features;
         self.scale.apply(&mut features);
-        let features = store(&features, self.dtype).map_err(|i| Error::NotFinite {
+        let features = self.nodes.feature_layout().narrow(&features).map_err(|i| Error::NotFinite {
             place: chunk.origin.place(i / self.nodes.feature_width().max(1), &self.nodes.feature_names()),
             value: f64::from(features[i]),
             hint: " when stored as f16; set graph.feature_dtype to \"f32\" or \"bf16\"",
@@ -361,9 +358,9 @@ impl NodePass<'_> {
             buffers.extend([Span::NONE, times.span()]);
             regions.push(times);
         }
-        let features = part.features.map(|(file, region)| {
+        let features = part.features.map(|(file, region, items)| {
             let buffers = [Span::NONE, Span::NONE, region.span()];
-            file.finish(&[n, n * self.nodes.feature_width() as u64], &buffers, vec![region])
+            file.finish(&[n, n * items], &buffers, vec![region])
         });
         let (features, nodes) = (features.transpose()?, part.nodes.finish(&nodes, &buffers, regions)?);
         Ok(NodeFiles { nodes, features, train: part.train })
@@ -393,46 +390,13 @@ impl Part {
         if let Some(times) = &mut self.times {
             times.write(&ready.times[i].to_le_bytes())?;
         }
-        if let Some((_, features)) = &mut self.features {
+        if let Some((_, features, _)) = &mut self.features {
             features.write(&ready.features[i * row_size..(i + 1) * row_size])?;
         }
         self.rows += 1;
         self.train += u64::from(split == split::TRAIN);
         Ok(())
     }
-}
-
-/// The column of features.
-pub(crate) fn feature_field(width: usize, dtype: FeatureDtype) -> Field {
-    let (item, name) = match dtype {
-        FeatureDtype::F32 => (DataType::Float32, "f32"),
-        FeatureDtype::F16 => (DataType::Float16, "f16"),
-        FeatureDtype::Bf16 => (DataType::UInt16, "bf16"),
-    };
-    let metadata: HashMap<_, _> = [(DTYPE_KEY.to_string(), name.to_string())].into();
-    let item = Field::new("item", item, false).with_metadata(metadata);
-    Field::new(FEATURE_COLUMN, DataType::FixedSizeList(Arc::new(item), width as i32), false)
-}
-
-/// The bytes of the values as `dtype`, or the position of the first value that does not fit.
-pub(crate) fn store(values: &[f32], dtype: FeatureDtype) -> std::result::Result<Vec<u8>, usize> {
-    let bits: Vec<u16> = match dtype {
-        FeatureDtype::F32 => return Ok(bytemuck::cast_slice(values).to_vec()),
-        FeatureDtype::F16 => {
-            let mut halves = vec![f16::ZERO; values.len()];
-            halves.convert_from_f32_slice(values);
-            if let Some(i) = halves.iter().position(|half| !half.is_finite()) {
-                return Err(i);
-            }
-            halves.reinterpret_cast().to_vec()
-        }
-        FeatureDtype::Bf16 => {
-            let mut bits = vec![0; values.len()];
-            bits.reinterpret_cast_mut::<bf16>().convert_from_f32_slice(values);
-            bits
-        }
-    };
-    Ok(bytemuck::cast_slice(&bits).to_vec())
 }
 
 /// The labels' bytes as they stand in `nodes.arrow`.

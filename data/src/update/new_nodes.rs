@@ -3,7 +3,7 @@
 use crate::dataset::{LabelKind, Manifest, split};
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels};
 use crate::error::{Error, Place, Result};
-use crate::prepare::{Scale, store};
+use crate::prepare::Scale;
 use crate::progress::Progress;
 use crate::source::Normalize;
 
@@ -123,7 +123,7 @@ impl NewNodes {
         }
         let mut features = chunk.features;
         scale.apply(&mut features);
-        let bytes = store(&features, manifest.features.dtype).map_err(|i| Error::NotFinite {
+        let bytes = manifest.features.layout().narrow(&features).map_err(|i| Error::NotFinite {
             place: place(i / manifest.features.dim.max(1), &reader.feature_names()),
             value: f64::from(features[i]),
             hint: " when stored as the dataset's features are",

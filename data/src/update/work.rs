@@ -170,11 +170,9 @@ impl Work<'_> {
             placement,
             columns: &manifest.edge_columns.clone(),
             loop_type,
-            halo_features: manifest.halo_features.then_some(HaloFeatures {
-                files: &files,
-                width: manifest.features.dim,
-                dtype: manifest.features.dtype,
-            }),
+            halo_features: manifest
+                .halo_features
+                .then_some(HaloFeatures { files: &files, layout: manifest.features.layout() }),
             dir,
         };
         progress.stage("writing edges", Some(manifest.edges), "edges");

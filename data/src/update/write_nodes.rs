@@ -7,10 +7,10 @@ use arrow::datatypes::Schema;
 
 use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{
-    Dataset, FEATURES, FileInfo, IdColumn, LabelKind, Labels, Manifest, NODES, Nodes, nodes_schema, part_folder,
+    Dataset, FEATURES, FileInfo, IdColumn, LabelKind, Labels, Manifest, NODES, Nodes, feature_field, nodes_schema,
+    part_folder,
 };
 use crate::error::Result;
-use crate::prepare::feature_field;
 
 use super::new_nodes::NewNodes;
 
@@ -30,20 +30,20 @@ pub(super) fn write_nodes(
     let old = dataset.nodes(part)?;
     let n = (old.len() + members.len()) as u64;
     let nodes = node_columns(manifest, &old, new, members, &dir.join(NODES))?;
-    let width = manifest.features.dim;
-    if width == 0 {
+    let layout = manifest.features.layout();
+    if layout.dim() == 0 {
         return Ok((nodes, None));
     }
-    let schema = Schema::new(vec![feature_field(width, manifest.features.dtype)]);
-    let file = IpcFile::create(&dir.join(FEATURES), schema)?;
+    let (field, items) = feature_field(&layout);
+    let file = IpcFile::create(&dir.join(FEATURES), Schema::new(vec![field]))?;
     let mut region = file.region(0, BUFFER);
-    let row = width * manifest.features.dtype.size();
+    let row = layout.row_bytes();
     region.write(dataset.features(part)?.bytes())?;
     for &member in members {
         region.write(&new.features[member as usize * row..(member as usize + 1) * row])?;
     }
     let buffers = [Span::NONE, Span::NONE, region.span()];
-    Ok((nodes, Some(file.finish(&[n, n * width as u64], &buffers, vec![region])?)))
+    Ok((nodes, Some(file.finish(&[n, n * items], &buffers, vec![region])?)))
 }
 
 fn node_columns(manifest: &Manifest, old: &Nodes, new: &NewNodes, members: &[u32], path: &Path) -> Result<FileInfo> {

@@ -14,14 +14,13 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 
 use super::cache::RowCache;
-use super::halo::HaloRows;
-use super::matrix::{Matrix, Number};
-use crate::kernel::gather::{gather_places, scatter_rows};
+use super::matrix::Matrix;
+pub use super::rows_at::RowsAt;
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
 use crate::sample::mini_batch::MiniBatch;
 use crate::sync::round_trip::{Errand, RoundTrip};
-use crate::wire::{Header, MESSAGE_BYTES, RowSource, Rows, WireBlock};
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 
 /// Where rows come from.
 #[derive(Clone)]
@@ -36,19 +35,6 @@ pub struct FetchFrom {
     pub cache: Option<Rc<RefCell<RowCache>>>,
     /// What is counted.
     pub meter: Rc<Meter>,
-}
-
-/// The rows of one time.
-#[derive(Clone)]
-pub struct RowsAt {
-    /// The rows that this worker holds.
-    pub source: Arc<dyn RowSource>,
-    /// Their number type.
-    pub number: Number,
-    /// Numbers in a row.
-    pub dim: usize,
-    /// The same rows of nodes that other workers hold, as far as they lie here.
-    pub halo: Option<Arc<HaloRows>>,
 }
 
 /// Tag of questions, and answers, of degrees without rows.
@@ -74,8 +60,7 @@ struct FetchErrand {
 
 impl FetchErrand {
     fn rows_per_message(&self, tick: u64) -> usize {
-        let rows = (self.from.rows)(tick);
-        (MESSAGE_BYTES / (rows.number.bytes() * rows.dim + 4)).max(1)
+        (MESSAGE_BYTES / ((self.from.rows)(tick).row_bytes() + 4)).max(1)
     }
 
     /// Makes room for the rows of `batch`, once.
@@ -106,7 +91,8 @@ impl Errand<MiniBatch> for FetchErrand {
             batch.places.iter_mut().for_each(Vec::clear);
             batch.places.resize(graph.placement().workers(), Vec::new());
             let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
-            let halo = (self.from.rows)(tick).halo;
+            let rows = (self.from.rows)(tick);
+            let halo = &rows.halo;
             if cache.is_some() || halo.is_some() {
                 self.prepare(tick, batch);
             }
@@ -119,7 +105,7 @@ impl Errand<MiniBatch> for FetchErrand {
                 if worker != me
                     && let Some(found) = halo.as_ref().and_then(|halo| halo.find(node))
                 {
-                    features.bytes_mut()[place * row_bytes..(place + 1) * row_bytes].copy_from_slice(found.row);
+                    rows.put(found.row, &mut features.bytes_mut()[place * row_bytes..(place + 1) * row_bytes]);
                     match found.degree {
                         _ if !self.from.degrees => {}
                         Some(degree) => degrees[place] = degree,
@@ -195,11 +181,9 @@ impl Errand<MiniBatch> for FetchErrand {
     fn here(&mut self, tick: u64, batch: &mut MiniBatch) {
         self.from.meter.time(Stage::Fetch, || {
             let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
-            let row_bytes = rows.number.bytes() * rows.dim;
-            assert_eq!(rows.source.row_bytes(), row_bytes, "the row source has other rows");
-            let row_of = |node| rows.source.row(node);
+            assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has other rows");
             if graph.is_self_contained() {
-                batch.features = Matrix::gather(rows.number, rows.dim, row_of, &batch.nodes);
+                batch.features = rows.gather(&batch.nodes);
                 if self.from.degrees {
                     batch.degrees = batch.nodes.iter().map(|&node| graph.degree(node)).collect();
                 }
@@ -207,7 +191,7 @@ impl Errand<MiniBatch> for FetchErrand {
             }
             self.prepare(tick, batch);
             let MiniBatch { features, degrees, nodes, places, .. } = batch;
-            gather_places(row_bytes, row_of, nodes, &places[self.me], features.bytes_mut());
+            rows.gather_places(nodes, &places[self.me], features);
             if self.from.degrees {
                 let own = &places[self.me];
                 own.iter().for_each(|&place| degrees[place as usize] = graph.degree(nodes[place as usize]));
@@ -231,18 +215,18 @@ impl Errand<MiniBatch> for FetchErrand {
                 halo.iter().for_each(|halo| told.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
                 return;
             }
-            let row_bytes = features.row_bytes();
-            assert_eq!(answer.row_bytes(), places.len() * row_bytes, "worker {} sent other rows", header.from);
-            let bytes = features.bytes_mut();
+            let rows = (self.from.rows)(tick);
+            let packed = rows.row_bytes();
+            assert_eq!(answer.row_bytes(), places.len() * packed, "worker {} sent other rows", header.from);
             // Rows come in stretches: all at once from the network, one by one inside a process.
             let mut left = places;
-            answer.for_each_row_bytes(|rows| {
-                let (now, later) = left.split_at(rows.len() / row_bytes);
-                scatter_rows(row_bytes, rows, now, bytes);
+            answer.for_each_row_bytes(|stretch| {
+                let (now, later) = left.split_at(stretch.len() / packed);
+                rows.scatter(stretch, now, features);
                 left = later;
             });
             if let Some(cache) = &self.from.cache {
-                let (mut cache, bytes) = (cache.borrow_mut(), features.bytes());
+                let (mut cache, row_bytes, bytes) = (cache.borrow_mut(), features.row_bytes(), features.bytes());
                 for place in places.iter().map(|&place| place as usize) {
                     let row = &bytes[place * row_bytes..(place + 1) * row_bytes];
                     cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));

@@ -7,3 +7,4 @@ pub mod fetch_edge_rows;
 pub mod fetch_rows;
 pub mod halo;
 pub mod matrix;
+mod rows_at;

@@ -73,7 +73,8 @@ impl NodeEmbeddings {
 
     /// The rows, to be fetched.
     pub(crate) fn rows(&self) -> RowsAt {
-        RowsAt { source: Arc::clone(&self.table) as _, number: Number::F32, dim: self.dim(), halo: None }
+        let source = Arc::clone(&self.table) as _;
+        RowsAt { source, number: Number::F32, dim: self.dim(), packed: None, halo: None }
     }
 
     /// Changes the learning rate from the next push on.

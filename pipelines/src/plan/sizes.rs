@@ -94,7 +94,8 @@ impl Sizes {
             nodes: manifest.nodes,
             edges: manifest.edges,
             features: manifest.features.dim,
-            feature_bytes: manifest.features.dtype.size(),
+            // Packed rows are f32 in a batch.
+            feature_bytes: manifest.features.layout().dtype().unwrap_or_default().size(),
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
             relations: Some(manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize)),
             edge_features: Some(manifest.edge_columns.features),
@@ -119,10 +120,8 @@ impl Sizes {
 
     /// Before there is a dataset: partitions of equal size, as `random` and `range` make them.
     fn ahead(spec: &Spec, nodes: u64, edges: u64, features: usize, classes: Option<u64>, train: Option<u64>) -> Self {
-        let feature_bytes = match spec.graph.feature_dtype {
-            FeatureDtype::F32 => 4,
-            FeatureDtype::F16 | FeatureDtype::Bf16 => 2,
-        };
+        // Where columns have types of their own: at most.
+        let feature_bytes = if spec.graph.feature_dtype.0.contains(&FeatureDtype::F32) { 4 } else { 2 };
         let parts = spec.parts() as u64;
         let share = |whole: u64, part: u64| (whole * (part + 1) / parts) - (whole * part / parts);
         let one = |part: u64| {

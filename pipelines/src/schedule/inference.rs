@@ -87,6 +87,7 @@ impl Inference {
                 source: Arc::clone(&below[stage - 1]) as _,
                 number: Number::F32,
                 dim: below[stage - 1].dim(),
+                packed: None,
                 halo: None,
             },
         };

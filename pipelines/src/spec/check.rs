@@ -112,7 +112,11 @@ fn types(schema: &Json) -> Vec<&str> {
 }
 
 fn fits_type(schema: &Json, node: &Node) -> bool {
-    types(schema).iter().any(|name| {
+    let choices = alternatives(schema);
+    if choices.len() > 1 {
+        return choices.iter().any(|choice| fits_type(choice, node));
+    }
+    types(choices[0]).iter().any(|name| {
         matches!(
             (*name, &node.value),
             ("string", Value::String(_))

@@ -45,8 +45,9 @@ section! {
         pub largest_component: bool = false,
         /// How to scale the features while the dataset is prepared.
         pub normalize_features: Normalize = Normalize::None,
-        /// The type in which the prepared dataset stores features. Arithmetic is always f32.
-        pub feature_dtype: FeatureDtype = FeatureDtype::F32,
+        /// The type in which the prepared dataset stores features; or a list, one for each of `columns.features`. Arithmetic is always f32.
+        #[schemars(extend("examples" = [["f32", "bf16"]]))]
+        pub feature_dtype: OneOrMany<FeatureDtype> = OneOrMany::one(FeatureDtype::F32),
         /// Shares of train, validation and test nodes, drawn by `seed`, for data without a split column. They sum to at
         /// most 1; the rest is in no split.
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.6, 0.2, 0.2]]))]
@@ -215,7 +216,7 @@ impl Graph {
             split_fractions: self.split_fractions.as_deref().and_then(|shares| shares.try_into().ok()),
             num_classes: self.num_classes,
             seed: self.seed,
-            feature_dtype: self.feature_dtype.into(),
+            feature_dtype: self.feature_dtype.0.iter().map(|&dtype| dtype.into()).collect(),
             retry: self.retry.0,
         };
         let files = source.node_files()?;

@@ -88,6 +88,14 @@ fn graph(spec: &Spec, report: &mut Report<'_>) {
         let keys = keys.chain(partition::KEYS.iter().map(|(key, _)| *key)).map(|key| format!("partition.{key}"));
         report.only(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), settled);
     }
+    let (types, columns) =
+        (graph.feature_dtype.0.len(), graph.columns.features.as_ref().map_or(1, |names| names.0.len()));
+    if types != 1 && types != columns {
+        let message = format!(
+            "{types} types for {columns} feature columns (`columns.features`): use one for all, or a list of one for each"
+        );
+        report.add("graph.feature_dtype", message);
+    }
     if graph.reverse_edges && graph.undirected {
         let message = "`undirected` adds the same edges, without a type of their own: choose one";
         report.add("graph.reverse_edges", message);

@@ -183,6 +183,16 @@ fn messages_name_line_key_and_what_is_wrong() {
             "method = \"spring\"\nbalance = { nodes = 0.9 }",
             "/graphs/p.toml:11: partition.balance.nodes: must be at least 1.0, but is 0.9",
         ),
+        (
+            "[graph]",
+            "[graph]\nfeature_dtype = [\"f32\", \"f8\"]",
+            "/graphs/p.toml:3: graph.feature_dtype[1]: expected one of \"f32\", \"f16\", \"bf16\", found \"f8\"",
+        ),
+        (
+            "[graph]",
+            "[graph]\nfeature_dtype = [\"f32\", \"f16\"]",
+            "/graphs/p.toml:3: graph.feature_dtype: 2 types for 1 feature columns (`columns.features`): use one for all, or a list of one for each",
+        ),
         ("lr = 0.01", "lr = nan", "/graphs/p.toml:23: train.optimizer.lr: expected a finite number, found NaN"),
         ("seed = 1", "seed = -1", "/graphs/p.toml:25: train.seed: must be at least 0, but is -1"),
         (

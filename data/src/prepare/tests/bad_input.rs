@@ -239,7 +239,7 @@ fn nulls_and_numbers_that_are_none() {
     bad.says(Fault::Input, &format!("{{}}/nodes/a.parquet, column \"x\", row 1 (row group 1): {null}"));
     let mut bad = Bad::new();
     bad.nodes("a", &[("x", float_lists(&[vec![1.0, 2.0], vec![3.0, 70_000.0]]))]);
-    bad.source.feature_dtype = FeatureDtype::F16;
+    bad.source.feature_dtype = vec![FeatureDtype::F16];
     bad.says(
         Fault::Input,
         "{}/nodes/a.parquet, column \"x\", row 1 (row group 1): 70000 is not a finite number when stored as f16; set graph.feature_dtype to \"f32\" or \"bf16\"",

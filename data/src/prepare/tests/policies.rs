@@ -2,7 +2,7 @@
 
 use super::oracle::{globals, in_edges};
 use super::*;
-use crate::dataset::{IdColumn, SplitCounts, split};
+use crate::dataset::{Features, IdColumn, SplitCounts, split};
 use crate::source::{Columns, FeatureDtype, Normalize};
 use crate::testing::{FEATURES, IdStyle, TestGraph, graphs, power_law};
 
@@ -175,15 +175,49 @@ fn bytes_depend_on_neither_threads_nor_memory() {
 }
 
 #[test]
+fn columns_are_stored_each_in_its_own_type() {
+    let graph = &graphs()[6];
+    let dir = tempfile::tempdir().unwrap();
+    let plain = graph.dump(dir.path(), IdStyle::Dense).unwrap();
+    let columns = Columns { features: vec!["kind".into(), "x".into()], ..plain.columns };
+    let source = GraphSource { columns, feature_dtype: vec![FeatureDtype::F16, FeatureDtype::F32], ..plain };
+    let settings = |out: &str| PrepareSettings { halo_features: true, ..PrepareSettings::new(dir.path().join(out), 2) };
+    let manifest = prepare(&source, &Modulo, &settings("out"), &Silent).unwrap();
+    assert_eq!(manifest.features.layout().to_string(), "1 × f16, 3 × f32");
+    let dataset = Dataset::open(&dir.path().join("out")).unwrap();
+    for part in 0..2 {
+        let (features, halo) = (dataset.features(part).unwrap(), dataset.halo(part).unwrap().unwrap());
+        let offsets = dataset.book().offsets().to_vec();
+        let row = |features: &Features, row: usize| {
+            let mut values = [0.0; 1 + FEATURES];
+            features.row_to_f32(row, &mut values);
+            values
+        };
+        let expected = |v: u32| [(v % 2) as f32, v as f32, v as f32 / 2.0, -1.0];
+        assert_eq!((features.row_bytes(), features.as_f32()), (14, None));
+        let mut index = (0..graph.nodes).filter(|v| *v as usize % 2 == part);
+        (0..features.num_rows()).for_each(|local| assert_eq!(row(&features, local), expected(index.next().unwrap())));
+        for (at, &node) in halo.nodes().iter().enumerate() {
+            let other = 1 - part;
+            let v = 2 * (node - offsets[other] as u32) + other as u32;
+            assert_eq!(row(halo.features().unwrap(), at), expected(v));
+        }
+    }
+    let bad = GraphSource { feature_dtype: vec![FeatureDtype::F32; 3], ..source };
+    let error = prepare(&bad, &Modulo, &settings("bad"), &Silent).unwrap_err().to_string();
+    assert_eq!(error, "graph.feature_dtype: 3 types for 2 feature columns: one for all, or one each");
+}
+
+#[test]
 fn features_are_stored_as_asked() {
     let graph = &graphs()[6];
     for (dtype, limit) in [(FeatureDtype::F32, 0.0), (FeatureDtype::F16, 1e-3), (FeatureDtype::Bf16, 1e-2)] {
         let dir = tempfile::tempdir().unwrap();
         let plain = graph.dump(dir.path(), IdStyle::Dense).unwrap();
-        let source = GraphSource { feature_dtype: dtype, normalize_features: Normalize::Row, ..plain };
+        let source = GraphSource { feature_dtype: vec![dtype], normalize_features: Normalize::Row, ..plain };
         let dataset = prepared(&source, &dir.path().join("out"), 2).unwrap();
         let features = dataset.features(1).unwrap();
-        assert_eq!((features.dtype(), features.as_f32().is_some()), (dtype, dtype == FeatureDtype::F32));
+        assert_eq!((features.layout().dtype(), features.as_f32().is_some()), (Some(dtype), dtype == FeatureDtype::F32));
         let mut row = [0.0; FEATURES];
         for local in 0..features.num_rows() {
             features.row_to_f32(local, &mut row);

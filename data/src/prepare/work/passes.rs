@@ -133,15 +133,7 @@ impl<C: Crew> Work<'_, C> {
         }
         let scale = Scale::new(self.crew, source.normalize_features, nodes, &scan.ids, *progress)?;
         progress.stage("writing nodes", Some(nodes.rows()), "nodes");
-        let pass = NodePass {
-            nodes,
-            scan,
-            relabel,
-            scale: &scale,
-            dtype: source.feature_dtype,
-            dir: self.dir,
-            memory: budget.buffers,
-        };
+        let pass = NodePass { nodes, scan, relabel, scale: &scale, dir: self.dir, memory: budget.buffers };
         let files = pass.run(self.crew, |rows| progress.advance(rows))?;
         progress.done();
         self.journal.finish(NODES, &files)?;
@@ -231,11 +223,8 @@ impl<C: Crew> Work<'_, C> {
             columns,
             target: budget.bucket(),
             book: &relabel.book,
-            halo_features: (self.settings.halo_features && self.nodes.feature_width() > 0).then(|| HaloFeatures {
-                files,
-                width: self.nodes.feature_width(),
-                dtype: source.feature_dtype,
-            }),
+            halo_features: (self.settings.halo_features && self.nodes.feature_width() > 0)
+                .then(|| HaloFeatures { files, layout: self.nodes.feature_layout().clone() }),
             halo: std::iter::repeat_with(|| AtomicU64::new(0)).take(relabel.book.nodes() as usize / 64 + 1).collect(),
         };
         progress.stage("writing edges", Some(records), "edges");

@@ -85,11 +85,7 @@ impl<C: Crew> Work<'_, C> {
             method: self.partitioner.name().to_string(),
             ids: self.nodes.id_kind(),
             halo_features: self.settings.halo_features && self.nodes.feature_width() > 0,
-            features: FeatureInfo {
-                dim: self.nodes.feature_width(),
-                dtype: self.source.feature_dtype,
-                normalize: self.source.normalize_features,
-            },
+            features: FeatureInfo::new(self.nodes.feature_layout(), self.source.normalize_features),
             labels: scan.labels.as_ref().map(|(info, _)| info.clone()),
             splits: scan.splits_counted(),
             node_types: scan.types.clone(),

@@ -7,12 +7,14 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
 use super::super::cache::Policy;
-use super::super::matrix::Values;
+use super::super::halo::HaloRows;
+use super::super::matrix::{Number, Values};
 use super::*;
 use crate::kernel::sample::{Columns, Fanout};
 use crate::sample::mini_batch::BatchKey;
 use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
 use crate::testing::{Adjacency, TellingRows, book, local, random_graph};
+use crate::wire::RowSource;
 
 /// What a batch looks like when it has been sampled and fetched.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,7 +71,7 @@ fn run(
             let halos = local.placement().parts_of(index).map(of).collect();
             Arc::new(HaloRows::new(halos, |node| !local.hosts(node)).unwrap())
         });
-        let rows = RowsAt { source, number: Number::F32, dim: DIM, halo };
+        let rows = RowsAt { source, number: Number::F32, dim: DIM, packed: None, halo };
         let counted = meter.clone();
         worker.dataflow::<u64, _, _>(|scope| {
             let batches: Vec<MiniBatch> = (local.placement().parts_of(index))

@@ -125,7 +125,8 @@ impl Ranking {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let pass: Arc<Mutex<Pass>> = Arc::default();
         let (kept, counted) = (fault.clone(), Arc::clone(&pass));
-        let rows = RowsAt { source: Arc::clone(results) as _, number: Number::F32, dim: results.dim(), halo: None };
+        let source = Arc::clone(results) as _;
+        let rows = RowsAt { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)

@@ -1,0 +1,78 @@
+//! Features whose columns are stored in types of their own: what is learnt from them, by the real program.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
+use common::{Place, summary};
+use gnnflow_data::rng::{Key, Purpose};
+
+const NODES: u64 = 600;
+const EDGES: u64 = 5000;
+
+/// A dump with two columns of features: lists of three, all of them multiples of 1/8 that bf16 has too, and numbers that it has not.
+fn dump(place: &Place) {
+    let key = Key::new(5, Purpose::GenerateNodes);
+    let rows = (0..NODES).map(|v| Some((0..3).map(move |i| Some(key.fold(v).below(i, 64) as f32 / 8.0 - 4.0))));
+    let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
+    place.parquet(
+        "nodes.parquet",
+        vec![
+            ("node_id", Arc::new(Int64Array::from_iter_values(0..NODES as i64))),
+            ("coarse", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))),
+            ("fine", Arc::new(Float32Array::from_iter_values((0..NODES).map(|v| key.fold(9).normal(v) as f32)))),
+            ("label", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| v as i64 % 3)))),
+            ("split", Arc::new(StringArray::from_iter_values((0..NODES).map(split)))),
+        ],
+    );
+    let edges = Key::new(5, Purpose::GenerateEdges);
+    let end = |side: u64| Int64Array::from_iter_values((0..EDGES).map(|e| edges.fold(e).below(side, NODES) as i64));
+    place.parquet("edges.parquet", vec![("src", Arc::new(end(0))), ("dst", Arc::new(end(1)))]);
+    let text = "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nduplicates = 'keep'\n\
+         columns = { features = ['coarse', 'fine'] }\n\
+         [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n\
+         [model]\nkind = 'sage'\nhidden = 8\n\
+         [train]\nepochs = 2\nbatch = 32\nfanouts = [4, 4]\nhash_blocks = true\n[infer]\nembeddings = true\n";
+    place.write("p.toml", text);
+}
+
+/// What two runs have alike when they are the same run.
+fn bits(place: &Place, run: &str, more: &[&str]) -> [String; 2] {
+    let mut args = vec!["run", "p.toml", "--quiet", "--run-dir", run];
+    args.extend(more);
+    place.succeed(&args);
+    let summary = summary(place, run);
+    ["model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
+}
+
+#[test]
+fn columns_of_two_types_are_learnt_from_as_if_they_were_f32() {
+    let place = Place::new();
+    dump(&place);
+    let wide = bits(&place, "wide", &[]);
+    let mixed = ["--set", "graph.feature_dtype=[\"bf16\", \"f32\"]", "--set", "partition.out=mixed"];
+    assert_eq!(bits(&place, "one", &mixed), wide, "the coarse column loses nothing");
+    let told = place.succeed(&["inspect", "mixed"]);
+    assert!(told.contains("4 (3 × bf16, 1 × f32)"), "{told}");
+    for (run, more) in [
+        ("two", &["--processes", "2"][..]),
+        ("cached", &["--processes", "2", "--set", "train.cache=64KiB", "--set", "train.cache_policy=dynamic"]),
+        ("halo", &["--processes", "4", "--set", "partition.halo=features"]),
+    ] {
+        assert_eq!(bits(&place, run, &[&mixed[..], more].concat()), wide, "{run}");
+    }
+    // The other way round, something is lost.
+    let lossy = ["--set", "graph.feature_dtype=[\"f32\", \"bf16\"]", "--set", "partition.out=lossy"];
+    assert_ne!(bits(&place, "lossy-run", &lossy), wide);
+}
+
+#[test]
+fn as_many_types_as_columns() {
+    let place = Place::new();
+    dump(&place);
+    let args = ["prepare", "p.toml", "--set", "graph.feature_dtype=[\"bf16\", \"f32\", \"f16\"]"];
+    let errors = place.fail(&args, 2, &["graph.feature_dtype: 3 types for 2 feature columns"]);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+}
