@@ -7,7 +7,10 @@ use rayon::prelude::*;
 
 use super::dispatch::multiversion;
 use super::element::{Element, Real};
-use super::rows::{Beside, ByIndex, Offset, ROWS, Rows, SMALL, Scale, Unit};
+use super::propagate::rows::Rows;
+use super::propagate::weight::{ByIndex, Unit};
+use super::propagate::{Coefficient, Own, Scale, Sources};
+use super::rows::{Offset, ROWS, SMALL};
 use super::transpose::Transpose;
 
 /// Marks a destination without edges in the answer of [`argmax`].
@@ -28,7 +31,19 @@ pub const NO_EDGE: u32 = u32::MAX;
 /// # Panics
 /// When lengths disagree or an index is past the last row of `x`.
 pub fn sum<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
-    Rows { indptr, indices, x, heads: 1, width, weight: Unit, scale: Scale::One, beside: Beside::Nothing }.run(out);
+    rows(indptr, indices, x, width, width).run(&Unit, out);
+}
+
+/// The sum over rows of `width` columns, `stride` numbers apart.
+fn rows<'a, P: Offset, T: Element>(
+    indptr: &'a [P],
+    indices: &'a [u32],
+    x: &'a [T],
+    stride: usize,
+    width: usize,
+) -> Rows<'a, P, T> {
+    assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
+    Rows::sum(indptr, indices, Sources::new(x, stride.max(1)), 1, width)
 }
 
 /// As [`sum`], divided by the number of edges of the row.
@@ -36,8 +51,7 @@ pub fn sum<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width:
 /// # Panics
 /// As [`sum`].
 pub fn mean<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
-    Rows { indptr, indices, x, heads: 1, width, weight: Unit, scale: Scale::InverseDegree, beside: Beside::Nothing }
-        .run(out);
+    Rows { scale: Scale::InverseDegree, ..rows(indptr, indices, x, width, width) }.run(&Unit, out);
 }
 
 /// Gradient of [`sum`] with respect to `x`: each source gathers the gradient of the rows that it was in.
@@ -60,8 +74,7 @@ pub fn mean_backward<A: Real>(
     out: &mut [A],
 ) {
     let Transpose { indptr, indices, .. } = by_source;
-    let weight = ByIndex(inverse_degrees);
-    Rows { indptr, indices, x: gradient, heads: 1, width, weight, scale: Scale::One, beside: Beside::Nothing }.run(out);
+    rows(indptr, indices, gradient, width, width).run(&ByIndex(inverse_degrees), out);
 }
 
 /// Row `r` of `x` and, behind it, [`mean`]'s row `r`: `[rows, 2 · width]`. One pass, and no copies of rows.
@@ -77,8 +90,8 @@ pub fn mean_backward<A: Real>(
 /// # Panics
 /// As [`sum`], and when `x` has fewer rows than there are rows of edges.
 pub fn own_and_mean<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
-    let (scale, beside) = (Scale::InverseDegree, Beside::Out);
-    Rows { indptr, indices, x, heads: 1, width, weight: Unit, scale, beside }.run(out);
+    let job = rows(indptr, indices, x, width, width);
+    Rows { scale: Scale::InverseDegree, front: Some(x), out_stride: 2 * width, ..job }.run(&Unit, out);
 }
 
 /// Gradient of [`own_and_mean`] with respect to `x`, from gradients of `2 · width` columns.
@@ -93,8 +106,10 @@ pub fn own_and_mean_backward<A: Real>(
     out: &mut [A],
 ) {
     let Transpose { indptr, indices, .. } = by_source;
-    let (weight, scale, beside) = (ByIndex(inverse_degrees), Scale::One, Beside::In);
-    Rows { indptr, indices, x: gradient, heads: 1, width, weight, scale, beside }.run(out);
+    // A row of the gradient is two: what the node had itself, and what its mean had.
+    let own = Own { rows: gradient, stride: 2 * width, coefficient: Coefficient::Same(A::ONE) };
+    let of_means = gradient.get(width..).unwrap_or_default();
+    Rows { own: Some(own), ..rows(indptr, indices, of_means, 2 * width, width) }.run(&ByIndex(inverse_degrees), out);
 }
 
 /// The edge of each row and column whose source holds the largest number, the first of equals; [`NO_EDGE`] for none.

@@ -7,7 +7,10 @@ use rayon::prelude::*;
 
 use super::dispatch::multiversion;
 use super::element::{Element, Real};
-use super::rows::{Beside, ByEdge, Offset, ROWS, Rows, SMALL, Scale, prefetch, split_by_row};
+use super::propagate::Sources;
+use super::propagate::rows::Rows;
+use super::propagate::weight::ByEdge;
+use super::rows::{Offset, ROWS, SMALL, prefetch, split_by_row};
 use super::transpose::Transpose;
 
 /// `out[r, h, :] = Σ weights[e, h] · x[s, h, :]` over the edges `e` of row `r`, `s` being the edge's source.
@@ -32,8 +35,9 @@ pub fn sum<P: Offset, T: Element>(
     out: &mut [T::Acc],
 ) {
     assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
-    let weight = ByEdge { weights, heads, edges: None };
-    Rows { indptr, indices, x, heads, width, weight, scale: Scale::One, beside: Beside::Nothing }.run(out);
+    assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
+    let x = Sources::new(x, (heads * width).max(1));
+    Rows::sum(indptr, indices, x, heads, width).run(&ByEdge { weights, heads, first: 0, edges: None }, out);
 }
 
 /// Gradient of [`sum`] with respect to `x`: each source sums its rows' gradients by the weights of its edges.
@@ -50,8 +54,9 @@ pub fn backward_rows<A: Real>(
 ) {
     let Transpose { indptr, indices, edges } = by_source;
     assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
-    let weight = ByEdge { weights, heads, edges: Some(edges) };
-    Rows { indptr, indices, x: gradient, heads, width, weight, scale: Scale::One, beside: Beside::Nothing }.run(out);
+    let gradient = Sources::new(gradient, (heads * width).max(1));
+    let weight = ByEdge { weights, heads, first: 0, edges: Some(edges) };
+    Rows::sum(indptr, indices, gradient, heads, width).run(&weight, out);
 }
 
 /// Gradient of [`sum`] with respect to the weights: `out[e, h] = gradient[r, h, :] · x[s, h, :]`.
