@@ -23,7 +23,9 @@ use super::rows::{Offset, ROWS, SMALL, split_by_row};
 pub fn forward<P: Offset, A: Real>(indptr: &[P], logits: &[A], heads: usize, out: &mut [A]) {
     assert_eq!(out.len(), logits.len(), "as many values out as in");
     by_row(indptr, heads, out, |edges, out, scratch| {
-        softmax_row(&logits[edges.start * heads..edges.end * heads], heads, out, scratch);
+        let (largest, total) = scratch.split_at_mut(heads);
+        out.copy_from_slice(&logits[edges.start * heads..edges.end * heads]);
+        softmax_row(out, heads, largest, total);
     });
 }
 
@@ -66,26 +68,86 @@ fn by_row<P: Offset, A: Real>(
     if small { pieces.into_iter().for_each(task) } else { pieces.into_par_iter().for_each(task) }
 }
 
+/// Numbers that are worked on side by side, the same on every instruction set.
+const LANES: usize = 16;
+
 multiversion! {
-    fn softmax_row [A: Real] (logits: &[A], heads: usize, out: &mut [A], scratch: &mut [A]) {
-        let (largest, total) = scratch.split_at_mut(heads);
+    /// Turns the logits of one row's edges, `[edges, heads]`, into their softmax; tells each head's largest logit and the sum
+    /// of exponentials.
+    pub(super) fn softmax_row [A: Real] (values: &mut [A], heads: usize, largest: &mut [A], total: &mut [A]) {
         largest.fill(A::NEG_INFINITY);
         total.fill(A::ZERO);
-        for edge in logits.chunks_exact(heads) {
-            for (m, &z) in largest.iter_mut().zip(edge) {
-                *m = if z > *m { z } else { *m };
+        if !LANES.is_multiple_of(heads) {
+            for edge in values.chunks_exact(heads) {
+                for (m, &z) in largest.iter_mut().zip(edge) {
+                    *m = if z > *m { z } else { *m };
+                }
+            }
+            for edge in values.chunks_exact_mut(heads) {
+                for h in 0..heads {
+                    edge[h] = (edge[h] - largest[h]).exp();
+                    total[h] += edge[h];
+                }
+            }
+            return divide(values, heads, total);
+        }
+        // Lane `k` is of head `k % heads`.
+        let mut lanes = [A::NEG_INFINITY; LANES];
+        let (whole, rest) = values.as_chunks_mut::<LANES>();
+        for values in whole.iter() {
+            for k in 0..LANES {
+                lanes[k] = if values[k] > lanes[k] { values[k] } else { lanes[k] };
             }
         }
-        for (out, edge) in out.chunks_exact_mut(heads).zip(logits.chunks_exact(heads)) {
-            for h in 0..heads {
-                out[h] = (edge[h] - largest[h]).exp();
-                total[h] += out[h];
+        for (&z, lane) in rest.iter().zip(&mut lanes) {
+            *lane = if z > *lane { z } else { *lane };
+        }
+        for (k, &z) in lanes.iter().enumerate() {
+            let m = &mut largest[k % heads];
+            *m = if z > *m { z } else { *m };
+        }
+        let shift: [A; LANES] = std::array::from_fn(|k| largest[k % heads]);
+        let mut lanes = [A::ZERO; LANES];
+        for values in whole.iter_mut() {
+            for k in 0..LANES {
+                values[k] = (values[k] - shift[k]).exp();
+                lanes[k] += values[k];
             }
         }
-        for out in out.chunks_exact_mut(heads) {
-            for (o, &t) in out.iter_mut().zip(&*total) {
-                *o = *o / t;
-            }
+        for ((value, &shift), lane) in rest.iter_mut().zip(&shift).zip(&mut lanes) {
+            *value = (*value - shift).exp();
+            *lane += *value;
+        }
+        for (k, &sum) in lanes.iter().enumerate() {
+            total[k % heads] += sum;
+        }
+        divide(values, heads, total);
+    }
+}
+
+/// Divides each head's numbers by its total.
+#[inline(always)]
+fn divide<A: Real>(values: &mut [A], heads: usize, total: &[A]) {
+    if !LANES.is_multiple_of(heads) {
+        return values
+            .chunks_exact_mut(heads)
+            .for_each(|edge| edge.iter_mut().zip(total).for_each(|(v, &t)| *v = *v / t));
+    }
+    let by: [A; LANES] = std::array::from_fn(|k| total[k % heads]);
+    let (whole, rest) = values.as_chunks_mut::<LANES>();
+    for values in whole {
+        for k in 0..LANES {
+            values[k] = values[k] / by[k];
+        }
+    }
+    rest.iter_mut().zip(&by).for_each(|(value, &by)| *value = *value / by);
+}
+
+multiversion! {
+    /// The softmax again, from logits less their row's largest in `values` and the row's `totals`, number by number.
+    pub(super) fn softmax_again [A: Real] (values: &mut [A], totals: &[A]) {
+        for (value, &total) in values.iter_mut().zip(totals) {
+            *value = value.exp() / total;
         }
     }
 }

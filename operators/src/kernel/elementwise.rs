@@ -50,6 +50,12 @@ impl Dropout {
         Self { key, cut: (probability * 4_294_967_296.0) as u32, scale: 1.0 / (1.0 - probability) }
     }
 
+    /// The same share dropped by draws of their own, for `word` (a node, say).
+    #[inline(always)]
+    pub fn under(self, word: u64) -> Self {
+        Self { key: self.key.fold(word), ..self }
+    }
+
     /// What element `i` is multiplied by: 0, or one over the share that is kept.
     #[inline(always)]
     pub fn factor(&self, i: u64) -> f64 {

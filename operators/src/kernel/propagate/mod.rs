@@ -3,13 +3,15 @@
 //!
 //! [`Propagate`] is the weighted sum of sources' rows, fused with the normalisation on both sides and the destination's own
 //! row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped.
-//! Nothing here is as
+//! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has. Nothing here is as
 //! long as edges and as wide as a row.
 //!
 //! **The same bits.** A destination's edges are summed by one thread, in the order that `indices` has them, in `f32` (or
 //! `f64`) whatever rows are stored in, on every instruction set. So neither threads nor intervals nor the array in which a row
 //! lies matter; to be independent of partitions as well, keep neighbours in the order of the whole graph.
 
+pub mod attention;
+pub mod attention_backward;
 mod pieces;
 pub(super) mod rows;
 mod sources;

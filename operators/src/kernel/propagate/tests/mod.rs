@@ -1,5 +1,6 @@
 //! Graphs to try, and the naive programs that everything is held against.
 
+mod attention;
 mod sums;
 
 use gnnflow_data::rng::{Key, Purpose};
