@@ -11,6 +11,7 @@ pub mod meter;
 pub mod partition;
 pub mod placement;
 pub mod prepare;
+pub mod propagate;
 pub mod sample;
 pub mod sync;
 #[cfg(test)]

@@ -265,6 +265,14 @@ impl LocalGraph {
         self.parts[part].as_deref().expect("the topology is here")
     }
 
+    /// [`LocalGraph::in_edges`], to be kept.
+    ///
+    /// # Panics
+    /// When its topology is not here.
+    pub fn shared_in_edges(&self, part: usize) -> Arc<dyn InEdges> {
+        Arc::clone(self.parts[part].as_ref().expect("the topology is here"))
+    }
+
     /// The global ids of partition `part`.
     pub fn range(&self, part: usize) -> std::ops::Range<u32> {
         self.offsets[part] as u32..self.offsets[part + 1] as u32

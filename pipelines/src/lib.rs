@@ -6,6 +6,7 @@ mod drive;
 mod embedding;
 mod error;
 mod evaluate;
+mod full_graph;
 pub mod islands;
 mod job;
 mod layer_store;

@@ -55,6 +55,12 @@ pub struct Summary {
     /// What `train.cache` did in training, when there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
+    /// How many epochs behind a neighbour's rows were at most, where `train.mode` is `async`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staleness_max: Option<u64>,
+    /// The same, on average over all intervals and stages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staleness_mean: Option<f64>,
     /// Learnt rows of nodes, when there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_embeddings: Option<EmbeddingUse>,

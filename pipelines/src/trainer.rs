@@ -1,7 +1,9 @@
 //! The state of the companion thread: model, optimiser, and the arithmetic on them.
 
+mod nodes;
 mod visit;
 
+pub(crate) use nodes::{NodeBack, NodeGradient, NodeRows, matrix};
 pub(crate) use visit::Visited;
 
 use std::sync::Arc;
@@ -95,7 +97,7 @@ pub(crate) struct BatchWords {
 }
 
 impl BatchWords {
-    fn encode(&self) -> Vec<u64> {
+    pub(crate) fn encode(&self) -> Vec<u64> {
         let digest = self.digest.iter().flatten().copied().collect::<Vec<u8>>();
         let digest = digest.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
         [self.examples, self.loss.to_bits(), self.rounds].into_iter().chain(digest).collect()
@@ -296,6 +298,20 @@ impl Trainer {
         self.pool.install(work)
     }
 
+    /// As [`Trainer::on_threads`], as a part of going forwards.
+    pub(crate) fn timed_forward(&mut self, work: impl FnOnce() + Send) {
+        let start = Instant::now();
+        self.pool.install(work);
+        self.spent.forward += start.elapsed();
+    }
+
+    /// As [`Trainer::on_threads`], as a part of going back.
+    pub(crate) fn timed_backward(&mut self, work: impl FnOnce() + Send) {
+        let start = Instant::now();
+        self.pool.install(work);
+        self.spent.backward += start.elapsed();
+    }
+
     /// The parameters, one after another.
     pub(crate) fn params(&self) -> &[f32] {
         &self.params
@@ -420,7 +436,7 @@ fn row_gradients(gradients: &GradStore, rows: &Var) -> Result<Vec<f32>, Error> {
 }
 
 /// Calls `f` with the numbers of `tensor`.
-fn read(tensor: &Tensor, f: impl FnOnce(&[f32])) -> Result<(), Error> {
+pub(crate) fn read(tensor: &Tensor, f: impl FnOnce(&[f32])) -> Result<(), Error> {
     let read = || {
         let tensor = tensor.to_device(&candle_core::Device::Cpu)?.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use gnnflow_operators::meter::{Meter, Stage};
 use gnnflow_operators::placement::Placement;
+use gnnflow_operators::propagate::Place;
 use gnnflow_operators::sample::seeds::Book;
 use gnnflow_operators::sync::background::Companion;
 use timely::worker::Worker;
@@ -18,11 +19,13 @@ use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::Progress;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::full_graph::{FullGraph, whole_graph};
 use crate::islands::Islands;
 use crate::job::Job;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use crate::sampling;
+use crate::schedule::full_graph::FullGraphTraining;
 use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining};
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
@@ -133,6 +136,12 @@ impl<'a> Run<'a> {
             }
         };
         let training: Box<dyn Schedule> = match train.schedule {
+            spec::Schedule::FullGraph => {
+                let shape = companion.call(Trainer::shape)?;
+                let graph = whole_graph(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?;
+                let state = FullGraph::new(graph, shape, setup.features.clone(), &Place::Memory)?;
+                Box::new(FullGraphTraining::build(worker, &setup, train, params, state, &companion))
+            }
             spec::Schedule::PartitionParallel => {
                 let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;
                 let visits = Visits { islands, book, choices, degrees, window, train: train.clone() };

@@ -3,6 +3,7 @@
 pub mod admit;
 pub mod all_reduce;
 pub mod background;
+pub mod barrier;
 pub mod hold;
 pub mod in_order;
 pub mod round_trip;

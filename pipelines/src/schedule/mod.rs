@@ -1,5 +1,6 @@
 //! Dataflows, one a file; and what all ways of training have in common.
 
+pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod partition_parallel;

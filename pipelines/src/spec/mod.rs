@@ -37,7 +37,7 @@ pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
-pub use train::{CachePolicy, Device, Schedule, SeedSplit, Task, Temporal, Train};
+pub use train::{CachePolicy, Device, Mode, Schedule, SeedSplit, Task, Temporal, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::Error;

@@ -3,6 +3,7 @@
 mod link;
 mod subgraphs;
 mod train;
+mod whole_graph;
 
 use super::embedding::{Embedding, EmbeddingInit, SparseKind};
 use super::generate::GenerateKind;

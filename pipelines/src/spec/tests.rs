@@ -156,7 +156,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "\"mini-batch\"",
             "\"full-graph\"",
-            "/graphs/p.toml:19: train.schedule: \"full-graph\" is not in this version yet; use \"mini-batch\" or \"partition-parallel\"",
+            "/graphs/p.toml:19: train.schedule: \"auto\" is not in this version yet; use \"mini-batch\" or \"full-graph\"",
         ),
         (
             "method = \"random\"",

@@ -110,6 +110,15 @@ section! {
         /// Sample and compact in one loop where all edges are here (FastSample). `false` does one after the other, as processes must between them, and is slower: for measurements.
         #[schemars(extend("x-results" = false))]
         pub fused_sampling: bool = true,
+        /// How the intervals of the whole graph follow one another (`full-graph`). Unset: `pipe`.
+        #[schemars(extend("examples" = ["async"]))]
+        pub mode: Option<Mode> = None,
+        /// How many epochs old a neighbour's rows may be (`mode = "async"`), by how far everybody has come; 0 lets intervals overtake one another within an epoch only. Unset: 0. Epochs overlap between evaluations and checkpoints, not across them.
+        #[schemars(range(max = 1000), extend("examples" = [1]))]
+        pub staleness: Option<usize> = None,
+        /// Intervals that each partition is cut into: what is computed and sent at once (`full-graph`, `tensor-parallel`). Unset: so many that none has more than 32,768 nodes.
+        #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
+        pub intervals: Option<usize> = None,
         /// Momentum of the averages (`partition-parallel`): how much of the way that earlier ones went the next one goes on. Where partitions differ much in what they teach, 0.5 to 0.8 makes up for it; too much is unstable. Unset: 0, plain averages.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.5]))]
         pub average_momentum: Option<f64> = None,
@@ -183,6 +192,21 @@ impl Train {
         self.sample_coverage.unwrap_or(50)
     }
 
+    /// How intervals of the whole graph follow one another.
+    pub fn mode(&self) -> Mode {
+        self.mode.unwrap_or(Mode::Pipe)
+    }
+
+    /// How many epochs old a neighbour's rows may be.
+    pub fn staleness(&self) -> usize {
+        self.staleness.unwrap_or(0)
+    }
+
+    /// Whether every step is over the whole graph.
+    pub fn is_whole_graph(&self) -> bool {
+        matches!(self.schedule, Schedule::FullGraph | Schedule::TensorParallel)
+    }
+
     /// Epochs from one average of weights to the next.
     pub fn average_every(&self) -> usize {
         self.average_every.unwrap_or(1)
@@ -220,6 +244,18 @@ words! {
         TensorParallel = "tensor-parallel",
         /// Whichever the plan finds best.
         Auto = "auto",
+    }
+}
+
+words! {
+    /// How the intervals of the whole graph follow one another (Dorylus, section 7.3).
+    pub enum Mode {
+        /// A layer begins when all of the last is there; meanwhile one interval's rows are sent while another's are computed.
+        Pipe = "pipe",
+        /// As `pipe`, but nothing is sent before everything of a layer is computed: for measurements.
+        Sync = "sync",
+        /// An interval goes on with what its neighbours last told, at most `staleness` epochs old. Results depend on timing.
+        Async = "async",
     }
 }
 

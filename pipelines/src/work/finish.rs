@@ -71,6 +71,10 @@ impl Run<'_> {
         let sum = |i: usize| told.iter().map(|words| words[i]).sum::<u64>();
         let steps = self.rounds.1.max(1) as f64;
         let slowest = |i: usize| told.iter().map(|words| words[i]).max().unwrap_or(0) as f64 / 1e9;
+        let (stale_most, stale_mean) =
+            (told.iter().map(|words| words[13]).max().unwrap_or(0), sum(14) as f64 / sum(15).max(1) as f64);
+        // Of rows that are learnt, staleness is counted in steps, and stands with them.
+        let stale = self.training.staleness().filter(|_| self.setup.embeddings.is_none());
         let summary = Summary {
             schema: SCHEMA,
             name: self.job.spec.name.clone(),
@@ -103,11 +107,13 @@ impl Run<'_> {
             bytes_per_step: sum(11) as f64 / steps,
             messages_per_step: sum(12) as f64 / steps,
             cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
+            staleness_max: stale.map(|_| stale_most),
+            staleness_mean: stale.map(|_| stale_mean),
             node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
                 dim: rows.dim(),
                 rows_moved: sum(16),
-                staleness_max: told.iter().map(|words| words[13]).max().unwrap_or(0),
-                staleness_mean: sum(14) as f64 / sum(15).max(1) as f64,
+                staleness_max: stale_most,
+                staleness_mean: stale_mean,
                 sha256: rows_sha256,
             }),
             peak_rss_bytes: told.iter().map(|words| words[2]).collect(),

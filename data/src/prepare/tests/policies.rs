@@ -184,7 +184,7 @@ fn columns_are_stored_each_in_its_own_type() {
     let settings = |out: &str| PrepareSettings { halo_features: true, ..PrepareSettings::new(dir.path().join(out), 2) };
     let manifest = prepare(&source, &Modulo, &settings("out"), &Silent).unwrap();
     assert_eq!(manifest.features.layout().to_string(), "1 × f16, 3 × f32");
-    let dataset = Dataset::open(&dir.path().join("out")).unwrap();
+    let dataset = Dataset::open(dir.path().join("out")).unwrap();
     for part in 0..2 {
         let (features, halo) = (dataset.features(part).unwrap(), dataset.halo(part).unwrap().unwrap());
         let offsets = dataset.book().offsets().to_vec();

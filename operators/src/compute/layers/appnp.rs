@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::gcn::{edge_weights, propagated};
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::model::LayerSpec;
 
@@ -36,6 +36,18 @@ impl Layer for Appnp {
 
     fn out_dim(&self) -> usize {
         self.dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Symmetric)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
+    }
+
+    fn reads_own(&self) -> bool {
+        false
     }
 
     fn needs_degrees(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
@@ -85,6 +85,22 @@ impl Layer for Gat {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Attention { heads: self.heads, slope: SLOPE, dropout: self.attention_dropout })
+    }
+
+    fn sent_dim(&self) -> usize {
+        if self.concat { self.out_dim } else { self.heads * self.out_dim }
+    }
+
+    fn reads_own(&self) -> bool {
+        false
+    }
+
+    fn attention_terms(&self, sent: &Tensor) -> Result<[Tensor; 2]> {
+        Ok([head_dot(sent, &self.source)?, head_dot(sent, &self.destination)?])
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::graph_block::GraphBlock;
 use crate::compute::initial::Initial;
@@ -87,6 +87,22 @@ impl Layer for Gcn {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Symmetric)
+    }
+
+    fn sent_dim(&self) -> usize {
+        self.in_dim.min(self.out_dim)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        !self.transforms_first()
+    }
+
+    fn reads_own(&self) -> bool {
+        false
     }
 
     fn needs_degrees(&self) -> bool {

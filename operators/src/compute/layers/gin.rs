@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::{KindOptions, LayerSpec};
@@ -67,6 +67,14 @@ impl Layer for Gin {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Sum)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {

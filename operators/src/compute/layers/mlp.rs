@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::Result;
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
@@ -37,6 +37,14 @@ impl Layer for Mlp {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Nothing)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
     }
 
     /// Nothing arrives: a destination has its own row.

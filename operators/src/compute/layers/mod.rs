@@ -84,6 +84,33 @@ impl<'a> Pass<'a> {
     }
 }
 
+/// How what arrives at a node is put together, for layers that need no value on an edge but what their two ends have: schedules
+/// over whole graphs ([`Model::node_task`](super::Model::node_task)) then sum rows where they lie, and hold nothing for each edge.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Propagation {
+    /// Nothing arrives.
+    Nothing,
+    /// The sum over the in-edges.
+    Sum,
+    /// The mean over the in-edges; zeros where there are none.
+    Mean,
+    /// The mean over the in-neighbours and the node itself, self-loops not counted.
+    MeanWithSelf,
+    /// The sum over the in-neighbours and the node itself, self-loops not counted, of `1 / sqrt((d_i + 1)(d_j + 1))` times what
+    /// they send.
+    Symmetric,
+    /// The sum over the in-neighbours and the node itself, self-loops not counted, weighted for each head by the softmax of
+    /// `leaky_relu(left_j + right_i)`, of [`Layer::attention_terms`].
+    Attention {
+        /// Heads, side by side in a row.
+        heads: usize,
+        /// Leaky ReLU's slope below 0.
+        slope: f64,
+        /// Share of the weights that training drops.
+        dropout: f64,
+    },
+}
+
 /// A layer of a graph neural network.
 ///
 /// A block's destinations are its first sources, so `h_dst` is always the first rows of `h_src`. A user's own layer implements
@@ -151,6 +178,36 @@ pub trait Layer: Send + Sync {
     /// Whether [`Pass::initial`] must be there.
     fn needs_initial(&self) -> bool {
         false
+    }
+
+    /// How what arrives is put together, where that is one of the ways that whole graphs have kernels for.
+    fn propagation(&self) -> Option<Propagation> {
+        None
+    }
+
+    /// Columns of what is sent. By default, of what comes in.
+    fn sent_dim(&self) -> usize {
+        self.in_dim()
+    }
+
+    /// Whether [`Layer::send`] sends what a node holds as it is, so that there is nothing to learn in it.
+    fn sends_as_held(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Layer::apply_node`] reads what the node held.
+    fn reads_own(&self) -> bool {
+        true
+    }
+
+    /// For [`Propagation::Attention`]: what a node has for its out-edges and what for its in-edges, each `[N, heads]`, from what it
+    /// sends.
+    ///
+    /// # Errors
+    /// By default, always: the layer has no attention. As [`Layer::send`] otherwise.
+    fn attention_terms(&self, sent: &Tensor) -> Result<[Tensor; 2]> {
+        let _ = sent;
+        Err(Error::Input("the layer has no attention".to_owned()))
     }
 
     /// What every source sends along its edges: `[num_src, in_dim]` → `[num_src, _]`. By default, what it holds.

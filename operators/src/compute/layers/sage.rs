@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor, Var};
 
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
@@ -88,6 +88,26 @@ impl Layer for Sage {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        match self.aggregator {
+            Aggregator::Mean => Some(Propagation::Mean),
+            Aggregator::Gcn => Some(Propagation::MeanWithSelf),
+            Aggregator::Pool => None,
+        }
+    }
+
+    fn sent_dim(&self) -> usize {
+        if self.transforms_first() { self.out_dim } else { self.in_dim }
+    }
+
+    fn sends_as_held(&self) -> bool {
+        self.pool.is_none() && !self.transforms_first()
+    }
+
+    fn reads_own(&self) -> bool {
+        self.own.is_some()
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gcn::{edge_weights, propagated};
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::Result;
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
@@ -45,6 +45,18 @@ impl Layer for Sgc {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Symmetric)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
+    }
+
+    fn reads_own(&self) -> bool {
+        false
     }
 
     fn needs_degrees(&self) -> bool {

@@ -1,6 +1,7 @@
 //! A model: layers by name, built from a description, run over blocks.
 
 mod joint;
+mod node_task;
 mod readout;
 mod registry;
 mod spec;
@@ -21,6 +22,7 @@ use super::params::{ParamBuilder, Params};
 use super::perceptron::Perceptron;
 use crate::kernel::elementwise::{Activation, Dropout};
 
+pub use node_task::{Hop, NodeInputs, NodeOutputs};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
 

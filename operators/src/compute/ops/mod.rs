@@ -15,6 +15,7 @@ mod messages;
 mod norm;
 mod pair_scores;
 mod relations;
+mod seeded;
 mod segment;
 mod softmax_loss;
 mod weighted;
@@ -32,6 +33,7 @@ pub use norm::{
 };
 pub use pair_scores::{PairDistMult, PairDistMultRelations, PairDistMultRows, PairDot, PairDotRows, pair_scores};
 pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
+pub use seeded::{Seeded, seeded};
 pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
 pub use softmax_loss::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,

@@ -5,7 +5,7 @@ use super::super::metric::Metric;
 use super::super::optimizer::{LrKind, OptimizerKind};
 use super::super::train::{SAMPLERS, Schedule, SeedSplit, Task, Train};
 use super::super::{Halo, Registered, Spec, Topology, model};
-use super::{Report, known, link, subgraphs};
+use super::{Report, known, link, subgraphs, whole_graph};
 
 pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     let (Some(train), Some(model)) = (&spec.train, &spec.model) else { return };
@@ -14,12 +14,14 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
         Schedule::MiniBatch => report
             .only(&["train.average_every", "train.average_momentum"], "only \"partition-parallel\" averages weights"),
         Schedule::PartitionParallel => alone(spec, report),
+        Schedule::FullGraph => {}
         other => {
-            let (first, second) = (Schedule::MiniBatch, Schedule::PartitionParallel);
-            let message = format!("\"{other}\" is not in this version yet; use \"{first}\" or \"{second}\"");
+            let instead = [Schedule::MiniBatch, Schedule::FullGraph].map(|schedule| format!("\"{schedule}\""));
+            let message = format!("\"{other}\" is not in this version yet; use {}", instead.join(" or "));
             report.add("train.schedule", message);
         }
     }
+    whole_graph::whole_graph(spec, train, model, report);
     if let Some(fanouts) = train.fanouts.as_ref().filter(|_| !train.draws_subgraphs()) {
         if fanouts.len() != model.layers {
             report.add("train.fanouts", format!("{} fanouts for {} layers: one a layer", fanouts.len(), model.layers));

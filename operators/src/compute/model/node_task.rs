@@ -1,0 +1,155 @@
+//! A model in pieces of nodes, for schedules that put rows together over whole graphs.
+//!
+//! Between two aggregations lies work on nodes alone: what a layer makes of what has arrived, what stands behind it, and what
+//! the next layer sends. That is one *node task*: a function of rows and parameters, and of nothing else, so that it can be
+//! done anywhere, for any interval of nodes (Dorylus, section IV: apply-vertex). Task 0 reads features, task l what has
+//! arrived at layer l − 1; the last one's result is the model's.
+
+use candle_core::{DType, Tensor};
+use gnnflow_data::rng::Key;
+
+use super::{JumpingKnowledge, Model, Order};
+use crate::block::Block;
+use crate::compute::error::{Error, Result};
+use crate::compute::graph_block::GraphBlock;
+use crate::compute::layers::{Layer, Pass, Propagation};
+use crate::compute::ops::{activate, widen};
+use crate::kernel::elementwise::{Activation, Dropout};
+
+/// What one aggregation is given and gives: layer by layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hop {
+    /// How rows are put together.
+    pub propagation: Propagation,
+    /// Columns of what is sent, and of what arrives.
+    pub width: usize,
+    /// Columns of what a node holds meanwhile.
+    pub held: usize,
+    /// Whether a later task reads what a node holds here.
+    pub keeps_held: bool,
+}
+
+/// The rows of a node task's nodes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NodeInputs<'a> {
+    /// What they held when they sent, `[N, held]`; for task 0, their features.
+    pub held: Option<&'a Tensor>,
+    /// What has arrived, `[N, width]`.
+    pub aggregated: Option<&'a Tensor>,
+    /// What they held before the first layer, where a layer asks for it.
+    pub initial: Option<&'a Tensor>,
+}
+
+/// What a node task makes of its rows.
+#[derive(Clone, Debug)]
+pub struct NodeOutputs {
+    /// What they hold now, `[N, held]`; from the last task, the model's result.
+    pub held: Tensor,
+    /// What they send, `[N, width]`; nothing from the last task.
+    pub sent: Option<Tensor>,
+    /// Where the next layer attends: terms of their out-edges and of their in-edges.
+    pub terms: Option<[Tensor; 2]>,
+}
+
+impl Model {
+    /// The model's aggregations, in order.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] when a layer, or what stands behind the last one, cannot be run in pieces of nodes.
+    pub fn hops(&self) -> Result<Vec<Hop>> {
+        if self.spec.jumping_knowledge != JumpingKnowledge::None {
+            let why = "reads every layer's result, which training over the whole graph does not keep; use \"none\"";
+            return Err(Error::spec("jumping_knowledge", why));
+        }
+        let asks_initial = self.layers.iter().any(|layer| layer.needs_initial());
+        let hop = |(index, layer): (usize, &dyn Layer)| {
+            let propagation = layer.propagation().ok_or_else(|| {
+                let why = format!(
+                    "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
+                     \"sage\" with the mean, \"gin\", \"gat\", \"sgc\" or \"appnp\", or train by batches",
+                    self.spec.kind
+                );
+                Error::spec("kind", why)
+            })?;
+            let keeps_held = layer.reads_own() || self.spec.residual || index == 0 && asks_initial;
+            Ok(Hop { propagation, width: layer.sent_dim(), held: layer.in_dim(), keeps_held })
+        };
+        self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
+    }
+
+    /// Whether task `index` reads what its nodes held before the first layer.
+    pub fn task_reads_initial(&self, index: usize) -> bool {
+        index > 0 && self.layers[index - 1].needs_initial()
+    }
+
+    /// Whether the first task has anything to learn: else no gradient needs to come so far.
+    pub fn first_task_learns(&self) -> bool {
+        self.predictor.is_some() || !self.layers[0].sends_as_held()
+    }
+
+    /// Whether the first task does the same in every epoch: it learns nothing, and drops nothing.
+    pub fn first_task_is_constant(&self) -> bool {
+        !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
+    }
+
+    /// Runs node task `index`, from 0 to [`Model::num_layers`]. `dropout` is the key of the nodes' masks when training, which no
+    /// other interval may share; what a batch norm is to be told ([`Model::absorb`]) is put into `sums`, where training.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when rows are missing or do not fit; [`Error::Tensor`] when the device fails.
+    pub fn node_task(
+        &self,
+        index: usize,
+        inputs: NodeInputs<'_>,
+        dropout: Option<Key>,
+        sums: Option<&mut [f32]>,
+    ) -> Result<NodeOutputs> {
+        let missing = |what: &str| Error::Input(format!("node task {index} needs {what}"));
+        let share = self.spec.dropout;
+        let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
+        let alone = |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
+        let mut held = match index {
+            0 => {
+                let x = inputs.held.ok_or_else(|| missing("features"))?;
+                match &self.predictor {
+                    Some(predictor) => predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)))?,
+                    None => x.clone(),
+                }
+            }
+            _ => {
+                let layer = &self.layers[index - 1];
+                let aggregated = match layer.propagation() {
+                    Some(Propagation::Nothing) => inputs.held,
+                    _ => inputs.aggregated,
+                };
+                let aggregated = aggregated.ok_or_else(|| missing("what has arrived"))?;
+                // Layers that read nothing of their own do not look at it.
+                let own = inputs.held.unwrap_or(aggregated);
+                let block = alone(aggregated.dim(0)?);
+                let key = key_of(index - 1).map(|key| key.fold(1));
+                let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
+                let z = layer.apply_node(&pass, own, aggregated)?;
+                self.joints[index - 1].apply(z, own, sums)?
+            }
+        };
+        let Some(layer) = self.layers.get(index) else { return Ok(NodeOutputs { held, sent: None, terms: None }) };
+        let drops = match self.order {
+            Order::Interleaved => true,
+            Order::PropagateFirst => index == 0,
+            Order::PredictFirst => false,
+        };
+        let mask = key_of(index).filter(|_| drops && share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
+        let activation = if index == 0 { Activation::Identity } else { self.activation() };
+        if activation != Activation::Identity || mask.is_some() {
+            held = activate(&held, activation, mask)?;
+        }
+        let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
+        let block = alone(held.dim(0)?);
+        let sent = layer.send(&Pass::new(&block), &held)?;
+        let terms = match layer.propagation() {
+            Some(Propagation::Attention { .. }) => Some(layer.attention_terms(&sent)?),
+            _ => None,
+        };
+        Ok(NodeOutputs { held, sent: Some(sent), terms })
+    }
+}

@@ -1,0 +1,182 @@
+//! Which rows belong together, for each node that a worker hosts.
+//!
+//! Rows are numbered for the loops that add them up: a table has a row for each own node (or some of them), then the ghosts, by
+//! ascending id. Where a worker has all nodes, and all of them have rows, ids *are* those numbers, and the mapped topology is
+//! used as it is; else the numbers are written down, four bytes an edge in a scratch file. Neighbours stay in the order of
+//! their ids, so that a sum has the same bits wherever its rows lie.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::array::{Array, Place};
+use super::numbering::Numbering;
+use crate::kernel::node_index::NodeIndex;
+use crate::local_graph::InEdges;
+
+/// Edges by row, and whose rows they need.
+pub struct Links {
+    /// The own nodes that have edges here.
+    rows: Numbering,
+    /// The own nodes that have rows in the table.
+    table: Numbering,
+    ghosts: NodeIndex,
+    edges: Edges,
+    /// By worker: the table's rows that are ghosts there, ascending.
+    wanted: Vec<Vec<u32>>,
+}
+
+enum Edges {
+    /// First row, and the edges of a partition, by id.
+    InPlace(Vec<(usize, Arc<dyn InEdges>)>),
+    /// By number.
+    Numbered { indptr: Vec<i64>, indices: Array<u32> },
+}
+
+/// Which nodes have rows of edges, and which have rows to be added up; all where nothing is said.
+#[derive(Clone, Copy, Default)]
+pub struct Filter<'a> {
+    /// Own nodes that have edges.
+    pub rows: Option<&'a dyn Fn(u32) -> bool>,
+    /// Nodes, own or not, at the other end.
+    pub neighbors: Option<&'a dyn Fn(u32) -> bool>,
+    /// Whether every node has exactly one edge to itself; else those that are in the graph.
+    pub self_loops: bool,
+}
+
+impl Links {
+    /// Links of the nodes `own`, whose edges lie in `parts`, one partition after another; `nodes` is the size of the graph.
+    ///
+    /// # Errors
+    /// When there is no room for the numbers of edges at `place`.
+    pub fn new(
+        own: Range<u32>,
+        nodes: u64,
+        parts: &[Arc<dyn InEdges>],
+        filter: Filter<'_>,
+        place: &Place,
+    ) -> std::io::Result<Self> {
+        let (rows, table) = (Numbering::new(own.clone(), filter.rows), Numbering::new(own.clone(), filter.neighbors));
+        let starts: Vec<usize> = std::iter::once(0)
+            .chain(parts.iter().scan(0, |sum, part| {
+                *sum += part.indptr().len() - 1;
+                Some(*sum)
+            }))
+            .collect();
+        assert_eq!(starts[parts.len()], own.len(), "the partitions have the own nodes");
+        let as_they_are = filter.rows.is_none() && filter.neighbors.is_none() && !filter.self_loops;
+        if as_they_are && own.len() as u64 == nodes {
+            let edges = Edges::InPlace(starts.into_iter().zip(parts.iter().cloned()).collect());
+            return Ok(Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() });
+        }
+        let counts = |node: u32| filter.neighbors.is_none_or(|wanted| wanted(node));
+        let row = |row: usize| {
+            let node = rows.node(row);
+            let local = (node - own.start) as usize;
+            let part = starts.partition_point(|&start| start <= local) - 1;
+            let (part, local) = (&parts[part], local - starts[part]);
+            let neighbors = &part.indices()[part.indptr()[local] as usize..part.indptr()[local + 1] as usize];
+            // A self-loop stands where its id belongs, as others do.
+            let (before, after) = match filter.self_loops {
+                true => (neighbors.partition_point(|&n| n < node), neighbors.partition_point(|&n| n <= node)),
+                false => (neighbors.len(), neighbors.len()),
+            };
+            let own = filter.self_loops.then_some(node);
+            neighbors[..before].iter().copied().chain(own).chain(neighbors[after..].iter().copied())
+        };
+        // A bit for each node of the graph, for as long as this takes.
+        let mut foreign = vec![0u64; (nodes as usize).div_ceil(64)];
+        let mut indptr = Vec::with_capacity(rows.len() + 1);
+        indptr.push(0);
+        let mut total = 0;
+        for r in 0..rows.len() {
+            for node in row(r).filter(|&node| counts(node)) {
+                total += 1;
+                if !own.contains(&node) {
+                    foreign[node as usize / 64] |= 1 << (node % 64);
+                }
+            }
+            indptr.push(total);
+        }
+        let set = foreign.iter().enumerate().flat_map(|(word, &bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| (word * 64 + bit) as u32)
+        });
+        let ghosts = NodeIndex::new(set.collect());
+        let mut indices = Array::<u32>::zeros(total as usize, place)?;
+        let mut next = 0;
+        for r in 0..rows.len() {
+            for node in row(r).filter(|&node| counts(node)) {
+                let number = match table.find(node) {
+                    Some(number) => number,
+                    None => table.len() + ghosts.find(node).expect("what is not own is a ghost"),
+                };
+                indices[next] = number as u32;
+                next += 1;
+            }
+        }
+        Ok(Self { rows, table, ghosts, edges: Edges::Numbered { indptr, indices }, wanted: Vec::new() })
+    }
+
+    /// Notes which own nodes' rows are ghosts where: by worker, their ids, ascending.
+    ///
+    /// # Panics
+    /// When one of them has no row here.
+    pub fn set_wanted(&mut self, wanted: Vec<Vec<u32>>) {
+        let number = |node: u32| self.table.find(node).expect("a row that is asked for is here") as u32;
+        self.wanted = wanted.into_iter().map(|nodes| nodes.into_iter().map(number).collect()).collect();
+    }
+
+    /// The own nodes that have edges here.
+    pub fn rows(&self) -> &Numbering {
+        &self.rows
+    }
+
+    /// The own nodes that have rows in the table.
+    pub fn table(&self) -> &Numbering {
+        &self.table
+    }
+
+    /// Rows of the table: own ones, then ghosts.
+    pub fn table_rows(&self) -> usize {
+        self.table.len() + self.ghosts.nodes().len()
+    }
+
+    /// The nodes of other workers whose rows are behind the own ones, ascending.
+    pub fn ghosts(&self) -> &[u32] {
+        self.ghosts.nodes()
+    }
+
+    /// How many edges there are.
+    pub fn num_edges(&self) -> usize {
+        match &self.edges {
+            Edges::InPlace(parts) => parts.iter().map(|(_, part)| part.indices().len()).sum(),
+            Edges::Numbered { indices, .. } => indices.len(),
+        }
+    }
+
+    /// The edges of some rows, all of one partition: bounds, which count from the partition's first edge, and all indices that
+    /// they speak of.
+    ///
+    /// # Panics
+    /// When the rows are not of one partition.
+    pub fn edges(&self, rows: Range<usize>) -> (&[i64], &[u32]) {
+        match &self.edges {
+            Edges::Numbered { indptr, indices } => (&indptr[rows.start..=rows.end], indices),
+            Edges::InPlace(parts) => {
+                let part = parts.partition_point(|&(start, _)| start <= rows.start).saturating_sub(1);
+                // Empty partitions begin where the next one does.
+                let (start, edges) = &parts[part];
+                (&edges.indptr()[rows.start - start..=rows.end - start], edges.indices())
+            }
+        }
+    }
+
+    /// For each worker that has any of the table's rows `rows` as ghosts: the worker, where the first of them stands among its
+    /// ghosts of this worker, and which rows they are.
+    pub fn wanted(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
+        self.wanted.iter().enumerate().filter_map(move |(worker, wanted)| {
+            let at = |row: usize| wanted.partition_point(|&known| (known as usize) < row);
+            let (first, end) = (at(rows.start), at(rows.end));
+            (first < end).then(|| (worker, first, &wanted[first..end]))
+        })
+    }
+}

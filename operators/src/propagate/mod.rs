@@ -1,0 +1,17 @@
+//! Putting rows together over a whole graph: who needs whose rows, tables of them, and the operator that moves them.
+//!
+//! A worker's [`Links`] say, for each of its nodes, which rows of a [`Table`] belong together: those of its own nodes, and behind
+//! them the *ghost buffer*, those of nodes that other workers host (Dorylus, section 3). [`Scatter`](scatter::Scatter) brings
+//! rows to the ghost buffers of those who need them; [`intervals`](intervals::intervals) cut nodes into what is computed at once.
+
+pub mod array;
+pub mod intervals;
+pub mod links;
+pub mod numbering;
+pub mod scatter;
+pub mod table;
+
+pub use array::{Array, Place};
+pub use links::Links;
+pub use numbering::Numbering;
+pub use table::Table;

@@ -1,0 +1,155 @@
+//! Adding rows up by attention, forwards and backwards.
+//!
+//! A sender's row in the table of activations has, behind what it sends, its terms of the attention; a receiver's in that of
+//! gradients has its *state* behind them ([`STATE`] numbers a head), from which whoever has the sender computes again what the
+//! edge weighs. So nothing is held for an edge, here or elsewhere.
+
+use std::ops::Range;
+
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::kernel::elementwise::Dropout;
+use gnnflow_operators::kernel::propagate::Sources;
+use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout, STATE};
+use gnnflow_operators::kernel::propagate::attention_backward::AttentionBackward;
+use gnnflow_operators::propagate::{Links, Place, Table};
+
+/// What a hop that attends keeps besides its rows.
+pub(super) struct AttentionState {
+    pub(super) heads: usize,
+    slope: f64,
+    /// Share of the weights that are dropped.
+    share: f64,
+    /// Of receivers, `[_, STATE · heads]`.
+    pub(super) states: Table,
+    /// Gradients of receivers' terms, `[_, heads]`.
+    pub(super) d_right: Table,
+    /// The node of each row of the tables of activations and of gradients, where weights are dropped.
+    nodes: [Vec<u32>; 2],
+}
+
+/// Which weights an epoch drops at a hop, and of which rows.
+#[derive(Clone, Copy)]
+pub(super) struct Drop {
+    pub(super) seed: u64,
+    pub(super) epoch: u32,
+    pub(super) hop: usize,
+}
+
+impl AttentionState {
+    pub(super) fn new(
+        [heads, receivers]: [usize; 2],
+        slope: f64,
+        share: f64,
+        links: [&Links; 2],
+        place: &Place,
+    ) -> std::io::Result<Self> {
+        let nodes = |links: &Links| -> Vec<u32> {
+            let own = (0..links.table().len()).map(|row| links.table().node(row));
+            if share > 0.0 { own.chain(links.ghosts().iter().copied()).collect() } else { Vec::new() }
+        };
+        Ok(Self {
+            heads,
+            slope,
+            share,
+            states: Table::zeros(receivers, STATE * heads, place)?,
+            d_right: Table::zeros(receivers, heads, place)?,
+            nodes: links.map(nodes),
+        })
+    }
+
+    fn dropout<'a>(&'a self, drop: Drop, rows: &'a [u32], table: usize) -> Option<EdgeDropout<'a>> {
+        let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
+        let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
+        let dropout = Dropout::new(self.share, key);
+        (self.share > 0.0).then(|| EdgeDropout { dropout, rows, others: &self.nodes[table] })
+    }
+
+    /// What arrives at `rows` of `links`, into `out`, and their states.
+    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Drop, out: &mut [f32]) {
+        let ids = ids(links, rows.clone());
+        let mut states = self.states.some(rows.clone()).to_vec();
+        self.job(links, rows.clone(), sent, self.dropout(drop, &ids, 0)).forward(&mut states, out);
+        self.states.some_mut(rows).copy_from_slice(&states);
+    }
+
+    /// From the gradient of what has arrived at `rows`, that of their terms, which is kept, and what is missing of their states.
+    pub(super) fn backward_right(
+        &mut self,
+        links: &Links,
+        rows: Range<usize>,
+        sent: &Table,
+        drop: Drop,
+        gradient: &[f32],
+    ) {
+        let ids = ids(links, rows.clone());
+        let mut states = self.states.some(rows.clone()).to_vec();
+        let mut d_right = vec![0.0; rows.len() * self.heads];
+        let job = self.job(links, rows.clone(), sent, self.dropout(drop, &ids, 0));
+        job.backward_right(gradient, &mut states, &mut d_right);
+        self.states.some_mut(rows.clone()).copy_from_slice(&states);
+        self.d_right.some_mut(rows).copy_from_slice(&d_right);
+    }
+
+    /// The gradients of what the senders `rows` send and of their terms: `sent` has their own rows, `back` what receivers have.
+    pub(super) fn backward_left(
+        &self,
+        links: &Links,
+        rows: Range<usize>,
+        sent: &[f32],
+        back: &Table,
+        drop: Drop,
+    ) -> [Vec<f32>; 2] {
+        let (heads, stride) = (self.heads, back.width());
+        let columns = stride - STATE * heads;
+        let ids = ids(links, rows.clone());
+        let (indptr, indices) = links.edges(rows.clone());
+        let mut x = Vec::with_capacity(rows.len() * columns);
+        let mut left = Vec::with_capacity(rows.len() * heads);
+        for row in sent.chunks_exact(columns + heads) {
+            x.extend_from_slice(&row[..columns]);
+            left.extend_from_slice(&row[columns..]);
+        }
+        let (mut dx, mut d_left) = (vec![0.0; rows.len() * columns], vec![0.0; rows.len() * heads]);
+        AttentionBackward {
+            indptr,
+            indices,
+            gradient: Sources::new(back.values(), stride),
+            states: Sources::new(back.values().get(columns..).unwrap_or_default(), stride),
+            x: &x,
+            left: &left,
+            heads,
+            width: columns / heads,
+            slope: self.slope,
+            dropout: self.dropout(drop, &ids, 1),
+        }
+        .run(&mut dx, &mut d_left);
+        [dx, d_left]
+    }
+
+    fn job<'a>(
+        &self,
+        links: &'a Links,
+        rows: Range<usize>,
+        sent: &'a Table,
+        dropout: Option<EdgeDropout<'a>>,
+    ) -> Attention<'a, i64, f32> {
+        let (heads, stride) = (self.heads, sent.width());
+        let columns = stride - heads;
+        let (indptr, indices) = links.edges(rows);
+        Attention {
+            indptr,
+            indices,
+            x: Sources::new(sent.values(), stride),
+            left: Sources::new(sent.values().get(columns..).unwrap_or_default(), stride),
+            heads,
+            width: columns / heads,
+            slope: self.slope,
+            dropout,
+        }
+    }
+}
+
+/// Global ids of rows.
+fn ids(links: &Links, rows: Range<usize>) -> Vec<u32> {
+    rows.map(|row| links.rows().node(row)).collect()
+}

@@ -1,0 +1,194 @@
+//! The state of training over the whole graph, on the companion thread: tables of rows, and what is done with an interval.
+//!
+//! Everything that reads or writes a table is done on that thread, one thing after another, so that no row is ever read while
+//! it is written; the worker sends and receives meanwhile.
+
+mod attend;
+mod gather;
+mod links;
+mod program;
+mod scales;
+mod tasks;
+
+pub(crate) use links::{WholeGraph, whole_graph};
+pub(crate) use program::{Program, Stage};
+pub(crate) use tasks::{Done, Token};
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gnnflow_operators::compute::layers::Propagation;
+use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::fetch::fetch_rows::RowsAt;
+use gnnflow_operators::kernel::propagate::attention::STATE;
+use gnnflow_operators::propagate::{Links, Place, Table};
+
+use self::attend::AttentionState;
+use self::scales::Scales;
+use crate::Error;
+
+/// An interval of a partition's nodes: own rows, counted from the worker's first node.
+#[derive(Clone, Debug)]
+pub(crate) struct Interval {
+    pub(crate) partition: u32,
+    /// Among those of its partition.
+    pub(crate) number: u32,
+    pub(crate) rows: Range<usize>,
+    /// Whether it is the last of its partition.
+    pub(crate) last: bool,
+    /// Own rows of its training nodes, ascending.
+    pub(crate) seeds: Vec<usize>,
+}
+
+/// How far an interval has come with what is the same in every epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Progress {
+    Nothing,
+    Sent,
+    Arrived,
+}
+
+/// What one hop needs and keeps.
+struct HopState {
+    scales: Scales,
+    /// For gradients.
+    reversed: Scales,
+    /// Rows are receivers; the table has senders.
+    arriving: Arc<Links>,
+    /// Rows are senders; the table has receivers.
+    leaving: Arc<Links>,
+    /// Activations, times `scales.before`.
+    sent: Table,
+    /// What has arrived, at receivers.
+    arrived: Table,
+    /// Gradients of what has arrived, times `scales.after`.
+    back: Table,
+    /// Where rows are weighed by attention.
+    attention: Option<AttentionState>,
+    /// What own nodes hold, where a later task reads it, and its gradient.
+    held: Option<[Table; 2]>,
+}
+
+/// The tables of one worker.
+pub(crate) struct FullGraph {
+    worker: usize,
+    seed: u64,
+    own: Range<u32>,
+    features: RowsAt,
+    intervals: Arc<Vec<Interval>>,
+    hops: Vec<HopState>,
+    program: Program,
+    /// Whether the first node task does the same in every epoch; and by interval, what has been done of it.
+    constant: bool,
+    progress: Vec<Progress>,
+    /// By node task.
+    reads_initial: Vec<bool>,
+    /// The gradient so far, its loss and examples, by hosted partition.
+    sums: Vec<PartSums>,
+    first_part: usize,
+    /// Where each worker's ghosts begin in a hop's table: `[hop][arriving or leaving][worker]`.
+    ghosts: Vec<[Vec<usize>; 2]>,
+}
+
+#[derive(Clone, Default)]
+struct PartSums {
+    flat: Option<Vec<f32>>,
+    loss: f64,
+    examples: u64,
+}
+
+/// What training over the whole graph is told of the model.
+pub(crate) struct Shape {
+    pub(crate) hops: Vec<Hop>,
+    pub(crate) first_learns: bool,
+    pub(crate) first_is_constant: bool,
+    /// By node task, whether it reads what nodes held before the first layer.
+    pub(crate) reads_initial: Vec<bool>,
+    /// Of dropout's masks.
+    pub(crate) seed: u64,
+}
+
+impl Shape {
+    /// Whether any hop weighs rows by attention.
+    pub(crate) fn attends(&self) -> bool {
+        self.hops.iter().any(|hop| matches!(hop.propagation, Propagation::Attention { .. }))
+    }
+}
+
+impl FullGraph {
+    /// Makes room for all rows.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(crate) fn new(graph: WholeGraph, shape: Shape, features: RowsAt, place: &Place) -> Result<Self, Error> {
+        let WholeGraph { worker, own, intervals, all, last, graph, starts } = graph;
+        let (parts, scales) = (graph.hosted(), |propagation| Scales::new(propagation, &graph));
+        let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
+        let count = shape.hops.len();
+        let program = Program::new(count, shape.first_learns);
+        let mut hops = Vec::with_capacity(count);
+        for (index, hop) in shape.hops.into_iter().enumerate() {
+            let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
+            let back = if program.goes_back(index) { leaving.table_rows() } else { 0 };
+            let held = match hop.keeps_held {
+                true => Some([
+                    Table::zeros(own.len(), hop.held, place).map_err(room)?,
+                    Table::zeros(if program.goes_back(index) { own.len() } else { 0 }, hop.held, place)
+                        .map_err(room)?,
+                ]),
+                false => None,
+            };
+            let (width, [more, more_back], attention) = match hop.propagation {
+                Propagation::Nothing => (0, [0; 2], None),
+                Propagation::Attention { heads, slope, dropout } => {
+                    let sizes = [heads, arriving.rows().len()];
+                    let state =
+                        AttentionState::new(sizes, slope, dropout, [&arriving, &leaving], place).map_err(room)?;
+                    (hop.width, [heads, STATE * heads], Some(state))
+                }
+                _ => (hop.width, [0; 2], None),
+            };
+            let scales = scales(hop.propagation);
+            hops.push(HopState {
+                sent: Table::zeros(arriving.table_rows(), width + more, place).map_err(room)?,
+                arrived: Table::zeros(arriving.rows().len(), width, place).map_err(room)?,
+                back: Table::zeros(back, width + more_back, place).map_err(room)?,
+                attention,
+                held,
+                reversed: scales.reversed(),
+                scales,
+                arriving,
+                leaving,
+            });
+        }
+        let begins = |links: &Links| -> Vec<usize> {
+            let own = links.table().len();
+            starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect()
+        };
+        Ok(Self {
+            worker,
+            seed: shape.seed,
+            ghosts: hops.iter().map(|hop| [begins(&hop.arriving), begins(&hop.leaving)]).collect(),
+            own,
+            features,
+            progress: vec![Progress::Nothing; intervals.len()],
+            reads_initial: shape.reads_initial,
+            intervals: Arc::new(intervals),
+            hops,
+            program,
+            constant: shape.first_is_constant,
+            sums: vec![PartSums::default(); parts.len()],
+            first_part: parts.start,
+        })
+    }
+
+    /// The intervals of the partitions hosted here, partition by partition.
+    pub(crate) fn intervals(&self) -> &Arc<Vec<Interval>> {
+        &self.intervals
+    }
+
+    /// The stages of an epoch.
+    pub(crate) fn program(&self) -> Program {
+        self.program
+    }
+}

@@ -1,0 +1,376 @@
+//! What is done with one interval at one stage.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::fetch::fetch_rows::RowsAt;
+use gnnflow_operators::fetch::matrix::Matrix;
+use gnnflow_operators::kernel::propagate::attention::STATE;
+use gnnflow_operators::propagate::Table;
+use gnnflow_operators::propagate::scatter::row_blocks;
+use gnnflow_operators::sync::all_reduce::Contribution;
+use gnnflow_operators::tick;
+use gnnflow_operators::wire::{Header, WireBlock};
+
+use super::attend::Drop;
+use super::gather::gather;
+use super::scales::scale_rows;
+use super::{FullGraph, HopState, Interval, Progress, Stage};
+use crate::Error;
+use crate::trainer::{BatchWords, NodeBack, NodeGradient, NodeRows, Trainer, matrix, read};
+
+/// A stage of an interval, by the interval's place in [`FullGraph::intervals`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token {
+    pub(crate) tick: u64,
+    pub(crate) interval: u32,
+}
+
+/// What an interval's stage leaves to be sent.
+#[derive(Default)]
+pub(crate) struct Done {
+    /// Rows for other workers' ghost buffers.
+    pub(crate) blocks: Vec<WireBlock>,
+    /// What a partition adds to the epoch's gradient, behind its last interval's last stage.
+    pub(crate) contribution: Option<Contribution>,
+}
+
+/// Which table a block is for: a hop's activations, or its gradients.
+const ACTIVATIONS: u32 = 0;
+const GRADIENTS: u32 = 1;
+
+impl FullGraph {
+    /// Does a stage of an interval.
+    pub(crate) fn run(&mut self, trainer: &mut Trainer, token: Token) -> Result<Done, Error> {
+        let (step, epoch) = (tick::step(token.tick), tick::epoch(token.tick));
+        let intervals = Arc::clone(&self.intervals);
+        let interval = &intervals[token.interval as usize];
+        let key = [interval.partition, epoch, interval.number]
+            .into_iter()
+            .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
+        let blocks = match self.program.stage(step) {
+            Stage::Forward(index) => self.forward(trainer, token, index, interval, key)?,
+            Stage::Loss => self.loss(trainer, token, interval, key)?,
+            Stage::Backward(index) => self.backward(trainer, token, index, interval, key)?,
+        };
+        let contribution = (self.program.is_last(step) && interval.last).then(|| self.contribution(interval.partition));
+        Ok(Done { blocks, contribution })
+    }
+
+    fn contribution(&mut self, partition: u32) -> Contribution {
+        let sums = std::mem::take(&mut self.sums[partition as usize - self.first_part]);
+        let words = BatchWords { examples: sums.examples, loss: sums.loss, rounds: 0, digest: None };
+        Contribution { partition, vector: sums.flat.map(Arc::new), words: words.encode() }
+    }
+
+    /// Puts rows that have come into a ghost buffer.
+    pub(crate) fn arrived(&mut self, block: &WireBlock) {
+        let header = block.header();
+        let (hop, kind) = ((header.tag / 2) as usize, header.tag % 2);
+        let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
+        let state = &mut self.hops[hop];
+        let table = if kind == ACTIVATIONS { &mut state.sent } else { &mut state.back };
+        let rows = block.rows_f32().expect("ghosts are rows of numbers");
+        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+    }
+
+    fn forward(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<Vec<WireBlock>, Error> {
+        if index == 0 && self.constant && self.progress[token.interval as usize] >= Progress::Sent {
+            return Ok(Vec::new()); // it is all there, here and in the ghost buffers
+        }
+        if index > 0 {
+            self.gather_rows(trainer, token, index - 1, interval);
+        }
+        let (rows, count) = (interval.rows.clone(), interval.rows.len());
+        let inputs = self.inputs(index, Selection::Range(rows.clone()));
+        let range = self.nodes(&rows);
+        let HopState { sent, held, scales, arriving, arrived, attention, .. } = &mut self.hops[index];
+        let (table, width, stride) = (arriving.table().between(&range), arrived.width(), sent.width());
+        let receivers = arriving.rows().between(&range);
+        trainer.node_forward(index, count, inputs, key, |outputs| {
+            if let Some([held, _]) = held {
+                read(&outputs.held, |found| held.some_mut(rows.clone()).copy_from_slice(found))?;
+            }
+            let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
+            let place = sent.some_mut(table.clone());
+            let (Some(attention), Some([left, right])) = (attention, &outputs.terms) else {
+                read(found, |found| place.copy_from_slice(found))?;
+                scale_rows(place, width, scales.before.as_ref().map(|before| &before[rows.clone()]));
+                return Ok(());
+            };
+            read(found, |found| put_columns(place, stride, 0, found, width))?;
+            read(left, |left| put_columns(place, stride, width, left, attention.heads))?;
+            let heads = attention.heads;
+            let (states, stride) = (&mut attention.states, STATE * heads);
+            read(right, |right| {
+                // Only who receives has a state.
+                for row in receivers {
+                    let from = (arriving.rows().node(row) - range.start) as usize * heads;
+                    put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + heads], heads);
+                }
+            })
+        })?;
+        let progress = &mut self.progress[token.interval as usize];
+        *progress = (*progress).max(Progress::Sent);
+        Ok(self.outgoing(token, index, ACTIVATIONS, table))
+    }
+
+    fn loss(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<Vec<WireBlock>, Error> {
+        let hop = self.hops.len() - 1;
+        self.gather_rows(trainer, token, hop, interval);
+        let range = self.nodes(&interval.rows);
+        let own = self.own.start;
+        // Only nodes with a loss go through the last task; the others' gradients are zeros.
+        for state in &mut self.hops {
+            if let Some([_, back]) = &mut state.held
+                && back.rows() > 0
+            {
+                back.some_mut(interval.rows.clone()).fill(0.0);
+            }
+        }
+        let receivers = self.hops[hop].arriving.rows().between(&range);
+        if self.hops[hop].back.rows() > 0 {
+            let table = self.hops[hop].leaving.table().between(&range);
+            self.hops[hop].back.some_mut(table).fill(0.0);
+        }
+        if !interval.seeds.is_empty() {
+            let seeds: Vec<u32> = interval.seeds.iter().map(|&row| own + row as u32).collect();
+            let inputs = self.inputs(hop + 1, Selection::Rows(&interval.seeds));
+            let (back, loss, examples) = trainer.node_loss(&seeds, inputs, key)?;
+            let sums = &mut self.sums[interval.partition as usize - self.first_part];
+            (sums.loss, sums.examples) = (sums.loss + loss, sums.examples + examples);
+            self.hand_back(hop + 1, Selection::Rows(&interval.seeds), interval, back);
+        }
+        self.attend_back(trainer, token, hop, interval);
+        Ok(self.outgoing(token, hop, GRADIENTS, receivers))
+    }
+
+    fn backward(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<Vec<WireBlock>, Error> {
+        let (rows, count, own) = (interval.rows.clone(), interval.rows.len(), self.own.start);
+        let range = self.nodes(&rows);
+        let (state, drop) = (&self.hops[index], self.drop(token, index));
+        let width = state.arrived.width();
+        let (links, back, reversed) = (&state.leaving, &state.back, &state.reversed);
+        let senders = links.rows().between(&range);
+        let (mut sent, mut terms) = (None, None);
+        match &state.attention {
+            Some(attention) => {
+                let own = state.sent.some(state.arriving.table().between(&range));
+                let mut made = Default::default();
+                trainer.timed_backward(|| made = attention.backward_left(links, senders, own, back, drop));
+                let [dx, d_left] = made;
+                // Who receives nothing has no term in any weight.
+                let (heads, mut d_right) = (attention.heads, vec![0.0; count * attention.heads]);
+                for row in state.arriving.rows().between(&range) {
+                    let to = (state.arriving.rows().node(row) - range.start) as usize * heads;
+                    d_right[to..to + heads].copy_from_slice(attention.d_right.some(row..row + 1));
+                }
+                sent = Some(matrix(dx, width));
+                terms = Some([matrix(d_left, heads), matrix(d_right, heads)]);
+            }
+            None if width > 0 => {
+                let mut made = vec![0.0; count * width];
+                trainer.timed_backward(|| gather(links, senders, back, reversed, own, &mut made));
+                sent = Some(matrix(made, width));
+            }
+            None => {}
+        }
+        let held = state.held.as_ref().map(|[_, back]| matrix(back.some(rows.clone()).to_vec(), back.width()));
+        let gradient = NodeGradient { held, sent, terms };
+        let inputs = self.inputs(index, Selection::Range(rows.clone()));
+        let back = trainer.node_backward(index, count, inputs, key, gradient, index > 0)?;
+        self.hand_back(index, Selection::Range(rows), interval, back);
+        if index == 0 {
+            return Ok(Vec::new());
+        }
+        self.attend_back(trainer, token, index - 1, interval);
+        let receivers = self.hops[index - 1].arriving.rows().between(&range);
+        Ok(self.outgoing(token, index - 1, GRADIENTS, receivers))
+    }
+
+    /// Adds up what arrives at an interval's nodes at hop `hop`, unless it is there already.
+    fn gather_rows(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+        let progress = &mut self.progress[token.interval as usize];
+        if hop == 0 && self.constant {
+            // What never changes is added up once.
+            if *progress == Progress::Arrived {
+                return;
+            }
+            *progress = Progress::Arrived;
+        }
+        let (range, own) = (self.nodes(&interval.rows), self.own.start);
+        let drop = self.drop(token, hop);
+        let HopState { arriving, sent, scales, arrived, attention, .. } = &mut self.hops[hop];
+        let rows = arriving.rows().between(&range);
+        let out = arrived.some_mut(rows.clone());
+        trainer.timed_forward(|| match attention {
+            Some(attention) => attention.forward(arriving, rows, sent, drop, out),
+            None => gather(arriving, rows, sent, scales, own, out),
+        });
+    }
+
+    /// Which weights of attention are dropped.
+    fn drop(&self, token: Token, hop: usize) -> Drop {
+        Drop { seed: self.seed, epoch: tick::epoch(token.tick), hop }
+    }
+
+    /// Global ids of own rows.
+    fn nodes(&self, rows: &Range<usize>) -> Range<u32> {
+        self.own.start + rows.start as u32..self.own.start + rows.end as u32
+    }
+
+    /// What node task `index` reads of own rows.
+    fn inputs(&self, index: usize, rows: Selection<'_>) -> NodeRows {
+        let own = self.own.start;
+        if index == 0 {
+            let nodes: Vec<u32> = rows.iter().map(|row| own + row as u32).collect();
+            let RowsAt { source, number, dim, .. } = &self.features;
+            let held = Matrix::gather(*number, *dim, |node| source.row(node), &nodes);
+            return NodeRows { held: Some(held), ..NodeRows::default() };
+        }
+        let HopState { held, arrived, arriving, .. } = &self.hops[index - 1];
+        let held_rows = |[held, _]: &[Table; 2]| rows.copy(held, |row| row);
+        let receiver = |row: usize| arriving.rows().find(own + row as u32).expect("who reads what arrives receives it");
+        let initial = self.reads_initial[index].then(|| self.hops[0].held.as_ref()).flatten();
+        NodeRows {
+            held: held.as_ref().map(held_rows),
+            aggregated: (arrived.width() > 0).then(|| rows.copy(arrived, receiver)),
+            initial: initial.map(held_rows),
+        }
+    }
+
+    /// Puts gradients of what node task `index` read where the stages before will look for them.
+    fn hand_back(&mut self, index: usize, rows: Selection<'_>, interval: &Interval, back: NodeBack) {
+        let sums = &mut self.sums[interval.partition as usize - self.first_part].flat;
+        match sums {
+            None => *sums = Some(back.flat),
+            Some(sums) => sums.iter_mut().zip(&back.flat).for_each(|(sum, x)| *sum += x),
+        }
+        let (Some(hop), own) = (index.checked_sub(1), self.own.start) else { return };
+        if !self.program.goes_back(hop) {
+            return;
+        }
+        let HopState { back: table, leaving, scales, held, arrived, .. } = &mut self.hops[hop];
+        let width = arrived.width();
+        if let Some(values) = back.aggregated.filter(|_| width > 0) {
+            for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
+                let place = leaving.table().find(own + row as u32).expect("who receives has a row for its gradient");
+                let scale = scales.after.as_ref().map_or(1.0, |after| after[row]);
+                let out = &mut table.some_mut(place..place + 1)[..width];
+                out.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
+            }
+        }
+        let add = |table: &mut Table, values: Vec<f32>| {
+            for (row, values) in rows.iter().zip(values.chunks_exact(table.width())) {
+                table.some_mut(row..row + 1).iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
+            }
+        };
+        if let (Some([_, table]), Some(values)) = (held, back.held) {
+            add(table, values);
+        }
+        if let (Some([_, table]), Some(values)) = (&mut self.hops[0].held, back.initial) {
+            add(table, values);
+        }
+    }
+
+    /// Where a hop attends: completes the states of an interval's receivers, whose gradients are there, and puts them beside these.
+    fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+        let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
+        let HopState { back, arriving, arrived, attention, sent, .. } = &mut self.hops[hop];
+        let Some(attention) = attention.as_mut().filter(|_| back.rows() > 0) else { return };
+        // Receivers are numbered alike among rows of edges and rows of gradients.
+        let (receivers, width, stride) = (arriving.rows().between(&range), arrived.width(), back.width());
+        let gradient = back.columns(receivers.clone(), 0..width);
+        trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
+        put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);
+    }
+
+    /// Rows of a hop's table, for those who have them as ghosts.
+    fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<WireBlock> {
+        let state = &self.hops[hop];
+        let (links, table) =
+            if kind == ACTIVATIONS { (&state.arriving, &state.sent) } else { (&state.leaving, &state.back) };
+        if table.width() == 0 || table.rows() == 0 {
+            return Vec::new();
+        }
+        let block = |(worker, first, wanted): (usize, usize, &[u32])| {
+            let header = Header {
+                to: worker as u32,
+                from: self.worker as u32,
+                partition: 0,
+                tag: 2 * hop as u32 + kind,
+                key: token.tick,
+                seq: first as u32,
+                aux: 0,
+            };
+            row_blocks(header, wanted.len(), table.width(), |range, values| {
+                for &row in &wanted[range] {
+                    values.extend_from_slice(table.some(row as usize..row as usize + 1));
+                }
+            })
+        };
+        links.wanted(rows).flat_map(block).collect()
+    }
+}
+
+/// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
+fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {
+    assert_eq!(out.len() * width, rows.len() * stride, "as many rows");
+    for (out, row) in out.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
+        out[first..first + width].copy_from_slice(row);
+    }
+}
+
+/// Own rows.
+#[derive(Clone)]
+enum Selection<'a> {
+    Range(Range<usize>),
+    Rows(&'a [usize]),
+}
+
+impl Selection<'_> {
+    fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+        match self {
+            Self::Range(range) => Box::new(range.clone()),
+            Self::Rows(rows) => Box::new(rows.iter().copied()),
+        }
+    }
+
+    /// The rows of `table`, where `place` says that they are; those of a range lie together.
+    fn copy(&self, table: &Table, place: impl Fn(usize) -> usize) -> Matrix {
+        let values = match self {
+            Self::Range(range) if range.is_empty() => Vec::new(),
+            Self::Range(range) => table.some(place(range.start)..place(range.end - 1) + 1).to_vec(),
+            Self::Rows(rows) => {
+                let mut values = Vec::with_capacity(rows.len() * table.width());
+                for &row in *rows {
+                    let place = place(row);
+                    values.extend_from_slice(table.some(place..place + 1));
+                }
+                values
+            }
+        };
+        matrix(values, table.width())
+    }
+}

@@ -1,0 +1,261 @@
+//! Training over the whole graph (Dorylus, sections 4 and 5).
+//!
+//! ```text
+//! tokens → hold → admit → stage (companion) → scatter → ghosts (companion) ─┬→ probe
+//!           ↑                  └→ all_reduce → apply (companion) ───────────┤
+//!           └──────────────────────── opened by what has passed ────────────┘
+//! ```
+//!
+//! A token is an interval at a stage of an epoch ([`Program`](crate::full_graph::Program)); its time is `(epoch, stage)`. What a
+//! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
+//! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
+//! staleness: an interval then goes on with what its neighbours last told (section 5.2). Nothing else differs; staleness is
+//! bounded by the frontier, and by nothing beside it.
+//!
+//! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
+//! one is computed.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use gnnflow_operators::propagate::scatter::Scatter;
+use gnnflow_operators::sync::admit::{Admit, Room};
+use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
+use gnnflow_operators::sync::background::{Background, Companion};
+use gnnflow_operators::sync::barrier::Barrier;
+use gnnflow_operators::sync::hold::{Gate, Hold};
+use gnnflow_operators::sync::when_passed::WhenPassed;
+use gnnflow_operators::tick;
+use gnnflow_operators::wire::WireBlock;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::operators::core::{Inspect, OkErr};
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
+use timely::dataflow::{InputHandle, StreamVec};
+use timely::worker::Worker;
+
+use super::{BlocksHash, EpochSums, Schedule, Staleness};
+use crate::Error;
+use crate::drive::{Fault, until};
+use crate::full_graph::{Done, FullGraph, Token};
+use crate::job::Host;
+use crate::setup::Setup;
+use crate::spec::{Mode, Train};
+use crate::trainer::{BatchWords, Trainer};
+
+/// Intervals of a worker that may be under way at once: one is computed while another's rows are sent.
+const ROOM: usize = 4;
+/// Epochs of a round at most, where nothing is due earlier.
+const ROUND: u32 = 16;
+
+/// The training dataflow of one worker.
+pub(crate) struct FullGraphTraining {
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<Token>>>,
+    probe: probe::Handle<u64>,
+    fault: Fault,
+    shared: Rc<Shared>,
+    intervals: u32,
+    stages: u32,
+    /// Rounds of messages of an epoch.
+    rounds: u64,
+    blocks: BlocksHash,
+    train: Train,
+}
+
+/// What the driver and the operators of one worker know together.
+struct Shared {
+    gate: Rc<Gate>,
+    mode: Mode,
+    staleness: u32,
+    /// All before has been done everywhere.
+    passed: Cell<u64>,
+    /// The first epoch that this run computes: there is nothing stale to read in it.
+    first: Cell<u32>,
+    /// Learning rates of the epochs under way.
+    rates: RefCell<HashMap<u32, f64>>,
+    sums: RefCell<HashMap<u32, EpochSums>>,
+    stale: Cell<Staleness>,
+}
+
+impl Shared {
+    /// All before `now` has been done everywhere.
+    fn passed(&self, now: u64) {
+        self.passed.set(now.max(self.passed.get()));
+        self.open();
+    }
+
+    /// Lets tokens go on as far as they may.
+    fn open(&self) {
+        let now = self.passed.get();
+        let epoch = tick::epoch(now);
+        let open = match self.mode {
+            Mode::Async if epoch > self.first.get() => tick::at(epoch.saturating_add(self.staleness), u32::MAX),
+            _ => now,
+        };
+        self.gate.open(open);
+    }
+
+    /// A token goes on: how far is what it reads behind?
+    fn goes_on(&self, token: Token) {
+        let behind = tick::epoch(token.tick).saturating_sub(tick::epoch(self.passed.get()));
+        let Staleness { most, sum, batches } = self.stale.get();
+        let behind = u64::from(behind);
+        self.stale.set(Staleness { most: most.max(behind), sum: sum + behind, batches: batches + 1 });
+    }
+}
+
+impl FullGraphTraining {
+    /// Builds the dataflow on `worker`.
+    pub(crate) fn build(
+        worker: &mut Worker,
+        setup: &Setup,
+        train: &Train,
+        params: usize,
+        state: FullGraph,
+        companion: &Companion<Trainer>,
+    ) -> Self {
+        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let (intervals, program) = (state.intervals().len() as u32, state.program());
+        let shared = Rc::new(Shared {
+            gate: Rc::default(),
+            mode: train.mode(),
+            staleness: train.staleness() as u32,
+            passed: Cell::default(),
+            first: Cell::new(u32::MAX),
+            rates: RefCell::default(),
+            sums: RefCell::default(),
+            stale: Cell::default(),
+        });
+        // Only the companion thread ever locks it.
+        let state = Arc::new(Mutex::new(state));
+        worker.dataflow::<u64, _, _>(|scope| {
+            let room = Rc::new(Room::new(ROOM));
+            let (left, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
+            let run = Arc::clone(&state);
+            let told = Rc::clone(&shared);
+            let done = scope
+                .input_from(&mut input)
+                .hold(Rc::clone(&shared.gate))
+                .admit(room)
+                .inspect(move |&token: &Token| seen.goes_on(token))
+                .background("stage", companion.clone(), move |trainer: &mut Trainer, token| {
+                    run.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).run(trainer, token)
+                })
+                .flat_map(move |done| {
+                    left.leave();
+                    kept.keep(done)
+                });
+            let parts = done.flat_map(|done: Done| {
+                let blocks = done.blocks.into_iter().map(Ok);
+                blocks.chain(done.contribution.into_iter().map(Err))
+            });
+            let (blocks, contributions): (StreamVec<'_, u64, WireBlock>, StreamVec<'_, u64, Contribution>) =
+                parts.ok_err(|part: Result<WireBlock, Contribution>| part);
+            let blocks = if train.mode() == Mode::Sync { blocks.barrier() } else { blocks };
+            let ghosts = Arc::clone(&state);
+            let scattered = blocks.scatter(Rc::clone(&setup.meter)).background(
+                "ghosts",
+                companion.clone(),
+                move |_: &mut Trainer, block: WireBlock| {
+                    ghosts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).arrived(&block);
+                },
+            );
+            let reduced = contributions
+                .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
+                .inspect(move |reduced: &Reduced| {
+                    let epoch = tick::epoch(reduced.tick);
+                    count(told.sums.borrow_mut().entry(epoch).or_default(), reduced);
+                    let (reduced, lr) = (reduced.clone(), told.rates.borrow_mut().remove(&epoch));
+                    applied.run(move |trainer| {
+                        lr.into_iter().for_each(|lr| trainer.set_learning_rate(lr));
+                        trainer.apply(reduced);
+                    });
+                })
+                .map(|_| ());
+            let passed = Rc::clone(&shared);
+            scope.concatenate([scattered, reduced]).when_passed(move |now| passed.passed(now)).probe_with(&probe);
+        });
+        let alone = setup.placement.workers() == 1;
+        Self {
+            input,
+            probe,
+            fault,
+            shared,
+            intervals,
+            stages: program.stages(),
+            rounds: if alone { 0 } else { u64::from(program.stages()) - 1 },
+            blocks: BlocksHash::default(),
+            train: train.clone(),
+        }
+    }
+}
+
+impl Schedule for FullGraphTraining {
+    /// Trains one epoch, or where epochs may overlap as many as there are before anything else is due.
+    fn round(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        epoch: u32,
+        lr: &dyn Fn(u32) -> f64,
+    ) -> Result<Vec<EpochSums>, Error> {
+        let mut start = Instant::now();
+        let end = self.end_of_round(epoch);
+        self.shared.first.set(self.shared.first.get().min(epoch));
+        self.input.advance_to(tick::at(epoch, 0));
+        for epoch in epoch..end {
+            self.shared.rates.borrow_mut().insert(epoch, lr(epoch));
+            for stage in 0..self.stages {
+                let tick = tick::at(epoch, stage);
+                self.input.advance_to(tick);
+                (0..self.intervals).for_each(|interval| self.input.send(Token { tick, interval }));
+            }
+        }
+        self.input.advance_to(tick::at(end - 1, self.stages));
+        self.input.flush();
+        let mut done = Vec::with_capacity((end - epoch) as usize);
+        for epoch in epoch..end {
+            until(worker, host, &self.fault, &self.probe, tick::at(epoch, self.stages))?;
+            let sums = self.shared.sums.borrow_mut().remove(&epoch);
+            let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
+            done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
+            start = Instant::now();
+        }
+        Ok(done)
+    }
+
+    fn staleness(&self) -> Option<Staleness> {
+        (self.shared.mode == Mode::Async).then(|| self.shared.stale.get())
+    }
+
+    fn blocks(&mut self) -> &mut BlocksHash {
+        &mut self.blocks
+    }
+}
+
+impl FullGraphTraining {
+    /// Epochs overlap until somebody wants to look at the parameters.
+    fn end_of_round(&self, epoch: u32) -> u32 {
+        if self.shared.mode != Mode::Async || self.shared.staleness == 0 {
+            return epoch + 1;
+        }
+        let due = |every: usize| match every as u32 {
+            0 => u32::MAX,
+            every => (epoch / every + 1) * every,
+        };
+        let due = due(self.train.evaluate_every).min(due(self.train.checkpoint_every));
+        due.min(epoch + ROUND).min(self.train.epochs as u32)
+    }
+}
+
+/// Adds what the partitions tell of an epoch.
+fn count(sums: &mut EpochSums, reduced: &Reduced) {
+    sums.steps = 1;
+    for words in reduced.words.iter().filter_map(|words| BatchWords::decode(words)) {
+        sums.examples += words.examples;
+        sums.loss += words.loss;
+    }
+}

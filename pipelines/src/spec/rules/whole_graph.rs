@@ -1,0 +1,87 @@
+//! Rules of training over the whole graph.
+
+use super::super::model::{Aggregator, JumpingKnowledge, Model};
+use super::super::train::{Mode, Schedule, SeedSplit, Train};
+use super::super::{Spec, Topology};
+use super::Report;
+
+/// Keys that only whole graphs have.
+const KEYS: [&str; 3] = ["train.mode", "train.staleness", "train.intervals"];
+/// Keys of sampled batches, which whole graphs have none of.
+const SAMPLED: [&str; 8] = [
+    "train.fanouts",
+    "train.replace",
+    "train.temporal",
+    "train.window",
+    "train.cache",
+    "train.cache_policy",
+    "train.average_every",
+    "train.average_momentum",
+];
+
+pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mut Report<'_>) {
+    let word = train.schedule;
+    if !train.is_whole_graph() {
+        let message = format!("only \"{}\" and \"{}\" have it", Schedule::FullGraph, Schedule::TensorParallel);
+        report.only(&KEYS, &message);
+        return;
+    }
+    report.only(&SAMPLED, &format!("\"{word}\" samples nothing: every step is over the whole graph; leave it out"));
+    // Defaults are written into every resolved file.
+    if train.batch != Train::default().batch {
+        report
+            .add("train.batch", format!("\"{word}\" has no batches: every step is over the whole graph; leave it out"));
+    }
+    if train.sampler != Train::default().sampler {
+        report.add("train.sampler", format!("\"{word}\" samples nothing; leave it out, or use \"mini-batch\""));
+    }
+    if train.seed_split == Some(SeedSplit::Even) {
+        report.add("train.seed_split", format!("\"{word}\" trains a partition on its own nodes; leave it out"));
+    }
+    if spec.partition.topology == Topology::Replicated {
+        let message = match train.schedule {
+            Schedule::TensorParallel => "\"tensor-parallel\" reads all edges everywhere by itself; leave it out",
+            _ => "\"full-graph\" reads a partition's own edges only; leave it out",
+        };
+        report.add("partition.topology", message);
+    }
+    if train.schedule == Schedule::TensorParallel {
+        report.only(&["train.mode", "train.staleness"], "only \"full-graph\" has it");
+    } else if train.mode() != Mode::Async {
+        report.only(
+            &["train.staleness"],
+            &format!("only `mode = \"async\"` has it: in \"{}\" nothing is stale", train.mode()),
+        );
+    }
+    if train.predicts_links() {
+        report.add(
+            "train.schedule",
+            format!("links are predicted from sampled batches: use \"{}\"", Schedule::MiniBatch),
+        );
+    }
+    cannot(train, model, report);
+}
+
+/// Refuses layers that compute something for every edge which only blocks have.
+fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
+    let instead = match model.kind.as_str() {
+        "gatv2" => Some("\"gat\""),
+        "gine" => Some("\"gin\", which reads no features of edges"),
+        "rgcn" => Some("\"gcn\", which reads no types of edges"),
+        "sage" if model.aggregator() == Aggregator::Pool => Some("the mean aggregator"),
+        _ => None,
+    };
+    if let Some(instead) = instead {
+        let message = format!(
+            "{:?} computes a value for every edge, which \"{}\" does not hold; use {instead}, or \"{}\"",
+            model.kind,
+            train.schedule,
+            Schedule::MiniBatch
+        );
+        report.add(if model.kind == "sage" { "model.aggregator" } else { "model.kind" }, message);
+    }
+    if model.jumping_knowledge != JumpingKnowledge::None {
+        let message = format!("\"{}\" keeps no layer's results to the end; leave it out", train.schedule);
+        report.add("model.jumping_knowledge", message);
+    }
+}

@@ -1,0 +1,135 @@
+//! Training over the whole graph: the bits that any number of processes comes to, what it agrees with, and what is refused.
+
+mod common;
+
+use common::{Place, planted, summary};
+use serde_json::Value;
+
+fn settings(model: &str, train: &str) -> String {
+    format!("[model]\n{model}\nhidden = 16\n[train]\nschedule = 'full-graph'\nepochs = 4\n{train}")
+}
+
+fn succeed(place: &Place, args: &[&str]) -> Value {
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+fn hashes(summary: &Value) -> [String; 2] {
+    ["model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
+}
+
+/// The loss of every epoch.
+fn losses(place: &Place) -> Vec<f64> {
+    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
+}
+
+/// Model keys, and keys of the graph that go with them.
+const MODELS: [&str; 8] = [
+    "kind = 'gcn'",
+    "kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'",
+    "kind = 'sage'",
+    "kind = 'sage'\naggregator = 'gcn'",
+    "kind = 'gin'\ntrain_eps = true",
+    "kind = 'gat'\nheads = 4",
+    "kind = 'appnp'\nlayers = 3",
+    "kind = 'mlp'",
+];
+
+#[test]
+fn the_bits_do_not_depend_on_who_has_the_partitions() {
+    let place = Place::new();
+    for model in MODELS {
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "intervals = 3\n"));
+        for graph in [&[][..], &["--set", "graph.undirected=false"]] {
+            let one = succeed(&place, graph);
+            for processes in ["2", "4"] {
+                let some = succeed(&place, &[graph, &["--processes", processes]].concat());
+                assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
+                assert!(model.contains("mlp") || some["rounds_per_step"].as_f64() >= Some(2.0));
+            }
+            let sync = succeed(&place, &[graph, &["--set", "train.mode=sync", "--processes", "2"]].concat());
+            assert_eq!(hashes(&sync), hashes(&one), "{model} {graph:?}: sync");
+        }
+    }
+}
+
+/// The obvious other program: one batch of each partition, with all neighbours.
+#[test]
+fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
+    let place = Place::new();
+    for model in MODELS {
+        let layers = if model.contains("layers = 3") { 3 } else { 2 };
+        for graph in [&[][..], &["--set", "graph.undirected=false"], &["--set", "graph.self_loops=add"]] {
+            planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.0"), ""));
+            succeed(&place, graph);
+            let whole = losses(&place);
+            let all = vec!["-1"; layers].join(", ");
+            let (fanouts, batches) = (format!("train.fanouts=[{all}]"), "train.schedule=mini-batch");
+            let sets = ["--set", &fanouts, "--set", batches, "--set", "train.batch=100000"];
+            succeed(&place, &[graph, &sets].concat());
+            for (epoch, (whole, batches)) in whole.iter().zip(losses(&place)).enumerate() {
+                let close = (whole - batches).abs() <= 2e-5 * batches.abs();
+                assert!(close, "{model} {graph:?}: epoch {epoch} has a loss of {whole}, and of {batches} by batches");
+            }
+        }
+    }
+}
+
+#[test]
+fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", "intervals = 3\nmode = 'async'\nevaluate_every = 0\n"));
+    let epochs = ["--set", "train.epochs=60", "--processes", "2"];
+    let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
+    let exact = succeed(&place, &[&epochs[..], &["--set", "train.mode=pipe"]].concat());
+    for staleness in [0u64, 1, 3] {
+        let set = format!("train.staleness={staleness}");
+        let stale = succeed(&place, &[&epochs[..], &["--set", &set]].concat());
+        eprintln!("staleness {staleness}: {} at most, {} on average", stale["staleness_max"], stale["staleness_mean"]);
+        let most = stale["staleness_max"].as_u64().unwrap();
+        assert!(most <= staleness, "{most} epochs behind where {staleness} are allowed");
+        assert!(accuracy(&stale) > accuracy(&exact) - 0.05, "{} of {}", accuracy(&stale), accuracy(&exact));
+        assert_eq!(losses(&place).len(), 60);
+    }
+    assert!(exact.get("staleness_max").is_none());
+    // One interval, which has no neighbours that could be behind.
+    let alone = ["--set", "partition.parts=1", "--set", "train.intervals=1"];
+    let one = succeed(&place, &[&alone[..], &["--set", "train.mode=pipe"]].concat());
+    assert_eq!(hashes(&succeed(&place, &alone)), hashes(&one));
+}
+
+#[test]
+fn it_goes_on_where_it_was_left() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "intervals = 2\n"));
+    let whole = succeed(&place, &[]);
+    std::fs::remove_dir_all(place.path("run")).unwrap();
+    succeed(&place, &["--set", "train.epochs=2", "--processes", "2"]);
+    let resumed = succeed(&place, &["--resume", "--processes", "4"]);
+    assert_eq!(hashes(&resumed), hashes(&whole));
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let refused = |sets: &[&str], words: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), 2, words);
+    };
+    refused(&["train.staleness=1"], &["train.staleness", "async"]);
+    refused(&["train.staleness=-1", "train.mode=async"], &["train.staleness"]);
+    refused(&["train.intervals=0"], &["train.intervals"]);
+    refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
+    refused(&["train.batch=10"], &["train.batch", "no batches"]);
+    refused(&["train.sampler=labor"], &["train.sampler", "samples nothing"]);
+    refused(&["model.kind=gatv2"], &["model.kind", "use \"gat\""]);
+    refused(&["model.kind=sage", "model.aggregator=pool"], &["model.aggregator", "use the mean aggregator"]);
+    refused(&["model.jumping_knowledge=cat"], &["model.jumping_knowledge"]);
+    refused(&["model.embedding.dim=8"], &["model.embedding", "mini-batch"]);
+    refused(&["partition.topology=replicated"], &["partition.topology", "own edges"]);
+    refused(&["train.seed_split=even"], &["train.seed_split", "own nodes"]);
+    refused(&["train.schedule=mini-batch", "train.mode=async"], &["train.mode", "full-graph"]);
+}
