@@ -217,7 +217,8 @@ impl Setup {
         let (dataset, spec) = (&job.dataset, &job.spec);
         let manifest = dataset.manifest();
         let placement = Placement::new(manifest.parts(), workers);
-        let replicated = spec.partition.topology == spec::Topology::Replicated;
+        let by_columns = spec.train.as_ref().is_some_and(|train| train.schedule == spec::Schedule::TensorParallel);
+        let replicated = by_columns || spec.partition.topology == spec::Topology::Replicated;
         let mut edges = EdgeParts { dim: manifest.edge_columns.features, parts: vec![None; manifest.parts()] };
         let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
             let (topology, in_edges): (_, Arc<dyn InEdges>) = match &parts.parts[part] {

@@ -19,7 +19,7 @@ use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::Progress;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::full_graph::{FullGraph, whole_graph};
+use crate::full_graph::{FullGraph, by_columns, whole_graph};
 use crate::islands::Islands;
 use crate::job::Job;
 use crate::plan::Plan;
@@ -47,7 +47,8 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
-    let mut run = Run::start(worker, job, model, train)?;
+    let network = model.network(train.schedule);
+    let mut run = Run::start(worker, job, &network, train)?;
     run.train(worker)?;
     run.finish(worker)
 }
@@ -136,9 +137,15 @@ impl<'a> Run<'a> {
             }
         };
         let training: Box<dyn Schedule> = match train.schedule {
-            spec::Schedule::FullGraph => {
+            spec::Schedule::FullGraph | spec::Schedule::TensorParallel => {
                 let shape = companion.call(Trainer::shape)?;
-                let graph = whole_graph(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?;
+                let graph = match train.schedule {
+                    spec::Schedule::TensorParallel => {
+                        let memory = train.chunk_memory();
+                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory)?
+                    }
+                    _ => whole_graph(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?,
+                };
                 let state = FullGraph::new(graph, shape, setup.features.clone(), &Place::Memory)?;
                 Box::new(FullGraphTraining::build(worker, &setup, train, params, state, &companion))
             }

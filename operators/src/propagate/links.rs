@@ -116,6 +116,13 @@ impl Links {
         Ok(Self { rows, table, ghosts, edges: Edges::Numbered { indptr, indices }, wanted: Vec::new() })
     }
 
+    /// No links: each of the nodes `own` has a row, and no edges.
+    pub fn none(own: Range<u32>) -> Self {
+        let (rows, table) = (Numbering::All(own.clone()), Numbering::All(own.clone()));
+        let edges = Edges::InPlace(Vec::new());
+        Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() }
+    }
+
     /// Notes which own nodes' rows are ghosts where: by worker, their ids, ascending.
     ///
     /// # Panics

@@ -19,6 +19,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use super::Interval;
+use super::slices::{Columns, transposed};
 use crate::Error;
 use crate::agree::Agreement;
 use crate::drive::{Fault, until};
@@ -42,12 +43,14 @@ pub(crate) struct WholeGraph {
     pub(super) graph: Arc<LocalGraph>,
     /// By worker, its first node.
     pub(super) starts: Vec<u32>,
+    /// Where rows are cut by columns.
+    pub(super) columns: Option<Columns>,
 }
 
 /// Edges by one end: what a partition's nodes have at the other.
-struct OutEdges {
-    indptr: Vec<i64>,
-    indices: Array<u32>,
+pub(super) struct OutEdges {
+    pub(super) indptr: Vec<i64>,
+    pub(super) indices: Array<u32>,
 }
 
 impl InEdges for OutEdges {
@@ -73,27 +76,13 @@ pub(crate) fn whole_graph(
 ) -> Result<WholeGraph, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
     let placement = setup.placement;
-    let first_node = |worker: usize| {
-        let parts = placement.parts_of(worker);
-        book.offsets()[parts.start] as u32
-    };
+    let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
     let starts: Vec<u32> = (0..placement.workers()).map(first_node).collect();
     let hosted = graph.hosted();
     let own = book.offsets()[hosted.start] as u32..book.offsets()[hosted.end] as u32;
     let trains = training_nodes(job)?;
     let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
-    let mut cut = Vec::new();
-    for part in hosted.clone() {
-        let range = graph.range(part);
-        let (nodes, first) = (range.len(), (range.start - own.start) as usize);
-        let ranges = intervals(nodes.max(1), count.unwrap_or(nodes.div_ceil(INTERVAL_NODES)).max(1));
-        let many = ranges.len();
-        for (number, range) in ranges.into_iter().enumerate() {
-            let rows = first + range.start..first + range.end.min(nodes);
-            let seeds = rows.clone().filter(|&row| is_train(own.start + row as u32)).collect();
-            cut.push(Interval { partition: part as u32, number: number as u32, rows, last: number + 1 == many, seeds });
-        }
-    }
+    let cut = cut(graph, &own, count, &is_train);
     let place = Place::Folder(setup.scratch.clone());
     let room = |error: std::io::Error| {
         Error::Machine(format!("no room for the edges' numbers in {}: {error}", setup.scratch.display()))
@@ -122,7 +111,80 @@ pub(crate) fn whole_graph(
         let arriving = build(&in_edges, Filter { rows: Some(&is_train), ..every })?;
         [arriving, build(&out_edges, Filter { neighbors: Some(&is_train), ..every })?]
     };
-    Ok(WholeGraph { worker: setup.worker, own, intervals: cut, all, last, graph: Arc::clone(graph), starts })
+    Ok(WholeGraph {
+        worker: setup.worker,
+        own,
+        intervals: cut,
+        all,
+        last,
+        graph: Arc::clone(graph),
+        starts,
+        columns: None,
+    })
+}
+
+/// The intervals of the partitions hosted here.
+fn cut(graph: &LocalGraph, own: &Range<u32>, count: Option<usize>, is_train: &dyn Fn(u32) -> bool) -> Vec<Interval> {
+    let mut cut = Vec::new();
+    for part in graph.hosted() {
+        let range = graph.range(part);
+        let (nodes, first) = (range.len(), (range.start - own.start) as usize);
+        let ranges = intervals(nodes.max(1), count.unwrap_or(nodes.div_ceil(INTERVAL_NODES)).max(1));
+        let many = ranges.len();
+        for (number, range) in ranges.into_iter().enumerate() {
+            let rows = first + range.start..first + range.end.min(nodes);
+            let seeds = rows.clone().filter(|&row| is_train(own.start + row as u32)).collect();
+            cut.push(Interval { partition: part as u32, number: number as u32, rows, last: number + 1 == many, seeds });
+        }
+    }
+    cut
+}
+
+/// As [`whole_graph`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take.
+///
+/// # Errors
+/// As [`whole_graph`].
+pub(crate) fn by_columns(
+    worker: &mut Worker,
+    job: &Job,
+    setup: &Setup,
+    agreement: &mut Agreement,
+    count: Option<usize>,
+    memory: u64,
+) -> Result<WholeGraph, Error> {
+    let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
+    let placement = setup.placement;
+    let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
+    let all = graph.num_nodes() as u32;
+    let starts: Vec<u32> = (0..placement.workers()).map(first_node).chain([all]).collect();
+    let own = starts[setup.worker]..starts[setup.worker + 1];
+    let trains = training_nodes(job)?;
+    let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
+    let place = Place::Folder(setup.scratch.clone());
+    let room = |error: std::io::Error| {
+        Error::Machine(format!("no room for the out-edges in {}: {error}", setup.scratch.display()))
+    };
+    let parts: Vec<Arc<dyn InEdges>> = (0..placement.parts()).map(|part| graph.shared_in_edges(part)).collect();
+    let links = |parts: &[Arc<dyn InEdges>]| {
+        Links::new(0..all, u64::from(all), parts, Filter::default(), &place).map(Arc::new).map_err(room)
+    };
+    let arriving = links(&parts)?;
+    let leaving = match is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)? {
+        true => Arc::clone(&arriving),
+        false => links(&transposed(&parts, &place).map_err(room)?)?,
+    };
+    let none = Arc::new(Links::none(own.clone()));
+    let columns = Columns { worker: setup.worker, links: [arriving, leaving], parts, starts: starts.clone(), memory };
+    Ok(WholeGraph {
+        worker: setup.worker,
+        intervals: cut(graph, &own, count, &is_train),
+        own,
+        all: [Arc::clone(&none), Arc::clone(&none)],
+        last: [Arc::clone(&none), none],
+        graph: Arc::clone(graph),
+        starts,
+        columns: Some(columns),
+    })
 }
 
 /// A bit for each node of the graph: whether it is a training node.

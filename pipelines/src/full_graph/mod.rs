@@ -8,10 +8,11 @@ mod gather;
 mod links;
 mod program;
 mod scales;
+mod slices;
 mod tasks;
 
-pub(crate) use links::{WholeGraph, whole_graph};
-pub(crate) use program::{Program, Stage};
+pub(crate) use links::{WholeGraph, by_columns, whole_graph};
+pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use tasks::{Done, Token};
 
 use std::ops::Range;
@@ -25,6 +26,7 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 
 use self::attend::AttentionState;
 use self::scales::Scales;
+use self::slices::Slices;
 use crate::Error;
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
@@ -57,6 +59,8 @@ struct HopState {
     arriving: Arc<Links>,
     /// Rows are senders; the table has receivers.
     leaving: Arc<Links>,
+    /// Gradients of what is sent, where they come from elsewhere.
+    sent_back: Option<Table>,
     /// Activations, times `scales.before`.
     sent: Table,
     /// What has arrived, at receivers.
@@ -86,6 +90,12 @@ pub(crate) struct FullGraph {
     /// The gradient so far, its loss and examples, by hosted partition.
     sums: Vec<PartSums>,
     first_part: usize,
+    /// Where rows are cut by columns; all edges are then there, and the hops' links have none.
+    slices: Option<Slices>,
+    /// By node task, whether it is done on slices.
+    chained: Vec<bool>,
+    /// Whether an epoch has been done.
+    settled: bool,
     /// Where each worker's ghosts begin in a hop's table: `[hop][arriving or leaving][worker]`.
     ghosts: Vec<[Vec<usize>; 2]>,
 }
@@ -102,6 +112,8 @@ pub(crate) struct Shape {
     pub(crate) hops: Vec<Hop>,
     pub(crate) first_learns: bool,
     pub(crate) first_is_constant: bool,
+    /// By node task, what it does with every column, where that is the same.
+    pub(crate) by_column: Vec<Option<[f32; 2]>>,
     /// By node task, whether it reads what nodes held before the first layer.
     pub(crate) reads_initial: Vec<bool>,
     /// Of dropout's masks.
@@ -121,11 +133,21 @@ impl FullGraph {
     /// # Errors
     /// When there is none.
     pub(crate) fn new(graph: WholeGraph, shape: Shape, features: RowsAt, place: &Place) -> Result<Self, Error> {
-        let WholeGraph { worker, own, intervals, all, last, graph, starts } = graph;
-        let (parts, scales) = (graph.hosted(), |propagation| Scales::new(propagation, &graph));
+        let WholeGraph { worker, own, intervals, all, last, graph, starts, columns } = graph;
+        let parts = graph.hosted();
+        // Slices are scaled where they are added up.
+        let scales = |propagation| match columns {
+            Some(_) => Scales::default(),
+            None => Scales::new(propagation, &graph),
+        };
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
         let count = shape.hops.len();
-        let program = Program::new(count, shape.first_learns);
+        let chained: Vec<bool> = shape.by_column.iter().map(Option::is_some).collect();
+        let program = match columns {
+            Some(_) => Program::by_columns(count, shape.first_learns, &chained),
+            None => Program::by_nodes(count, shape.first_learns),
+        };
+        let all_hops = shape.hops.clone();
         let mut hops = Vec::with_capacity(count);
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
@@ -149,7 +171,12 @@ impl FullGraph {
                 _ => (hop.width, [0; 2], None),
             };
             let scales = scales(hop.propagation);
+            let back_here = if columns.is_some() && program.goes_back(index) { own.len() } else { 0 };
             hops.push(HopState {
+                sent_back: match columns {
+                    Some(_) => Some(Table::zeros(back_here, width, place).map_err(room)?),
+                    None => None,
+                },
                 sent: Table::zeros(arriving.table_rows(), width + more, place).map_err(room)?,
                 arrived: Table::zeros(arriving.rows().len(), width, place).map_err(room)?,
                 back: Table::zeros(back, width + more_back, place).map_err(room)?,
@@ -161,6 +188,13 @@ impl FullGraph {
                 leaving,
             });
         }
+        let slices = match columns {
+            Some(columns) => {
+                let goes_back = |hop| program.goes_back(hop);
+                Some(Slices::new(columns, &all_hops, &shape.by_column, &goes_back, place)?)
+            }
+            None => None,
+        };
         let begins = |links: &Links| -> Vec<usize> {
             let own = links.table().len();
             starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect()
@@ -179,16 +213,16 @@ impl FullGraph {
             constant: shape.first_is_constant,
             sums: vec![PartSums::default(); parts.len()],
             first_part: parts.start,
+            slices,
+            chained,
+            settled: false,
         })
     }
 
-    /// The intervals of the partitions hosted here, partition by partition.
-    pub(crate) fn intervals(&self) -> &Arc<Vec<Interval>> {
-        &self.intervals
-    }
-
-    /// The stages of an epoch.
-    pub(crate) fn program(&self) -> Program {
-        self.program
+    /// How many items each stage of an epoch has at this worker, stage by stage; and how often rows move in an epoch.
+    pub(crate) fn work(&self) -> (Vec<u32>, u64) {
+        let chunks = self.slices.as_ref().map_or(0, Slices::chunks);
+        let items = |step| self.program.items(step, self.intervals.len(), chunks).end;
+        ((0..self.program.stages()).map(items).collect(), self.program.rounds())
     }
 }

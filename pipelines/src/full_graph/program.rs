@@ -1,15 +1,23 @@
-//! What an epoch consists of: one stage after another, each done for every interval.
+//! What an epoch consists of: one stage after another, each done for every interval of nodes or every chunk of the graph.
 //!
 //! ```text
-//! Forward(0)      apply-node 0                            scatter activations
-//! Forward(l)      gather l − 1, apply-node l              scatter activations
-//! Loss            gather L − 1, apply-node L and back     scatter gradients
-//! Backward(l)     gather back l, apply-node l and back    scatter gradients       l = L − 1 … 1
+//! by nodes (Dorylus)                                        by columns (NeutronTP)
+//! Forward(0)      apply-node 0                 scatter      Forward(0)                                split
+//! Forward(l)      gather l − 1, apply-node l   scatter      Propagate(l − 1)  chunk by chunk          gather
+//!                                                           Forward(l)                                split
+//! Loss            gather L − 1, apply-node L                Propagate(L − 1)                          gather
+//!                 and back                     scatter      Loss                                      split
+//! Backward(l)     gather back l, apply-node l               Propagate(l) back                         gather
+//!                 and back                     scatter      Backward(l)                               split
 //! Backward(0)     where the first task learns anything
 //! ```
 //!
-//! These are Dorylus's tasks (section 4), those of one interval that follow one another without waiting for anybody joined:
-//! GA and AV; the last AV, the loss and ∇AV; ∇GA and ∇AV. SC is what stands between two stages.
+//! By nodes, these are Dorylus's tasks (section 4), those of one interval that follow one another without waiting for anybody
+//! joined: GA and AV; the last AV, the loss and ∇AV; ∇GA and ∇AV. SC is what stands between two stages. By columns, whoever has
+//! a slice of all rows adds them up for all nodes; where a node task does the same with every column, it is done there too, and
+//! propagations follow one another without any exchange (NeutronTP, section 4.1: decoupled training).
+
+use std::ops::Range;
 
 /// A stage of an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,35 +28,78 @@ pub(crate) enum Stage {
     Loss,
     /// Back through a node task.
     Backward(usize),
+    /// Adding up slices of rows: by hop.
+    Propagate(Propagated),
+}
+
+/// One hop of slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Propagated {
+    pub(crate) hop: usize,
+    /// Whether gradients are added up.
+    pub(crate) back: bool,
+    /// Whether the slices have just been split off whole rows, and whether they become whole rows again; else they were, or will
+    /// be, added up once more.
+    pub(crate) split: bool,
+    pub(crate) gather: bool,
 }
 
 /// The stages of an epoch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Program {
-    layers: usize,
-    /// The last node task that gradients go back through.
+    stages: Vec<Stage>,
+    /// The first hop whose gradients are wanted.
     until: usize,
+    /// Stages after which rows move.
+    rounds: u64,
 }
 
 impl Program {
-    /// For a model of `layers` layers; whether its first node task learns.
-    pub(crate) fn new(layers: usize, first_learns: bool) -> Self {
-        Self { layers, until: usize::from(!first_learns) }
+    /// By nodes, for a model of `layers` layers; whether its first node task learns.
+    pub(crate) fn by_nodes(layers: usize, first_learns: bool) -> Self {
+        let until = usize::from(!first_learns);
+        let forward = (0..layers).map(Stage::Forward);
+        let stages: Vec<Stage> =
+            forward.chain([Stage::Loss]).chain((until..layers).rev().map(Stage::Backward)).collect();
+        let rounds = stages.len() as u64 - 1;
+        Self { stages, until, rounds }
+    }
+
+    /// By columns; `chained` says of every node task whether it can be done on slices.
+    pub(crate) fn by_columns(layers: usize, first_learns: bool, chained: &[bool]) -> Self {
+        let until = usize::from(!first_learns);
+        let mut stages = vec![Stage::Forward(0)];
+        for hop in 0..layers {
+            let gather = hop + 1 == layers || !chained[hop + 1];
+            stages.push(Stage::Propagate(Propagated { hop, back: false, split: !chained[hop], gather }));
+            if gather && hop + 1 < layers {
+                stages.push(Stage::Forward(hop + 1));
+            }
+        }
+        stages.push(Stage::Loss);
+        // Where a chain's first task does not learn, nothing of the chain's gradients is wanted.
+        let wanted = |hop: usize| (0..=hop).rev().find(|&first| !chained[first]).is_some_and(|first| first >= until);
+        for hop in (0..layers).rev().filter(|&hop| wanted(hop)) {
+            let split = hop + 1 == layers || !chained[hop + 1];
+            stages.push(Stage::Propagate(Propagated { hop, back: true, split, gather: !chained[hop] }));
+            if !chained[hop] {
+                stages.push(Stage::Backward(hop));
+            }
+        }
+        let moves = |stage: &&Stage| !matches!(stage, Stage::Propagate(Propagated { gather: false, .. }));
+        let rounds = stages.iter().filter(moves).count() as u64 - 1;
+        let until = (0..layers).find(|&hop| wanted(hop)).unwrap_or(layers);
+        Self { stages, until, rounds }
     }
 
     /// How many stages there are.
     pub(crate) fn stages(&self) -> u32 {
-        (2 * self.layers + 1 - self.until) as u32
+        self.stages.len() as u32
     }
 
     /// Stage `step`.
     pub(crate) fn stage(&self, step: u32) -> Stage {
-        let step = step as usize;
-        match step.cmp(&self.layers) {
-            std::cmp::Ordering::Less => Stage::Forward(step),
-            std::cmp::Ordering::Equal => Stage::Loss,
-            std::cmp::Ordering::Greater => Stage::Backward(2 * self.layers - step),
-        }
+        self.stages[step as usize]
     }
 
     /// Whether a stage is an epoch's last.
@@ -60,23 +111,64 @@ impl Program {
     pub(crate) fn goes_back(&self, hop: usize) -> bool {
         hop >= self.until
     }
+
+    /// How often rows move in an epoch.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// What a stage is done for, one after another, of so many intervals and chunks.
+    pub(crate) fn items(&self, step: u32, intervals: usize, chunks: usize) -> Range<u32> {
+        match self.stage(step) {
+            Stage::Propagate(_) => 0..chunks as u32,
+            _ => 0..intervals as u32,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::Stage::{Backward, Forward, Loss, Propagate};
     use super::*;
+
+    fn all(program: &Program) -> Vec<Stage> {
+        (0..program.stages()).map(|step| program.stage(step)).collect()
+    }
 
     #[test]
     fn stages_go_there_and_back() {
-        let all = |layers, first| {
-            let program = Program::new(layers, first);
-            (0..program.stages()).map(|step| program.stage(step)).collect::<Vec<_>>()
-        };
-        use Stage::{Backward, Forward, Loss};
-        assert_eq!(all(2, true), [Forward(0), Forward(1), Loss, Backward(1), Backward(0)]);
-        assert_eq!(all(2, false), [Forward(0), Forward(1), Loss, Backward(1)]);
-        assert_eq!(all(1, false), [Forward(0), Loss]);
-        assert!(Program::new(1, false).is_last(1) && !Program::new(1, true).is_last(1));
-        assert!(!Program::new(2, false).goes_back(0) && Program::new(2, true).goes_back(0));
+        assert_eq!(all(&Program::by_nodes(2, true)), [Forward(0), Forward(1), Loss, Backward(1), Backward(0)]);
+        assert_eq!(all(&Program::by_nodes(2, false)), [Forward(0), Forward(1), Loss, Backward(1)]);
+        assert_eq!(all(&Program::by_nodes(1, false)), [Forward(0), Loss]);
+        let program = Program::by_nodes(1, false);
+        assert!(program.is_last(1) && !program.goes_back(0) && Program::by_nodes(2, true).goes_back(0));
+    }
+
+    #[test]
+    fn slices_are_split_and_gathered_four_times_however_many_propagations_follow_one_another() {
+        let hop = |hop, back, split, gather| Propagate(Propagated { hop, back, split, gather });
+        let naive = Program::by_columns(2, true, &[false, false]);
+        let (forward, back) = (|h| hop(h, false, true, true), |h| hop(h, true, true, true));
+        let stages = [Forward(0), forward(0), Forward(1), forward(1), Loss, back(1), Backward(1), back(0), Backward(0)];
+        assert_eq!(all(&naive), stages);
+        assert_eq!(naive.rounds(), 8);
+        let decoupled = Program::by_columns(3, true, &[false, true, true]);
+        let chain = [
+            Forward(0),
+            hop(0, false, true, false),
+            hop(1, false, false, false),
+            hop(2, false, false, true),
+            Loss,
+            hop(2, true, true, false),
+            hop(1, true, false, false),
+            hop(0, true, false, true),
+            Backward(0),
+        ];
+        assert_eq!(all(&decoupled), chain);
+        assert_eq!(decoupled.rounds(), 4);
+        // Nothing before the loss learns anything.
+        let sgc = Program::by_columns(2, false, &[false, true]);
+        assert_eq!(all(&sgc), [Forward(0), hop(0, false, true, false), hop(1, false, false, true), Loss]);
+        assert!(!sgc.goes_back(1));
     }
 }

@@ -4,8 +4,10 @@
 //! sends, so that nobody needs to know anything of a foreign node but its row; and the gradient is the same formula over the
 //! out-edges, `before` and `after` exchanged.
 
+use std::sync::Arc;
+
 use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::local_graph::LocalGraph;
+use gnnflow_operators::local_graph::{InEdges, LocalGraph};
 use rayon::prelude::*;
 
 /// By own node, in the order of ids; ones where there is nothing.
@@ -20,11 +22,27 @@ pub(crate) struct Scales {
 impl Scales {
     /// The scales of the nodes hosted here.
     pub(crate) fn new(propagation: Propagation, graph: &LocalGraph) -> Self {
+        let parts = graph.hosted().map(|part| (graph.range(part).start, graph.shared_in_edges(part)));
+        Self::of(propagation, &parts.collect::<Vec<_>>())
+    }
+
+    /// The scales of all nodes, from the in-edges of all partitions.
+    pub(crate) fn of_parts(propagation: Propagation, parts: &[Arc<dyn InEdges>]) -> Self {
+        let mut first = 0;
+        let parts = parts.iter().map(|part| {
+            let begin = first;
+            first += part.indptr().len() as u32 - 1;
+            (begin, Arc::clone(part))
+        });
+        Self::of(propagation, &parts.collect::<Vec<_>>())
+    }
+
+    /// The scales of these partitions' nodes; the first node of each stands with it.
+    fn of(propagation: Propagation, parts: &[(u32, Arc<dyn InEdges>)]) -> Self {
         // In-edges with and without self-loops.
         let degrees = |of: &(dyn Fn(usize, usize) -> f32 + Sync)| -> Vec<f32> {
             let mut all = Vec::new();
-            for part in graph.hosted() {
-                let (edges, first) = (graph.in_edges(part), graph.range(part).start);
+            for (first, edges) in parts {
                 let (indptr, indices) = (edges.indptr(), edges.indices());
                 all.par_extend((0..indptr.len() - 1).into_par_iter().map(|local| {
                     let neighbors = &indices[indptr[local] as usize..indptr[local + 1] as usize];

@@ -16,15 +16,15 @@ use gnnflow_operators::wire::{Header, WireBlock};
 use super::attend::Drop;
 use super::gather::gather;
 use super::scales::scale_rows;
-use super::{FullGraph, HopState, Interval, Progress, Stage};
+use super::{FullGraph, HopState, Interval, Progress, Propagated, Stage};
 use crate::Error;
 use crate::trainer::{BatchWords, NodeBack, NodeGradient, NodeRows, Trainer, matrix, read};
 
-/// A stage of an interval, by the interval's place in [`FullGraph::intervals`].
+/// A stage of an interval, or of a chunk, by its place among those of this worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Token {
     pub(crate) tick: u64,
-    pub(crate) interval: u32,
+    pub(crate) item: u32,
 }
 
 /// What an interval's stage leaves to be sent.
@@ -36,16 +36,24 @@ pub(crate) struct Done {
     pub(crate) contribution: Option<Contribution>,
 }
 
-/// Which table a block is for: a hop's activations, or its gradients.
+/// Which table a block is for: a hop's activations, or its gradients, as senders have them.
 const ACTIVATIONS: u32 = 0;
 const GRADIENTS: u32 = 1;
+/// The same as receivers have them: slices of what has arrived, and of the gradients of what was sent.
+const ARRIVED: u32 = 2;
+const SENT_BACK: u32 = 3;
+/// Kinds of tables.
+const KINDS: u32 = 4;
 
 impl FullGraph {
     /// Does a stage of an interval.
     pub(crate) fn run(&mut self, trainer: &mut Trainer, token: Token) -> Result<Done, Error> {
         let (step, epoch) = (tick::step(token.tick), tick::epoch(token.tick));
+        if let Stage::Propagate(stage) = self.program.stage(step) {
+            return Ok(Done { blocks: self.propagate(trainer, token, stage), contribution: None });
+        }
         let intervals = Arc::clone(&self.intervals);
-        let interval = &intervals[token.interval as usize];
+        let interval = &intervals[token.item as usize];
         let key = [interval.partition, epoch, interval.number]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
@@ -53,8 +61,11 @@ impl FullGraph {
             Stage::Forward(index) => self.forward(trainer, token, index, interval, key)?,
             Stage::Loss => self.loss(trainer, token, interval, key)?,
             Stage::Backward(index) => self.backward(trainer, token, index, interval, key)?,
+            Stage::Propagate(_) => Vec::new(),
         };
-        let contribution = (self.program.is_last(step) && interval.last).then(|| self.contribution(interval.partition));
+        let is_last = self.program.is_last(step);
+        self.settled |= is_last;
+        let contribution = (is_last && interval.last).then(|| self.contribution(interval.partition));
         Ok(Done { blocks, contribution })
     }
 
@@ -64,10 +75,45 @@ impl FullGraph {
         Contribution { partition, vector: sums.flat.map(Arc::new), words: words.encode() }
     }
 
-    /// Puts rows that have come into a ghost buffer.
+    /// Adds up slices of a chunk.
+    fn propagate(&mut self, trainer: &mut Trainer, token: Token, stage: Propagated) -> Vec<WireBlock> {
+        // What never changes is added up once: a chain of hops that begins with what is sent in every epoch.
+        let from_start = stage.hop == 0 || self.chained[1..=stage.hop].iter().all(|&chained| chained);
+        if self.constant && self.settled && from_start && !stage.back {
+            return Vec::new();
+        }
+        let Some(slices) = &mut self.slices else { return Vec::new() };
+        let kind = if stage.back { SENT_BACK } else { ARRIVED };
+        let header = Header { tag: KINDS * stage.hop as u32 + kind, key: token.tick, ..Header::default() };
+        let mut blocks = Vec::new();
+        let work = || blocks = slices.propagate(header, stage, token.item as usize);
+        if stage.back {
+            trainer.timed_backward(work)
+        } else {
+            trainer.timed_forward(work)
+        }
+        blocks
+    }
+
+    /// Puts rows that have come where they are read: into a ghost buffer, among slices, or from slices into rows.
     pub(crate) fn arrived(&mut self, block: &WireBlock) {
         let header = block.header();
-        let (hop, kind) = ((header.tag / 2) as usize, header.tag % 2);
+        let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
+        if let Some(slices) = &mut self.slices {
+            if kind == ACTIVATIONS || kind == GRADIENTS {
+                return slices.put(hop, kind == GRADIENTS, block);
+            }
+            let columns = slices.columns(hop, header.from as usize);
+            let state = &mut self.hops[hop];
+            let table = match (kind, &mut state.sent_back) {
+                (SENT_BACK, Some(table)) => table,
+                _ => &mut state.arrived,
+            };
+            let first = (header.seq - self.own.start) as usize;
+            let (stride, place) = (table.width(), first..first + header.aux as usize);
+            let rows = block.rows_f32().expect("slices are rows of numbers");
+            return put_columns(table.some_mut(place), stride, columns.start, rows, columns.len());
+        }
         let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
         let state = &mut self.hops[hop];
         let table = if kind == ACTIVATIONS { &mut state.sent } else { &mut state.back };
@@ -83,10 +129,10 @@ impl FullGraph {
         interval: &Interval,
         key: Key,
     ) -> Result<Vec<WireBlock>, Error> {
-        if index == 0 && self.constant && self.progress[token.interval as usize] >= Progress::Sent {
+        if index == 0 && self.constant && self.progress[token.item as usize] >= Progress::Sent {
             return Ok(Vec::new()); // it is all there, here and in the ghost buffers
         }
-        if index > 0 {
+        if index > 0 && self.slices.is_none() {
             self.gather_rows(trainer, token, index - 1, interval);
         }
         let (rows, count) = (interval.rows.clone(), interval.rows.len());
@@ -118,7 +164,7 @@ impl FullGraph {
                 }
             })
         })?;
-        let progress = &mut self.progress[token.interval as usize];
+        let progress = &mut self.progress[token.item as usize];
         *progress = (*progress).max(Progress::Sent);
         Ok(self.outgoing(token, index, ACTIVATIONS, table))
     }
@@ -131,7 +177,9 @@ impl FullGraph {
         key: Key,
     ) -> Result<Vec<WireBlock>, Error> {
         let hop = self.hops.len() - 1;
-        self.gather_rows(trainer, token, hop, interval);
+        if self.slices.is_none() {
+            self.gather_rows(trainer, token, hop, interval);
+        }
         let range = self.nodes(&interval.rows);
         let own = self.own.start;
         // Only nodes with a loss go through the last task; the others' gradients are zeros.
@@ -174,8 +222,9 @@ impl FullGraph {
         let (links, back, reversed) = (&state.leaving, &state.back, &state.reversed);
         let senders = links.rows().between(&range);
         let (mut sent, mut terms) = (None, None);
-        match &state.attention {
-            Some(attention) => {
+        match (&state.attention, &state.sent_back) {
+            (_, Some(table)) if width > 0 => sent = Some(matrix(table.some(rows.clone()).to_vec(), width)),
+            (Some(attention), _) => {
                 let own = state.sent.some(state.arriving.table().between(&range));
                 let mut made = Default::default();
                 trainer.timed_backward(|| made = attention.backward_left(links, senders, own, back, drop));
@@ -189,12 +238,12 @@ impl FullGraph {
                 sent = Some(matrix(dx, width));
                 terms = Some([matrix(d_left, heads), matrix(d_right, heads)]);
             }
-            None if width > 0 => {
+            (None, None) if width > 0 => {
                 let mut made = vec![0.0; count * width];
                 trainer.timed_backward(|| gather(links, senders, back, reversed, own, &mut made));
                 sent = Some(matrix(made, width));
             }
-            None => {}
+            _ => {}
         }
         let held = state.held.as_ref().map(|[_, back]| matrix(back.some(rows.clone()).to_vec(), back.width()));
         let gradient = NodeGradient { held, sent, terms };
@@ -211,7 +260,7 @@ impl FullGraph {
 
     /// Adds up what arrives at an interval's nodes at hop `hop`, unless it is there already.
     fn gather_rows(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
-        let progress = &mut self.progress[token.interval as usize];
+        let progress = &mut self.progress[token.item as usize];
         if hop == 0 && self.constant {
             // What never changes is added up once.
             if *progress == Progress::Arrived {
@@ -314,12 +363,16 @@ impl FullGraph {
         if table.width() == 0 || table.rows() == 0 {
             return Vec::new();
         }
+        if let Some(slices) = &self.slices {
+            let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
+            return slices.split(header, hop, self.own.start + rows.start as u32, table.some(rows));
+        }
         let block = |(worker, first, wanted): (usize, usize, &[u32])| {
             let header = Header {
                 to: worker as u32,
                 from: self.worker as u32,
                 partition: 0,
-                tag: 2 * hop as u32 + kind,
+                tag: KINDS * hop as u32 + kind,
                 key: token.tick,
                 seq: first as u32,
                 aux: 0,

@@ -57,8 +57,8 @@ pub(crate) struct FullGraphTraining {
     probe: probe::Handle<u64>,
     fault: Fault,
     shared: Rc<Shared>,
-    intervals: u32,
-    stages: u32,
+    /// How many items each stage has here.
+    stages: Vec<u32>,
     /// Rounds of messages of an epoch.
     rounds: u64,
     blocks: BlocksHash,
@@ -118,7 +118,7 @@ impl FullGraphTraining {
         companion: &Companion<Trainer>,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
-        let (intervals, program) = (state.intervals().len() as u32, state.program());
+        let (stages, rounds) = state.work();
         let shared = Rc::new(Shared {
             gate: Rc::default(),
             mode: train.mode(),
@@ -184,9 +184,8 @@ impl FullGraphTraining {
             probe,
             fault,
             shared,
-            intervals,
-            stages: program.stages(),
-            rounds: if alone { 0 } else { u64::from(program.stages()) - 1 },
+            stages,
+            rounds: if alone { 0 } else { rounds },
             blocks: BlocksHash::default(),
             train: train.clone(),
         }
@@ -208,17 +207,18 @@ impl Schedule for FullGraphTraining {
         self.input.advance_to(tick::at(epoch, 0));
         for epoch in epoch..end {
             self.shared.rates.borrow_mut().insert(epoch, lr(epoch));
-            for stage in 0..self.stages {
+            for (stage, &items) in (0..).zip(&self.stages) {
                 let tick = tick::at(epoch, stage);
                 self.input.advance_to(tick);
-                (0..self.intervals).for_each(|interval| self.input.send(Token { tick, interval }));
+                (0..items).for_each(|item| self.input.send(Token { tick, item }));
             }
         }
-        self.input.advance_to(tick::at(end - 1, self.stages));
+        let stages = self.stages.len() as u32;
+        self.input.advance_to(tick::at(end - 1, stages));
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
         for epoch in epoch..end {
-            until(worker, host, &self.fault, &self.probe, tick::at(epoch, self.stages))?;
+            until(worker, host, &self.fault, &self.probe, tick::at(epoch, stages))?;
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });

@@ -2,6 +2,7 @@
 
 use super::embedding::Embedding;
 use super::section::{section, words};
+use super::train::Schedule;
 use gnnflow_operators::compute::{self, KindOptions, ModelSpec};
 use gnnflow_operators::kernel::elementwise;
 
@@ -21,6 +22,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("edge_features", &["gatv2"]),
     ("teleport", &["appnp"]),
     ("num_bases", &["rgcn"]),
+    ("decoupled", &["gcn"]),
     ("activation", &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "appnp", "mlp"]),
     ("residual", LAYERED),
     ("norm", LAYERED),
@@ -76,6 +78,11 @@ section! {
         /// Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub edge_features: Option<bool> = None,
+        /// Whether a `gcn` is cut in two: a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1), which is
+        /// another model than a plain one. Unset: where `train.schedule` is `tensor-parallel`, to which it saves all but four of an
+        /// epoch's exchanges.
+        #[schemars(extend("examples" = [true]))]
+        pub decoupled: Option<bool> = None,
         /// What stands between layers, and inside the perceptrons of `gin`, `gine` and `appnp`. Unset: `elu` for `gat` and `gatv2`, else
         /// `relu`.
         #[schemars(extend("examples" = ["relu"]))]
@@ -100,6 +107,17 @@ section! {
 }
 
 impl Model {
+    /// The network that is built: where layers are decoupled, the perceptron and the propagations that they become, which are those
+    /// of an `appnp` that keeps nothing of its prediction.
+    pub fn network(&self, schedule: Schedule) -> Self {
+        let decoupled = self.decoupled.unwrap_or(schedule == Schedule::TensorParallel);
+        if self.kind != "gcn" || !decoupled {
+            return self.clone();
+        }
+        let (teleport, mlp_layers) = (Some(0.0), Some(self.layers));
+        Self { kind: "appnp".into(), teleport, mlp_layers, decoupled: None, ..self.clone() }
+    }
+
     /// Whether layers have attention heads.
     pub fn attends(&self) -> bool {
         matches!(self.kind.as_str(), "gat" | "gatv2")

@@ -155,8 +155,8 @@ fn messages_name_line_key_and_what_is_wrong() {
         ),
         (
             "\"mini-batch\"",
-            "\"full-graph\"",
-            "/graphs/p.toml:19: train.schedule: \"auto\" is not in this version yet; use \"mini-batch\" or \"full-graph\"",
+            "\"auto\"",
+            "/graphs/p.toml:19: train.schedule: \"auto\" is not in this version yet; use \"mini-batch\" or \"partition-parallel\" or \"full-graph\" or \"tensor-parallel\"",
         ),
         (
             "method = \"random\"",

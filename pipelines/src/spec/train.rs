@@ -119,6 +119,9 @@ section! {
         /// Intervals that each partition is cut into: what is computed and sent at once (`full-graph`, `tensor-parallel`). Unset: so many that none has more than 32,768 nodes.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
         pub intervals: Option<usize> = None,
+        /// What a chunk of nodes may take while its rows are added up, their in-edges and neighbours' slices counted (`tensor-parallel`). Unset: 256MiB.
+        #[schemars(extend("x-results" = false), extend("examples" = ["64MiB"]))]
+        pub chunk_memory: Option<Bytes> = None,
         /// Momentum of the averages (`partition-parallel`): how much of the way that earlier ones went the next one goes on. Where partitions differ much in what they teach, 0.5 to 0.8 makes up for it; too much is unstable. Unset: 0, plain averages.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.5]))]
         pub average_momentum: Option<f64> = None,
@@ -200,6 +203,11 @@ impl Train {
     /// How many epochs old a neighbour's rows may be.
     pub fn staleness(&self) -> usize {
         self.staleness.unwrap_or(0)
+    }
+
+    /// What a chunk of nodes may take.
+    pub fn chunk_memory(&self) -> u64 {
+        self.chunk_memory.map_or(256 << 20, |bytes| bytes.0)
     }
 
     /// Whether every step is over the whole graph.

@@ -42,6 +42,10 @@ impl Layer for Appnp {
         Some(Propagation::Symmetric)
     }
 
+    fn by_column(&self) -> Option<[f32; 2]> {
+        Some([(1.0 - self.teleport) as f32, self.teleport as f32])
+    }
+
     fn sends_as_held(&self) -> bool {
         true
     }

@@ -185,6 +185,12 @@ pub trait Layer: Send + Sync {
         None
     }
 
+    /// Where a node's new row is, column by column, a times what has arrived and b times what it held before the first layer:
+    /// `[a, b]`. Schedules that cut rows by columns then need not put them together.
+    fn by_column(&self) -> Option<[f32; 2]> {
+        None
+    }
+
     /// Columns of what is sent. By default, of what comes in.
     fn sent_dim(&self) -> usize {
         self.in_dim()

@@ -51,6 +51,10 @@ impl Layer for Sgc {
         Some(Propagation::Symmetric)
     }
 
+    fn by_column(&self) -> Option<[f32; 2]> {
+        self.map.is_none().then_some([1.0, 0.0])
+    }
+
     fn sends_as_held(&self) -> bool {
         true
     }

@@ -82,6 +82,14 @@ impl Model {
         index > 0 && self.layers[index - 1].needs_initial()
     }
 
+    /// Where task `index`, which is neither the first nor the last, does the same with every column: `[a, b]`, where what nodes hold
+    /// becomes a times what has arrived and b times what they held before the first layer; and that is what they send.
+    pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
+        let (before, after) = (self.layers.get(index.checked_sub(1)?)?, self.layers.get(index)?);
+        let plain = self.order != Order::Interleaved && after.sends_as_held();
+        before.by_column().filter(|_| plain)
+    }
+
     /// Whether the first task has anything to learn: else no gradient needs to come so far.
     pub fn first_task_learns(&self) -> bool {
         self.predictor.is_some() || !self.layers[0].sends_as_held()

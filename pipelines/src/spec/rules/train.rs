@@ -14,9 +14,10 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
         Schedule::MiniBatch => report
             .only(&["train.average_every", "train.average_momentum"], "only \"partition-parallel\" averages weights"),
         Schedule::PartitionParallel => alone(spec, report),
-        Schedule::FullGraph => {}
+        Schedule::FullGraph | Schedule::TensorParallel => {}
         other => {
-            let instead = [Schedule::MiniBatch, Schedule::FullGraph].map(|schedule| format!("\"{schedule}\""));
+            let all = [Schedule::MiniBatch, Schedule::PartitionParallel, Schedule::FullGraph, Schedule::TensorParallel];
+            let instead = all.map(|schedule| format!("\"{schedule}\""));
             let message = format!("\"{other}\" is not in this version yet; use {}", instead.join(" or "));
             report.add("train.schedule", message);
         }

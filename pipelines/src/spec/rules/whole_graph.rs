@@ -1,6 +1,6 @@
 //! Rules of training over the whole graph.
 
-use super::super::model::{Aggregator, JumpingKnowledge, Model};
+use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
 use super::super::train::{Mode, Schedule, SeedSplit, Train};
 use super::super::{Spec, Topology};
 use super::Report;
@@ -21,6 +21,12 @@ const SAMPLED: [&str; 8] = [
 
 pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mut Report<'_>) {
     let word = train.schedule;
+    if train.schedule != Schedule::TensorParallel {
+        report.only(&["train.chunk_memory"], &format!("only \"{}\" has it", Schedule::TensorParallel));
+    }
+    if model.decoupled == Some(true) {
+        decoupled(model, report);
+    }
     if !train.is_whole_graph() {
         let message = format!("only \"{}\" and \"{}\" have it", Schedule::FullGraph, Schedule::TensorParallel);
         report.only(&KEYS, &message);
@@ -62,9 +68,18 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
     cannot(train, model, report);
 }
 
+/// Refuses what a model whose maps come before all propagations has no place for.
+fn decoupled(model: &Model, report: &mut Report<'_>) {
+    let between = [("residual", model.residual), ("norm", model.norm != Norm::None)];
+    for (key, _) in between.into_iter().filter(|(_, asked)| *asked) {
+        report.add(&format!("model.{key}"), "a decoupled model learns nothing between its propagations; leave it out");
+    }
+}
+
 /// Refuses layers that compute something for every edge which only blocks have.
 fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
     let instead = match model.kind.as_str() {
+        "gat" | "gatv2" if train.schedule == Schedule::TensorParallel => Some("\"gcn\""),
         "gatv2" => Some("\"gat\""),
         "gine" => Some("\"gin\", which reads no features of edges"),
         "rgcn" => Some("\"gcn\", which reads no types of edges"),

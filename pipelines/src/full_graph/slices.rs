@@ -1,0 +1,364 @@
+//! Slices of all nodes' rows, by columns (NeutronTP, section 3.1).
+//!
+//! Every worker has all edges and, of every row, some columns, so that all have the same to do. Rows are split off whole rows of
+//! own nodes, added up chunk by chunk (section 4.2.1), and gathered into whole rows again at the nodes' owners. A column's sum
+//! does not depend on which others are with it: any number of workers comes to the same bits.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gnnflow_operators::compute::layers::Propagation;
+use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::kernel::propagate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
+use gnnflow_operators::local_graph::InEdges;
+use gnnflow_operators::propagate::intervals::intervals;
+use gnnflow_operators::propagate::scatter::row_blocks;
+use gnnflow_operators::propagate::{Array, Links, Place, Table};
+use gnnflow_operators::wire::{Header, WireBlock};
+use rayon::prelude::*;
+
+use super::Propagated;
+use super::scales::Scales;
+use crate::Error;
+
+/// What every worker knows of the whole graph where rows are cut by columns.
+pub(crate) struct Columns {
+    pub(super) worker: usize,
+    /// In-edges and out-edges of all nodes.
+    pub(super) links: [Arc<Links>; 2],
+    /// By partition, its in-edges.
+    pub(super) parts: Vec<Arc<dyn InEdges>>,
+    /// By worker, its first node; and the number of nodes behind the last.
+    pub(super) starts: Vec<u32>,
+    /// What a chunk may take.
+    pub(super) memory: u64,
+}
+
+/// One hop's slices.
+struct SliceHop {
+    scales: Arc<Scales>,
+    /// The columns of each worker.
+    columns: Vec<Range<usize>>,
+    width: usize,
+    sent: Table,
+    back: Table,
+    /// What the node task before makes of what has arrived and of what was held at first.
+    by_column: [f32; 2],
+}
+
+/// The slices of one worker.
+pub(super) struct Slices {
+    graph: Columns,
+    hops: Vec<SliceHop>,
+    /// Gradients of what nodes held before the first layer, where later hops read it.
+    initial_back: Option<Table>,
+    chunks: Vec<Range<usize>>,
+}
+
+impl Slices {
+    /// Makes room for the slices of all nodes.
+    ///
+    /// # Errors
+    /// When there is none, when a hop has fewer columns than there are workers, or a chunk no room for one node.
+    pub(super) fn new(
+        graph: Columns,
+        hops: &[Hop],
+        by_column: &[Option<[f32; 2]>],
+        goes_back: &dyn Fn(usize) -> bool,
+        place: &Place,
+    ) -> Result<Self, Error> {
+        let room = |error: std::io::Error| Error::Machine(format!("no room for slices of the whole graph: {error}"));
+        let (nodes, workers) = (graph.starts[graph.starts.len() - 1] as usize, graph.starts.len() - 1);
+        let mut made: Vec<SliceHop> = Vec::with_capacity(hops.len());
+        for (index, hop) in hops.iter().enumerate() {
+            let width = if hop.propagation == Propagation::Nothing { 0 } else { hop.width };
+            if width > 0 && width < workers {
+                let message = format!(
+                    "train.schedule = \"tensor-parallel\" cuts rows by columns, and layer {} adds up rows of {width} for \
+                     {workers} processes: use at most {width}, or \"full-graph\"",
+                    index + 1
+                );
+                return Err(Error::Usage(message));
+            }
+            let mut columns = intervals(width, workers.max(1));
+            columns.resize(workers, width..width);
+            let own = columns[graph.worker].len();
+            let same = hops[..index].iter().position(|earlier| earlier.propagation == hop.propagation);
+            let scales = match same {
+                Some(same) => Arc::clone(&made[same].scales),
+                None => Arc::new(Scales::of_parts(hop.propagation, &graph.parts)),
+            };
+            made.push(SliceHop {
+                scales,
+                columns,
+                width,
+                sent: Table::zeros(nodes, own, place).map_err(room)?,
+                back: Table::zeros(if goes_back(index) { nodes } else { 0 }, own, place).map_err(room)?,
+                by_column: by_column[index].unwrap_or([1.0, 0.0]),
+            });
+        }
+        let initial = by_column.iter().flatten().any(|[_, kept]| *kept != 0.0) && goes_back(0);
+        let initial_back = match initial {
+            true => Some(Table::zeros(nodes, made[0].sent.width(), place).map_err(room)?),
+            false => None,
+        };
+        let widest = made.iter().map(|hop| hop.sent.width()).max().unwrap_or(0);
+        let chunks = chunks(&graph.parts, widest, graph.memory)?;
+        Ok(Self { graph, hops: made, initial_back, chunks })
+    }
+
+    /// How many chunks there are.
+    pub(super) fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// Cuts whole rows of own nodes, the first of which is `first`, into slices for everybody.
+    pub(super) fn split(&self, header: Header, hop: usize, first: u32, rows: &[f32]) -> Vec<WireBlock> {
+        let SliceHop { columns, width, .. } = &self.hops[hop];
+        if *width == 0 {
+            return Vec::new();
+        }
+        let count = rows.len() / width;
+        let to_worker = |(worker, columns): (usize, &Range<usize>)| {
+            let header = Header { to: worker as u32, from: self.graph.worker as u32, seq: first, ..header };
+            row_blocks(header, count, columns.len(), |range, values| {
+                let rows = rows[range.start * width..range.end * width].chunks_exact(*width);
+                rows.for_each(|row| values.extend_from_slice(&row[columns.clone()]));
+            })
+        };
+        columns.iter().enumerate().flat_map(to_worker).collect()
+    }
+
+    /// Puts a slice that has been split off where it is added up.
+    pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
+        let (header, rows) = (block.header(), block.rows_f32().expect("slices are numbers"));
+        let state = &mut self.hops[hop];
+        let table = if back { &mut state.back } else { &mut state.sent };
+        let first = header.seq as usize;
+        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+    }
+
+    /// The columns of a hop that `worker` adds up.
+    pub(super) fn columns(&self, hop: usize, worker: usize) -> Range<usize> {
+        self.hops[hop].columns[worker].clone()
+    }
+
+    /// Adds up the slices of a chunk's nodes; what is gathered now is sent to the nodes' owners.
+    pub(super) fn propagate(&mut self, header: Header, stage: Propagated, chunk: usize) -> Vec<WireBlock> {
+        let rows = self.chunks[chunk].clone();
+        let Propagated { hop, back, .. } = stage;
+        let state = &self.hops[hop];
+        let width = state.sent.width();
+        let mut out = vec![0.0; rows.len() * width];
+        let (links, table) = (&self.graph.links[usize::from(back)], if back { &state.back } else { &state.sent });
+        add_up(links, rows.clone(), table, &state.scales, back, &mut out);
+        if back {
+            self.gather_back(header, stage, rows, out)
+        } else if stage.gather {
+            self.gather(header, rows, width, &out)
+        } else {
+            let [kept_of_sum, kept_of_first] = self.hops[hop + 1].by_column;
+            let (first, rest) = self.hops.split_at_mut(hop + 1);
+            let place = rest[0].sent.some_mut(rows.clone());
+            match kept_of_first == 0.0 {
+                true => place.iter_mut().zip(&out).for_each(|(held, x)| *held = kept_of_sum * x),
+                false => {
+                    let initial = first[0].sent.some(rows);
+                    for ((held, x), initial) in place.iter_mut().zip(&out).zip(initial) {
+                        *held = kept_of_sum * x + kept_of_first * initial;
+                    }
+                }
+            }
+            Vec::new()
+        }
+    }
+
+    /// What becomes of gradients of sent slices: whole rows, or gradients of what arrived before.
+    fn gather_back(
+        &mut self,
+        header: Header,
+        stage: Propagated,
+        rows: Range<usize>,
+        mut out: Vec<f32>,
+    ) -> Vec<WireBlock> {
+        let width = self.hops[stage.hop].sent.width();
+        let [kept_of_sum, kept_of_first] = self.hops[stage.hop].by_column;
+        if stage.gather {
+            if let Some(initial) = self.initial_back.as_mut().filter(|_| stage.hop == 0) {
+                let initial = initial.some_mut(rows.clone());
+                out.iter_mut().zip(&*initial).for_each(|(out, x)| *out += x);
+                initial.fill(0.0);
+            }
+            return self.gather(header, rows, width, &out);
+        }
+        if let Some(initial) = self.initial_back.as_mut().filter(|_| kept_of_first != 0.0) {
+            let initial = initial.some_mut(rows.clone());
+            initial.iter_mut().zip(&out).for_each(|(initial, x)| *initial += kept_of_first * x);
+        }
+        let place = self.hops[stage.hop - 1].back.some_mut(rows);
+        place.iter_mut().zip(&out).for_each(|(back, x)| *back = kept_of_sum * x);
+        Vec::new()
+    }
+
+    /// Slices of these nodes, to their owners.
+    fn gather(&self, header: Header, rows: Range<usize>, width: usize, slices: &[f32]) -> Vec<WireBlock> {
+        let starts = &self.graph.starts;
+        let to_worker = |(worker, bounds): (usize, &[u32])| {
+            let (first, end) = ((bounds[0] as usize).max(rows.start), (bounds[1] as usize).min(rows.end));
+            let count = end.saturating_sub(first);
+            let header = Header { to: worker as u32, from: self.graph.worker as u32, seq: first as u32, ..header };
+            row_blocks(header, count, width, |range, values| {
+                let offset = first - rows.start;
+                values.extend_from_slice(&slices[(offset + range.start) * width..(offset + range.end) * width]);
+            })
+        };
+        starts.windows(2).enumerate().flat_map(to_worker).collect()
+    }
+}
+
+/// `out[v] = after[v] · (Σ before[u] · table[u] + own[v] · before[v] · table[v])`, or for gradients the other way round.
+fn add_up(links: &Links, rows: Range<usize>, table: &Table, scales: &Scales, back: bool, out: &mut [f32]) {
+    let width = table.width();
+    if rows.is_empty() || width == 0 {
+        return;
+    }
+    let (before, after) = if back { (&scales.after, &scales.before) } else { (&scales.before, &scales.after) };
+    let (indptr, indices) = links.edges(rows.clone());
+    let number = |scale: &Option<Vec<f32>>, row: usize| scale.as_ref().map_or(1.0, |scale| scale[row]);
+    let shares: Option<Vec<f32>> = scales.own.as_ref().map(|own| {
+        rows.clone().into_par_iter().map(|row| own[row] * number(before, row) * number(after, row)).collect()
+    });
+    let own = shares.as_deref().map(|shares| Own {
+        rows: table.some(rows.clone()),
+        stride: width,
+        coefficient: Coefficient::ByRow(shares),
+    });
+    Propagate {
+        indptr,
+        indices,
+        sources: Sources::new(table.values(), width),
+        heads: 1,
+        width,
+        weights: before.as_deref().map_or(Weights::One, Weights::BySource),
+        scale: after.as_ref().map_or(Scale::One, |after| Scale::ByRow(&after[rows.clone()])),
+        own,
+        onto: Onto::Nothing,
+        out_stride: width,
+    }
+    .run(out);
+}
+
+/// Cuts all nodes into ranges, each of one partition, that take at most `memory` bytes with slices of `width` numbers: the edges'
+/// sources, their slices, and the sums.
+fn chunks(parts: &[Arc<dyn InEdges>], width: usize, memory: u64) -> Result<Vec<Range<usize>>, Error> {
+    let (mut chunks, mut first) = (Vec::new(), 0);
+    for part in parts {
+        let indptr = part.indptr();
+        let nodes = indptr.len() - 1;
+        let bytes = |start: usize, end: usize| {
+            let edges = (indptr[end] - indptr[start]) as u64;
+            edges * (4 + 4 * width as u64) + (end - start) as u64 * 4 * width as u64
+        };
+        let mut start = 0;
+        while start < nodes {
+            let mut end = start
+                + indptr[start..]
+                    .partition_point(|&bound| (bound - indptr[start]) as u64 * (4 + 4 * width as u64) <= memory);
+            end = end.min(nodes);
+            while end > start && bytes(start, end) > memory {
+                end -= 1.max((end - start) / 16);
+            }
+            if end == start {
+                let each = |part: &Arc<dyn InEdges>| {
+                    part.indptr().windows(2).map(|bounds| bounds[1] - bounds[0]).max().unwrap_or(0) as u64
+                };
+                let most = parts.iter().map(each).max().unwrap_or(0);
+                let least = most * (4 + 4 * width as u64) + 4 * width as u64;
+                let message = format!(
+                    "train.chunk_memory is {memory} bytes, and a node with {} in-edges alone takes {}: give it at least {least}",
+                    indptr[start + 1] - indptr[start],
+                    bytes(start, start + 1)
+                );
+                return Err(Error::Usage(message));
+            }
+            chunks.push(first + start..first + end);
+            start = end;
+        }
+        first += nodes;
+    }
+    Ok(chunks)
+}
+
+/// All nodes' out-edges, from all in-edges, by partition.
+///
+/// # Errors
+/// When there is no room for them at `place`.
+pub(super) fn transposed(parts: &[Arc<dyn InEdges>], place: &Place) -> std::io::Result<Vec<Arc<dyn InEdges>>> {
+    let nodes: usize = parts.iter().map(|part| part.indptr().len() - 1).sum();
+    let mut degrees = vec![0i64; nodes];
+    parts.iter().for_each(|part| part.indices().iter().for_each(|&source| degrees[source as usize] += 1));
+    let mut starts = vec![0];
+    parts.iter().for_each(|part| starts.push(starts[starts.len() - 1] + part.indptr().len() - 1));
+    let mut made = Vec::with_capacity(parts.len());
+    for bounds in starts.windows(2) {
+        let mut indptr = vec![0];
+        degrees[bounds[0]..bounds[1]].iter().for_each(|degree| indptr.push(indptr[indptr.len() - 1] + degree));
+        let edges = indptr[indptr.len() - 1] as usize;
+        made.push(super::links::OutEdges { indptr, indices: Array::zeros(edges, place)? });
+    }
+    // Where each node's next edge goes; destinations come by ascending id.
+    let mut next: Vec<i64> = made.iter().flat_map(|edges| &edges.indptr[..edges.indptr.len() - 1]).copied().collect();
+    let mut node = 0u32;
+    for part in parts {
+        for bounds in part.indptr().windows(2) {
+            for &source in &part.indices()[bounds[0] as usize..bounds[1] as usize] {
+                let owner = starts.partition_point(|&start| start <= source as usize) - 1;
+                let slot = &mut next[source as usize];
+                made[owner].indices[*slot as usize] = node;
+                *slot += 1;
+            }
+            node += 1;
+        }
+    }
+    Ok(made.into_iter().map(|edges| Arc::new(edges) as Arc<dyn InEdges>).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_operators::local_graph::OwnedInEdges;
+
+    use super::*;
+
+    fn parts(degrees: &[&[i64]]) -> Vec<Arc<dyn InEdges>> {
+        let part = |degrees: &&[i64]| {
+            let mut indptr = vec![0];
+            degrees.iter().for_each(|degree| indptr.push(indptr[indptr.len() - 1] + degree));
+            let edges = indptr[indptr.len() - 1] as usize;
+            Arc::new(OwnedInEdges { indptr, indices: vec![0; edges], ..Default::default() }) as Arc<dyn InEdges>
+        };
+        degrees.iter().map(part).collect()
+    }
+
+    #[test]
+    fn chunks_cover_all_nodes_and_keep_within_their_memory() {
+        let graph = parts(&[&[3, 0, 9, 1], &[], &[0, 0], &[5, 5, 5]]);
+        for memory in [120, 200, 1000, 1 << 20] {
+            let cut = chunks(&graph, 2, memory).unwrap();
+            let all: Vec<usize> = cut.iter().cloned().flatten().collect();
+            assert_eq!(all, (0..9).collect::<Vec<_>>(), "{memory}");
+        }
+        assert_eq!(chunks(&graph, 2, 1 << 20).unwrap().len(), 3, "a chunk is of one partition");
+        let error = chunks(&graph, 2, 115).unwrap_err().to_string();
+        assert!(error.contains("9 in-edges") && error.contains("at least 116"), "{error}");
+    }
+
+    #[test]
+    fn out_edges_are_in_edges_turned_round() {
+        let first = OwnedInEdges { indptr: vec![0, 2, 3], indices: vec![1, 2, 0], ..Default::default() };
+        let second = OwnedInEdges { indptr: vec![0, 3], indices: vec![0, 0, 2], ..Default::default() };
+        let parts: Vec<Arc<dyn InEdges>> = vec![Arc::new(first), Arc::new(second)];
+        let made = transposed(&parts, &Place::Memory).unwrap();
+        assert_eq!((made[0].indptr(), made[0].indices()), (&[0, 3, 4][..], &[1, 2, 2, 0][..]));
+        assert_eq!((made[1].indptr(), made[1].indices()), (&[0, 2][..], &[0, 2][..]));
+    }
+}

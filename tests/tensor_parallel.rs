@@ -1,0 +1,104 @@
+//! Training over the whole graph cut by columns: the bits that any number of processes comes to, what it agrees with, how often
+//! rows move, and what is refused.
+
+mod common;
+
+use common::{Place, planted, summary};
+use serde_json::Value;
+
+fn settings(model: &str, train: &str) -> String {
+    format!("[model]\n{model}\n[train]\nschedule = 'tensor-parallel'\nepochs = 4\n{train}")
+}
+
+fn succeed(place: &Place, args: &[&str]) -> Value {
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+fn hashes(summary: &Value) -> [String; 2] {
+    ["model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
+}
+
+/// The loss of every epoch.
+fn losses(place: &Place) -> Vec<f64> {
+    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
+}
+
+/// Model keys, and how often rows move in an epoch of two layers.
+const MODELS: [(&str, f64); 7] = [
+    ("kind = 'gcn'\nhidden = 16", 4.0),
+    ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
+    ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
+    ("kind = 'gin'\nhidden = 16", 6.0),
+    ("kind = 'appnp'\nhidden = 16", 4.0),
+    ("kind = 'sgc'\nlayers = 3", 2.0),
+    ("kind = 'sage'\nhidden = 16\naggregator = 'gcn'", 8.0),
+];
+
+#[test]
+fn the_bits_do_not_depend_on_how_many_have_the_columns() {
+    let place = Place::new();
+    for (model, rounds) in MODELS {
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "intervals = 3\n"));
+        for graph in [&[][..], &["--set", "graph.undirected=true"]] {
+            let one = succeed(&place, graph);
+            let small = succeed(&place, &[graph, &["--set", "train.chunk_memory=100KiB"]].concat());
+            assert_eq!(hashes(&small), hashes(&one), "{model} {graph:?}: small chunks");
+            for processes in ["2", "4"] {
+                let some = succeed(&place, &[graph, &["--processes", processes]].concat());
+                assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
+                assert_eq!(some["rounds_per_step"], rounds, "{model}");
+            }
+        }
+    }
+}
+
+/// Whoever adds rows up, they are the same rows.
+#[test]
+fn it_is_training_by_nodes() {
+    let place = Place::new();
+    for (model, _) in MODELS {
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.2"), "intervals = 2\n"));
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"]] {
+            succeed(&place, &[graph, &["--processes", "2"]].concat());
+            let columns = losses(&place);
+            let decoupled = if model == MODELS[0].0 { "model.decoupled=true" } else { "seed=3" };
+            let decoupled = if model == MODELS[0].0 { vec!["--set", decoupled] } else { Vec::new() };
+            succeed(&place, &[graph, &["--set", "train.schedule=full-graph"], &decoupled].concat());
+            for (epoch, (columns, nodes)) in columns.iter().zip(losses(&place)).enumerate() {
+                let close = (columns - nodes).abs() <= 2e-5 * nodes.abs();
+                assert!(close, "{model} {graph:?}: epoch {epoch} has a loss of {columns}, and of {nodes} by nodes");
+            }
+        }
+    }
+}
+
+#[test]
+fn it_goes_on_where_it_was_left() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'\nhidden = 16", ""));
+    let whole = succeed(&place, &[]);
+    std::fs::remove_dir_all(place.path("run")).unwrap();
+    succeed(&place, &["--set", "train.epochs=2", "--processes", "2"]);
+    assert_eq!(hashes(&succeed(&place, &["--resume", "--processes", "4"])), hashes(&whole));
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'\nhidden = 16", ""));
+    let refused = |sets: &[&str], more: &[&str], words: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..], more].concat(), 2, words);
+    };
+    refused(&["train.mode=async"], &[], &["train.mode", "full-graph"]);
+    refused(&["train.chunk_memory=1KiB"], &[], &["train.chunk_memory", "give it at least"]);
+    refused(&["train.schedule=full-graph", "train.chunk_memory=1MiB"], &[], &["train.chunk_memory", "tensor-parallel"]);
+    refused(&["model.kind=gat", "model.heads=2"], &[], &["model.kind", "use \"gcn\""]);
+    refused(&["model.kind=rgcn"], &[], &["model.kind", "mini-batch"]);
+    refused(&["model.decoupled=true", "model.norm=layer"], &[], &["model.norm", "decoupled"]);
+    refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "gcn"]);
+    refused(&["partition.parts=8"], &["--processes", "8"], &["cuts rows by columns", "at most 5"]);
+}
