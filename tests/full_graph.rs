@@ -63,12 +63,15 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
         let layers = if model.contains("layers = 3") { 3 } else { 2 };
         for graph in [&[][..], &["--set", "graph.undirected=false"], &["--set", "graph.self_loops=add"]] {
             planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.0"), ""));
-            succeed(&place, graph);
+            let by_all = succeed(&place, graph);
             let whole = losses(&place);
             let all = vec!["-1"; layers].join(", ");
             let (fanouts, batches) = (format!("train.fanouts=[{all}]"), "train.schedule=mini-batch");
             let sets = ["--set", &fanouts, "--set", batches, "--set", "train.batch=100000"];
-            succeed(&place, &[graph, &sets].concat());
+            let by_batches = succeed(&place, &[graph, &sets].concat());
+            // Every node is computed by another program than sampled batches' inference is.
+            let loss = |summary: &Value| summary["test"]["loss"].as_f64().unwrap();
+            assert!((loss(&by_all) / loss(&by_batches) - 1.0).abs() < 1e-4, "{model} {graph:?}: evaluation");
             for (epoch, (whole, batches)) in whole.iter().zip(losses(&place)).enumerate() {
                 let close = (whole - batches).abs() <= 2e-5 * batches.abs();
                 assert!(close, "{model} {graph:?}: epoch {epoch} has a loss of {whole}, and of {batches} by batches");
@@ -132,4 +135,31 @@ fn what_has_no_meaning_is_refused() {
     refused(&["partition.topology=replicated"], &["partition.topology", "own edges"]);
     refused(&["train.seed_split=even"], &["train.seed_split", "own nodes"]);
     refused(&["train.schedule=mini-batch", "train.mode=async"], &["train.mode", "full-graph"]);
+}
+
+#[test]
+fn an_epoch_moves_what_the_plan_says() {
+    let place = Place::new();
+    for (model, more) in [("kind = 'gcn'", ""), ("kind = 'gat'\nheads = 4", ""), ("kind = 'sage'\nlayers = 3", "")] {
+        planted(&place, "p.toml", &settings(model, more));
+        for schedule in ["full-graph", "tensor-parallel"] {
+            if schedule == "tensor-parallel" && model.contains("gat") {
+                continue;
+            }
+            // With one partition in each process, the halo of the partition is the process's ghosts.
+            let schedule = format!("train.schedule={schedule}");
+            // While one process still trains, another may ask it for rows to evaluate with.
+            let sets = ["partition.parts=2", "graph.undirected=true", "train.evaluate_every=0", &schedule];
+            let sets = sets.map(|set| ["--set", set]).concat();
+            let sets = [&sets[..], &["--processes", "2"]].concat();
+            let summary = succeed(&place, &sets);
+            let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
+            let plan: Value = serde_json::from_str(&plan).unwrap();
+            let number = |value: &Value| value.as_f64().unwrap();
+            let (told, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
+            assert!((told / found - 1.0).abs() < 0.05, "{model}, {schedule}: {told} bytes planned, {found} sent");
+            assert_eq!(plan["training"]["rounds_per_step"], number(&summary["rounds_per_step"]), "{model}, {schedule}");
+            assert!(number(&plan["processes"][0]["memory"]["tables"]) > 0.0);
+        }
+    }
 }

@@ -123,7 +123,10 @@ impl<'a> Run<'a> {
         if let Some(subgraphs) = &subgraphs {
             subgraphs.profile(worker, &*job.host, &setup)?;
         }
-        let split = Split::planned(job.threads);
+        let split = match train.is_whole_graph() {
+            true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
+            false => Split::planned(job.threads),
+        };
         let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
         let companion = Companion::start("companion", move || trainer)
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
@@ -214,7 +217,7 @@ impl<'a> Run<'a> {
             self.sent = std::array::from_fn(|i| self.sent[i] + self.sent_so_far()[i] - sent[i]);
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             self.spent.add_since(before, after);
-            if epoch == first {
+            if epoch == first && !train.is_whole_graph() {
                 self.split_threads(self.spent)?;
             }
             // Parameters can be looked at behind the last epoch of a round: whatever was due within it is done there.
@@ -230,7 +233,7 @@ impl<'a> Run<'a> {
                 let evaluated = due(train.evaluate_every) || (train.evaluate_every > 0 && end == epochs);
                 if last && evaluated {
                     let begin = Instant::now();
-                    let evaluation = self.evaluate(worker)?;
+                    let evaluation = self.evaluate(worker, false)?;
                     record.best = self.consider(&evaluation)?;
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
@@ -297,10 +300,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Metrics of the parameters as they are.
-    fn evaluate(&mut self, worker: &mut Worker) -> Result<Evaluation, Error> {
+    /// Metrics of the parameters as they are; and every node's results, with what the last layer reads where that is wanted.
+    fn evaluate(&mut self, worker: &mut Worker, embeddings: bool) -> Result<Evaluation, Error> {
         let host = &*self.job.host;
-        self.inference.pass(worker, host)?;
+        if !self.training.compute_all(worker, host, &self.inference, embeddings)? {
+            self.inference.pass(worker, host)?;
+        }
         if let Some(ranking) = &mut self.ranking {
             return ranking.evaluate(worker, host, &self.setup, &mut self.agreement);
         }

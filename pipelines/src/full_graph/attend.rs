@@ -33,6 +33,8 @@ pub(super) struct Drop {
     pub(super) seed: u64,
     pub(super) epoch: u32,
     pub(super) hop: usize,
+    /// None: this is no training.
+    pub(super) nothing: bool,
 }
 
 impl AttentionState {
@@ -61,7 +63,7 @@ impl AttentionState {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
-        (self.share > 0.0).then(|| EdgeDropout { dropout, rows, others: &self.nodes[table] })
+        (self.share > 0.0 && !drop.nothing).then(|| EdgeDropout { dropout, rows, others: &self.nodes[table] })
     }
 
     /// What arrives at `rows` of `links`, into `out`, and their states.

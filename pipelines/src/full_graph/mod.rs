@@ -4,6 +4,7 @@
 //! it is written; the worker sends and receives meanwhile.
 
 mod attend;
+mod evaluate;
 mod gather;
 mod links;
 mod program;
@@ -11,7 +12,8 @@ mod scales;
 mod slices;
 mod tasks;
 
-pub(crate) use links::{WholeGraph, by_columns, whole_graph};
+pub(crate) use evaluate::Results;
+pub(crate) use links::{INTERVAL_NODES, WholeGraph, by_columns, whole_graph};
 pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use tasks::{Done, Token};
 
@@ -25,6 +27,7 @@ use gnnflow_operators::kernel::propagate::attention::STATE;
 use gnnflow_operators::propagate::{Links, Place, Table};
 
 use self::attend::AttentionState;
+use self::evaluate::LastHop;
 use self::scales::Scales;
 use self::slices::Slices;
 use crate::Error;
@@ -90,6 +93,10 @@ pub(crate) struct FullGraph {
     /// The gradient so far, its loss and examples, by hosted partition.
     sums: Vec<PartSums>,
     first_part: usize,
+    /// Where evaluation is over more receivers than training.
+    last_hop: Option<LastHop>,
+    /// Where evaluation writes.
+    results: Option<Results>,
     /// Where rows are cut by columns; all edges are then there, and the hops' links have none.
     slices: Option<Slices>,
     /// By node task, whether it is done on slices.
@@ -195,6 +202,12 @@ impl FullGraph {
             }
             None => None,
         };
+        let last_hop = match (hops.last(), all_hops.last()) {
+            (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.propagation != Propagation::Nothing => {
+                Some(LastHop::new(hop, state.sent.width(), &all[0], &starts, place).map_err(room)?)
+            }
+            _ => None,
+        };
         let begins = |links: &Links| -> Vec<usize> {
             let own = links.table().len();
             starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect()
@@ -213,10 +226,23 @@ impl FullGraph {
             constant: shape.first_is_constant,
             sums: vec![PartSums::default(); parts.len()],
             first_part: parts.start,
+            last_hop,
+            results: None,
             slices,
             chained,
             settled: false,
         })
+    }
+
+    /// Says where evaluation writes.
+    pub(crate) fn set_results(&mut self, results: Results) {
+        self.results = Some(results);
+    }
+
+    /// How many stages an evaluation has: those up to the loss, in whose place every node has its result.
+    pub(crate) fn stages_of_evaluation(&self) -> u32 {
+        let stages = 0..self.program.stages();
+        stages.into_iter().position(|step| self.program.stage(step) == Stage::Loss).map_or(0, |loss| loss as u32 + 1)
     }
 
     /// How many items each stage of an epoch has at this worker, stage by stage; and how often rows move in an epoch.

@@ -14,6 +14,7 @@ use gnnflow_operators::tick;
 use gnnflow_operators::wire::{Header, WireBlock};
 
 use super::attend::Drop;
+use super::evaluate::{LastHop, Results};
 use super::gather::gather;
 use super::scales::scale_rows;
 use super::{FullGraph, HopState, Interval, Progress, Propagated, Stage};
@@ -25,6 +26,8 @@ use crate::trainer::{BatchWords, NodeBack, NodeGradient, NodeRows, Trainer, matr
 pub(crate) struct Token {
     pub(crate) tick: u64,
     pub(crate) item: u32,
+    /// The stage of an evaluation, where it is none of training.
+    pub(crate) evaluates: Option<u32>,
 }
 
 /// What an interval's stage leaves to be sent.
@@ -42,26 +45,40 @@ const GRADIENTS: u32 = 1;
 /// The same as receivers have them: slices of what has arrived, and of the gradients of what was sent.
 const ARRIVED: u32 = 2;
 const SENT_BACK: u32 = 3;
+/// Activations of the last hop, for all nodes that receive any.
+const FOR_ALL: u32 = 4;
 /// Kinds of tables.
-const KINDS: u32 = 4;
+const KINDS: u32 = 5;
 
 impl FullGraph {
-    /// Does a stage of an interval.
+    /// Does a stage of an interval, or of a chunk.
     pub(crate) fn run(&mut self, trainer: &mut Trainer, token: Token) -> Result<Done, Error> {
-        let (step, epoch) = (tick::step(token.tick), tick::epoch(token.tick));
-        if let Stage::Propagate(stage) = self.program.stage(step) {
+        let step = token.evaluates.unwrap_or(tick::step(token.tick));
+        let stage = self.program.stage(step);
+        if let Stage::Propagate(stage) = stage {
             return Ok(Done { blocks: self.propagate(trainer, token, stage), contribution: None });
         }
         let intervals = Arc::clone(&self.intervals);
         let interval = &intervals[token.item as usize];
-        let key = [interval.partition, epoch, interval.number]
+        let key = [interval.partition, tick::epoch(token.tick), interval.number]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
-        let blocks = match self.program.stage(step) {
-            Stage::Forward(index) => self.forward(trainer, token, index, interval, key)?,
-            Stage::Loss => self.loss(trainer, token, interval, key)?,
+        if token.evaluates.is_some() {
+            let blocks = match stage {
+                Stage::Forward(index) => self.forward(trainer, token, index, interval, None)?,
+                _ => {
+                    if let Some(Results { results, .. }) = self.results.clone() {
+                        self.result(trainer, token, interval, &results)?;
+                    }
+                    Vec::new()
+                }
+            };
+            return Ok(Done { blocks, contribution: None });
+        }
+        let blocks = match stage {
+            Stage::Forward(index) => self.forward(trainer, token, index, interval, Some(key))?,
             Stage::Backward(index) => self.backward(trainer, token, index, interval, key)?,
-            Stage::Propagate(_) => Vec::new(),
+            _ => self.loss(trainer, token, interval, key)?,
         };
         let is_last = self.program.is_last(step);
         self.settled |= is_last;
@@ -114,6 +131,11 @@ impl FullGraph {
             let rows = block.rows_f32().expect("slices are rows of numbers");
             return put_columns(table.some_mut(place), stride, columns.start, rows, columns.len());
         }
+        if let (FOR_ALL, Some(LastHop { sent: Some(table), ghosts, .. })) = (kind, &mut self.last_hop) {
+            let first = ghosts[header.from as usize] + header.seq as usize;
+            let rows = block.rows_f32().expect("ghosts are rows of numbers");
+            return table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+        }
         let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
         let state = &mut self.hops[hop];
         let table = if kind == ACTIVATIONS { &mut state.sent } else { &mut state.back };
@@ -127,7 +149,7 @@ impl FullGraph {
         token: Token,
         index: usize,
         interval: &Interval,
-        key: Key,
+        key: Option<Key>,
     ) -> Result<Vec<WireBlock>, Error> {
         if index == 0 && self.constant && self.progress[token.item as usize] >= Progress::Sent {
             return Ok(Vec::new()); // it is all there, here and in the ghost buffers
@@ -138,12 +160,27 @@ impl FullGraph {
         let (rows, count) = (interval.rows.clone(), interval.rows.len());
         let inputs = self.inputs(index, Selection::Range(rows.clone()));
         let range = self.nodes(&rows);
+        let nodes: Vec<u32> = range.clone().collect();
+        let embeddings = match (&self.results, index + 1 == self.hops.len() && key.is_none()) {
+            (Some(results), true) => results.embeddings.clone(),
+            _ => None,
+        };
+        let for_all = key.is_none() && index + 1 == self.hops.len() && self.last_hop.is_some();
         let HopState { sent, held, scales, arriving, arrived, attention, .. } = &mut self.hops[index];
-        let (table, width, stride) = (arriving.table().between(&range), arrived.width(), sent.width());
-        let receivers = arriving.rows().between(&range);
+        let (mut links, width, stride) = (&*arriving, arrived.width(), sent.width());
+        let (mut sent, mut attention) = (sent, attention.as_mut());
+        if let Some(last) = self.last_hop.as_mut().filter(|_| for_all) {
+            links = &last.links;
+            sent = last.sent.as_mut().unwrap_or(sent);
+            attention = last.attention.as_mut();
+        }
+        let (table, receivers) = (links.table().between(&range), links.rows().between(&range));
         trainer.node_forward(index, count, inputs, key, |outputs| {
             if let Some([held, _]) = held {
                 read(&outputs.held, |found| held.some_mut(rows.clone()).copy_from_slice(found))?;
+            }
+            if let Some(store) = embeddings {
+                read(&outputs.held, |found| store.write(&nodes, found))?;
             }
             let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
             let place = sent.some_mut(table.clone());
@@ -159,14 +196,14 @@ impl FullGraph {
             read(right, |right| {
                 // Only who receives has a state.
                 for row in receivers {
-                    let from = (arriving.rows().node(row) - range.start) as usize * heads;
+                    let from = (links.rows().node(row) - range.start) as usize * heads;
                     put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + heads], heads);
                 }
             })
         })?;
         let progress = &mut self.progress[token.item as usize];
         *progress = (*progress).max(Progress::Sent);
-        Ok(self.outgoing(token, index, ACTIVATIONS, table))
+        Ok(self.outgoing(token, index, if for_all { FOR_ALL } else { ACTIVATIONS }, table))
     }
 
     fn loss(
@@ -259,7 +296,7 @@ impl FullGraph {
     }
 
     /// Adds up what arrives at an interval's nodes at hop `hop`, unless it is there already.
-    fn gather_rows(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+    pub(super) fn gather_rows(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
         let progress = &mut self.progress[token.item as usize];
         if hop == 0 && self.constant {
             // What never changes is added up once.
@@ -269,7 +306,7 @@ impl FullGraph {
             *progress = Progress::Arrived;
         }
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
-        let drop = self.drop(token, hop);
+        let drop = Drop { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
         let HopState { arriving, sent, scales, arrived, attention, .. } = &mut self.hops[hop];
         let rows = arriving.rows().between(&range);
         let out = arrived.some_mut(rows.clone());
@@ -281,16 +318,16 @@ impl FullGraph {
 
     /// Which weights of attention are dropped.
     fn drop(&self, token: Token, hop: usize) -> Drop {
-        Drop { seed: self.seed, epoch: tick::epoch(token.tick), hop }
+        Drop { seed: self.seed, epoch: tick::epoch(token.tick), hop, nothing: false }
     }
 
     /// Global ids of own rows.
-    fn nodes(&self, rows: &Range<usize>) -> Range<u32> {
+    pub(super) fn nodes(&self, rows: &Range<usize>) -> Range<u32> {
         self.own.start + rows.start as u32..self.own.start + rows.end as u32
     }
 
     /// What node task `index` reads of own rows.
-    fn inputs(&self, index: usize, rows: Selection<'_>) -> NodeRows {
+    pub(super) fn inputs(&self, index: usize, rows: Selection<'_>) -> NodeRows {
         let own = self.own.start;
         if index == 0 {
             let nodes: Vec<u32> = rows.iter().map(|row| own + row as u32).collect();
@@ -298,15 +335,18 @@ impl FullGraph {
             let held = Matrix::gather(*number, *dim, |node| source.row(node), &nodes);
             return NodeRows { held: Some(held), ..NodeRows::default() };
         }
-        let HopState { held, arrived, arriving, .. } = &self.hops[index - 1];
-        let held_rows = |[held, _]: &[Table; 2]| rows.copy(held, |row| row);
+        let HopState { arrived, arriving, .. } = &self.hops[index - 1];
         let receiver = |row: usize| arriving.rows().find(own + row as u32).expect("who reads what arrives receives it");
+        let aggregated = (arrived.width() > 0).then(|| rows.copy(arrived, receiver));
+        NodeRows { aggregated, ..self.inputs_but_arrived(index, rows) }
+    }
+
+    /// The same without what has arrived, for a task behind a hop.
+    pub(super) fn inputs_but_arrived(&self, index: usize, rows: Selection<'_>) -> NodeRows {
+        let held_rows = |[held, _]: &[Table; 2]| rows.copy(held, |row| row);
         let initial = self.reads_initial[index].then(|| self.hops[0].held.as_ref()).flatten();
-        NodeRows {
-            held: held.as_ref().map(held_rows),
-            aggregated: (arrived.width() > 0).then(|| rows.copy(arrived, receiver)),
-            initial: initial.map(held_rows),
-        }
+        let held = self.hops[index - 1].held.as_ref();
+        NodeRows { held: held.map(held_rows), initial: initial.map(held_rows), aggregated: None }
     }
 
     /// Puts gradients of what node task `index` read where the stages before will look for them.
@@ -358,8 +398,11 @@ impl FullGraph {
     /// Rows of a hop's table, for those who have them as ghosts.
     fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<WireBlock> {
         let state = &self.hops[hop];
-        let (links, table) =
-            if kind == ACTIVATIONS { (&state.arriving, &state.sent) } else { (&state.leaving, &state.back) };
+        let (links, table) = match (kind, &self.last_hop) {
+            (FOR_ALL, Some(last)) => (&last.links, last.sent.as_ref().unwrap_or(&state.sent)),
+            (GRADIENTS, _) => (&state.leaving, &state.back),
+            _ => (&state.arriving, &state.sent),
+        };
         if table.width() == 0 || table.rows() == 0 {
             return Vec::new();
         }
@@ -397,7 +440,7 @@ fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width
 
 /// Own rows.
 #[derive(Clone)]
-enum Selection<'a> {
+pub(super) enum Selection<'a> {
     Range(Range<usize>),
     Rows(&'a [usize]),
 }

@@ -9,6 +9,7 @@ mod embedding;
 mod model;
 mod sizes;
 mod text;
+mod whole_graph;
 
 pub use auto_parts::AutoParts;
 pub use embedding::LearntRows;
@@ -16,6 +17,7 @@ pub use model::{Layer, layers};
 pub use sizes::{PartSize, Sizes};
 
 use self::batch::Batch;
+use self::whole_graph::Whole;
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
 use crate::spec::{Bytes, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
@@ -97,6 +99,8 @@ pub struct Memory {
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4.
     pub activations: u64,
+    /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients.
+    pub tables: u64,
     /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4.
     pub inference: u64,
@@ -116,6 +120,7 @@ impl Memory {
     /// What is not backed by files.
     pub fn heap(&self) -> u64 {
         (self.batches + self.activations).max(self.inference)
+            + self.tables
             + self.cache
             + self.sampler
             + self.parameters
@@ -139,7 +144,7 @@ pub struct Training {
     pub exact: bool,
     /// Seeds in a step, all partitions together; at most.
     pub seeds: u64,
-    /// Nodes of the largest batch: first its seeds, then the list after each hop.
+    /// Nodes of the largest batch (none where steps are over the whole graph): first its seeds, then the list after each hop.
     pub batch_nodes: Vec<u64>,
     /// Edges of the largest batch in each hop.
     pub batch_edges: Vec<u64>,
@@ -182,12 +187,25 @@ impl Plan {
         };
         let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
         let parameters = parameters.filter(|_| spec.model.is_some());
-        let training = Training::new(spec, &learnt, processes, parameters.unwrap_or(0));
         let placement = Placement::new(graph.parts.len(), processes);
+        let whole = Whole::of(spec, &learnt);
+        let parameters = whole.as_ref().map(|whole| whole.parameters).filter(|_| known).or(parameters);
+        let training = match &whole {
+            Some(whole) => Training::of_whole(spec, &learnt, whole, placement),
+            None => Training::new(spec, &learnt, processes, parameters.unwrap_or(0)),
+        };
         let all = |window| -> Vec<Process> {
             let process = |rank| {
                 let parts = placement.parts_of(rank);
-                Process::new(spec, &learnt, rank, parts, &layers, parameters, &training, local, window, processes > 1)
+                let others = processes > 1;
+                let mut process =
+                    Process::new(spec, &learnt, rank, parts, &layers, parameters, &training, local, window, others);
+                if let Some(whole) = &whole {
+                    process.memory.tables = whole.tables(&learnt, &process.parts, processes);
+                    process.memory.batches = 0;
+                    process.memory.activations = whole.interval(&learnt, &process.parts);
+                }
+                process
             };
             (0..processes).map(process).collect()
         };
@@ -280,6 +298,28 @@ fn learnt(spec: &Spec, graph: &Sizes) -> Sizes {
 }
 
 impl Training {
+    /// Of epochs that are one step over the whole graph.
+    fn of_whole(spec: &Spec, graph: &Sizes, whole: &Whole, placement: Placement) -> Option<Self> {
+        let (train, w) = (spec.train.as_ref()?, placement.workers() as u64);
+        let hosted: Vec<Range<usize>> = (0..placement.workers()).map(|worker| placement.parts_of(worker)).collect();
+        let rows = whole.bytes(graph, &hosted);
+        let gradients = 4 * whole.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
+        let (rounds, bytes) = (whole.rounds(placement.workers()), rows + gradients);
+        Some(Self {
+            epochs: train.epochs,
+            steps_per_epoch: 1,
+            exact: graph.train.is_some(),
+            seeds: graph.train.unwrap_or(graph.nodes),
+            batch_nodes: Vec::new(),
+            batch_edges: Vec::new(),
+            subgraph: false,
+            rows_bytes: 0,
+            rounds_per_step: rounds,
+            bytes_per_step: bytes,
+            messages_per_step: if w == 1 { 0 } else { w * (w - 1) * (rounds + 1) + bytes / MESSAGE_BYTES },
+        })
+    }
+
     fn new(spec: &Spec, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
         let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
         let batch = Batch::of(train, model, graph);

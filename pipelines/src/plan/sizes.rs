@@ -46,6 +46,8 @@ pub struct PartSize {
     pub edges: u64,
     /// Core nodes to train on; all of them when unknown.
     pub train: u64,
+    /// Nodes of other partitions that its edges come from; at most.
+    pub halo: u64,
     /// Bytes of the structure.
     pub topology_bytes: u64,
     /// Bytes of the features.
@@ -83,6 +85,7 @@ impl Sizes {
             nodes: part.nodes,
             edges: part.edges,
             train: part.train,
+            halo: part.halo_nodes,
             topology_bytes: part.topology.bytes,
             feature_bytes: part.features.map_or(0, |file| file.bytes),
         };
@@ -125,8 +128,9 @@ impl Sizes {
         let parts = spec.parts() as u64;
         let share = |whole: u64, part: u64| (whole * (part + 1) / parts) - (whole * part / parts);
         let one = |part: u64| {
-            let (nodes, edges) = (share(nodes, part), share(edges, part));
+            let (all, nodes, edges) = (nodes, share(nodes, part), share(edges, part));
             PartSize {
+                halo: edges.min(all - nodes),
                 nodes,
                 edges,
                 train: train.map_or(nodes, |train| share(train, part)),

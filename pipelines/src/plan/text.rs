@@ -80,7 +80,11 @@ impl fmt::Display for Plan {
                 true => ("seeds, then all", "between them, read by all layers"),
                 false => ("seeds, then after each hop", "by hop"),
             };
-            writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
+            if training.batch_nodes.is_empty() {
+                writeln!(f, "batch       the whole graph")?;
+            } else {
+                writeln!(f, "batch       about {nodes} nodes ({which}); {edges} edges {by}")?;
+            }
             let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
             let moved = bytes(training.bytes_per_step);
             writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
@@ -122,6 +126,9 @@ impl fmt::Display for Plan {
                     f,
                     "  train     {batches} batches ({window} steps under way), {activations} activations, {parameters} parameters{cache}{sampler}"
                 )?;
+                if memory.tables > 0 {
+                    writeln!(f, "  tables    {} rows of the whole graph", bytes(memory.tables))?;
+                }
                 writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
                 writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
             }

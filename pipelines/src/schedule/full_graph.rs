@@ -37,10 +37,11 @@ use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 use timely::worker::Worker;
 
+use super::inference::Inference;
 use super::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::Error;
 use crate::drive::{Fault, until};
-use crate::full_graph::{Done, FullGraph, Token};
+use crate::full_graph::{Done, FullGraph, Results, Token};
 use crate::job::Host;
 use crate::setup::Setup;
 use crate::spec::{Mode, Train};
@@ -57,8 +58,11 @@ pub(crate) struct FullGraphTraining {
     probe: probe::Handle<u64>,
     fault: Fault,
     shared: Rc<Shared>,
-    /// How many items each stage has here.
+    /// How many items each stage has here, and how many stages an evaluation has.
     stages: Vec<u32>,
+    evaluation: u32,
+    /// Only the companion thread ever locks it while anything is under way.
+    state: Arc<Mutex<FullGraph>>,
     /// Rounds of messages of an epoch.
     rounds: u64,
     blocks: BlocksHash,
@@ -100,6 +104,9 @@ impl Shared {
 
     /// A token goes on: how far is what it reads behind?
     fn goes_on(&self, token: Token) {
+        if token.evaluates.is_some() {
+            return;
+        }
         let behind = tick::epoch(token.tick).saturating_sub(tick::epoch(self.passed.get()));
         let Staleness { most, sum, batches } = self.stale.get();
         let behind = u64::from(behind);
@@ -118,7 +125,7 @@ impl FullGraphTraining {
         companion: &Companion<Trainer>,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
-        let (stages, rounds) = state.work();
+        let ((stages, rounds), evaluation) = (state.work(), state.stages_of_evaluation());
         let shared = Rc::new(Shared {
             gate: Rc::default(),
             mode: train.mode(),
@@ -129,7 +136,6 @@ impl FullGraphTraining {
             sums: RefCell::default(),
             stale: Cell::default(),
         });
-        // Only the companion thread ever locks it.
         let state = Arc::new(Mutex::new(state));
         worker.dataflow::<u64, _, _>(|scope| {
             let room = Rc::new(Room::new(ROOM));
@@ -185,6 +191,8 @@ impl FullGraphTraining {
             fault,
             shared,
             stages,
+            evaluation,
+            state,
             rounds: if alone { 0 } else { rounds },
             blocks: BlocksHash::default(),
             train: train.clone(),
@@ -210,7 +218,7 @@ impl Schedule for FullGraphTraining {
             for (stage, &items) in (0..).zip(&self.stages) {
                 let tick = tick::at(epoch, stage);
                 self.input.advance_to(tick);
-                (0..items).for_each(|item| self.input.send(Token { tick, item }));
+                (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: None }));
             }
         }
         let stages = self.stages.len() as u32;
@@ -225,6 +233,34 @@ impl Schedule for FullGraphTraining {
             start = Instant::now();
         }
         Ok(done)
+    }
+
+    fn compute_all(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        inference: &Inference,
+        embeddings: bool,
+    ) -> Result<bool, Error> {
+        {
+            let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            if embeddings && !state.has_embeddings() {
+                return Ok(false);
+            }
+            let (results, read) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
+            let embeddings = (!Arc::ptr_eq(&results, &read) && state.has_embeddings()).then_some(read);
+            state.set_results(Results { results, embeddings });
+        }
+        for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
+            // Times of their own, behind those of the last epoch. Nothing is stale: a stage is over before the next one begins.
+            let tick = self.input.time() + 1;
+            self.input.advance_to(tick);
+            (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: Some(stage) }));
+            self.input.advance_to(tick + 1);
+            self.input.flush();
+            until(worker, host, &self.fault, &self.probe, tick + 1)?;
+        }
+        Ok(true)
     }
 
     fn staleness(&self) -> Option<Staleness> {

@@ -9,6 +9,7 @@ use gnnflow_operators::fetch::cache::CacheCounts;
 use sha2::{Digest, Sha256};
 use timely::worker::Worker;
 
+use self::inference::Inference;
 use crate::Error;
 use crate::job::Host;
 
@@ -26,6 +27,22 @@ pub(crate) trait Schedule {
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error>;
+
+    /// Computes every node by the parameters as they are, into `inference`'s results and what the last layer reads, and says so; or
+    /// nothing, and that.
+    ///
+    /// # Errors
+    /// As [`Schedule::round`].
+    fn compute_all(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        inference: &Inference,
+        embeddings: bool,
+    ) -> Result<bool, Error> {
+        let _ = (worker, host, inference, embeddings);
+        Ok(false)
+    }
 
     /// What the cache of other workers' features did so far, if there is one.
     fn cached(&self) -> Option<CacheCounts> {

@@ -95,13 +95,13 @@ impl Trainer {
         })
     }
 
-    /// Runs node task `index` over `count` nodes in training; `take` sees what it makes.
+    /// Runs node task `index` over `count` nodes, with a key in training; `take` sees what it makes.
     pub(crate) fn node_forward(
         &mut self,
         index: usize,
         count: usize,
         rows: NodeRows,
-        key: Key,
+        key: Option<Key>,
         take: impl FnOnce(&NodeOutputs) -> Result<(), Error> + Send,
     ) -> Result<(), Error> {
         let start = Instant::now();
@@ -113,7 +113,10 @@ impl Trainer {
                 aggregated: inputs.aggregated.as_ref(),
                 initial: inputs.initial.as_ref(),
             };
-            take(&model.node_task(index, inputs, Some(key), None)?)
+            // The way back tells the running statistics; here the batch's are only used.
+            let mut untold = vec![0.0; model.params().flat_len() - model.params().trained_len()];
+            let sums = key.is_some().then_some(&mut untold[..]);
+            take(&model.node_task(index, inputs, key, sums)?)
         });
         self.spent.forward += start.elapsed();
         result

@@ -24,7 +24,8 @@ impl Run<'_> {
                 self.agreement.by_worker(worker, &*self.job.host, &[0])?;
             }
         }
-        let evaluation = self.evaluate(worker)?;
+        let embeddings = self.job.spec.infer.as_ref().is_some_and(|infer| infer.embeddings);
+        let evaluation = self.evaluate(worker, embeddings)?;
         let (mut predictions_sha256, mut model_sha256) = (None, None);
         let (manifest, host) = (self.job.dataset.manifest(), &*self.job.host);
         if let Some(infer) = &self.job.spec.infer {

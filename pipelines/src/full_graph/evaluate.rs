@@ -1,0 +1,119 @@
+//! Every node by the model as it is: the stages up to the loss, without dropout, for all nodes.
+//!
+//! The last hop's receivers are all nodes here, where training may need fewer: its links, its ghosts and what it attends with are
+//! then others than in training.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gnnflow_operators::compute::layers::Propagation;
+use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::propagate::{Links, Place, Table};
+
+use super::attend::{AttentionState, Drop};
+use super::gather::gather;
+use super::tasks::{Selection, Token};
+use super::{FullGraph, HopState, Interval};
+use crate::Error;
+use crate::layer_store::LayerStore;
+use crate::trainer::{NodeRows, Trainer, matrix, read};
+
+/// The last hop where its receivers are all nodes.
+pub(super) struct LastHop {
+    pub(super) links: Arc<Links>,
+    /// Activations, where other workers' are among them; else those of training have the same rows.
+    pub(super) sent: Option<Table>,
+    pub(super) attention: Option<AttentionState>,
+    /// Where each worker's ghosts begin.
+    pub(super) ghosts: Vec<usize>,
+}
+
+impl LastHop {
+    pub(super) fn new(
+        hop: &Hop,
+        stride: usize,
+        links: &Arc<Links>,
+        starts: &[u32],
+        place: &Place,
+    ) -> std::io::Result<Self> {
+        let attention = match hop.propagation {
+            // Nothing is dropped.
+            Propagation::Attention { heads, slope, .. } => {
+                Some(AttentionState::new([heads, links.rows().len()], slope, 0.0, [links, links], place)?)
+            }
+            _ => None,
+        };
+        let own = links.table().len();
+        let sent = match links.ghosts() {
+            [] => None,
+            _ => Some(Table::zeros(links.table_rows(), stride, place)?),
+        };
+        let ghosts = starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect();
+        Ok(Self { links: Arc::clone(links), sent, attention, ghosts })
+    }
+}
+
+/// Where rows of all nodes go.
+#[derive(Clone)]
+pub(crate) struct Results {
+    /// The model's results.
+    pub(crate) results: Arc<LayerStore>,
+    /// What the last layer reads of a node, unless those are the results.
+    pub(crate) embeddings: Option<Arc<LayerStore>>,
+}
+
+impl FullGraph {
+    /// Whether what the last layer reads is whole rows at some time.
+    pub(crate) fn has_embeddings(&self) -> bool {
+        !self.chained[self.hops.len() - 1]
+    }
+
+    /// The last node task of an interval, into the results.
+    pub(super) fn result(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        interval: &Interval,
+        into: &LayerStore,
+    ) -> Result<(), Error> {
+        let last = self.hops.len() - 1;
+        let rows = interval.rows.clone();
+        let aggregated = match (&self.last_hop, &self.slices) {
+            (Some(_), None) => self.arrived_at_all(trainer, interval),
+            (None, None) => {
+                self.gather_rows(trainer, token, last, interval);
+                None
+            }
+            _ => None,
+        };
+        let inputs = match aggregated {
+            Some((values, width)) => NodeRows {
+                aggregated: Some(matrix(values, width)),
+                ..self.inputs_but_arrived(last + 1, Selection::Range(rows.clone()))
+            },
+            None => self.inputs(last + 1, Selection::Range(rows.clone())),
+        };
+        let nodes: Vec<u32> = self.nodes(&rows).collect();
+        trainer.node_forward(last + 1, rows.len(), inputs, None, |outputs| {
+            read(&outputs.held, |found| into.write(&nodes, found))
+        })
+    }
+
+    /// What arrives at all nodes of an interval at the last hop, and its width.
+    fn arrived_at_all(&mut self, trainer: &mut Trainer, interval: &Interval) -> Option<(Vec<f32>, usize)> {
+        let (range, own, seed): (Range<u32>, _, _) = (self.nodes(&interval.rows), self.own.start, self.seed);
+        let last = self.hops.len() - 1;
+        let LastHop { links, sent, attention, .. } = self.last_hop.as_mut()?;
+        let HopState { sent: trained, scales, arrived, .. } = &self.hops[last];
+        let (width, table) = (arrived.width(), sent.as_ref().unwrap_or(trained));
+        let rows = links.rows().between(&range);
+        let mut out = vec![0.0; rows.len() * width];
+        trainer.timed_forward(|| match attention {
+            Some(attention) => {
+                attention.forward(links, rows, table, Drop { seed, epoch: 0, hop: last, nothing: true }, &mut out)
+            }
+            None => gather(links, rows, table, scales, own, &mut out),
+        });
+        (width > 0).then_some((out, width))
+    }
+}

@@ -1,0 +1,149 @@
+//! What an epoch over the whole graph takes: tables of rows, and the rows that move.
+//!
+//! By nodes, with n own nodes and g ghosts (Dorylus): activations (n + g) × width, what has arrived n × width, its gradients
+//! (n + g) × width, of each hop; the last hop's receivers are the training nodes, where these are fewer than half. Each stage
+//! but the last sends g rows to everybody who has them as ghosts. By columns (NeutronTP), with N nodes and w of a hop's S columns here:
+//! N × w twice, n × S four times; a split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
+
+use gnnflow_operators::compute::layers::Propagation;
+use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::compute::{Model, Registry};
+use gnnflow_operators::kernel::propagate::attention::STATE;
+
+use super::Sizes;
+use crate::full_graph::{INTERVAL_NODES, Program, Propagated, Stage};
+use crate::spec::{Schedule, Spec};
+
+/// The model's hops and the stages of its epochs.
+pub(super) struct Whole {
+    hops: Vec<Hop>,
+    program: Program,
+    by_columns: bool,
+    /// Columns of features.
+    input: usize,
+    intervals: Option<usize>,
+    /// Numbers in the flat vector of parameters.
+    pub(super) parameters: u64,
+}
+
+impl Whole {
+    /// Of a pipeline that trains over the whole graph, with a model that comes with gnnflow; `None` for any other.
+    pub(super) fn of(spec: &Spec, graph: &Sizes) -> Option<Self> {
+        let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
+        if !train.is_whole_graph() {
+            return None;
+        }
+        let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
+        let network = model.network(train.schedule);
+        let described = network.describe(graph.features.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+        let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
+        let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
+        let program = match by_columns {
+            true => {
+                let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
+                Program::by_columns(hops.len(), built.first_task_learns(), &chained)
+            }
+            false => Program::by_nodes(hops.len(), built.first_task_learns()),
+        };
+        let parameters = built.params().flat_len() as u64;
+        Some(Self { hops, program, by_columns, input: graph.features, intervals: train.intervals, parameters })
+    }
+
+    /// Columns of a hop's rows as they move: of activations, and of gradients.
+    fn moved(hop: &Hop) -> [u64; 2] {
+        let width = hop.width as u64;
+        match hop.propagation {
+            Propagation::Nothing => [0, 0],
+            Propagation::Attention { heads, .. } => [width + heads as u64, width + (STATE * heads) as u64],
+            _ => [width, width],
+        }
+    }
+
+    /// Rounds of messages of an epoch.
+    pub(super) fn rounds(&self, processes: usize) -> u64 {
+        if processes == 1 { 0 } else { self.program.rounds() }
+    }
+
+    /// Bytes of rows between processes in an epoch after the first, for processes that host these partitions.
+    pub(super) fn bytes(&self, graph: &Sizes, hosted: &[std::ops::Range<usize>]) -> u64 {
+        let processes = hosted.len() as u64;
+        if processes == 1 {
+            return 0;
+        }
+        let mut bytes = 0;
+        for step in 0..self.program.stages() {
+            let stage = self.program.stage(step);
+            if self.by_columns {
+                let width = match stage {
+                    Stage::Forward(hop) => self.hops[hop].width,
+                    Stage::Loss if self.program.goes_back(self.hops.len() - 1) => self.hops[self.hops.len() - 1].width,
+                    Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => self.hops[hop - 1].width,
+                    Stage::Propagate(Propagated { hop, gather: true, .. }) => self.hops[hop].width,
+                    _ => 0,
+                };
+                bytes += graph.nodes * width as u64 * 4 * (processes - 1) / processes;
+                continue;
+            }
+            let (hop, columns) = match stage {
+                Stage::Forward(hop) => (hop, Self::moved(&self.hops[hop])[0]),
+                Stage::Loss => (self.hops.len() - 1, Self::moved(&self.hops[self.hops.len() - 1])[1]),
+                Stage::Backward(hop) if hop > 0 => (hop - 1, Self::moved(&self.hops[hop - 1])[1]),
+                _ => continue,
+            };
+            let back = !matches!(stage, Stage::Forward(_));
+            if back && !self.program.goes_back(hop) {
+                continue;
+            }
+            let ghosts = hosted.iter().map(|parts| self.ghosts(graph, parts, hop, back)).sum::<u64>();
+            bytes += ghosts * columns * 4;
+        }
+        bytes
+    }
+
+    /// Whether the last hop's receivers are fewer than all nodes.
+    fn leaves_out(&self, graph: &Sizes, hop: usize) -> bool {
+        hop + 1 == self.hops.len() && graph.train.is_some_and(|train| 2 * train <= graph.nodes)
+    }
+
+    /// Rows that a process has of others' nodes; at most, and exactly those where it hosts one partition and nobody is left out.
+    fn ghosts(&self, graph: &Sizes, parts: &std::ops::Range<usize>, hop: usize, back: bool) -> u64 {
+        let own = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
+        let all = own(|part| part.halo).min(graph.nodes - own(|part| part.nodes));
+        match graph.train {
+            Some(train) if back && self.leaves_out(graph, hop) => all.min(train - own(|part| part.train).min(train)),
+            _ => all,
+        }
+    }
+
+    /// Bytes of a process's tables.
+    pub(super) fn tables(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
+        let of = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
+        let (own, train) = (of(|part| part.nodes), of(|part| part.train));
+        let mut numbers = 0;
+        for (index, hop) in self.hops.iter().enumerate() {
+            let back = u64::from(self.program.goes_back(index));
+            let ([sent, gradient], width) = (Self::moved(hop), hop.width as u64);
+            let held = if hop.keeps_held { hop.held as u64 * own * (1 + back) } else { 0 };
+            if self.by_columns {
+                let slice = width.div_ceil(processes as u64);
+                numbers += graph.nodes * slice * (1 + back) + own * width * (2 + 2 * back) + held;
+                continue;
+            }
+            let receivers = if self.leaves_out(graph, index) { train } else { own };
+            let ghosts = |back| if processes == 1 { 0 } else { self.ghosts(graph, parts, index, back) };
+            let states =
+                if sent > width { receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1) } else { 0 };
+            numbers += (own + ghosts(false)) * sent + receivers * width + held + states;
+            numbers += back * (receivers + ghosts(true)) * gradient;
+        }
+        4 * numbers
+    }
+
+    /// Bytes of one interval's arithmetic: its rows at the widest task, values, kept inputs and gradients.
+    pub(super) fn interval(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+        let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
+        let nodes = self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64));
+        let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.input) as u64;
+        6 * nodes * widest * 4
+    }
+}
