@@ -19,7 +19,7 @@ use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::Progress;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::full_graph::{FullGraph, by_columns, whole_graph};
+use crate::full_graph::{FullGraph, Shape, by_columns, whole_graph};
 use crate::islands::Islands;
 use crate::job::Job;
 use crate::plan::Plan;
@@ -141,7 +141,8 @@ impl<'a> Run<'a> {
         };
         let training: Box<dyn Schedule> = match train.schedule {
             spec::Schedule::FullGraph | spec::Schedule::TensorParallel => {
-                let shape = companion.call(Trainer::shape)?;
+                let overlaps = train.mode() == spec::Mode::Async;
+                let shape = Shape { overlaps, ..companion.call(Trainer::shape)? };
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();

@@ -53,6 +53,34 @@ enum Progress {
     Arrived,
 }
 
+/// Where a hop's gradients lie.
+enum Back {
+    /// Nobody wants them.
+    Nowhere,
+    /// Where the activations were: whose rows have been added up everywhere, and are not asked for again.
+    OverSent,
+    /// In a table of their own.
+    Own(Table),
+}
+
+impl Back {
+    fn table<'a>(&'a self, sent: &'a Table) -> Option<&'a Table> {
+        match self {
+            Self::Nowhere => None,
+            Self::OverSent => Some(sent),
+            Self::Own(table) => Some(table),
+        }
+    }
+
+    fn table_mut<'a>(&'a mut self, sent: &'a mut Table) -> Option<&'a mut Table> {
+        match self {
+            Self::Nowhere => None,
+            Self::OverSent => Some(sent),
+            Self::Own(table) => Some(table),
+        }
+    }
+}
+
 /// What one hop needs and keeps.
 struct HopState {
     scales: Scales,
@@ -69,7 +97,7 @@ struct HopState {
     /// What has arrived, at receivers.
     arrived: Table,
     /// Gradients of what has arrived, times `scales.after`.
-    back: Table,
+    back: Back,
     /// Where rows are weighed by attention.
     attention: Option<AttentionState>,
     /// What own nodes hold, where a later task reads it, and its gradient.
@@ -123,6 +151,8 @@ pub(crate) struct Shape {
     pub(crate) by_column: Vec<Option<[f32; 2]>>,
     /// By node task, whether it reads what nodes held before the first layer.
     pub(crate) reads_initial: Vec<bool>,
+    /// Whether an epoch may begin before another has ended.
+    pub(crate) overlaps: bool,
     /// Of dropout's masks.
     pub(crate) seed: u64,
 }
@@ -158,7 +188,12 @@ impl FullGraph {
         let mut hops = Vec::with_capacity(count);
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
-            let back = if program.goes_back(index) { leaving.table_rows() } else { 0 };
+            // Attention goes back by the activations, and where epochs overlap, others may still read them.
+            let attends = matches!(hop.propagation, Propagation::Attention { .. });
+            // The last hop's gradients come while others are still adding up its activations.
+            let apart = index + 1 < count || columns.is_some();
+            let over_sent = Arc::ptr_eq(&arriving, &leaving) && !attends && !shape.overlaps && apart;
+            let back_rows = leaving.table_rows();
             let held = match hop.keeps_held {
                 true => Some([
                     Table::zeros(own.len(), hop.held, place).map_err(room)?,
@@ -186,7 +221,11 @@ impl FullGraph {
                 },
                 sent: Table::zeros(arriving.table_rows(), width + more, place).map_err(room)?,
                 arrived: Table::zeros(arriving.rows().len(), width, place).map_err(room)?,
-                back: Table::zeros(back, width + more_back, place).map_err(room)?,
+                back: match program.goes_back(index) {
+                    false => Back::Nowhere,
+                    true if over_sent => Back::OverSent,
+                    true => Back::Own(Table::zeros(back_rows, width + more_back, place).map_err(room)?),
+                },
                 attention,
                 held,
                 reversed: scales.reversed(),

@@ -40,8 +40,8 @@ struct SliceHop {
     /// The columns of each worker.
     columns: Vec<Range<usize>>,
     width: usize,
-    sent: Table,
-    back: Table,
+    /// Activations, and when those have been added up, gradients: none of them is asked for again.
+    rows: Table,
     /// What the node task before makes of what has arrived and of what was held at first.
     by_column: [f32; 2],
 }
@@ -92,17 +92,16 @@ impl Slices {
                 scales,
                 columns,
                 width,
-                sent: Table::zeros(nodes, own, place).map_err(room)?,
-                back: Table::zeros(if goes_back(index) { nodes } else { 0 }, own, place).map_err(room)?,
+                rows: Table::zeros(nodes, own, place).map_err(room)?,
                 by_column: by_column[index].unwrap_or([1.0, 0.0]),
             });
         }
         let initial = by_column.iter().flatten().any(|[_, kept]| *kept != 0.0) && goes_back(0);
         let initial_back = match initial {
-            true => Some(Table::zeros(nodes, made[0].sent.width(), place).map_err(room)?),
+            true => Some(Table::zeros(nodes, made[0].rows.width(), place).map_err(room)?),
             false => None,
         };
-        let widest = made.iter().map(|hop| hop.sent.width()).max().unwrap_or(0);
+        let widest = made.iter().map(|hop| hop.rows.width()).max().unwrap_or(0);
         let chunks = chunks(&graph.parts, widest, graph.memory)?;
         Ok(Self { graph, hops: made, initial_back, chunks })
     }
@@ -130,12 +129,10 @@ impl Slices {
     }
 
     /// Puts a slice that has been split off where it is added up.
-    pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
+    pub(super) fn put(&mut self, hop: usize, block: &WireBlock) {
         let (header, rows) = (block.header(), block.rows_f32().expect("slices are numbers"));
-        let state = &mut self.hops[hop];
-        let table = if back { &mut state.back } else { &mut state.sent };
         let first = header.seq as usize;
-        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+        self.hops[hop].rows.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
     }
 
     /// The columns of a hop that `worker` adds up.
@@ -148,10 +145,10 @@ impl Slices {
         let rows = self.chunks[chunk].clone();
         let Propagated { hop, back, .. } = stage;
         let state = &self.hops[hop];
-        let width = state.sent.width();
+        let width = state.rows.width();
         let mut out = vec![0.0; rows.len() * width];
-        let (links, table) = (&self.graph.links[usize::from(back)], if back { &state.back } else { &state.sent });
-        add_up(links, rows.clone(), table, &state.scales, back, &mut out);
+        let links = &self.graph.links[usize::from(back)];
+        add_up(links, rows.clone(), &state.rows, &state.scales, back, &mut out);
         if back {
             self.gather_back(header, stage, rows, out)
         } else if stage.gather {
@@ -159,11 +156,11 @@ impl Slices {
         } else {
             let [kept_of_sum, kept_of_first] = self.hops[hop + 1].by_column;
             let (first, rest) = self.hops.split_at_mut(hop + 1);
-            let place = rest[0].sent.some_mut(rows.clone());
+            let place = rest[0].rows.some_mut(rows.clone());
             match kept_of_first == 0.0 {
                 true => place.iter_mut().zip(&out).for_each(|(held, x)| *held = kept_of_sum * x),
                 false => {
-                    let initial = first[0].sent.some(rows);
+                    let initial = first[0].rows.some(rows);
                     for ((held, x), initial) in place.iter_mut().zip(&out).zip(initial) {
                         *held = kept_of_sum * x + kept_of_first * initial;
                     }
@@ -181,7 +178,7 @@ impl Slices {
         rows: Range<usize>,
         mut out: Vec<f32>,
     ) -> Vec<WireBlock> {
-        let width = self.hops[stage.hop].sent.width();
+        let width = self.hops[stage.hop].rows.width();
         let [kept_of_sum, kept_of_first] = self.hops[stage.hop].by_column;
         if stage.gather {
             if let Some(initial) = self.initial_back.as_mut().filter(|_| stage.hop == 0) {
@@ -195,7 +192,7 @@ impl Slices {
             let initial = initial.some_mut(rows.clone());
             initial.iter_mut().zip(&out).for_each(|(initial, x)| *initial += kept_of_first * x);
         }
-        let place = self.hops[stage.hop - 1].back.some_mut(rows);
+        let place = self.hops[stage.hop - 1].rows.some_mut(rows);
         place.iter_mut().zip(&out).for_each(|(back, x)| *back = kept_of_sum * x);
         Vec::new()
     }

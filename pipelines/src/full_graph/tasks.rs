@@ -17,7 +17,7 @@ use super::attend::Drop;
 use super::evaluate::{LastHop, Results};
 use super::gather::gather;
 use super::scales::scale_rows;
-use super::{FullGraph, HopState, Interval, Progress, Propagated, Stage};
+use super::{Back, FullGraph, HopState, Interval, Progress, Propagated, Stage};
 use crate::Error;
 use crate::trainer::{BatchWords, NodeBack, NodeGradient, NodeRows, Trainer, matrix, read};
 
@@ -118,7 +118,7 @@ impl FullGraph {
         let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
         if let Some(slices) = &mut self.slices {
             if kind == ACTIVATIONS || kind == GRADIENTS {
-                return slices.put(hop, kind == GRADIENTS, block);
+                return slices.put(hop, block);
             }
             let columns = slices.columns(hop, header.from as usize);
             let state = &mut self.hops[hop];
@@ -138,7 +138,10 @@ impl FullGraph {
         }
         let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
         let state = &mut self.hops[hop];
-        let table = if kind == ACTIVATIONS { &mut state.sent } else { &mut state.back };
+        let table = match kind {
+            ACTIVATIONS => &mut state.sent,
+            _ => state.back.table_mut(&mut state.sent).expect("only wanted gradients are sent"),
+        };
         let rows = block.rows_f32().expect("ghosts are rows of numbers");
         table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
     }
@@ -228,9 +231,9 @@ impl FullGraph {
             }
         }
         let receivers = self.hops[hop].arriving.rows().between(&range);
-        if self.hops[hop].back.rows() > 0 {
-            let table = self.hops[hop].leaving.table().between(&range);
-            self.hops[hop].back.some_mut(table).fill(0.0);
+        let HopState { sent, back, leaving, .. } = &mut self.hops[hop];
+        if let Some(back) = back.table_mut(sent) {
+            back.some_mut(leaving.table().between(&range)).fill(0.0);
         }
         if !interval.seeds.is_empty() {
             let seeds: Vec<u32> = interval.seeds.iter().map(|&row| own + row as u32).collect();
@@ -256,7 +259,8 @@ impl FullGraph {
         let range = self.nodes(&rows);
         let (state, drop) = (&self.hops[index], self.drop(token, index));
         let width = state.arrived.width();
-        let (links, back, reversed) = (&state.leaving, &state.back, &state.reversed);
+        let back = state.back.table(&state.sent).ok_or_else(|| Error::Bug("gradients that nobody wants".into()))?;
+        let (links, reversed) = (&state.leaving, &state.reversed);
         let senders = links.rows().between(&range);
         let (mut sent, mut terms) = (None, None);
         match (&state.attention, &state.sent_back) {
@@ -360,9 +364,9 @@ impl FullGraph {
         if !self.program.goes_back(hop) {
             return;
         }
-        let HopState { back: table, leaving, scales, held, arrived, .. } = &mut self.hops[hop];
-        let width = arrived.width();
-        if let Some(values) = back.aggregated.filter(|_| width > 0) {
+        let HopState { sent, back: table, leaving, scales, held, arrived, .. } = &mut self.hops[hop];
+        let (width, table) = (arrived.width(), table.table_mut(sent));
+        if let (Some(values), Some(table)) = (back.aggregated.filter(|_| width > 0), table) {
             for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
                 let place = leaving.table().find(own + row as u32).expect("who receives has a row for its gradient");
                 let scale = scales.after.as_ref().map_or(1.0, |after| after[row]);
@@ -387,7 +391,7 @@ impl FullGraph {
     fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
         let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
         let HopState { back, arriving, arrived, attention, sent, .. } = &mut self.hops[hop];
-        let Some(attention) = attention.as_mut().filter(|_| back.rows() > 0) else { return };
+        let (Some(attention), Back::Own(back)) = (attention, back) else { return };
         // Receivers are numbered alike among rows of edges and rows of gradients.
         let (receivers, width, stride) = (arriving.rows().between(&range), arrived.width(), back.width());
         let gradient = back.columns(receivers.clone(), 0..width);
@@ -400,7 +404,10 @@ impl FullGraph {
         let state = &self.hops[hop];
         let (links, table) = match (kind, &self.last_hop) {
             (FOR_ALL, Some(last)) => (&last.links, last.sent.as_ref().unwrap_or(&state.sent)),
-            (GRADIENTS, _) => (&state.leaving, &state.back),
+            (GRADIENTS, _) => match state.back.table(&state.sent) {
+                Some(back) => (&state.leaving, back),
+                None => return Vec::new(),
+            },
             _ => (&state.arriving, &state.sent),
         };
         if table.width() == 0 || table.rows() == 0 {

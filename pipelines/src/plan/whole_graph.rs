@@ -1,9 +1,9 @@
 //! What an epoch over the whole graph takes: tables of rows, and the rows that move.
 //!
 //! By nodes, with n own nodes and g ghosts (Dorylus): activations (n + g) × width, what has arrived n × width, its gradients
-//! (n + g) × width, of each hop; the last hop's receivers are the training nodes, where these are fewer than half. Each stage
+//! (n + g) × width (where edges go both ways, in the activations' place), of each hop; the last hop's receivers are the training nodes, where these are fewer than half. Each stage
 //! but the last sends g rows to everybody who has them as ghosts. By columns (NeutronTP), with N nodes and w of a hop's S columns here:
-//! N × w twice, n × S four times; a split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
+//! N × w, n × S three times; a split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
 
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
@@ -12,7 +12,7 @@ use gnnflow_operators::kernel::propagate::attention::STATE;
 
 use super::Sizes;
 use crate::full_graph::{INTERVAL_NODES, Program, Propagated, Stage};
-use crate::spec::{Schedule, Spec};
+use crate::spec::{Mode, Schedule, Spec};
 
 /// The model's hops and the stages of its epochs.
 pub(super) struct Whole {
@@ -22,6 +22,8 @@ pub(super) struct Whole {
     /// Columns of features.
     input: usize,
     intervals: Option<usize>,
+    /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
+    may_share: bool,
     /// Numbers in the flat vector of parameters.
     pub(super) parameters: u64,
 }
@@ -46,7 +48,16 @@ impl Whole {
             false => Program::by_nodes(hops.len(), built.first_task_learns()),
         };
         let parameters = built.params().flat_len() as u64;
-        Some(Self { hops, program, by_columns, input: graph.features, intervals: train.intervals, parameters })
+        let may_share = spec.graph.undirected && train.mode() != Mode::Async;
+        Some(Self {
+            hops,
+            program,
+            by_columns,
+            input: graph.features,
+            intervals: train.intervals,
+            may_share,
+            parameters,
+        })
     }
 
     /// Columns of a hop's rows as they move: of activations, and of gradients.
@@ -126,7 +137,7 @@ impl Whole {
             let held = if hop.keeps_held { hop.held as u64 * own * (1 + back) } else { 0 };
             if self.by_columns {
                 let slice = width.div_ceil(processes as u64);
-                numbers += graph.nodes * slice * (1 + back) + own * width * (2 + 2 * back) + held;
+                numbers += graph.nodes * slice + own * width * (2 + back) + held;
                 continue;
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };
@@ -134,7 +145,8 @@ impl Whole {
             let states =
                 if sent > width { receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1) } else { 0 };
             numbers += (own + ghosts(false)) * sent + receivers * width + held + states;
-            numbers += back * (receivers + ghosts(true)) * gradient;
+            let over_sent = self.may_share && sent == width && index + 1 < self.hops.len();
+            numbers += if over_sent { 0 } else { back * (receivers + ghosts(true)) * gradient };
         }
         4 * numbers
     }

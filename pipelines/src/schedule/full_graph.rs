@@ -248,7 +248,7 @@ impl Schedule for FullGraphTraining {
                 return Ok(false);
             }
             let (results, read) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
-            let embeddings = (!Arc::ptr_eq(&results, &read) && state.has_embeddings()).then_some(read);
+            let embeddings = (embeddings && !Arc::ptr_eq(&results, &read)).then_some(read);
             state.set_results(Results { results, embeddings });
         }
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
