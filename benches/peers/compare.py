@@ -3,7 +3,7 @@
 
     GNNFLOW_PEERS=<folder of the peers' bench_*.py> GNNFLOW_PEERS_PYTHON=<python with dgl, torch, pyg> \\
     GNNFLOW_BENCH_GRAPH=<folder of indptr.npy, indices.npy, train.npy, feat.npy> \\
-    benches/peers/compare.py sampling|segment_mean [--rounds 3] [--threads 1,2] [--repeats 7] [--out FILE]
+    benches/peers/compare.py sampling|propagate [--rounds 3] [--threads 1,2] [--repeats 7] [--out FILE]
 
 The peers' scripts and packages are not part of this project. Every round runs each contestant once, in another order each
 time, so that what else the machine does falls on all alike; the median over rounds is compared. The result goes to
@@ -12,6 +12,10 @@ benches/runs/<date>-<bench>-beside-peers.json.
 import argparse, datetime, json, os, pathlib, statistics, subprocess, sys, tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# The bench's cases that have peers, and their variant here.
+OURS = {"sum, f32": "sum", "sum, f32, small pages": "sum, small pages", "sum, bf16 rows": "sum, bf16 rows",
+        "mean, f32": "mean"}
 
 # bench: (our cases, the peers' script, its options, its backends). A key is (fanouts or width, threads).
 BENCHES = {
@@ -26,13 +30,15 @@ BENCHES = {
         "peer": lambda row: row["edges_per_s"],
         "unit": "edges/s",
     },
-    "segment_mean": {
+    "propagate": {
         "script": "bench_propagate.py",
-        "variants": {"mean": ["--reps", "3"]},
-        "backends": ["dgl_mean", "dgl32_mean", "torch_sparse_mean"],
-        "ours": lambda row: ("mean", row["rate"]) if row["case"] == "mean, f32" else None,
+        "variants": {"sum": ["--reps", "3"], "mean": ["--reps", "3"]},
+        "backends": {"sum": ["dgl_sum", "dgl32_sum"], "mean": ["dgl_mean", "dgl32_mean", "torch_sparse_mean"]},
+        "ours": lambda row: (OURS[row["case"]], row["rate"]) if row["case"] in OURS else None,
         "peer": lambda row: row["edges_per_s"],
         "unit": "edges/s",
+        # No peer adds rows stored in half the bytes: they stand beside the peers' sum of f32.
+        "beside": {"sum, bf16 rows": "sum", "sum, small pages": "sum"},
     },
 }
 
@@ -85,14 +91,16 @@ def main():
     options = parser.parse_args()
     bench, graph = options.bench, need("GNNFLOW_BENCH_GRAPH")
     python = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
-    backends = options.backends.split(",") if options.backends else BENCHES[bench]["backends"]
+    everyone = BENCHES[bench]["backends"]
+    wanted = options.backends and options.backends.split(",")
+    of = {v: everyone[v] if isinstance(everyone, dict) else everyone for v in BENCHES[bench]["variants"]}
     thread_counts = [int(t) for t in options.threads.split(",")]
     executable = build(bench)
 
     rates, failures, about = {}, {}, {}
     for number in range(options.rounds):
         for threads in thread_counts:
-            contests = [(v, b) for v in BENCHES[bench]["variants"] for b in backends] + [None]
+            contests = [(v, b) for v in of for b in of[v] if not wanted or b in wanted] + [None]
             turn = number * 3 % len(contests)
             for contest in contests[turn:] + contests[:turn]:
                 if contest is None:
@@ -110,17 +118,22 @@ def main():
 
     rows = []
     for variant, threads in sorted({key[:2] for key in rates}, key=str):
-        median = {who: statistics.median(r) for (v, t, who), r in rates.items() if (v, t) == (variant, threads)}
-        ours = median.pop("gnnflow")
+        beside = BENCHES[bench].get("beside", {}).get(variant, variant)
+        of_peers = {who: r for (v, t, who), r in rates.items() if (v, t) == (beside, threads) and who != "gnnflow"}
+        median = {who: statistics.median(r) for who, r in of_peers.items()}
+        of_ours = rates.get((variant, threads, "gnnflow"))
+        if not of_ours:
+            continue
+        ours = statistics.median(of_ours)
         best = max(median, key=median.get, default=None)
         row = {"variant": variant, "threads": threads, "unit": BENCHES[bench]["unit"], "gnnflow": ours, "peers": median}
-        row |= {"rounds": {who: r for (v, t, who), r in rates.items() if (v, t) == (variant, threads)}}
+        row |= {"rounds": {"gnnflow": of_ours, **of_peers}}
         if best:
             row |= {"best_peer": best, "ratio_to_best_peer": round(ours / median[best], 2)}
         rows.append(row)
-        beside = ", ".join(f"{who} {rate / 1e6:.1f}" for who, rate in sorted(median.items(), key=lambda item: -item[1]))
+        others = ", ".join(f"{who} {rate / 1e6:.1f}" for who, rate in sorted(median.items(), key=lambda item: -item[1]))
         print(f"{bench} {variant}, {threads} threads: gnnflow {ours / 1e6:.1f} M {BENCHES[bench]['unit']} = "
-              f"{row.get('ratio_to_best_peer', '?')} × {best}  ({beside})")
+              f"{row.get('ratio_to_best_peer', '?')} × {best}  ({others})")
 
     about = {name: about.get(name) for name in ("commit", "cpu", "cores", "memory", "graph", "nodes", "edges", "seed")}
     now = datetime.datetime.now(datetime.timezone.utc)

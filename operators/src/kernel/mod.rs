@@ -17,6 +17,7 @@ pub mod loss;
 pub mod messages;
 pub mod node_index;
 pub mod norm;
+pub mod pages;
 pub mod propagate;
 pub mod relations;
 mod rows;

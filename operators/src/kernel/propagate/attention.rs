@@ -408,7 +408,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
         let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
         job.check_edges(&self.rows);
         let (bases, columns) = (job.x.bases(), heads * of.width);
-        let (ahead, scratch) = (job.ahead(), self.scratch);
+        let (ahead, scratch) = (job.ahead(columns), self.scratch);
         let until = of.indices.len().saturating_sub(ahead);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.d_right.chunks_exact_mut(heads));
         for (r, (state, d_right)) in self.rows.zip(places) {

@@ -137,7 +137,8 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
         job.check_edges(&self.rows);
-        let (bases, columns, ahead) = (job.x.bases(), heads * width, job.ahead());
+        let (bases, columns) = (job.x.bases(), heads * width);
+        let ahead = job.ahead(columns);
         let until = of.indices.len().saturating_sub(ahead);
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(heads));
         for (r, (dx, d_left)) in self.rows.zip(places) {

@@ -20,7 +20,7 @@ use crate::kernel::prefetch;
 use crate::kernel::rows::{Offset, SMALL, prefetch as prefetch_bytes};
 
 /// Cache lines kept in flight by prefetching.
-const LINES: usize = 112;
+const LINES: usize = 168;
 
 /// What a row is multiplied by when it has been summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -191,10 +191,10 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
         self.indptr[r].at()..self.indptr[r + 1].at()
     }
 
-    /// How many edges ahead rows are prefetched.
+    /// How many edges ahead rows are prefetched: whole ones, or of one head the columns of a tile.
     #[inline(always)]
-    pub(super) fn ahead(&self) -> usize {
-        (LINES / (self.heads * self.width * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 16)
+    pub(super) fn ahead(&self, columns: usize) -> usize {
+        (LINES / (columns * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 24)
     }
 
     /// One row, or some of its edges: `edges` decides what is summed and `self` what is done with the sum. With `fetch`,
@@ -215,7 +215,7 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
         out: *mut T::Acc,
     ) {
         let columns = self.heads * self.width;
-        let ahead = self.ahead();
+        let ahead = self.ahead(if self.heads == 1 { columns.min(8 * I::Of::<T::Acc>::N) } else { columns });
         // Past the end of these rows, too: most likely the same thread goes on there.
         let fetch_until = if fetch { self.indices.len().saturating_sub(ahead) } else { 0 };
         let scale = match self.scale {
@@ -295,7 +295,9 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
             }
             for e in t.edges {
                 if e < t.fetch_until {
-                    let due = bases.row(*self.indices.get_unchecked(e + t.ahead));
+                    let due = *self.indices.get_unchecked(e + t.ahead);
+                    weight.fetch(due as usize);
+                    let due = bases.row(due);
                     if self.heads == 1 {
                         // As many lines as the compiler can count: a loop here costs as much as the sums.
                         for v in (0..V).filter(|v| (v * lanes * size_of::<T>()).is_multiple_of(64)) {

@@ -1,6 +1,7 @@
 //! What multiplies the row at the end of an edge.
 
 use crate::kernel::element::Real;
+use crate::kernel::prefetch;
 
 /// What multiplies a source's row on its way along an edge.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,6 +27,11 @@ pub(in crate::kernel) trait Weight<A>: Sync {
     const UNIT: bool = false;
     /// The weight for columns of `head` of edge `e` (a position in `indices`), whose row of `x` is `index`.
     fn at(&self, e: usize, index: usize, head: usize) -> A;
+    /// Asks for what an edge of row `index` will need.
+    #[inline(always)]
+    fn fetch(&self, index: usize) {
+        let _ = index;
+    }
 }
 
 /// No weights.
@@ -46,6 +52,10 @@ impl<A: Real, S: Real> Weight<A> for ByIndex<'_, S> {
     #[inline(always)]
     fn at(&self, _: usize, index: usize, _: usize) -> A {
         A::from_f64(self.0[index].to_f64())
+    }
+    #[inline(always)]
+    fn fetch(&self, index: usize) {
+        prefetch(self.0.as_ptr().wrapping_add(index));
     }
 }
 
