@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use bytemuck::Pod;
 use memmap2::{MmapMut, MmapOptions};
 
+use crate::kernel::pages::prefer_large;
+
 /// Where an array lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -42,7 +44,11 @@ impl<T: Pod> Array<T> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let map = match (bytes, place) {
             (0, _) => None,
-            (_, Place::Memory) => Some(MmapOptions::new().len(bytes).map_anon()?),
+            (_, Place::Memory) => {
+                let mut map = MmapOptions::new().len(bytes).map_anon()?;
+                prefer_large(&mut map[..]);
+                Some(map)
+            }
             (_, Place::Folder(folder)) => {
                 let file = tempfile::tempfile_in(folder)?;
                 // Room is taken now: a mapped write to a full disk would be a signal, not an error.

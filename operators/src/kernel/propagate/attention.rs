@@ -86,7 +86,7 @@ struct Scratch<A> {
 }
 
 impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
-    fn rows(&self) -> Rows<'a, P, T> {
+    fn rows(&self) -> Rows<'a, P, T, true> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
@@ -274,7 +274,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     #[inline(always)]
     fn logits_of<const H: usize>(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
         let heads = if H > 0 { H } else { self.heads };
-        let (slope, bases) = (T::Acc::from_f64(self.slope), self.left.bases());
+        let (slope, bases) = (T::Acc::from_f64(self.slope), self.left.bases::<true>());
         let right = &right[..heads];
         let until = self.indices.len().saturating_sub(AHEAD);
         for (e, out) in edges.zip(out.chunks_exact_mut(heads)) {
@@ -374,7 +374,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases(), heads * of.width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * of.width);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.out.chunks_exact_mut(columns));
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
@@ -407,7 +407,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases(), heads * of.width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * of.width);
         let (ahead, scratch) = (job.ahead(columns), self.scratch);
         let until = of.indices.len().saturating_sub(ahead);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.d_right.chunks_exact_mut(heads));

@@ -57,7 +57,7 @@ struct Scratch<A> {
 }
 
 impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
-    fn rows(&self) -> Rows<'_, P, T::Acc> {
+    fn rows(&self) -> Rows<'_, P, T::Acc, true> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
@@ -97,7 +97,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         let (heads, slope) = (self.heads, T::Acc::from_f64(self.slope));
         let left = &self.left[r * heads..][..heads];
         let until = self.indices.len().saturating_sub(BLOCK);
-        let bases = self.states.bases();
+        let bases = self.states.bases::<true>();
         let count = edges.len() * heads;
         for (k, e) in edges.enumerate() {
             if e < until {
@@ -137,7 +137,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     unsafe fn body<I: Isa>(self) {
         let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases(), heads * width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * width);
         let ahead = job.ahead(columns);
         let until = of.indices.len().saturating_sub(ahead);
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(heads));

@@ -20,7 +20,7 @@ use crate::kernel::prefetch;
 use crate::kernel::rows::{Offset, SMALL, prefetch as prefetch_bytes};
 
 /// Cache lines kept in flight by prefetching.
-const LINES: usize = 168;
+const LINES: usize = 112;
 
 /// What a row is multiplied by when it has been summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,9 +65,9 @@ pub enum Onto {
     Result,
 }
 
-/// One aggregation over `indptr`/`indices`.
+/// One aggregation over `indptr`/`indices`; the rows of `x` are in one array unless `TWO`.
 #[derive(Clone, Copy)]
-pub(in crate::kernel) struct Rows<'a, P, T: Element> {
+pub(in crate::kernel) struct Rows<'a, P, T: Element, const TWO: bool> {
     pub indptr: &'a [P],
     pub indices: &'a [u32],
     /// `[sources, heads · width]`
@@ -83,7 +83,7 @@ pub(in crate::kernel) struct Rows<'a, P, T: Element> {
     pub out_stride: usize,
 }
 
-impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
+impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     /// The plain sum, one row of `out` after another.
     pub(in crate::kernel) fn sum(
         indptr: &'a [P],
@@ -127,6 +127,7 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
     pub(super) fn check(&self) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
         self.x.check(columns);
+        assert!(TWO || self.x.in_one(), "rows of one array");
         if let Scale::ByRow(scale) = self.scale {
             assert_eq!(scale.len(), rows, "a scale for each row");
         }
@@ -175,9 +176,7 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
             unsafe {
                 let mut place = out.as_mut_ptr().add((r - first) * self.out_stride);
                 if let Some(front) = self.front {
-                    for c in 0..columns {
-                        *place.add(c) = (*front.get_unchecked(r * columns + c)).widen();
-                    }
+                    copy::<I, T>(front.as_ptr().add(r * columns), place, columns);
                     place = place.add(columns);
                 }
                 self.row::<I, W>(&bases, r, self.edges(r), weight, self.onto, true, place);
@@ -194,7 +193,7 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
     /// How many edges ahead rows are prefetched: whole ones, or of one head the columns of a tile.
     #[inline(always)]
     pub(super) fn ahead(&self, columns: usize) -> usize {
-        (LINES / (columns * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 24)
+        (LINES / (columns * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 16)
     }
 
     /// One row, or some of its edges: `edges` decides what is summed and `self` what is done with the sum. With `fetch`,
@@ -206,7 +205,7 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
     #[allow(clippy::too_many_arguments)]
     pub(super) unsafe fn row<I: Isa, W: Weight<T::Acc>>(
         &self,
-        bases: &Bases<T>,
+        bases: &Bases<T, TWO>,
         r: usize,
         edges: Range<usize>,
         weight: &W,
@@ -268,7 +267,7 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
     #[inline(always)]
     unsafe fn tile<I: Isa, W: Weight<T::Acc>, const V: usize>(
         &self,
-        bases: &Bases<T>,
+        bases: &Bases<T, TWO>,
         t: Tile<T>,
         weight: &W,
         tail: usize,
@@ -315,19 +314,44 @@ impl<'a, P: Offset, T: Element> Rows<'a, P, T> {
                     *sum = if W::UNIT { sum.add(value) } else { sum.add(value.mul(weight)) };
                 }
             }
-            for (v, mut sum) in sums.into_iter().enumerate() {
-                if let Some(scale) = t.scale {
-                    sum = sum.mul(I::Of::<T::Acc>::splat(scale));
+            if let Some(scale) = t.scale {
+                for sum in &mut sums {
+                    *sum = sum.mul(I::Of::<T::Acc>::splat(scale));
                 }
-                if let Some((own, coefficient)) = t.own {
-                    sum = load(own.add(first), v).mul(I::Of::<T::Acc>::splat(coefficient)).add(sum);
+            }
+            if let Some((own, coefficient)) = t.own {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = load(own.add(first), v).mul(I::Of::<T::Acc>::splat(coefficient)).add(*sum);
                 }
-                if t.onto == Onto::Result {
-                    sum = load_out(v).add(sum);
+            }
+            if t.onto == Onto::Result {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = load_out(v).add(*sum);
                 }
+            }
+            for (v, sum) in sums.into_iter().enumerate() {
                 let o = out.add(v * lanes);
                 if v + 1 < V { sum.store(o) } else { sum.store_head(o, tail) }
             }
+        }
+    }
+}
+
+/// Widens `count` numbers.
+///
+/// # Safety
+/// The machine has `I`, `from` is good for reading as many and `to` for writing them.
+#[inline(always)]
+unsafe fn copy<I: Isa, T: Element>(from: *const T, to: *mut T::Acc, count: usize) {
+    let lanes = I::Of::<T::Acc>::N;
+    let whole = count / lanes * lanes;
+    // SAFETY: the caller's promise.
+    unsafe {
+        for c in (0..whole).step_by(lanes) {
+            I::load(from.add(c)).store(to.add(c));
+        }
+        if whole < count {
+            I::load_head(from.add(whole), count - whole).store_head(to.add(whole), count - whole);
         }
     }
 }
@@ -348,8 +372,8 @@ struct Tile<T: Element> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
-unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>>(
-    job: &Rows<'_, P, T>,
+unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>, const TWO: bool>(
+    job: &Rows<'_, P, T, TWO>,
     rows: Range<usize>,
     weight: &W,
     out: &mut [T::Acc],
@@ -360,8 +384,8 @@ unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>>(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c")]
-unsafe fn rows_v3<P: Offset, T: Element, W: Weight<T::Acc>>(
-    job: &Rows<'_, P, T>,
+unsafe fn rows_v3<P: Offset, T: Element, W: Weight<T::Acc>, const TWO: bool>(
+    job: &Rows<'_, P, T, TWO>,
     rows: Range<usize>,
     weight: &W,
     out: &mut [T::Acc],

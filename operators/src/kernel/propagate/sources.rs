@@ -71,9 +71,14 @@ impl<'a, T> Sources<'a, T> {
         }
     }
 
+    /// Whether all are in the first array.
+    pub(super) fn in_one(&self) -> bool {
+        self.ghosts.is_empty()
+    }
+
     /// For loops that check nothing.
     #[inline(always)]
-    pub(super) fn bases(&self) -> Bases<T> {
+    pub(super) fn bases<const TWO: bool>(&self) -> Bases<T, TWO> {
         let split = self.split();
         Bases {
             own: self.own.as_ptr(),
@@ -84,20 +89,20 @@ impl<'a, T> Sources<'a, T> {
     }
 }
 
-/// [`Sources`] as two addresses, between which a conditional move chooses.
-pub(super) struct Bases<T> {
+/// [`Sources`] as two addresses, between which a conditional move chooses; as one unless `TWO`.
+pub(super) struct Bases<T, const TWO: bool> {
     own: *const T,
     ghosts: *const T,
     split: usize,
     stride: usize,
 }
 
-impl<T> Bases<T> {
+impl<T, const TWO: bool> Bases<T, TWO> {
     /// Where row `index` begins, or would.
     #[inline(always)]
     pub(super) fn row(&self, index: u32) -> *const T {
         let index = index as usize;
-        let base = if index < self.split { self.own } else { self.ghosts };
+        let base = if !TWO || index < self.split { self.own } else { self.ghosts };
         base.wrapping_add(index * self.stride)
     }
 }
