@@ -62,10 +62,7 @@ pub(super) fn normal(n: usize, seed: u64) -> Vec<f32> {
 }
 
 /// What `work` gives on 1, 2 and 4 threads, which must be the same bits.
-pub(super) fn on_threads<A: PartialEq>(work: impl Fn() -> A + Sync) -> A
-where
-    A: Send,
-{
+pub(super) fn on_threads<A: PartialEq + Send>(work: impl Fn() -> A + Sync) -> A {
     let on = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work);
     let one = on(1);
     assert!(on(2) == one && on(4) == one, "threads change the result");
