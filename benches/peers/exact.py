@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Five epochs over the whole graph, beside PyTorch and PyG: the same losses and the same weights?
+
+    GNNFLOW_PEERS_PYTHON=<python with torch, torch_geometric, pandas, pyarrow> benches/peers/exact.py GRAPH [--out FILE]
+
+GRAPH is a folder of nodes.parquet (node_id, features, label, split) and edges.parquet (src, dst). GCN and GAT (2 layers, hidden 16, 4 heads, no
+dropout) start from the same weights, which gnnflow writes, and train on the same nodes: by `full-graph` from one and two processes,
+by `tensor-parallel` (a GCN's layers as they are, and decoupled, which PyTorch does too: a perceptron, then propagations), and by PyG.
+Prints the largest relative difference of any loss and the largest difference of any weight; exits 1 beyond 1e-5. Twice: with SGD, where all
+of that counts; and with Adam, where weights are not looked at: a gradient that is nothing but rounding moves them as far as any other.
+"""
+import argparse, datetime, json, os, pathlib, struct, subprocess, sys, tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EPOCHS, HIDDEN, HEADS, BOUND = 5, 16, 4, 1e-5
+RATES = {"sgd": 0.5, "adam": 0.01}
+PIPELINE = """
+name = "exact"
+[graph]
+nodes = "{graph}/nodes.parquet"
+edges = "{graph}/edges.parquet"
+undirected = true
+duplicates = "drop"
+self_loops = "drop"
+columns = {{ id = "node_id", features = "features", label = "label", split = "split", src = "src", dst = "dst" }}
+[partition]
+method = "random"
+parts = 4
+out = "dataset"
+[model]
+kind = "gcn"
+layers = 2
+hidden = 16
+dropout = 0.0
+[train]
+schedule = "full-graph"
+epochs = 5
+evaluate_every = 0
+optimizer = {{ kind = "{optimizer}", lr = {lr} }}
+seed = 3
+"""
+
+
+def weights(path):
+    """Of a safetensors file, by name: shape and numbers."""
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + length])
+    found = {}
+    for name, about in header.items():
+        if name != "__metadata__":
+            begin, end = (8 + length + offset for offset in about["data_offsets"])
+            found[name] = (about["shape"], data[begin:end])
+    return found
+
+
+def ours(binary, work, sets, processes=1):
+    run = work / "run"
+    command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--processes", str(processes)]
+    subprocess.run([*map(str, command), *(word for key in sets for word in ("--set", key))], check=True)
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line)["loss"] for line in lines], weights(run / "model.safetensors")
+
+
+def reference(graph, start, kind, rule):
+    """Losses and weights of PyTorch and PyG, from the weights `start`."""
+    import numpy as np, pandas as pd, torch
+    from torch_geometric.nn import GATConv
+    from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
+
+    nodes, edges = pd.read_parquet(graph / "nodes.parquet"), pd.read_parquet(graph / "edges.parquet")
+    index = {node: row for row, node in enumerate(nodes["node_id"])}
+    pairs = np.stack([edges["src"].map(index).to_numpy(), edges["dst"].map(index).to_numpy()])
+    edge_index = remove_self_loops(coalesce(to_undirected(torch.from_numpy(pairs))))[0]
+    x = torch.from_numpy(np.stack(nodes["features"].to_numpy()).astype(np.float32))
+    names = sorted(nodes["label"].dropna().unique())
+    y = torch.tensor([names.index(label) if label == label else -1 for label in nodes["label"]])
+    train = torch.from_numpy((nodes["split"] == "train").to_numpy().nonzero()[0])
+    tensor = lambda name: torch.frombuffer(bytearray(start[name][1]), dtype=torch.float32).reshape(start[name][0]).clone()
+    params = {name: torch.nn.Parameter(tensor(name)) for name in start}
+    degree = torch.bincount(edge_index[1], minlength=len(nodes)).float() + 1
+    loops = torch.arange(len(nodes))
+    source, target = torch.cat([edge_index[0], loops]), torch.cat([edge_index[1], loops])
+    weight = (degree[source] * degree[target]).rsqrt()
+    adjacency = torch.sparse_coo_tensor(torch.stack([target, source]), weight, (len(nodes), len(nodes))).coalesce()
+    linear = torch.nn.functional.linear
+
+    def forward():
+        if kind == "gcn":
+            h = adjacency @ linear(x, params["layers.0.weight"]) + params["layers.0.bias"]
+            return adjacency @ linear(h.relu(), params["layers.1.weight"]) + params["layers.1.bias"]
+        if kind == "decoupled":
+            first, second = (sorted(name for name in params if name.endswith(end)) for end in ("weight", "bias"))
+            h = linear(linear(x, params[first[0]], params[second[0]]).relu(), params[first[1]], params[second[1]])
+            return adjacency @ (adjacency @ h)
+        h = x
+        for layer, heads in enumerate((HEADS, 1)):
+            of = lambda name: params[f"layers.{layer}.{name}"]
+            width = of("weight").shape[0] // heads
+            conv = GATConv(h.shape[1], width, heads, concat=layer == 0, bias=False)
+            del conv.lin.weight, conv.att_src, conv.att_dst
+            conv.lin.weight, conv.att_src, conv.att_dst = of("weight"), of("source")[None], of("destination")[None]
+            h = conv(h, edge_index) + of("bias")
+            h = torch.nn.functional.elu(h) if layer == 0 else h
+        return h
+
+    optimizer, losses = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[rule](params.values(), lr=RATES[rule]), []
+    for _ in range(EPOCHS):
+        loss = torch.nn.functional.cross_entropy(forward()[train], y[train])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, {name: param.detach() for name, param in params.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("graph", type=pathlib.Path)
+    parser.add_argument("--out")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside:  # in the peers' Python: from a folder of weights to numbers
+        import torch
+
+        folder, (kind, rule) = pathlib.Path(options.inside), os.environ["KIND"].split()
+        losses, params = reference(options.graph, weights(folder / "start"), kind, rule)
+        found = weights(folder / "end")
+        read = lambda name: torch.frombuffer(bytearray(found[name][1]), dtype=torch.float32).reshape(found[name][0])
+        print(json.dumps({"losses": losses, "weights": max((read(name) - params[name]).abs().max().item() for name in params)}))
+        return
+    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
+    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    python, rows = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable), []
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        columns = "train.schedule=tensor-parallel"
+        contests = [
+            ("gcn", [], 1), ("gcn", ["train.mode=sync"], 2), ("gcn", [columns, "model.decoupled=false"], 2), ("decoupled", [columns], 2),
+            ("gat", ["model.kind=gat", f"model.heads={HEADS}"], 1), ("gat", ["model.kind=gat", f"model.heads={HEADS}", "train.intervals=2"], 2),
+        ]
+        for rule, (kind, sets, processes) in [(rule, contest) for rule in RATES for contest in contests]:
+            (work / "p.toml").write_text(PIPELINE.format(graph=options.graph.resolve(), optimizer=rule, lr=RATES[rule]))
+            # A step of no length: the weights that training begins with.
+            ours(binary, work, [*sets, "train.epochs=1", "train.optimizer.lr=1e-30"])
+            (work / "start").write_bytes((work / "run" / "model.safetensors").read_bytes())
+            losses, _ = ours(binary, work, sets, processes)
+            (work / "end").write_bytes((work / "run" / "model.safetensors").read_bytes())
+            command = [python, __file__, options.graph, "--inside", work]
+            told = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"KIND": f"{kind} {rule}"})
+            theirs = json.loads(told.stdout.splitlines()[-1])
+            loss = max(abs(a / b - 1) for a, b in zip(losses, theirs["losses"], strict=True))
+            row = {"optimizer": rule, "model": kind, "settings": sets, "processes": processes, "loss_relative": loss, "weights": theirs["weights"]}
+            rows.append(row)
+            print(f"{rule:4} {kind:9} {processes} processes {' '.join(sets)}: losses within {loss:.1e}, weights within {row['weights']:.1e}", flush=True)
+    if options.out:
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
+        result = {"bench": "exact beside PyG", "date": datetime.date.today().isoformat(), "commit": commit, "epochs": EPOCHS, "results": rows}
+        pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    sys.exit(any(row["loss_relative"] > BOUND or row["optimizer"] == "sgd" and row["weights"] > BOUND for row in rows))
+
+
+if __name__ == "__main__":
+    main()
