@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, FixedSizeListArray, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
+    Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray,
 };
 use arrow::datatypes::Float32Type;
 use common::{Place, summary};
@@ -150,7 +150,10 @@ fn ranks_are_those_of_comparing_every_node_and_training_makes_them_better() {
         assert!((f64::from(scores.value(i)) - own).abs() < 1e-3);
         let candidates = |of: &dyn Fn(i64) -> (i64, i64)| -> Vec<f64> {
             let all = (1000..1000 + NODES as i64).map(of);
-            all.filter(|&(head, tail)| !known.contains(&(head, tail, kind))).map(|(h, t)| score(h, t)).collect()
+            // There are no self-loops, so nobody is a candidate for itself.
+            all.filter(|&(head, tail)| head != tail && !known.contains(&(head, tail, kind)))
+                .map(|(h, t)| score(h, t))
+                .collect()
         };
         for (side, others) in [candidates(&|tail| (head, tail)), candidates(&|head| (head, tail))].iter().enumerate() {
             let higher = others.iter().filter(|&&score| score > own).count() as f64;
@@ -183,6 +186,130 @@ fn ranks_are_those_of_comparing_every_node_and_training_makes_them_better() {
     assert_eq!(header["decoder.relations"]["shape"], serde_json::json!([2, 16]));
 }
 
+/// Rows of `embeddings.parquet` by node, and what a naive program scores with them.
+fn embeddings(place: &Place, run: &str) -> HashMap<i64, Vec<f32>> {
+    let embeddings = read(place, &format!("{run}/embeddings.parquet"));
+    let ids: &Int64Array = column(&embeddings, "node_id");
+    let rows: &FixedSizeListArray = column(&embeddings, "embedding");
+    let row = |i: usize| rows.value(i).as_any().downcast_ref::<Float32Array>().unwrap().values().to_vec();
+    (0..ids.len()).map(|i| (ids.value(i), row(i))).collect()
+}
+
+fn product(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+}
+
+#[test]
+fn recommendations_are_judged_as_papers_do_and_need_no_validation_edges() {
+    const K: usize = 20;
+    let place = Place::new();
+    // All edges to validate with become edges to test with.
+    let edges: Vec<Row> = dump(&place, true);
+    let tested = |split: &'static str| if split == "val" { "test" } else { split };
+    let batch = read(&place, "edges.parquet");
+    let words = edges.iter().map(|edge| tested(edge.3));
+    let mut columns: Vec<(&str, ArrayRef)> =
+        ["src", "dst"].map(|name| (name, batch.column_by_name(name).unwrap().clone())).into();
+    columns.push(("part", Arc::new(StringArray::from_iter_values(words))));
+    place.parquet("edges.parquet", columns);
+    let link = format!("top_k = {K}\nnegative_sampler = 'joint'");
+    pipeline(&place, "columns = { edge_split = 'part' }", "kind = 'sage'", &link);
+    let mut seen = Vec::new();
+    for processes in ["1", "2", "4"] {
+        place.succeed(&["run", "p.toml", "--run-dir", processes, "--quiet", "--processes", processes]);
+        let summary = summary(&place, processes);
+        assert!(summary["val"].is_null() && summary.get("best_epoch").is_none(), "{summary}");
+        seen.push((summary["test"].clone(), summary["model_sha256"].clone()));
+    }
+    assert!(seen.iter().all(|run| *run == seen[0]), "{seen:#?}");
+    let rows = embeddings(&place, "1");
+    let (mut train, mut test) = (HashMap::<i64, HashSet<i64>>::new(), HashMap::<i64, HashSet<i64>>::new());
+    for &(head, tail, _, split) in &edges {
+        let of = if split == "train" { &mut train } else { &mut test };
+        of.entry(head).or_default().insert(tail);
+    }
+    let (mut recall, mut ndcg) = (0.0, 0.0);
+    for (head, wanted) in &test {
+        let known = train.get(head).cloned().unwrap_or_default();
+        let others = rows.keys().copied().filter(|node| node != head && !known.contains(node));
+        let mut list: Vec<i64> = others.collect();
+        list.sort_by(|a, b| product(&rows[head], &rows[b]).total_cmp(&product(&rows[head], &rows[a])));
+        let gain = |place: usize| 1.0 / (place as f64 + 2.0).log2();
+        let hits: Vec<usize> = (0..K).filter(|&place| wanted.contains(&list[place])).collect();
+        recall += hits.len() as f64 / wanted.len() as f64;
+        let ideal: f64 = (0..K.min(wanted.len())).map(gain).sum();
+        ndcg += hits.iter().map(|&place| gain(place)).sum::<f64>() / ideal;
+    }
+    let found = |name: &str| seen[0].0[name].as_f64().unwrap();
+    let sources = test.len() as f64;
+    // Products in another order may change places at the end of a list.
+    assert!((found("recall_at_20") - recall / sources).abs() < 2e-3, "{} {}", found("recall_at_20"), recall / sources);
+    assert!((found("ndcg_at_20") - ndcg / sources).abs() < 2e-3, "{} {}", found("ndcg_at_20"), ndcg / sources);
+    // By chance it is 20 of 230.
+    assert!(found("recall_at_20") > 0.12, "{seen:?}");
+    // Where there are edges to validate with, lists choose the best epoch.
+    let set = ["--set", "train.link.split_fractions=[0.8, 0.1, 0.1]", "--set", "graph.columns.edge_split=''"];
+    let args = [&["run", "p.toml", "--run-dir", "val", "--quiet", "--set", "train.metric=recall"][..], &set].concat();
+    place.succeed(&args);
+    assert!(summary(&place, "val")["best_epoch"].is_u64());
+}
+
+#[test]
+fn destinations_are_ranked_among_the_users_own_candidates() {
+    let place = Place::new();
+    let edges = dump(&place, true);
+    let held_out: Vec<&Row> = edges.iter().filter(|edge| edge.3 != "train").collect();
+    let candidate = |i: usize, j: u64| 1000 + Key::new(9, Purpose::Negative).fold(i as u64).below(j, NODES) as i64;
+    // Thirty for each edge; among them perhaps its own destination.
+    let of_edges: Vec<(i64, i64, i64)> = (0..held_out.len() * 30)
+        .map(|i| (held_out[i / 30].0, held_out[i / 30].1, candidate(i / 30, (i % 30) as u64)))
+        .collect();
+    let of_sources: Vec<(i64, i64)> =
+        (0..NODES as usize * 30).map(|i| (1000 + (i / 30) as i64, candidate(i / 30, (i % 30) as u64))).collect();
+    let ids = |ids: Vec<i64>| Arc::new(Int64Array::from(ids)) as ArrayRef;
+    let columns = vec![
+        ("src", ids(of_edges.iter().map(|row| row.0).collect())),
+        ("dst", ids(of_edges.iter().map(|row| row.1).collect())),
+        ("candidate", ids(of_edges.iter().map(|row| row.2).collect())),
+    ];
+    place.parquet("edges_own.parquet", columns);
+    let columns = vec![
+        ("src", ids(of_sources.iter().map(|row| row.0).collect())),
+        ("candidate", ids(of_sources.iter().map(|row| row.1).collect())),
+    ];
+    place.parquet("sources_own.parquet", columns);
+    for file in ["edges_own.parquet", "sources_own.parquet"] {
+        let link = format!("eval_negative_dstnode = '{file}'");
+        pipeline(&place, "columns = { edge_split = 'part' }", "kind = 'sage'", &link);
+        let mut seen = Vec::new();
+        for processes in ["1", "2"] {
+            place.succeed(&["run", "p.toml", "--run-dir", processes, "--quiet", "--processes", processes]);
+            let summary = summary(&place, processes);
+            seen.push((summary["test"].clone(), summary["predictions_sha256"].clone()));
+        }
+        assert_eq!(seen[0], seen[1]);
+        let (table, rows) = (read(&place, "1/predictions.parquet"), embeddings(&place, "1"));
+        assert!(table.column_by_name("src_rank").is_none());
+        let [src, dst]: [&Int64Array; 2] = ["src", "dst"].map(|name| column(&table, name));
+        let rank: &Float64Array = column(&table, "rank");
+        assert_eq!(table.num_rows(), held_out.len());
+        for i in 0..table.num_rows() {
+            let (head, tail) = (src.value(i), dst.value(i));
+            let own = product(&rows[&head], &rows[&tail]);
+            let others: Vec<i64> = if file == "edges_own.parquet" {
+                of_edges.iter().filter(|row| (row.0, row.1) == (head, tail)).map(|row| row.2).collect()
+            } else {
+                of_sources.iter().filter(|row| row.0 == head).map(|row| row.1).collect()
+            };
+            let scores = others.iter().filter(|&&node| node != tail).map(|node| product(&rows[&head], &rows[node]));
+            let scores: Vec<f64> = scores.collect();
+            let higher = scores.iter().filter(|&&score| score > own).count() as f64;
+            let near = scores.iter().filter(|&&score| (score - own).abs() < 1e-3).count() as f64;
+            assert!((rank.value(i) - 1.0 - higher).abs() <= near, "{head} {tail}: {} {higher} {near}", rank.value(i));
+        }
+    }
+}
+
 #[test]
 fn a_run_goes_on_where_it_was_left() {
     let place = Place::new();
@@ -207,16 +334,30 @@ fn what_cannot_be_is_refused() {
         place.fail(&["run", "p.toml", "--run-dir", "run", "--quiet"], code, words);
     };
     let sage = "kind = 'sage'";
-    refused(split, sage, "", 3, &["no edge is left in the validation split", "graph.columns.edge_split"]);
+    refused(
+        split,
+        "kind = 'sage'|early_stop = 2",
+        "",
+        2,
+        &["train.early_stop", "no edge is left in the validation split"],
+    );
     refused(split, sage, "split_fractions = [0.8, 0.1, 0.1]", 2, &["train.link.split_fractions", "leave it out"]);
     refused("", sage, "split_fractions = [0.8, 0.3, 0.1]", 2, &["train.link.split_fractions", "more than 1"]);
-    refused(
-        "",
-        sage,
-        "split_fractions = [1.0, 0.0, 0.0]",
-        2,
-        &["train.link.split_fractions", "no edges to validation"],
-    );
+    refused("", sage, "split_fractions = [0.0, 0.5, 0.5]", 2, &["train.link.split_fractions", "no edges to train"]);
+    refused("", "kind = 'sage'|metric = 'recall'", "", 2, &["train.metric", "train.link.top_k"]);
+    let listed = "top_k = 20\nnum_negative_edges_eval = 100";
+    refused("", sage, listed, 2, &["train.link.top_k", "num_negative_edges_eval"]);
+    let both = "eval_negative_dstnode = 'c.parquet'\nnum_negative_edges_eval = 100";
+    refused("", sage, both, 2, &["train.link.num_negative_edges_eval", "choose one"]);
+    let own = "eval_negative_dstnode = 'c.parquet'";
+    refused("", sage, own, 3, &["c.parquet", "train.link.eval_negative_dstnode"]);
+    let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
+    place.parquet("c.parquet", vec![("src", ids(&[1000])), ("candidates", ids(&[1001]))]);
+    refused("", sage, own, 3, &["c.parquet: no column \"candidate\"", "train.link.eval_negative_dstnode"]);
+    place.parquet("c.parquet", vec![("src", ids(&[1000, 1001])), ("candidate", ids(&[1001, 7]))]);
+    refused("", sage, own, 3, &["c.parquet", "row 1", "\"candidate\"", "7", "a node's id"]);
+    place.parquet("c.parquet", vec![("src", ids(&[1000])), ("candidate", ids(&[1001]))]);
+    refused("", sage, own, 3, &["c.parquet: no row is for the held-out edge from node 1"]);
     refused("", sage, "decoder = 'distmult'", 2, &["train.link.decoder", "graph.columns.edge_type", "\"dot\""]);
     refused("", sage, "decoder = 'transe'", 2, &["train.link.decoder", "transe", "distmult"]);
     refused("", sage, "target_etype = ['buys']", 2, &["train.link.target_etype[0]", "edges have no types"]);
@@ -226,6 +367,8 @@ fn what_cannot_be_is_refused() {
     refused("", "kind = 'sage'|sampler = 'temporal'", "", 2, &["train.sampler", "temporal"]);
     refused("", "kind = 'sage'|schedule = 'partition-parallel'", "", 2, &["train.schedule", "mini-batch"]);
     refused("", "kind = 'sage'|seed_split = 'partition'", "", 2, &["train.seed_split"]);
+    pipeline(&place, "", sage, "");
+    place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "always written"]);
     let set = |train: &str| {
         let text = std::fs::read_to_string(place.path("p.toml")).unwrap();
         place.write("p.toml", text.replace("task = 'link-prediction'", train));

@@ -72,6 +72,29 @@ impl Agreement {
         Ok(self.round(worker, host, tell)?.words)
     }
 
+    /// What all partitions tell, one behind the other; each as much as it likes.
+    pub(crate) fn lists(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        words: impl Fn(usize) -> Vec<u64>,
+    ) -> Result<Vec<u64>, Error> {
+        let parts = self.placement.parts_of(self.me);
+        let own: Vec<Vec<u64>> = parts.clone().map(words).collect();
+        let lengths = self.by_partition(worker, host, |part| vec![own[part - parts.start].len() as u64])?;
+        let mut all: Vec<Vec<u64>> = vec![Vec::new(); lengths.len()];
+        let longest = lengths.iter().map(|length| length[0]).max().unwrap_or(0) as usize;
+        for first in (0..longest).step_by(WORDS) {
+            let piece = |part: usize| {
+                let own = &own[part - parts.start];
+                own[first.min(own.len())..(first + WORDS).min(own.len())].to_vec()
+            };
+            let told = self.by_partition(worker, host, piece)?;
+            all.iter_mut().zip(told).for_each(|(all, piece)| all.extend(piece));
+        }
+        Ok(all.concat())
+    }
+
     /// What every worker tells, by worker. All must tell equally many words.
     pub(crate) fn by_worker(
         &mut self,

@@ -1,5 +1,6 @@
 //! Metrics of the whole graph, from the rows that exact inference left.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gnnflow_operators::sync::background::Companion;
@@ -30,7 +31,9 @@ impl Evaluation {
         if metric == Metric::Loss {
             return Some((-val.loss, 0.0));
         }
-        let value = val.metrics.get(metric.key()).copied()?;
+        let at = format!("{}_at_", metric.key());
+        let of_lists = || val.metrics.iter().find(|(name, _)| metric.is_of_lists() && name.starts_with(&at));
+        let value = val.metrics.get(metric.key()).or_else(|| Some(of_lists()?.1)).copied()?;
         let sign = if metric.is_better(0.0, 1.0) { -1.0 } else { 1.0 };
         Some((sign * value, -val.loss))
     }
@@ -48,15 +51,30 @@ pub(crate) fn evaluate(
     let hosted = setup.placement.parts_of(setup.worker);
     let (rows, task) = (Arc::clone(rows), Arc::clone(setup.task.nodes()?));
     let counting = Arc::clone(&task);
-    let (first, range) = (hosted.start, hosted.clone());
     // By partition hosted here, then by split.
     let counted: Vec<Vec<Tally>> = companion.call(move |trainer| {
         trainer.on_threads(|| {
-            range
+            hosted
                 .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
                 .collect()
         })
     });
+    agree(worker, host, setup, agreement, &counted, &|words, sums| task.finish(words, sums))
+}
+
+/// From sums of what is counted: the number of examples, and metrics by name.
+type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
+
+/// Adds up what all workers counted, of the training, validation and test examples of the partitions that each hosts.
+pub(crate) fn agree(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    agreement: &mut Agreement,
+    counted: &[Vec<Tally>],
+    finish: Finish<'_>,
+) -> Result<Evaluation, Error> {
+    let first = setup.placement.parts_of(setup.worker).start;
     let mut scores = [None, None, None];
     for (split, score) in scores.iter_mut().enumerate() {
         let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
@@ -68,9 +86,9 @@ pub(crate) fn evaluate(
         // In partition order, so that the bits do not depend on the number of workers.
         let sum = |place: usize| told.iter().map(|words| f64::from_bits(words[place])).sum::<f64>();
         let sums: Vec<f64> = (1..told.first().map_or(1, Vec::len)).map(sum).collect();
-        let (nodes, metrics) = task.finish(&words, &sums);
-        if nodes > 0 {
-            *score = Some(Scores { nodes, loss: sum(0) / nodes as f64, metrics });
+        let (examples, metrics) = finish(&words, &sums);
+        if examples > 0 {
+            *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics });
         }
     }
     let [train, val, test] = scores;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{Partition, Topology};
 use gnnflow_data::source::FeatureDtype;
-use gnnflow_operators::compute::model::ModelSpec;
+use gnnflow_operators::compute::model::{Decoder, ModelSpec};
 use gnnflow_operators::compute::{Model, device};
 use gnnflow_operators::fetch::cache::{Policy, RowCache};
 use gnnflow_operators::fetch::fetch_edge_rows::{EdgeSource, FetchEdges};
@@ -76,7 +76,14 @@ pub(crate) fn model(job: &Job, model: &spec::Model, train: &spec::Train, width: 
         return Err(Error::Input(message));
     }
     let spec = ModelSpec {
-        decoded_relations: if train.decodes_relations() { relations } else { 0 },
+        decoder: match train.task {
+            spec::Task::EdgeClassification => {
+                let classes = manifest.edge_columns.label.as_ref().map_or(0, |labels| labels.classes as usize);
+                Decoder::Pairs { outputs: classes, layers: train.edge().num_decoder_layers }
+            }
+            _ if train.decodes_relations() => Decoder::Relations(relations),
+            _ => Decoder::None,
+        },
         ..model.describe(input, width, relations, manifest.edge_columns.features)
     };
     let device = device(&train.device.to_string())?;
@@ -230,10 +237,10 @@ impl Setup {
             };
             edges.parts[part] = Some(topology);
             Ok(match &task {
-                Task::Links(_, rules) => {
+                Task::Edges(_, Some(rules)) => {
                     rules.visible(dataset.topology(part)?, dataset.book().range(part).start as u32)
                 }
-                Task::Nodes(_) => in_edges,
+                Task::Edges(_, None) | Task::Nodes(_) => in_edges,
             })
         };
         let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;

@@ -188,6 +188,7 @@ impl Trainer {
                 seeds: &batch.nodes[..batch.num_seeds],
                 pairs: batch.pairs.as_ref(),
                 relations: model.relations(),
+                head: model.pair_head(),
             };
             let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
             let value = loss.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;

@@ -35,7 +35,7 @@ use crate::spec::{self, Metric};
 use crate::subgraphs::Subgraphs;
 use crate::summary::{EpochRecord, Summary};
 use crate::task;
-use crate::task::link_prediction::Ranking;
+use crate::task::EdgePass;
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
 
@@ -61,8 +61,8 @@ struct Run<'a> {
     companion: Companion<Trainer>,
     training: Box<dyn Schedule>,
     inference: Inference,
-    /// Where links are predicted.
-    ranking: Option<Ranking>,
+    /// Where something is learnt of edges.
+    edges: Option<EdgePass>,
     agreement: Agreement,
     /// At the first worker.
     folder: Option<RunFolder>,
@@ -118,7 +118,7 @@ impl<'a> Run<'a> {
         let choices = sampling::choices(job, &setup, model, train, importance)?;
         let subgraphs = match &examples {
             task::Source::Nodes(split) => Subgraphs::open(job, &setup, train, &split.train)?,
-            task::Source::Edges(_) => None,
+            task::Source::Links(_) | task::Source::Edges(..) => None,
         };
         if let Some(subgraphs) = &subgraphs {
             subgraphs.profile(worker, &*job.host, &setup)?;
@@ -130,13 +130,13 @@ impl<'a> Run<'a> {
         let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
         let companion = Companion::start("companion", move || trainer)
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
-        let mut links = None;
-        let book: Arc<dyn Book> = match examples {
-            task::Source::Nodes(split) => Arc::new(setup.seed_book(train, split)?),
-            task::Source::Edges(mut edges) => {
-                let book = edges.book(train, &train.link());
-                links = Some(edges);
-                Arc::new(book)
+        let (book, edges): (Arc<dyn Book>, _) = match examples {
+            task::Source::Nodes(split) => (Arc::new(setup.seed_book(train, split)?), None),
+            task::Source::Links(mut edges) => {
+                (Arc::new(edges.book(train, &train.link())), Some(task::Source::Links(edges)))
+            }
+            task::Source::Edges(edges, classes) => {
+                (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
         let training: Box<dyn Schedule> = match train.schedule {
@@ -166,9 +166,8 @@ impl<'a> Run<'a> {
         };
         let nodes = job.spec.infer.as_ref().map_or_else(|| spec::Infer::default().batch, |infer| infer.batch);
         let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
-        let ranking = links.map(|edges| {
-            Ranking::build(worker, &setup, inference.results(), edges, &train.link(), train.seed, &companion)
-        });
+        let results = inference.results();
+        let edges = edges.and_then(|edges| EdgePass::build(worker, &setup, results, edges, &companion));
         let metric = train.metric.unwrap_or(setup.task.objective().metric());
         let mut run = Self {
             job,
@@ -177,7 +176,7 @@ impl<'a> Run<'a> {
             companion,
             training,
             inference,
-            ranking,
+            edges,
             agreement,
             folder: None,
             progress: Progress::default(),
@@ -307,8 +306,8 @@ impl<'a> Run<'a> {
         if !self.training.compute_all(worker, host, &self.inference, embeddings)? {
             self.inference.pass(worker, host)?;
         }
-        if let Some(ranking) = &mut self.ranking {
-            return ranking.evaluate(worker, host, &self.setup, &mut self.agreement);
+        if let Some(edges) = &mut self.edges {
+            return edges.evaluate(worker, self.job, &self.setup, &mut self.agreement);
         }
         let logits = self.inference.results().clone();
         evaluate(worker, host, &self.setup, &mut self.agreement, &self.companion, &logits)

@@ -4,6 +4,7 @@
 //! and only the columns that are wanted. What is in memory is a few chunks a thread, however large the dump. Every value is checked as it is
 //! read; an error names file, row group, row and column.
 
+mod candidates;
 mod coming;
 mod edges;
 mod file;
@@ -13,6 +14,7 @@ mod parts;
 mod table;
 mod values;
 
+pub use candidates::{CandidateTable, Candidates};
 pub use edges::{EdgeChunk, EdgeLabels, EdgeReader};
 pub use file::DumpFile;
 pub(crate) use nodes::MAX_CLASSES;

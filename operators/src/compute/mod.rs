@@ -18,6 +18,7 @@ pub mod metrics;
 pub mod model;
 pub mod ops;
 pub mod optimizer;
+pub mod pair_head;
 pub mod params;
 pub mod perceptron;
 

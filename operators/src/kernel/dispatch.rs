@@ -73,6 +73,7 @@ mod tests {
 
     use super::{Level, level};
     use crate::kernel::attention::Attention;
+    use crate::kernel::edge_scores::{self, Ends};
     use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
     use crate::kernel::transpose::transpose;
     use crate::kernel::{edge_softmax, heads, norm, segment, weighted};
@@ -146,6 +147,19 @@ mod tests {
             all.extend_from_slice(&dx);
             columns.backward(&x, &sums, &gradient, [&sums, &sums], &mut dx);
             all.extend_from_slice(&dx);
+            let ends: [Vec<u32>; 2] =
+                [7, 8].map(|k| (0..500).map(|i| key.fold(k).below(i, sources as u64) as u32).collect());
+            let types: Vec<u16> = (0..500).map(|i| (i % 3) as u16).collect();
+            let ends = Ends { heads: &ends[0], tails: &ends[1], relations: &types };
+            let (vectors, gradient) = (normal(3 * width, 9), normal(500, 10));
+            let (mut scores, mut of_vectors) = (vec![0f32; 500], vec![0f32; 3 * width]);
+            edge_scores::scores(ends, &x, Some(&vectors), width, &mut scores);
+            edge_scores::backward_rows(ends, &x, Some(&vectors), width, &gradient, &mut dx);
+            edge_scores::backward_relations(ends, &x, width, &gradient, &mut of_vectors);
+            all.extend(scores.iter().chain(&dx).chain(&of_vectors));
+            let mut scores = vec![0f32; sources];
+            edge_scores::score_rows(&vectors[..width], &x, &mut scores);
+            all.extend_from_slice(&scores);
             let mut dots = vec![0f32; sources];
             heads::dot(&x, &sums, 1, &mut dots);
             all.extend_from_slice(&dots);

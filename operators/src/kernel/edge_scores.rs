@@ -14,20 +14,33 @@ const CHUNK: usize = 256;
 /// `Σ a[i] · b[i]`
 #[inline(always)]
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let (a, b) = (&a[..b.len()], b);
-    let (mut lanes, whole) = ([0f32; LANES], b.len() / LANES * LANES);
-    for (a, b) in a[..whole].chunks_exact(LANES).zip(b[..whole].chunks_exact(LANES)) {
-        for lane in 0..LANES {
-            lanes[lane] += a[lane] * b[lane];
+    dots(a, [&b[..a.len()]])[0]
+}
+
+/// The products of `a` with several rows at once, so that one sum need not wait for another; each with the bits of [`dot`].
+#[inline(always)]
+fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
+    let (mut lanes, whole) = ([[0f32; LANES]; N], a.len() / LANES * LANES);
+    let rows = rows.map(|row| &row[..a.len()]);
+    for first in (0..whole).step_by(LANES) {
+        let a = &a[first..first + LANES];
+        for (lanes, row) in lanes.iter_mut().zip(rows) {
+            let row = &row[first..first + LANES];
+            for lane in 0..LANES {
+                lanes[lane] += a[lane] * row[lane];
+            }
         }
     }
-    let rest: f32 = a[whole..].iter().zip(&b[whole..]).map(|(a, b)| a * b).sum();
-    let [a, b, c, d, e, f, g, h] = lanes;
-    ((a + b) + (c + d)) + ((e + f) + (g + h)) + rest
+    let mut sums = [0f32; N];
+    for ((sum, [a0, b, c, d, e, f, g, h]), row) in sums.iter_mut().zip(lanes).zip(rows) {
+        let rest: f32 = a[whole..].iter().zip(&row[whole..]).map(|(a, b)| a * b).sum();
+        *sum = ((a0 + b) + (c + d)) + ((e + f) + (g + h)) + rest;
+    }
+    sums
 }
 
 /// What a row is compared with: `row`, times its relation's numbers where there are relations.
-#[inline]
+#[inline(always)]
 pub fn query(row: &[f32], relation: Option<&[f32]>, into: &mut [f32]) {
     match relation {
         Some(relation) => into.iter_mut().zip(row.iter().zip(relation)).for_each(|(q, (x, r))| *q = x * r),
@@ -46,6 +59,7 @@ pub struct Ends<'a> {
     pub relations: &'a [u16],
 }
 
+#[inline(always)]
 fn row(matrix: &[f32], at: usize, width: usize) -> &[f32] {
     &matrix[at * width..(at + 1) * width]
 }
@@ -59,12 +73,24 @@ pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize
     assert_eq!(out.len(), ends.heads.len(), "a score for each pair");
     out.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, out)| {
         let mut asked = vec![0.0; width];
-        for (i, out) in (chunk * CHUNK..).zip(out) {
-            let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
-            query(row(x, ends.heads[i] as usize, width), relation, &mut asked);
-            *out = dot(&asked, row(x, ends.tails[i] as usize, width));
-        }
+        score_some(ends, chunk * CHUNK, x, relations, &mut asked, out);
     });
+}
+
+multiversion! {
+/// Scores of the pairs from `first` on; `asked` is as wide as a row.
+fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, asked: &mut [f32], out: &mut [f32]) {
+    let (width, mut of) = (asked.len(), None);
+    for (i, out) in (first..).zip(out) {
+        // Negatives of one edge follow each other, and often share what they are compared with.
+        if of != Some((ends.heads[i], ends.relations[i])) {
+            let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
+            query(row(x, ends.heads[i] as usize, width), relation, asked);
+            of = Some((ends.heads[i], ends.relations[i]));
+        }
+        *out = dot(asked, row(x, ends.tails[i] as usize, width));
+    }
+}
 }
 
 /// Pairs by one of their rows: those of row `r` are `pairs[starts[r]..starts[r + 1]]`, in order.
@@ -86,13 +112,13 @@ impl ByRow {
         Self { starts, pairs }
     }
 
-    fn of(&self, row: usize) -> impl Iterator<Item = usize> {
-        self.pairs[self.starts[row]..self.starts[row + 1]].iter().map(|&pair| pair as usize)
+    fn of(&self, row: usize) -> &[u32] {
+        &self.pairs[self.starts[row]..self.starts[row + 1]]
     }
 }
 
 /// Adds `gradient · a · b` (`b` of ones where there is none) to `out`.
-#[inline]
+#[inline(always)]
 fn add(gradient: f32, a: &[f32], b: Option<&[f32]>, out: &mut [f32]) {
     match b {
         Some(b) => out.iter_mut().zip(a.iter().zip(b)).for_each(|(out, (a, b))| *out += gradient * (a * b)),
@@ -117,14 +143,41 @@ pub fn backward_rows(
     let begin = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
     let end = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
     out.par_chunks_mut(width.max(1)).enumerate().with_min_len(CHUNK / 8).for_each(|(at, out)| {
-        let relation = |i: usize| relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
-        for i in begin.of(at) {
-            add(gradient[i], row(x, ends.tails[i] as usize, width), relation(i), out);
-        }
-        for i in end.of(at) {
-            add(gradient[i], row(x, ends.heads[i] as usize, width), relation(i), out);
-        }
+        add_rows(begin.of(at), ends.tails, ends.relations, x, relations, gradient, out);
+        add_rows(end.of(at), ends.heads, ends.relations, x, relations, gradient, out);
     });
+}
+
+multiversion! {
+/// Adds the rows of the other ends of `pairs`, times their relations' and gradients, to `out`.
+fn add_rows(
+    pairs: &[u32],
+    others: &[u32],
+    types: &[u16],
+    x: &[f32],
+    relations: Option<&[f32]>,
+    gradient: &[f32],
+    out: &mut [f32],
+) {
+    let width = out.len();
+    for &i in pairs {
+        let i = i as usize;
+        let relation = relations.map(|relations| row(relations, usize::from(types[i]), width));
+        add(gradient[i], row(x, others[i] as usize, width), relation, out);
+    }
+}
+}
+
+multiversion! {
+/// Adds the products of the ends of `pairs`, times their gradients, to `out`.
+fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out: &mut [f32]) {
+    let width = out.len();
+    for &i in pairs {
+        let i = i as usize;
+        let [head, tail] = [ends.heads[i], ends.tails[i]].map(|end| row(x, end as usize, width));
+        add(gradient[i], head, Some(tail), out);
+    }
+}
 }
 
 /// The gradient of [`scores`] with respect to the relations: sums over the pairs of a relation in order.
@@ -134,31 +187,48 @@ pub fn backward_rows(
 pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
     let of = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&relation| usize::from(relation)));
     out.par_chunks_mut(width.max(1)).enumerate().for_each(|(relation, out)| {
-        for i in of.of(relation) {
-            let [head, tail] = [ends.heads[i], ends.tails[i]].map(|end| row(x, end as usize, width));
-            add(gradient[i], head, Some(tail), out);
-        }
+        add_products(of.of(relation), ends, x, gradient, out);
     });
 }
 
 multiversion! {
-/// How many candidates score higher than `own`, and how many the same; a score that is not a number counts as higher.
-pub fn higher_and_equal(asked: &[f32], own: f32, candidates: &[f32]) -> [u64; 2] {
-    let mut counts = [0, 0];
-    for candidate in candidates.chunks_exact(asked.len().max(1)) {
-        let [higher, equal] = compare(asked, own, candidate);
-        counts = [counts[0] + u64::from(higher), counts[1] + u64::from(equal)];
+/// What each row of `candidates` scores with `asked`: [`dot`], row by row.
+///
+/// # Panics
+/// Unless there is a row for each of `out`.
+pub fn score_rows(asked: &[f32], candidates: &[f32], out: &mut [f32]) {
+    const TOGETHER: usize = 4;
+    let width = asked.len();
+    assert_eq!(candidates.len(), out.len() * width, "a row for each score");
+    let mut blocks = out.chunks_exact_mut(TOGETHER);
+    let mut first = 0;
+    for out in &mut blocks {
+        let rows: [&[f32]; TOGETHER] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
+        out.copy_from_slice(&dots(asked, rows));
+        first += TOGETHER * width;
     }
-    counts
+    for out in blocks.into_remainder() {
+        *out = dot(asked, &candidates[first..first + width]);
+        first += width;
+    }
 }
 }
 
-/// Whether `candidate` scores higher than `own`, and whether the same.
-#[inline(always)]
-pub fn compare(asked: &[f32], own: f32, candidate: &[f32]) -> [bool; 2] {
-    let score = dot(asked, candidate);
-    let equal = score == own;
-    [!equal && score.partial_cmp(&own) != Some(std::cmp::Ordering::Less), equal]
+multiversion! {
+/// How many of `scores` are higher than `own`, and how many the same; what is not a number counts as higher.
+pub fn higher_and_equal(scores: &[f32], own: f32) -> [u64; 2] {
+    let mut counts = [0, 0];
+    // Counts of 32 bits are as wide as scores.
+    for scores in scores.chunks(1 << 16) {
+        let (mut lower_or_equal, mut equal) = (0u32, 0u32);
+        for &score in scores {
+            lower_or_equal += u32::from(score <= own);
+            equal += u32::from(score == own);
+        }
+        counts = [counts[0] + u64::from(scores.len() as u32 - lower_or_equal), counts[1] + u64::from(equal)];
+    }
+    counts
+}
 }
 
 #[cfg(test)]
@@ -212,10 +282,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_is_never_better() {
-        let rows = [1.0, 0.0, 0.5, 0.0, f32::NAN, 0.0, 1.0, 0.0];
-        assert_eq!(higher_and_equal(&[1.0, 1.0], 0.75, &rows), [3, 0]);
-        assert_eq!(higher_and_equal(&[1.0, 1.0], 1.0, &rows), [1, 2]);
-        assert_eq!(higher_and_equal(&[1.0, 1.0], f32::NAN, &rows), [4, 0]);
+    fn scores_of_rows_are_those_of_pairs_and_what_is_not_a_number_is_never_better() {
+        for (rows, width) in [(9, 3), (4, 8), (31, 21), (1, 1), (0, 5)] {
+            let (x, relations, ..) = case(rows, width, 0);
+            let (asked, mut found) = (&relations[..width], vec![0.0; rows as usize]);
+            score_rows(asked, &x, &mut found);
+            for (row, &score) in x.chunks_exact(width).zip(&found) {
+                let lanes = (0..LANES).map(|lane| {
+                    let places = (lane..width / LANES * LANES).step_by(LANES);
+                    places.fold(0f32, |sum, c| sum + asked[c] * row[c])
+                });
+                let l: Vec<f32> = lanes.collect();
+                let rest: f32 = (width / LANES * LANES..width).map(|c| asked[c] * row[c]).sum();
+                let sum = ((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7])) + rest;
+                assert_eq!(score.to_bits(), sum.to_bits());
+                assert_eq!(score.to_bits(), dot(asked, row).to_bits());
+            }
+        }
+        let scores = [0.5, 1.0, f32::NAN, 1.5, 1.0];
+        assert_eq!(higher_and_equal(&scores, 1.0), [2, 2]);
+        assert_eq!(higher_and_equal(&scores, 0.75), [4, 0]);
+        assert_eq!(higher_and_equal(&scores, f32::NAN), [5, 0]);
+        assert_eq!(higher_and_equal(&[2.0; 200_000], 1.0), [200_000, 0]);
     }
 }

@@ -15,6 +15,7 @@ pub mod heads;
 pub mod lanes;
 pub mod loss;
 pub mod messages;
+pub mod mixed;
 pub mod node_index;
 pub mod norm;
 pub mod pages;

@@ -17,7 +17,7 @@ use gnnflow_data::rng::{Key, Permutation, Purpose};
 
 use super::mini_batch::{BatchKey, MiniBatch};
 use super::node_groups::NodeGroups;
-use super::pairs::{Edge, Pairs};
+use super::pairs::{Edge, Pairs, Shared};
 use super::seeds::Book;
 use crate::kernel::compact::Spread;
 use crate::kernel::sample::{EdgeName, Excluded};
@@ -56,8 +56,12 @@ pub struct EdgeBook {
     pub seed: u64,
     /// By partition; empty for partitions of other workers.
     pub edges: Vec<Vec<Edge>>,
+    /// The classes of those edges, by partition and in their order; none where nothing but the edges is to be learnt.
+    pub labels: Vec<Vec<u32>>,
     /// What they are compared with.
     pub negatives: Negatives,
+    /// Whether a batch must not see its edges.
+    pub hides: bool,
     /// By relation: the type of the edges that say the same the other way round, where they have one of their own.
     pub reverses: Vec<Option<u16>>,
 }
@@ -65,8 +69,12 @@ pub struct EdgeBook {
 impl Book for EdgeBook {
     fn batch(&self, key: BatchKey) -> MiniBatch {
         let edges = self.positives(key);
-        let excluded = Excluded::new(edges.iter().flat_map(|&edge| self.hidden(edge)).collect());
-        let (seeds, pairs) = self.pairs(key, &edges);
+        let hidden = edges.iter().filter(|_| self.hides).flat_map(|&edge| self.hidden(edge));
+        let excluded = Excluded::new(hidden.collect());
+        let (seeds, mut pairs) = self.pairs(key, &edges);
+        if let Some(labels) = self.labels.get(key.partition as usize) {
+            pairs.labels = self.places(key).map(|place| labels[place]).collect();
+        }
         MiniBatch::new(key, seeds).with_pairs(pairs).without(excluded)
     }
 }
@@ -75,12 +83,17 @@ impl EdgeBook {
     /// The edges of a batch, in order; none past the partition's last step.
     pub fn positives(&self, key: BatchKey) -> Vec<Edge> {
         let edges = &self.edges[key.partition as usize];
+        self.places(key).map(|place| edges[place]).collect()
+    }
+
+    /// Their places among the partition's edges.
+    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
+        let edges = self.edges[key.partition as usize].len();
         let root = Key::new(self.seed, Purpose::Shuffle);
-        let order =
-            Permutation::new(root.fold(u64::from(key.partition)).fold(u64::from(key.epoch)), edges.len() as u64);
-        let first = (key.step as usize).saturating_mul(self.batch).min(edges.len());
-        let end = first.saturating_add(self.batch).min(edges.len());
-        (first..end).map(|i| edges[order.at(i as u64) as usize]).collect()
+        let order = Permutation::new(root.fold(u64::from(key.partition)).fold(u64::from(key.epoch)), edges as u64);
+        let first = (key.step as usize).saturating_mul(self.batch).min(edges);
+        let end = first.saturating_add(self.batch).min(edges);
+        (first..end).map(move |i| order.at(i as u64) as usize)
     }
 
     /// What a batch must not see that is to predict `edge`: the edge, and those between its ends the other way round, of its
@@ -96,8 +109,13 @@ impl EdgeBook {
     fn pairs(&self, key: BatchKey, edges: &[Edge]) -> (Vec<u32>, Pairs) {
         let tails = (key.epoch + key.step).is_multiple_of(2);
         let replaced: Vec<u32> = edges.iter().map(|edge| if tails { edge.tail } else { edge.head }).collect();
-        let others = self.others(key, &replaced);
-        let negatives = others.len() / edges.len().max(1);
+        let Negatives { way, nodes, .. } = &self.negatives;
+        // One list for all, where it is drawn for the batch and all replaced nodes are of one type.
+        let group = |node: &u32| nodes.group_of(*node);
+        let alike = *way == NegativeWay::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
+        let lists = if alike { replaced.len().min(1) } else { replaced.len() };
+        let others = self.others(key, &replaced[..lists]);
+        let negatives = others.len() / lists.max(1);
         let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<Spread>>::default());
         let mut place = |node: u32| {
             *places.entry(node).or_insert_with(|| {
@@ -106,15 +124,20 @@ impl EdgeBook {
             })
         };
         let mut pairs = Pairs { positives: edges.len(), negatives, ..Pairs::default() };
-        let mut push = |edge: Edge| {
+        let mut push = |edge: Edge, place: &mut dyn FnMut(u32) -> u32| {
             pairs.heads.push(place(edge.head));
             pairs.tails.push(place(edge.tail));
             pairs.relations.push(edge.relation);
         };
-        edges.iter().for_each(|&edge| push(edge));
+        edges.iter().for_each(|&edge| push(edge, &mut place));
+        if alike {
+            let nodes = others.iter().map(|&other| place(other)).collect();
+            pairs.shared = Some(Shared { nodes, tails });
+            return (seeds, pairs);
+        }
         for (i, &other) in others.iter().enumerate() {
             let edge = edges[i / negatives];
-            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } });
+            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } }, &mut place);
         }
         (seeds, pairs)
     }
@@ -162,14 +185,31 @@ mod tests {
         // Heads are of type 0, tails of type 1.
         let nodes = NodeGroups::new(&[(0, 0), (10, 1)], 20).with_weights(|node| u64::from(node == 3 || node == 12));
         let negatives = Negatives { way, count: 4, nodes: Arc::new(nodes) };
-        EdgeBook { batch: 4, seed: 3, edges: vec![edges, vec![]], negatives, reverses: vec![Some(7), None] }
+        let labels = vec![(0..10).map(|i| 100 + i).collect(), vec![]];
+        EdgeBook {
+            batch: 4,
+            seed: 3,
+            edges: vec![edges, vec![]],
+            labels,
+            negatives,
+            hides: true,
+            reverses: vec![Some(7), None],
+        }
     }
 
     fn edges(batch: &MiniBatch) -> Vec<Edge> {
         let pairs = batch.pairs.as_ref().unwrap();
         let node = |place: u32| batch.nodes[place as usize];
-        let edge = |i| Edge { head: node(pairs.heads[i]), tail: node(pairs.tails[i]), relation: pairs.relations[i] };
-        (0..pairs.len()).map(edge).collect()
+        let edge =
+            |i: usize| Edge { head: node(pairs.heads[i]), tail: node(pairs.tails[i]), relation: pairs.relations[i] };
+        let mut all: Vec<Edge> = (0..pairs.len()).map(edge).collect();
+        if let Some(Shared { nodes, tails }) = &pairs.shared {
+            for edge in all.clone() {
+                let other = nodes.iter().map(|&place| node(place));
+                all.extend(other.map(|n| if *tails { Edge { tail: n, ..edge } } else { Edge { head: n, ..edge } }));
+            }
+        }
+        all
     }
 
     #[test]
@@ -180,6 +220,7 @@ mod tests {
             let batch = book.batch(BatchKey { epoch: 1, step, partition: 0 });
             let (pairs, edges) = (batch.pairs.as_ref().unwrap(), edges(&batch));
             assert_eq!(edges.len(), pairs.positives * (1 + pairs.negatives));
+            assert!(edges.iter().zip(&pairs.labels).all(|(edge, label)| label - 100 == edge.head));
             let distinct: HashSet<u32> = edges.iter().flat_map(|edge| [edge.head, edge.tail]).collect();
             assert_eq!(distinct.len(), batch.num_seeds);
             assert_eq!(distinct, batch.nodes.iter().copied().collect());
@@ -199,6 +240,7 @@ mod tests {
                 let batch = book.batch(BatchKey { epoch: 0, step, partition: 0 });
                 let (pairs, all) = (batch.pairs.as_ref().unwrap(), edges(&batch));
                 assert_eq!(pairs.negatives, if way == NegativeWay::InBatch { 3 } else { 4 });
+                assert_eq!(pairs.shared.is_some(), way == NegativeWay::Joint);
                 let (positives, negatives) = all.split_at(4);
                 for (i, negative) in negatives.iter().enumerate() {
                     let positive = positives[i / pairs.negatives];
@@ -242,5 +284,7 @@ mod tests {
             assert_eq!(types, if relation == 0 { vec![0, 7] } else { vec![1] });
         }
         assert!(batch.excluded.edges().len() <= 12);
+        let open = EdgeBook { hides: false, ..book };
+        assert!(open.batch(BatchKey { epoch: 0, step: 0, partition: 0 }).excluded.edges().is_empty());
     }
 }

@@ -12,7 +12,7 @@ pub struct Edge {
 }
 
 /// Scored pairs of a batch, by the places of their ends among its seeds: first the positives, then the negatives of the
-/// first of them, of the second, and so on.
+/// first of them, of the second, and so on; or, where all positives have the same, only the positives, and [`Pairs::shared`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairs {
     /// Where each pair begins.
@@ -25,15 +25,28 @@ pub struct Pairs {
     pub positives: usize,
     /// How many pairs that are no edges stand beside each of them.
     pub negatives: usize,
+    /// The negatives of every positive, where they are the same nodes for all.
+    pub shared: Option<Shared>,
+    /// What is to be learnt of each positive: its class; or nothing.
+    pub labels: Vec<u32>,
+}
+
+/// Nodes that each positive is compared with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shared {
+    /// Their places among the seeds.
+    pub nodes: Vec<u32>,
+    /// Whether they stand for tails, else for heads.
+    pub tails: bool,
 }
 
 impl Pairs {
-    /// How many pairs there are.
+    /// How many pairs are listed.
     pub fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// Whether there is none.
+    /// Whether none is.
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }

@@ -108,6 +108,8 @@ fn sums_over_relations() {
         let weights = |v: &Tensor| v.reshape((10, output, input));
         check("relation sum", &inputs, |v| ops::relation_sum(&block, v[0], &weights(v[1])?));
         check("relation sum, composed", &inputs, |v| ops::relation_sum_composed(&block, v[0], &weights(v[1])?));
+        let inputs = [var(60, input, 1), var(10, output, 3)];
+        check("relation mix", &inputs, |v| ops::relation_mix(&block, v[0], v[1]));
     }
 }
 

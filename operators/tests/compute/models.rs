@@ -305,6 +305,15 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
     let wide = half.to_dtype(candle_core::DType::F32).unwrap();
     let sum = |x: &Tensor| flat(&ops::relation_sum(&block_of, x, &weights).unwrap());
     assert_eq!(sum(&half), sum(&wide));
+    // Mixing what arrives, then the bases, is mixing the bases, then what arrives.
+    let (coefficients, bases) = (tensor((9, 3), 3), tensor((3 * 5, 7), 4));
+    let mixed = coefficients.matmul(&bases.reshape((3, 35)).unwrap()).unwrap().reshape((9, 5, 7)).unwrap();
+    let wanted = flat(&ops::relation_sum(&block_of, &x, &mixed).unwrap());
+    let side_by_side = bases.reshape((3, 5, 7)).unwrap().transpose(0, 1).unwrap().flatten_from(1).unwrap();
+    let mix = |x: &Tensor| ops::relation_mix(&block_of, x, &coefficients).unwrap();
+    let found = flat(&ops::linear(&mix(&x), &side_by_side, None).unwrap());
+    assert!(found.iter().zip(&wanted).all(|(f, w)| (f - w).abs() < 1e-4));
+    assert_eq!(flat(&mix(&half)), flat(&mix(&wide)));
     let options = KindOptions { relations: 9, ..KindOptions::default() };
     let model = build(&ModelSpec { options, ..ModelSpec::new("rgcn", 1, 7, 4, 5) }).unwrap();
     let why = |block| model.forward(&[block], &x, None, None).unwrap_err().to_string();

@@ -66,12 +66,13 @@ impl Batch {
         // Of each edge both ends, and the nodes that take the place of one.
         let link = train.link();
         let ends = |edges: u64| match link.negative_sampler {
-            _ if !train.predicts_links() => edges,
+            _ if !train.learns_edges() => edges,
+            _ if !train.predicts_links() => 2 * edges,
             NegativeSampler::InBatch => 2 * edges,
             NegativeSampler::Joint => 2 * edges + link.num_negative_edges as u64,
             NegativeSampler::Uniform | NegativeSampler::Degree => (2 + link.num_negative_edges as u64) * edges,
         };
-        let seeds = if train.predicts_links() { ends(most.min(batch)).min(graph.nodes) } else { most.min(batch) };
+        let seeds = if train.learns_edges() { ends(most.min(batch)).min(graph.nodes) } else { most.min(batch) };
         let mean_degree = mean_degree(graph);
         let (layer, temporal) = (["ladies", "fastgcn"].contains(&train.sampler.as_str()), train.sampler == "temporal");
         let copies = if temporal { seeds.max(1) } else { 1 };
@@ -184,6 +185,7 @@ mod tests {
             feature_bytes: 4,
             classes: Some(3),
             relations: Some(0),
+            edge_classes: None,
             edge_features: Some(0),
             train: Some(5_000),
             prepare_bytes: 0,

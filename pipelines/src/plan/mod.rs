@@ -20,7 +20,7 @@ use self::batch::Batch;
 use self::whole_graph::Whole;
 use crate::Error;
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Bytes, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
+use crate::spec::{Bytes, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Task, Topology, Train};
 use gnnflow_operators::placement::Placement;
 use serde::Serialize;
 use std::ops::Range;
@@ -183,6 +183,14 @@ impl Plan {
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
         let decoded = match &spec.train {
             Some(train) if train.decodes_relations() => graph.relations.map(|relations| (relations * classes) as u64),
+            Some(train) if train.task == Task::EdgeClassification => {
+                let (width, inner) = (classes as u64, train.edge().num_decoder_layers as u64 - 1);
+                let head = |outputs: u64| match inner {
+                    0 => (2 * width + 1) * outputs,
+                    _ => (2 * width + 1) * width + (inner - 1) * (width + 1) * width + (width + 1) * outputs,
+                };
+                graph.edge_classes.map(head)
+            }
             _ => Some(0),
         };
         let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
@@ -284,12 +292,12 @@ fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
     stages
 }
 
-/// The graph as the task sees it: where links are predicted, the model's results are as wide as its layers, and examples are
+/// The graph as the task sees it: where something is learnt of edges, the model's results are as wide as its layers, and examples are
 /// edges, of which no more than all are trained on.
 fn learnt(spec: &Spec, graph: &Sizes) -> Sizes {
     let mut learnt = graph.clone();
     if let (Some(train), Some(model)) = (&spec.train, &spec.model)
-        && train.predicts_links()
+        && train.learns_edges()
     {
         (learnt.classes, learnt.train) = (Some(model.hidden as u64), None);
         learnt.parts.iter_mut().for_each(|part| part.train = part.edges);

@@ -24,6 +24,9 @@ pub struct Sizes {
     /// Number of edge types (0: edges have none), when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relations: Option<usize>,
+    /// Number of classes of edges, when known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub edge_classes: Option<u64>,
     /// Width of the edges' features (0: edges have none), when known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub edge_features: Option<usize>,
@@ -101,6 +104,7 @@ impl Sizes {
             feature_bytes: manifest.features.layout().dtype().unwrap_or_default().size(),
             classes: manifest.labels.as_ref().map(|labels| u64::from(labels.classes)),
             relations: Some(manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize)),
+            edge_classes: manifest.edge_columns.label.as_ref().map(|labels| u64::from(labels.classes)),
             edge_features: Some(manifest.edge_columns.features),
             train: Some(manifest.splits.train),
             prepare_bytes: 0,
@@ -149,6 +153,7 @@ impl Sizes {
             feature_bytes,
             classes,
             relations: None,
+            edge_classes: None,
             edge_features: None,
             train,
             prepare_bytes,

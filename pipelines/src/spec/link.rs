@@ -1,6 +1,9 @@
 //! `[train.link]`: which edges are predicted, and how.
 
+use std::path::PathBuf;
+
 use super::section::{section, words};
+use super::values::OneOrMany;
 
 section! {
     /// Link prediction: which edges are predicted, against what, and how they are scored.
@@ -23,16 +26,12 @@ section! {
         /// Nodes that the ends of an edge are ranked among in validation and test: so many drawn once for each. Unset: all nodes (of the same type).
         #[schemars(range(min = 1, max = 16777216), extend("examples" = [1000]))]
         pub num_negative_edges_eval: Option<usize> = None,
-    }
-}
-
-impl Link {
-    /// Shares of train, validation and test edges.
-    pub fn split_fractions(&self) -> [f64; 3] {
-        match self.split_fractions.as_deref() {
-            Some(&[train, val, test]) => [train, val, test],
-            _ => [0.8, 0.1, 0.1],
-        }
+        /// Nodes of your own that the destinations of edges are ranked among in validation and test: Parquet files, folders or URLs with the columns `src` and `candidate`, one row each; with a column `dst`, they are for the edge between both, else for all edges from `src`. They count as they are, but for the destination itself; sources are then not ranked.
+        #[schemars(extend("examples" = ["candidates.parquet"]))]
+        pub eval_negative_dstnode: Option<OneOrMany<PathBuf>> = None,
+        /// Tell `recall_at_K` and `ndcg_at_K` too, for lists of K recommendations to each source, as papers on recommendation define them. Unset: not.
+        #[schemars(range(min = 1, max = 10000), extend("examples" = [20]))]
+        pub top_k: Option<usize> = None,
     }
 }
 

@@ -23,6 +23,10 @@ words! {
         HitsAt3 = "hits-at-3",
         /// Share of edges among the first ten.
         HitsAt10 = "hits-at-10",
+        /// Share of a source's held-out edges among `train.link.top_k` recommendations, mean over sources.
+        Recall = "recall",
+        /// Normalised discounted cumulative gain of those recommendations, mean over sources.
+        Ndcg = "ndcg",
         /// Root of the mean squared error (lower is better).
         Rmse = "rmse",
         /// Mean absolute error (lower is better).
@@ -33,7 +37,7 @@ words! {
 }
 
 impl Metric {
-    /// Its name in metrics and summaries; the loss stands beside them.
+    /// Its name in metrics and summaries, where `_at_K` follows that of `recall` and `ndcg`; the loss stands beside them.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Accuracy => "accuracy",
@@ -45,15 +49,22 @@ impl Metric {
             Self::HitsAt1 => "hits_at_1",
             Self::HitsAt3 => "hits_at_3",
             Self::HitsAt10 => "hits_at_10",
+            Self::Recall => "recall",
+            Self::Ndcg => "ndcg",
             Self::Rmse => "rmse",
             Self::Mae => "mae",
             Self::R2 => "r2",
         }
     }
 
+    /// Whether it is one of lists of recommendations.
+    pub const fn is_of_lists(self) -> bool {
+        matches!(self, Self::Recall | Self::Ndcg)
+    }
+
     /// Whether it is one of ranked edges.
     pub const fn is_of_links(self) -> bool {
-        matches!(self, Self::Mrr | Self::HitsAt1 | Self::HitsAt3 | Self::HitsAt10)
+        matches!(self, Self::Mrr | Self::HitsAt1 | Self::HitsAt3 | Self::HitsAt10 | Self::Recall | Self::Ndcg)
     }
 
     /// Whether `value` is better than `best`. A number that is none never is.

@@ -5,6 +5,7 @@
 
 mod check;
 mod cluster;
+mod edge;
 mod embedding;
 mod fanout;
 mod generate;
@@ -24,6 +25,7 @@ mod tree;
 mod values;
 
 pub use cluster::Cluster;
+pub use edge::EdgeTask;
 pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseKind, SparseOptimizer};
 pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
@@ -166,6 +168,9 @@ impl Spec {
         let join = |path: &mut PathBuf| *path = folder.join(&*path);
         let graph = &mut self.graph;
         let tables = [&mut graph.nodes, &mut graph.edges, &mut self.partition.file].into_iter().flatten();
+        tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
+        let link = self.train.as_mut().and_then(|train| train.link.as_mut());
+        let tables = link.and_then(|link| link.eval_negative_dstnode.as_mut()).into_iter();
         tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
         graph.dataset.iter_mut().for_each(join);
         if let Some(generate) = &mut graph.generate {

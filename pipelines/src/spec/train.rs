@@ -1,5 +1,6 @@
 //! `[train]`: the task, the schedule and the batches.
 
+use super::edge::EdgeTask;
 use super::fanout::Fanout;
 use super::link::{Decoder, Link};
 use super::metric::Metric;
@@ -29,10 +30,12 @@ const UNEVEN: f64 = 1.1;
 section! {
     /// How the model is trained.
     pub struct Train {
-        /// What is learnt: `node-classification` (whether nodes have one class or several labels is seen from the data), `node-regression`, where labels are numbers with fractions, or `link-prediction`.
+        /// What is learnt: `node-classification` (whether nodes have one class or several labels is seen from the data), `node-regression`, where labels are numbers with fractions, `link-prediction`, or `edge-classification`, where edges have labels (`graph.columns.edge_label`).
         pub task: Task = Task::NodeClassification,
         /// Link prediction: which edges are predicted, and how.
         pub link: Option<Link> = None,
+        /// Edge classification: which edges are classified, and how.
+        pub edge: Option<EdgeTask> = None,
         /// How the work is laid out.
         pub schedule: Schedule = Schedule::MiniBatch,
         /// Passes over the train nodes.
@@ -159,6 +162,16 @@ impl Train {
         self.task == Task::LinkPrediction
     }
 
+    /// How edges are classified.
+    pub fn edge(&self) -> EdgeTask {
+        self.edge.clone().unwrap_or_default()
+    }
+
+    /// Whether batches are of edges: examples are edges, and the model's results are rows that something behind it reads.
+    pub fn learns_edges(&self) -> bool {
+        [Task::LinkPrediction, Task::EdgeClassification].contains(&self.task)
+    }
+
     /// Whether a vector is learnt for each edge type behind the model.
     pub fn decodes_relations(&self) -> bool {
         self.predicts_links() && self.link().decoder == Decoder::Distmult
@@ -236,6 +249,8 @@ words! {
         NodeRegression = "node-regression",
         /// Edges: which pairs of nodes have one.
         LinkPrediction = "link-prediction",
+        /// Classes of edges.
+        EdgeClassification = "edge-classification",
     }
 }
 

@@ -1,9 +1,15 @@
 //! What is learnt: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
 
+mod classes;
+mod edge_classification;
+mod edge_columns;
+mod edge_pass;
 mod labels;
-pub(crate) mod link_prediction;
+mod link_prediction;
 mod node_classification;
 mod node_regression;
+mod rows_of;
+mod target_edges;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,12 +19,17 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::LabelKind;
+use gnnflow_operators::compute::pair_head::PairHead;
 use gnnflow_operators::sample::pairs::Pairs;
 
+use self::classes::Classes;
+use self::edge_classification::{ClassedEdges, EdgeClassification};
+pub(crate) use self::edge_pass::EdgePass;
 use self::labels::Labels;
-use self::link_prediction::{LinkEdges, LinkPrediction, LinkRules};
+use self::link_prediction::{LinkEdges, LinkPrediction};
 use self::node_classification::NodeClassification;
 use self::node_regression::NodeRegression;
+use self::target_edges::{TargetRules, Targets};
 use crate::Error;
 use crate::job::Job;
 use crate::layer_store::LayerStore;
@@ -43,8 +54,8 @@ pub(crate) trait Objective: Send + Sync {
 pub(crate) enum Task {
     /// Something of nodes.
     Nodes(Arc<dyn NodeTask>),
-    /// Which edges there are.
-    Links(Arc<LinkPrediction>, LinkRules),
+    /// Something of edges; and which edges nobody may look at, where there are such.
+    Edges(Arc<dyn Objective>, Option<TargetRules>),
 }
 
 impl Task {
@@ -52,7 +63,7 @@ impl Task {
     pub(crate) fn objective(&self) -> Arc<dyn Objective> {
         match self {
             Self::Nodes(task) => Arc::clone(task) as _,
-            Self::Links(task, _) => Arc::clone(task) as _,
+            Self::Edges(task, _) => Arc::clone(task),
         }
     }
 
@@ -63,7 +74,7 @@ impl Task {
     pub(crate) fn nodes(&self) -> Result<&Arc<dyn NodeTask>, Error> {
         match self {
             Self::Nodes(task) => Ok(task),
-            Self::Links(..) => Err(Error::Bug("a task of edges was asked for nodes' answers".into())),
+            Self::Edges(..) => Err(Error::Bug("a task of edges was asked for nodes' answers".into())),
         }
     }
 }
@@ -105,6 +116,8 @@ pub(crate) struct Examples<'a> {
     pub(crate) pairs: Option<&'a Arc<Pairs>>,
     /// The decoder's vectors of relations, where it has any.
     pub(crate) relations: Option<&'a Tensor>,
+    /// What says something of pairs, where that is to be learnt.
+    pub(crate) head: Option<&'a PairHead>,
 }
 
 /// A batch's loss.
@@ -129,8 +142,10 @@ pub(crate) struct Tally {
 pub(crate) enum Source {
     /// Training nodes.
     Nodes(SeedSplit),
-    /// Training edges.
-    Edges(LinkEdges),
+    /// Training edges, against pairs that are none.
+    Links(LinkEdges),
+    /// Training edges, and their classes.
+    Edges(ClassedEdges, Arc<Classes>),
 }
 
 impl Source {
@@ -138,7 +153,8 @@ impl Source {
     pub(crate) fn counts(&self) -> &[u64] {
         match self {
             Self::Nodes(split) => &split.counts,
-            Self::Edges(edges) => &edges.counts,
+            Self::Links(edges) => &edges.counts,
+            Self::Edges(edges, _) => &edges.counts,
         }
     }
 }
@@ -153,11 +169,10 @@ pub(crate) fn open(
     parts: &Arc<LocalParts>,
     hosted: Range<usize>,
 ) -> Result<(Task, Source), Error> {
-    if train.predicts_links() {
-        let (link, width) = (train.link(), job.spec.model.as_ref().map_or(0, |model| model.hidden));
-        let rules = LinkRules::new(job, &link, train)?;
-        let edges = LinkEdges::read(job, &rules, &hosted, &link)?;
-        return Ok((Task::Links(Arc::new(LinkPrediction { width, loss: link.loss }), rules), Source::Edges(edges)));
+    match train.task {
+        spec::Task::LinkPrediction => return links(job, train, &hosted),
+        spec::Task::EdgeClassification => return edges(job, train, &hosted),
+        spec::Task::NodeClassification | spec::Task::NodeRegression => {}
     }
     let mut split = SeedSplit::open(job, train, parts, hosted)?;
     let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
@@ -183,4 +198,46 @@ pub(crate) fn open(
         }
     };
     Ok((Task::Nodes(task), Source::Nodes(split)))
+}
+
+/// Columns of the model's result, where something reads it.
+fn width(job: &Job) -> usize {
+    job.spec.model.as_ref().map_or(0, |model| model.hidden)
+}
+
+fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
+    let link = train.link();
+    if link.decoder == spec::Decoder::Distmult && job.dataset.manifest().edge_columns.edge_type.is_none() {
+        let message = "\"distmult\" learns a vector for each type of edges, and the graph's have none; name them in \
+                       graph.columns.edge_type, or use \"dot\"";
+        return Err(job.spec.problem("train.link.decoder", message));
+    }
+    let targets = Targets {
+        section: "train.link",
+        target_etype: link.target_etype.as_deref(),
+        split_fractions: link.split_fractions.as_deref(),
+    };
+    let rules = TargetRules::new(job, &targets, train.seed)?;
+    let edges = LinkEdges::read(job, &rules, hosted, train)?;
+    let task = LinkPrediction { width: width(job), loss: link.loss };
+    Ok((Task::Edges(Arc::new(task), Some(rules)), Source::Links(edges)))
+}
+
+fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
+    let Some(labels) = &job.dataset.manifest().edge_columns.label else {
+        let message = "edges have no labels to learn from; name their column in graph.columns.edge_label";
+        return Err(Error::Input(message.into()));
+    };
+    let edge = train.edge();
+    let targets = Targets {
+        section: "train.edge",
+        target_etype: edge.target_etype.as_deref(),
+        split_fractions: edge.split_fractions.as_deref(),
+    };
+    let rules = TargetRules::new(job, &targets, train.seed)?;
+    let edges = ClassedEdges::read(job, &rules, hosted, train)?;
+    let classes = Arc::new(Classes::new(labels));
+    let task = EdgeClassification { width: width(job) };
+    let hidden = edge.exclude_training_targets.then_some(rules);
+    Ok((Task::Edges(Arc::new(task), hidden), Source::Edges(edges, classes)))
 }

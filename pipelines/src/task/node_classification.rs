@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, StringArray, UInt8Array};
+use arrow::array::{ArrayRef, UInt8Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::{LabelInfo, LabelKind};
 use gnnflow_operators::compute::loss;
 use gnnflow_operators::compute::metrics::{Counts, Task};
 
+use super::classes::{Classes, cross_entropy, largest};
 use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
 use crate::Error;
 use crate::layer_store::LayerStore;
@@ -21,30 +22,20 @@ use crate::spec::Metric;
 /// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy for each label.
 pub(crate) struct NodeClassification {
     task: Task,
-    classes: usize,
-    /// Of the classes, where the dump's labels are strings.
-    names: Vec<String>,
+    classes: Classes,
     labels: Labels,
 }
 
 impl NodeClassification {
     pub(crate) fn new(info: &LabelInfo, labels: Labels) -> Self {
         let task = if info.kind == LabelKind::Multi { Task::MultiLabel } else { Task::SingleLabel };
-        Self { task, classes: info.classes as usize, names: info.names.clone(), labels }
-    }
-
-    fn class_column(&self, classes: impl Iterator<Item = Option<usize>>) -> ArrayRef {
-        if self.names.is_empty() {
-            Arc::new(Int64Array::from_iter(classes.map(|class| class.map(|class| class as i64))))
-        } else {
-            Arc::new(StringArray::from_iter(classes.map(|class| class.map(|class| self.names[class].as_str()))))
-        }
+        Self { task, classes: Classes::new(info), labels }
     }
 }
 
 impl Objective for NodeClassification {
     fn width(&self) -> usize {
-        self.classes
+        self.classes.count
     }
 
     fn metric(&self) -> Metric {
@@ -78,7 +69,7 @@ impl NodeTask for NodeClassification {
     fn count(&self, part: usize, split: u8, rows: &LayerStore) -> Tally {
         debug_assert!((split as usize) < SPLITS.len());
         let (partition, mut counts, mut loss) =
-            (self.labels.partition(part), Counts::new(self.task, self.classes), 0.0);
+            (self.labels.partition(part), Counts::new(self.task, self.classes.count), 0.0);
         for local in partition.nodes.in_split(split) {
             let node = partition.range.start as u32 + local;
             let row = rows.row_f32(node);
@@ -100,16 +91,15 @@ impl NodeTask for NodeClassification {
     }
 
     fn finish(&self, words: &[u64], _sums: &[f64]) -> (u64, BTreeMap<String, f64>) {
-        let mut counts = Counts::new(self.task, self.classes);
+        let mut counts = Counts::new(self.task, self.classes.count);
         counts.merge_words(words);
         (counts.rows(), counts.finish())
     }
 
     fn answer(&self) -> DataType {
         match self.task {
-            Task::SingleLabel if self.names.is_empty() => DataType::Int64,
-            Task::SingleLabel => DataType::Utf8,
-            Task::MultiLabel => list(self.classes, DataType::UInt8),
+            Task::SingleLabel => self.classes.data_type(),
+            Task::MultiLabel => list(self.classes.count, DataType::UInt8),
         }
     }
 
@@ -121,19 +111,19 @@ impl NodeTask for NodeClassification {
             Task::SingleLabel => {
                 let predicted = nodes.clone().map(|node| Some(largest(rows.row_f32(node))));
                 let truth = nodes.map(|node| self.labels.class(node).map(|class| class as usize));
-                Ok([self.class_column(predicted), self.class_column(truth)])
+                Ok([self.classes.column(predicted), self.classes.column(truth)])
             }
             Task::MultiLabel => {
                 let predicted = nodes.clone().flat_map(|node| rows.row_f32(node)).map(|&logit| u8::from(logit > 0.0));
                 let truth = nodes.flat_map(|node| self.labels.flags(node)).copied();
-                let lists = |flags| list_of(self.classes, Arc::new(flags));
+                let lists = |flags| list_of(self.classes.count, Arc::new(flags));
                 Ok([lists(UInt8Array::from_iter_values(predicted))?, lists(UInt8Array::from_iter_values(truth))?])
             }
         }
     }
 
     fn score_width(&self) -> usize {
-        self.classes
+        self.classes.count
     }
 
     /// Probabilities: a softmax over classes, or one sigmoid a label.
@@ -150,17 +140,6 @@ impl NodeTask for NodeClassification {
     }
 }
 
-/// Index of the largest number; the first of equals.
-fn largest(row: &[f32]) -> usize {
-    (1..row.len()).fold(0, |best, i| if row[i] > row[best] { i } else { best })
-}
-
-fn cross_entropy(row: &[f32], label: usize) -> f64 {
-    let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
-    sum.ln() - f64::from(row[label] - max)
-}
-
 fn binary_cross_entropy(x: f32, y: f32) -> f64 {
     let (x, y) = (f64::from(x), f64::from(y));
     x.max(0.0) - x * y + (-x.abs()).exp().ln_1p()
@@ -172,10 +151,6 @@ mod tests {
 
     #[test]
     fn losses_are_those_of_the_formulas() {
-        let row = [1.0f32, 2.0, -1.0];
-        let total: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
-        assert!((cross_entropy(&row, 1) + (f64::from(row[1]).exp() / total).ln()).abs() < 1e-12);
-        assert!(cross_entropy(&[1000.0, 0.0], 1).is_finite());
         for (x, y) in [(0.3f32, 1.0f32), (-4.0, 0.0), (-500.0, 1.0)] {
             let p = 1.0 / (1.0 + (-f64::from(x)).exp());
             let naive = -(f64::from(y) * p.ln() + (1.0 - f64::from(y)) * (1.0 - p).ln());

@@ -169,7 +169,7 @@ impl Trainer {
         let inputs = self.node_inputs(seeds.len(), rows, true)?;
         let (index, mut value) = (self.model.num_layers(), 0.0);
         let (back, examples) = self.backward_of(index, &inputs, key, |_, objective, outputs| {
-            let examples = Examples { seeds, pairs: None, relations: None };
+            let examples = Examples { seeds, pairs: None, relations: None, head: None };
             let Loss { sum, examples } = objective.loss(&examples, &outputs.held)?;
             value = sum.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
             Ok((sum, examples))

@@ -9,7 +9,6 @@ use crate::Error;
 use crate::outputs;
 use crate::schedule::mini_batch::hex;
 use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary};
-use crate::task::link_prediction;
 
 impl Run<'_> {
     /// Computes every node with the best model and writes all results.
@@ -31,14 +30,14 @@ impl Run<'_> {
         if let Some(infer) = &self.job.spec.infer {
             if infer.predictions {
                 let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
-                predictions_sha256 = Some(match &self.ranking {
-                    Some(ranking) => link_prediction::predictions(worker, self.job, &self.setup, ranking, path)?,
+                predictions_sha256 = Some(match &self.edges {
+                    Some(edges) => edges.predictions(worker, self.job, &self.setup, path)?,
                     None => outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?,
                 });
             }
             if infer.embeddings {
-                let rows = match self.ranking {
-                    Some(_) => self.inference.results().clone(), // they are what edges are scored by
+                let rows = match self.edges {
+                    Some(_) => self.inference.results().clone(), // they are what is said of edges by
                     None => self.inference.embeddings().clone(),
                 };
                 let path = self.job.run_dir.join("embeddings.parquet");

@@ -6,7 +6,7 @@ use super::{Layer, Pass};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
-use crate::compute::ops::{add_bias, linear, matmul, relation_sum};
+use crate::compute::ops::{add_bias, linear, matmul, relation_mix, relation_sum};
 use crate::compute::params::ParamBuilder;
 
 /// `W_0·h_i + Σ_r W_r·mean_{j ∈ N_r(i)} h_j + b`, r over the relations.
@@ -81,7 +81,15 @@ impl Layer for Rgcn {
         if let Some(found) = types.iter().find(|&&found| usize::from(found) >= self.relations) {
             return Err(Error::Input(format!("an edge of type {found}; R-GCN knows {} types", self.relations)));
         }
-        Ok(relation_sum(pass.block, sent, &self.weights()?)?)
+        // Where bases are fewer than columns, it is less work to mix what arrives than the matrices.
+        match &self.weights {
+            Weights::Mixed(coefficients, bases) if sent.device().is_cpu() && bases.dim(0)? < self.out_dim => {
+                let mixed = relation_mix(pass.block, sent, coefficients)?;
+                let all = bases.transpose(0, 1)?.flatten_from(1)?;
+                Ok(linear(&mixed, &all, None)?)
+            }
+            _ => Ok(relation_sum(pass.block, sent, &self.weights()?)?),
+        }
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

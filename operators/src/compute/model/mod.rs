@@ -18,13 +18,14 @@ use super::graph_block::GraphBlock;
 use super::initial::Initial;
 use super::layers::{Layer, Pass};
 use super::ops::{activate, prefix};
+use super::pair_head::PairHead;
 use super::params::{ParamBuilder, Params};
 use super::perceptron::Perceptron;
 use crate::kernel::elementwise::{Activation, Dropout};
 
 pub use node_task::{Hop, NodeInputs, NodeOutputs};
 pub use registry::{LayerFactory, Order, Registry};
-pub use spec::{JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
+pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
 
 /// Name of the decoder's vectors.
 const RELATIONS: &str = "relations";
@@ -41,6 +42,7 @@ pub struct Model {
     layers: Vec<Box<dyn Layer>>,
     joints: Vec<Joint>,
     readout: Option<Readout>,
+    pair_head: Option<PairHead>,
     params: Params,
     device: Device,
 }
@@ -117,13 +119,17 @@ impl Model {
             return Err(Error::spec("kind", why));
         }
         let readout = Readout::new(spec.jumping_knowledge, spec.layers, [spec.hidden, spec.out_dim], &mut params)?;
-        if spec.decoded_relations > 0 {
-            params.set_prefix("decoder.");
-            let shape = [spec.decoded_relations, spec.out_dim];
-            params.add(RELATIONS, &shape, Initial::XavierUniform { gain: 1.0 })?;
-        }
+        params.set_prefix("decoder.");
+        let pair_head = match spec.decoder {
+            Decoder::None | Decoder::Relations(0) => None,
+            Decoder::Relations(relations) => {
+                params.add(RELATIONS, &[relations, spec.out_dim], Initial::XavierUniform { gain: 1.0 })?;
+                None
+            }
+            Decoder::Pairs { outputs, layers } => Some(PairHead::new(spec.out_dim, outputs, layers, &mut params)?),
+        };
         let (params, device, order, spec) = (params.finish(), device.clone(), kind.order, spec.clone());
-        Ok(Self { spec, activation, order, predictor, layers, joints, readout, params, device })
+        Ok(Self { spec, activation, order, predictor, layers, joints, readout, pair_head, params, device })
     }
 
     /// What the model was built from.
@@ -170,6 +176,11 @@ impl Model {
     /// The vectors that the decoder knows of relations, `[relations, result]`, where it knows any.
     pub fn relations(&self) -> Option<&Tensor> {
         self.params.get(&format!("decoder.{RELATIONS}")).map(Var::as_tensor)
+    }
+
+    /// What says something of pairs of nodes from the model's results, where that is asked for.
+    pub fn pair_head(&self) -> Option<&PairHead> {
+        self.pair_head.as_ref()
     }
 
     /// The parameters.

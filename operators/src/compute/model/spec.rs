@@ -31,9 +31,8 @@ pub struct ModelSpec {
     pub norm: Norm,
     /// Whether, and how, the results of all layers go into the model's.
     pub jumping_knowledge: JumpingKnowledge,
-    /// Relations of which a decoder behind the model knows a vector, as wide as the result: the parameter `decoder.relations`.
-    /// The model itself does not read it.
-    pub decoded_relations: usize,
+    /// What stands behind the model and reads its result. The model itself does not run it.
+    pub decoder: Decoder,
     /// What single kinds of layers ask for.
     pub options: KindOptions,
 }
@@ -55,10 +54,27 @@ impl ModelSpec {
             residual: false,
             norm: Norm::None,
             jumping_knowledge: JumpingKnowledge::None,
-            decoded_relations: 0,
+            decoder: Decoder::None,
             options: KindOptions::default(),
         }
     }
+}
+
+/// What reads the rows of pairs of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Decoder {
+    /// Nothing.
+    #[default]
+    None,
+    /// A vector for each of so many relations, as wide as the result: the parameter `decoder.relations`.
+    Relations(usize),
+    /// A [`PairHead`](crate::compute::pair_head::PairHead): parameters `decoder.mlp.0.weight` and so on.
+    Pairs {
+        /// Numbers that it says of a pair.
+        outputs: usize,
+        /// Linear maps.
+        layers: usize,
+    },
 }
 
 /// How the result of a layer is normalised.

@@ -14,6 +14,7 @@ mod max;
 mod messages;
 mod norm;
 mod pair_scores;
+mod relation_mix;
 mod relations;
 mod seeded;
 mod segment;
@@ -31,7 +32,10 @@ pub use messages::{MessageSum, MessageSumBackward, message_sum};
 pub use norm::{
     BatchNorm, BatchNormRows, BatchNormScale, LayerNorm, LayerNormRows, LayerNormScale, Moments, batch_norm, layer_norm,
 };
-pub use pair_scores::{PairDistMult, PairDistMultRelations, PairDistMultRows, PairDot, PairDotRows, pair_scores};
+pub use pair_scores::{
+    PairDistMult, PairDistMultRelations, PairDistMultRows, PairDot, PairDotRows, pair_scores, shared_scores,
+};
+pub use relation_mix::{RelationMix, RelationMixCoefficients, RelationMixRows, relation_mix};
 pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
 pub use seeded::{Seeded, seeded};
 pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};

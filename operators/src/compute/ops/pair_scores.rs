@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::{elements, expect, gradient_of, room, store};
+use super::{elements, expect, gradient_of, linear, room, store};
 use crate::kernel::edge_scores::{self, Ends};
-use crate::sample::pairs::Pairs;
+use crate::sample::pairs::{Pairs, Shared};
 
 /// `x [rows, F]` → `[pairs]`: dot products.
 #[derive(Clone, Debug)]
@@ -51,6 +51,24 @@ pub fn pair_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -
         Some(relations) => x.contiguous()?.apply_op2(&relations.contiguous()?, PairDistMult(pairs.clone())),
         None => x.contiguous()?.apply_op1(PairDot(pairs.clone())),
     }
+}
+
+/// What each positive of `pairs` scores with each of the nodes that all of them share, `[positives, nodes]`: a product of matrices.
+///
+/// # Errors
+/// As [`pair_scores`]; and when they share none.
+pub fn shared_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Pairs) -> Result<Tensor> {
+    let Some(Shared { nodes, tails }) = &pairs.shared else { bail!("shared-scores: the pairs share no nodes") };
+    let select = |from: &Tensor, ids: &[u32]| from.index_select(&Tensor::new(ids, x.device())?, 0);
+    let kept = select(x, if *tails { &pairs.heads } else { &pairs.tails })?;
+    let asked = match relations {
+        Some(relations) => {
+            let types: Vec<u32> = pairs.relations.iter().map(|&relation| u32::from(relation)).collect();
+            kept.mul(&select(relations, &types)?)?
+        }
+        None => kept,
+    };
+    linear(&asked, &select(x, nodes)?, None)
 }
 
 fn composed(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -> Result<Tensor> {
@@ -170,6 +188,7 @@ mod tests {
             relations: vec![0, 2, 2, 0, 0, 2],
             positives: 2,
             negatives: 2,
+            ..Pairs::default()
         });
         let weights = Tensor::from_vec(numbers(6, 0.4), 6, &Device::Cpu).unwrap();
         for relations in [None, Some(r.as_tensor())] {
@@ -186,6 +205,39 @@ mod tests {
             assert_eq!(found.2.is_some(), relations.is_some());
             assert!(found.2.is_none_or(|found| close(&found, &expected.2.unwrap())));
         }
+        // Nodes that all positives share: those that list them say the same.
+        for tails in [true, false] {
+            let nodes = vec![3, 0, 2];
+            let with = |own: &[u32], replaced: bool| -> Vec<u32> {
+                own[..2].iter().flat_map(|&end| nodes.iter().map(move |&n| if replaced { n } else { end })).collect()
+            };
+            let shared = Pairs {
+                shared: Some(Shared { nodes: nodes.clone(), tails }),
+                heads: pairs.heads[..2].to_vec(),
+                tails: pairs.tails[..2].to_vec(),
+                relations: pairs.relations[..2].to_vec(),
+                positives: 2,
+                negatives: 3,
+                labels: vec![],
+            };
+            let listed = Arc::new(Pairs {
+                heads: with(&shared.heads, !tails),
+                tails: with(&shared.tails, tails),
+                relations: shared.relations.iter().flat_map(|&r| [r; 3]).collect(),
+                ..Pairs::default()
+            });
+            let graded = |scores: Tensor| {
+                let scores = scores.flatten_all().unwrap();
+                let gradients = (&scores * &weights).unwrap().sum_all().unwrap().backward().unwrap();
+                let of = |var: &Var| gradients.get(var).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                [scores.to_vec1::<f32>().unwrap(), of(&x), of(&r)].concat()
+            };
+            let found = graded(shared_scores(&x, Some(&r), &shared).unwrap());
+            let expected = graded(pair_scores(&x, Some(&r), &listed).unwrap());
+            assert_eq!(found.len(), expected.len());
+            assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5), "{found:?} {expected:?}");
+        }
+        assert!(shared_scores(&x, None, &pairs).is_err());
         let wrong = Arc::new(Pairs { heads: vec![5], tails: vec![0], relations: vec![0], ..Pairs::default() });
         assert!(pair_scores(&x, None, &wrong).is_err());
     }

@@ -89,7 +89,7 @@ pub fn relation_sum_composed(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tens
 }
 
 /// The block's edges by relation, all of them below `relations`.
-fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]> {
+pub(super) fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]> {
     let Some(edges) = block.relations() else { bail!("relation-sum: the block's edges have no types") };
     match edges.last() {
         Some(last) if last.relation >= relations => {
@@ -100,7 +100,7 @@ fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]> {
 }
 
 /// The means over the edges of one relation, `[rows, width]`.
-fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> Vec<T::Acc> {
+pub(super) fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> Vec<T::Acc> {
     let mut means = room::<T::Acc>(relation.rows.len() * width);
     segment::mean(&relation.indptr, &relation.indices, x, width, &mut means);
     means

@@ -1,4 +1,4 @@
-//! Rules of link prediction.
+//! Rules of what is learnt of edges.
 
 use super::super::Spec;
 use super::super::link::NegativeSampler;
@@ -21,37 +21,79 @@ pub(super) fn link(spec: &Spec, train: &Train, report: &mut Report<'_>) {
             format!("\"{metric}\" is not of ranked edges; use \"mrr\", \"hits-at-1\", \"hits-at-3\" or \"hits-at-10\"");
         report.add("train.metric", message);
     }
-    if train.schedule == Schedule::PartitionParallel {
-        let message = format!("links are predicted from sampled batches: use \"{}\"", Schedule::MiniBatch);
-        report.add("train.schedule", message);
-    }
-    if train.sampler == "temporal" {
-        report
-            .add("train.sampler", "\"temporal\" goes by the times of training nodes, and links have none: use another");
-    }
-    report.only(&["train.seed_split"], "training edges stay with the partition where they end");
-    // Resolved pipelines have the key too.
-    if spec.infer.as_ref().is_some_and(|infer| infer.scores) {
-        report.add("infer.scores", "edges have one score, which is always written");
-    }
-    if train.draws_subgraphs() {
-        let message =
-            format!("{:?} draws nodes, and links are predicted from batches of edges: use \"uniform\"", train.sampler);
-        report.add("train.sampler", message);
-    }
+    of_edges(spec, train, "links are predicted", report);
     let link = train.link();
-    if let Some(fractions) = &link.split_fractions {
-        let sum: f64 = fractions.iter().sum();
-        if sum > 1.0 + 1e-9 {
-            report.add("train.link.split_fractions", format!("the shares sum to {sum}, more than 1"));
-        }
-        for (share, word) in fractions.iter().zip(["train", "validation"]).filter(|(share, _)| **share == 0.0) {
-            report.add("train.link.split_fractions", format!("no edges to {word} with: its share is {share}"));
-        }
+    fractions("train.link.split_fractions", link.split_fractions.as_deref(), report);
+    if link.eval_negative_dstnode.is_some() && link.num_negative_edges_eval.is_some() {
+        report.add(
+            "train.link.num_negative_edges_eval",
+            "`eval_negative_dstnode` says what edges are ranked among: choose one",
+        );
+    }
+    if link.top_k.is_some() && (link.eval_negative_dstnode.is_some() || link.num_negative_edges_eval.is_some()) {
+        let message = "lists are made of all nodes: leave out `eval_negative_dstnode` and `num_negative_edges_eval`";
+        report.add("train.link.top_k", message);
+    }
+    if let Some(metric) = train.metric.filter(|metric| metric.is_of_lists() && link.top_k.is_none()) {
+        report.add("train.metric", format!("\"{metric}\" is of lists: give their length in train.link.top_k"));
     }
     if link.negative_sampler == NegativeSampler::InBatch && train.batch == 1 {
         let message =
             "the only edge of a batch has no others to be compared with: use a larger `train.batch`, or \"uniform\"";
         report.add("train.link.negative_sampler", message);
+    }
+}
+
+/// What edge classification asks of other keys, and what only it has.
+pub(super) fn edge(spec: &Spec, train: &Train, report: &mut Report<'_>) {
+    if train.task != Task::EdgeClassification {
+        let message = format!("only `task = \"{}\"` has it, not \"{}\"", Task::EdgeClassification, train.task);
+        report.only(&["train.edge"], &message);
+        return;
+    }
+    let graph = &spec.graph;
+    if graph.generate.is_some() {
+        report.add("train.task", "generated edges have no labels: use another task, or a graph of your own");
+    } else if graph.dataset.is_none() && graph.columns.edge_label.as_ref().is_none_or(String::is_empty) {
+        let message =
+            format!("\"{}\" learns labels of edges; name their column in graph.columns.edge_label", train.task);
+        report.add("train.task", message);
+    }
+    of_edges(spec, train, "edges are classified", report);
+    fractions("train.edge.split_fractions", train.edge().split_fractions.as_deref(), report);
+}
+
+/// What does not go with batches of edges.
+fn of_edges(spec: &Spec, train: &Train, what: &str, report: &mut Report<'_>) {
+    if train.schedule == Schedule::PartitionParallel {
+        report.add("train.schedule", format!("{what} from sampled batches: use \"{}\"", Schedule::MiniBatch));
+    }
+    if train.sampler == "temporal" {
+        report
+            .add("train.sampler", "\"temporal\" goes by the times of training nodes, and edges have none: use another");
+    }
+    report.only(&["train.seed_split"], "training edges stay with the partition where they end");
+    // Resolved pipelines have the key too.
+    if spec.infer.as_ref().is_some_and(|infer| infer.scores) {
+        let message = match train.predicts_links() {
+            true => "edges have one score, which is always written",
+            false => "edges' probabilities are not written: leave it out",
+        };
+        report.add("infer.scores", message);
+    }
+    if train.draws_subgraphs() {
+        let message = format!("{:?} draws nodes, and {what} from batches of edges: use \"uniform\"", train.sampler);
+        report.add("train.sampler", message);
+    }
+}
+
+/// Shares of splits that cannot be. Without edges to validate with, the last epoch's model is kept.
+fn fractions(key: &str, fractions: Option<&[f64]>, report: &mut Report<'_>) {
+    let sum: f64 = fractions.unwrap_or_default().iter().sum();
+    if sum > 1.0 + 1e-9 {
+        report.add(key, format!("the shares sum to {sum}, more than 1"));
+    }
+    if fractions.is_some_and(|shares| shares.first() == Some(&0.0)) {
+        report.add(key, "no edges to train with: its share is 0");
     }
 }

@@ -35,6 +35,7 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
         }
     }
     link::link(spec, train, report);
+    link::edge(spec, train, report);
     let built_in = SAMPLERS.contains(&train.sampler.as_str());
     if train.replace && built_in && !["uniform", "weighted"].contains(&train.sampler.as_str()) {
         report.add("train.replace", format!("only \"uniform\" and \"weighted\" have it, not {:?}", train.sampler));

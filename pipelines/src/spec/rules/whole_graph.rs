@@ -59,11 +59,9 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
             &format!("only `mode = \"async\"` has it: in \"{}\" nothing is stale", train.mode()),
         );
     }
-    if train.predicts_links() {
-        report.add(
-            "train.schedule",
-            format!("links are predicted from sampled batches: use \"{}\"", Schedule::MiniBatch),
-        );
+    if train.learns_edges() {
+        let message = format!("\"{}\" learns from sampled batches: use \"{}\"", train.task, Schedule::MiniBatch);
+        report.add("train.schedule", message);
     }
     cannot(train, model, report);
 }

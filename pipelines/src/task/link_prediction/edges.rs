@@ -1,154 +1,23 @@
-//! Which edges are predicted, which are looked at, and what is known of them.
+//! The edges that are predicted, and what they are compared with.
 //!
 //! Every process reads the structure of all partitions once, from the dataset's mapped files, and keeps what is of its own
 //! partitions' edges. So nothing has to be told, and the number of processes changes nothing.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{Dataset, Topology, TypeInfo, split};
-use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
+use gnnflow_data::dataset::{Dataset, split};
 use gnnflow_operators::sample::edge_seeds::{EdgeBook, NegativeWay, Negatives};
 use gnnflow_operators::sample::node_groups::NodeGroups;
 use gnnflow_operators::sample::pairs::Edge;
 
+use super::candidates::Candidates;
+use super::known::Known;
+use super::recommend::Recommended;
 use crate::Error;
 use crate::job::Job;
-use crate::spec::{Decoder, Link, NegativeSampler, Train, did_you_mean};
-
-/// What decides of each edge whether it is predicted, and whether it may be looked at.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkRules {
-    /// By type: whether edges of it are predicted, and whether they are reverses of such.
-    targets: Vec<bool>,
-    mirrors: Vec<bool>,
-    /// By type: the type of its reverses.
-    reverses: Vec<Option<u16>>,
-    /// Where edges have no split column: shares, and what the draws are made under.
-    drawn: Option<([f64; 3], Key)>,
-}
-
-impl LinkRules {
-    /// The rules that the pipeline gives.
-    ///
-    /// # Errors
-    /// When it names a type that there is not, or a decoder of types where there are none.
-    pub(crate) fn new(job: &Job, link: &Link, train: &Train) -> Result<Self, Error> {
-        let columns = &job.dataset.manifest().edge_columns;
-        let types = columns.edge_type.as_ref();
-        if link.decoder == Decoder::Distmult && types.is_none() {
-            let message = "\"distmult\" learns a vector for each type of edges, and the graph's have none; name them in \
-                           graph.columns.edge_type, or use \"dot\"";
-            return Err(job.spec.problem("train.link.decoder", message));
-        }
-        let fractions = link.split_fractions.is_some();
-        if columns.split.is_some() && fractions {
-            let message = "edges have splits of their own (graph.columns.edge_split): leave it out";
-            return Err(job.spec.problem("train.link.split_fractions", message));
-        }
-        let reverses = reverses(types, job.spec.graph.reverse_edges);
-        let count = types.map_or(1, |types| types.count as usize);
-        let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
-        let targets: Vec<bool> = match &link.target_etype {
-            None => (0..count).map(|index| !is_reverse(index)).collect(),
-            Some(names) => {
-                let mut targets = vec![false; count];
-                for (i, name) in names.iter().enumerate() {
-                    let index = find_type(types, name)
-                        .map_err(|message| job.spec.problem(&format!("train.link.target_etype[{i}]"), message))?;
-                    targets[index] = true;
-                }
-                targets
-            }
-        };
-        let mut mirrors = vec![false; count];
-        for (target, reverse) in targets.iter().zip(&reverses) {
-            if let (true, &Some(reverse)) = (target, reverse) {
-                mirrors[usize::from(reverse)] = true;
-            }
-        }
-        let drawn = columns.split.is_none().then(|| (link.split_fractions(), Key::new(train.seed, Purpose::Split)));
-        Ok(Self { targets, mirrors, reverses, drawn })
-    }
-
-    /// The relation of edge `at`, and its split, of an edge between `head` and `tail`.
-    fn of(&self, topology: &Topology, at: usize, head: u32, tail: u32) -> (u16, u8) {
-        let relation = topology.edge_types().map_or(0, |types| types[at]);
-        let index = usize::from(relation);
-        let split = match (topology.splits(), &self.drawn) {
-            (Some(splits), _) => splits[at],
-            (None, Some((shares, key))) if self.targets[index] || self.mirrors[index] => {
-                let (low, high) = (head.min(tail), head.max(tail));
-                let drawn = key.fold(u64::from(low)).fold(u64::from(high)).unit(0);
-                let bounds = [shares[0], shares[0] + shares[1], shares[0] + shares[1] + shares[2]];
-                match bounds.iter().position(|&bound| drawn < bound) {
-                    Some(0) => split::TRAIN,
-                    Some(1) => split::VAL,
-                    Some(_) => split::TEST,
-                    None => split::NONE,
-                }
-            }
-            _ => split::NONE,
-        };
-        (relation, split)
-    }
-
-    /// The structure of a partition, whose nodes begin at `first`, without the edges that nobody may look at: those to validate
-    /// and to test with.
-    pub(crate) fn visible(&self, topology: Topology, first: u32) -> Arc<dyn InEdges> {
-        let hidden = |node: usize, at: usize| {
-            let (_, split) = self.of(&topology, at, topology.indices()[at], first + node as u32);
-            matches!(split, split::VAL | split::TEST)
-        };
-        let each = || (0..topology.num_nodes()).flat_map(|node| topology.edge_range(node).map(move |at| (node, at)));
-        if !each().any(|(node, at)| hidden(node, at)) {
-            return Arc::new(topology);
-        }
-        Arc::new(OwnedInEdges::some_of(&topology, |node, at| !hidden(node, at)))
-    }
-
-    /// Calls `each` with every edge that may be predicted, its split, and its place, of the partition whose nodes begin at `first`.
-    fn for_each(&self, topology: &Topology, first: u32, mut each: impl FnMut(Edge, u8)) {
-        for node in 0..topology.num_nodes() {
-            for at in topology.edge_range(node) {
-                let (head, tail) = (topology.indices()[at], first + node as u32);
-                let (relation, split) = self.of(topology, at, head, tail);
-                if self.targets[usize::from(relation)] {
-                    each(Edge { head, tail, relation }, split);
-                }
-            }
-        }
-    }
-}
-
-/// By type, the type of its reverses: `rev_…` of its name; or, where types are numbers and the pipeline adds reverses, so many
-/// further on.
-fn reverses(types: Option<&TypeInfo>, added: bool) -> Vec<Option<u16>> {
-    let Some(types) = types else { return vec![None] };
-    let count = types.count as usize;
-    let of = |index: usize| match types.names.get(index) {
-        Some(name) => types.names.iter().position(|other| *other == format!("rev_{name}")),
-        None => Some(index + count / 2).filter(|&reverse| added && types.names.is_empty() && reverse < count),
-    };
-    (0..count).map(|index| of(index).map(|reverse| reverse as u16)).collect()
-}
-
-/// The number of the type called `name`; an error says what there is.
-fn find_type(types: Option<&TypeInfo>, name: &str) -> Result<usize, String> {
-    let types = types.ok_or("edges have no types; name their column in graph.columns.edge_type")?;
-    let by_name = types.names.iter().position(|known| known == name);
-    by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < types.count as usize)).ok_or_else(|| {
-        let there = match types.names.as_slice() {
-            [] => format!("0 to {}", types.count.saturating_sub(1)),
-            names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
-        };
-        let meant = did_you_mean(name, types.names.iter().map(String::as_str));
-        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
-        format!("no edge is of type \"{name}\"; there is {there}{meant}")
-    })
-}
+use crate::spec::{Link, NegativeSampler, Train};
+use crate::task::target_edges::{TargetRules, none_left};
 
 /// The edges that are predicted, and what is known of their ends.
 pub(crate) struct LinkEdges {
@@ -162,68 +31,72 @@ pub(crate) struct LinkEdges {
     pub(crate) held_out_counts: Vec<u64>,
     pub(crate) known: Known,
     pub(crate) nodes: Arc<NodeGroups>,
+    /// What held-out edges are ranked among.
+    pub(crate) candidates: Candidates,
+    /// Where lists of recommendations are judged.
+    pub(crate) recommended: Option<Recommended>,
     reverses: Vec<Option<u16>>,
-}
-
-/// All edges of the graph that share an end and the relation with one that is ranked: ascending ids of the other ends.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
-    /// By head and relation.
-    pub(crate) tails: HashMap<(u32, u16), Arc<Vec<u32>>>,
-    /// By tail and relation.
-    pub(crate) heads: HashMap<(u32, u16), Arc<Vec<u32>>>,
 }
 
 impl LinkEdges {
     /// Reads the edges of all partitions, of which `hosted` are hosted here.
     ///
     /// # Errors
-    /// When the dataset cannot be read, or no edge is left to train on or to validate with.
-    pub(crate) fn read(job: &Job, rules: &LinkRules, hosted: &Range<usize>, link: &Link) -> Result<Self, Error> {
-        let (dataset, parts) = (&job.dataset, job.dataset.manifest().parts());
-        let (mut train, mut held_out) = (vec![Vec::new(); parts], vec![[Vec::new(), Vec::new()]; parts]);
-        let (mut counts, mut held_out_counts, mut validated) = (vec![0; parts], vec![0; parts], 0u64);
+    /// When the dataset or the candidates cannot be read, or no edge is left to train on, or none to stop early by.
+    pub(crate) fn read(job: &Job, rules: &TargetRules, hosted: &Range<usize>, train: &Train) -> Result<Self, Error> {
+        let (dataset, parts, link) = (&job.dataset, job.dataset.manifest().parts(), train.link());
+        let (mut own, mut held_out) = (vec![Vec::new(); parts], vec![[Vec::new(), Vec::new()]; parts]);
+        let (mut counts, mut held_out_counts) = (vec![0; parts], vec![0; parts]);
+        let (mut validated, mut loops) = (0u64, false);
+        let mut recommended = link.top_k.map(Recommended::new);
         for part in 0..parts {
             let (topology, first) = (dataset.topology(part)?, dataset.book().range(part).start as u32);
             let here = hosted.contains(&part);
-            rules.for_each(&topology, first, |edge, split| match split {
-                split::TRAIN => {
-                    counts[part] += 1;
-                    if here {
-                        train[part].push(edge);
+            rules.for_each(&topology, first, |edge, split, _| {
+                loops |= edge.head == edge.tail;
+                match split {
+                    split::TRAIN => {
+                        counts[part] += 1;
+                        if here {
+                            own[part].push(edge);
+                        }
                     }
-                }
-                split::VAL | split::TEST => {
-                    held_out_counts[part] += 1;
-                    validated += u64::from(split == split::VAL);
-                    if here {
-                        held_out[part][usize::from(split == split::TEST)].push(edge);
+                    split::VAL | split::TEST => {
+                        let which = usize::from(split == split::TEST);
+                        held_out_counts[part] += 1;
+                        validated += u64::from(split == split::VAL);
+                        if let Some(recommended) = &mut recommended {
+                            recommended.add(edge, which);
+                        }
+                        if here {
+                            held_out[part][which].push(edge);
+                        }
                     }
+                    _ => {}
                 }
-                _ => {}
             });
         }
-        let none = |word: &str| {
-            let message = format!(
-                "no edge is left in the {word} split: look at graph.columns.edge_split, train.link.split_fractions and \
-                 train.link.target_etype"
-            );
-            Err(Error::Input(message))
-        };
         if counts.iter().sum::<u64>() == 0 {
-            return none("train");
+            return Err(none_left("train.link", "train"));
         }
-        if validated == 0 {
-            return none("validation");
+        if validated == 0 && train.early_stop.is_some() {
+            let message = "no edge is left in the validation split, and nothing tells when to stop: leave it out, and the last \
+                           epoch's model is kept";
+            return Err(job.spec.problem("train.early_stop", message));
         }
         let mut nodes = groups(dataset)?;
         if link.negative_sampler == NegativeSampler::Degree {
             let degrees = degrees(dataset, rules)?;
             nodes = nodes.with_weights(|node| u64::from(degrees[node as usize]));
         }
-        let known = known(dataset, rules, held_out.as_flattened())?;
-        let reverses = rules.reverses.clone();
-        Ok(Self { train, counts, held_out, held_out_counts, known, nodes: Arc::new(nodes), reverses })
+        let mut known = Known::of(held_out.iter().flatten().flatten(), loops);
+        for part in 0..parts {
+            let (topology, first) = (dataset.topology(part)?, dataset.book().range(part).start as u32);
+            rules.for_each(&topology, first, |edge, split, _| known.add(edge, split));
+        }
+        let candidates = Candidates::open(job, &link, train.seed, held_out.iter().flatten().flatten())?;
+        let (known, nodes, reverses) = (known.sorted(), Arc::new(nodes), rules.reverses().to_vec());
+        Ok(Self { train: own, counts, held_out, held_out_counts, known, nodes, candidates, recommended, reverses })
     }
 
     /// The batches of an epoch.
@@ -236,7 +109,7 @@ impl LinkEdges {
         };
         let negatives = Negatives { way, count: link.num_negative_edges, nodes: Arc::clone(&self.nodes) };
         let (edges, reverses) = (std::mem::take(&mut self.train), self.reverses.clone());
-        EdgeBook { batch: train.batch, seed: train.seed, edges, negatives, reverses }
+        EdgeBook { batch: train.batch, seed: train.seed, edges, labels: Vec::new(), negatives, hides: true, reverses }
     }
 }
 
@@ -259,131 +132,11 @@ fn groups(dataset: &Dataset) -> Result<NodeGroups, Error> {
 }
 
 /// In-degrees of all nodes, of edges that may be looked at.
-fn degrees(dataset: &Dataset, rules: &LinkRules) -> Result<Vec<u32>, Error> {
+fn degrees(dataset: &Dataset, rules: &TargetRules) -> Result<Vec<u32>, Error> {
     let mut degrees = Vec::new();
     for part in 0..dataset.manifest().parts() {
         let visible = rules.visible(dataset.topology(part)?, dataset.book().range(part).start as u32);
         degrees.extend(visible.indptr().windows(2).map(|bounds| (bounds[1] - bounds[0]) as u32));
     }
     Ok(degrees)
-}
-
-/// What is known of the ends of `edges`.
-fn known(dataset: &Dataset, rules: &LinkRules, edges: &[Vec<Edge>]) -> Result<Known, Error> {
-    let mut tails: HashMap<(u32, u16), Vec<u32>> = HashMap::new();
-    let mut heads: HashMap<(u32, u16), Vec<u32>> = HashMap::new();
-    for edge in edges.iter().flatten() {
-        tails.entry((edge.head, edge.relation)).or_default();
-        heads.entry((edge.tail, edge.relation)).or_default();
-    }
-    for part in 0..dataset.manifest().parts() {
-        let (topology, first) = (dataset.topology(part)?, dataset.book().range(part).start as u32);
-        rules.for_each(&topology, first, |Edge { head, tail, relation }, _| {
-            if let Some(tails) = tails.get_mut(&(head, relation)) {
-                tails.push(tail);
-            }
-            if let Some(heads) = heads.get_mut(&(tail, relation)) {
-                heads.push(head);
-            }
-        });
-    }
-    let sorted = |all: HashMap<(u32, u16), Vec<u32>>| {
-        let each = all.into_iter().map(|(key, mut ends)| {
-            ends.sort_unstable();
-            ends.dedup();
-            (key, Arc::new(ends))
-        });
-        each.collect()
-    };
-    Ok(Known { tails: sorted(tails), heads: sorted(heads) })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rules(shares: [f64; 3]) -> LinkRules {
-        let drawn = Some((shares, Key::new(1, Purpose::Split)));
-        // Type 1 says the same as type 0 the other way round; type 2 is not predicted.
-        let (targets, mirrors) = (vec![true, false, false], vec![false, true, false]);
-        LinkRules { targets, mirrors, reverses: vec![Some(1), None, None], drawn }
-    }
-
-    /// Every node hears from every other, by two edges: one of type 2, and of type 0 from below, 1 from above.
-    fn complete(nodes: u32) -> Topology {
-        let (mut indptr, mut indices, mut types) = (vec![0], Vec::new(), Vec::new());
-        for tail in 0..nodes {
-            for head in (0..nodes).filter(|&head| head != tail) {
-                indices.extend([head, head]);
-                types.extend([u16::from(head > tail), 2]);
-            }
-            indptr.push(indices.len() as i64);
-        }
-        Topology::new(indptr, indices, u64::from(nodes)).unwrap().with_edge_types(types)
-    }
-
-    #[test]
-    fn both_directions_fall_into_one_split_and_held_out_edges_are_not_to_be_seen() {
-        let (rules, topology) = (rules([0.6, 0.1, 0.2]), complete(40));
-        let mut splits = HashMap::new();
-        let mut counts = [0; 4];
-        rules.for_each(&topology, 0, |edge, split| {
-            assert_eq!(edge.relation, 0);
-            counts[usize::from(split)] += 1;
-            splits.insert((edge.head, edge.tail), split);
-        });
-        assert_eq!(splits.len(), 780);
-        for (found, expected) in counts.into_iter().zip([0.1, 0.6, 0.1, 0.2]) {
-            let (found, expected) = (f64::from(found), expected * 780.0);
-            assert!((found - expected).abs() < 4.0 * expected.sqrt(), "{counts:?}");
-        }
-        let visible = rules.visible(topology.clone(), 0);
-        let (types, ids) = (visible.columns().types.unwrap(), visible.columns().ids.unwrap());
-        let mut seen = 0;
-        for tail in 0..40u32 {
-            for at in visible.indptr()[tail as usize] as usize..visible.indptr()[tail as usize + 1] as usize {
-                let head = visible.indices()[at];
-                assert_eq!(topology.indices()[ids[at] as usize], head);
-                if types[at] < 2 {
-                    seen += 1;
-                    let split = splits[&(head.min(tail), head.max(tail))];
-                    assert!(split == split::TRAIN || split == split::NONE, "{head} to {tail}");
-                }
-            }
-        }
-        assert_eq!(seen, 2 * (counts[usize::from(split::TRAIN)] + counts[usize::from(split::NONE)]));
-        assert_eq!(types.iter().filter(|&&t| t == 2).count(), 40 * 39);
-        // A graph of which nothing is held out is left as it is.
-        assert!(rules_of_all().visible(topology, 0).columns().ids.is_none());
-    }
-
-    fn rules_of_all() -> LinkRules {
-        rules([1.0, 0.0, 0.0])
-    }
-
-    #[test]
-    fn a_column_of_splits_decides_alone() {
-        let rules = LinkRules { drawn: None, ..rules_of_all() };
-        let topology = Topology::new(vec![0, 0, 3], vec![0, 0, 0], 2).unwrap();
-        let topology = topology.with_edge_types(vec![0, 0, 2]).with_splits(vec![split::TRAIN, split::TEST, split::VAL]);
-        let mut seen = Vec::new();
-        rules.for_each(&topology, 0, |edge, split| seen.push((edge.relation, split)));
-        assert_eq!(seen, [(0, split::TRAIN), (0, split::TEST)]);
-        assert_eq!(rules.visible(topology, 0).indices().len(), 1, "a held-out edge of another type is not seen either");
-    }
-
-    #[test]
-    fn reverses_are_found_by_name_and_by_number() {
-        let named = TypeInfo { count: 3, names: ["buys", "likes", "rev_buys"].map(String::from).into() };
-        assert_eq!(reverses(Some(&named), false), [Some(2), None, None]);
-        let numbered = TypeInfo { count: 4, names: vec![] };
-        assert_eq!(reverses(Some(&numbered), true), [Some(2), Some(3), None, None]);
-        assert_eq!(reverses(Some(&numbered), false), [None; 4]);
-        assert_eq!(reverses(None, false), [None]);
-        assert_eq!(find_type(Some(&named), "likes"), Ok(1));
-        assert_eq!(find_type(Some(&numbered), "3"), Ok(3));
-        let message = find_type(Some(&named), "bys").unwrap_err();
-        assert!(message.ends_with("did you mean \"buys\"?"), "{message}");
-        assert!(find_type(None, "buys").unwrap_err().contains("graph.columns.edge_type"));
-    }
 }

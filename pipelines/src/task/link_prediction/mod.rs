@@ -1,18 +1,21 @@
 //! Link prediction: which pairs of nodes have an edge.
 
+mod candidates;
 mod edges;
+mod known;
 mod predictions;
 mod ranking;
+mod recommend;
 
 use candle_core::Tensor;
 use gnnflow_operators::compute::loss::{binary_cross_entropy, cross_entropy};
-use gnnflow_operators::compute::ops::pair_scores;
+use gnnflow_operators::compute::ops::{pair_scores, shared_scores};
 
 use super::{Examples, Loss, Objective};
 use crate::Error;
 use crate::spec::{LinkLoss, Metric};
 
-pub(crate) use edges::{LinkEdges, LinkRules};
+pub(crate) use edges::LinkEdges;
 pub(crate) use predictions::predictions;
 pub(crate) use ranking::Ranking;
 
@@ -38,24 +41,24 @@ impl Objective for LinkPrediction {
         let pairs = batch.pairs.ok_or_else(|| Error::Bug("a batch of link prediction has no pairs".into()))?;
         let (positives, negatives) = (pairs.positives, pairs.negatives);
         let scores = pair_scores(outputs, batch.relations, pairs).map_err(tensor)?;
+        let own = scores.narrow(0, 0, positives).and_then(|own| own.reshape((positives, 1))).map_err(tensor)?;
+        // Of each edge, those of the pairs that it is compared with.
+        let others = || match &pairs.shared {
+            Some(_) => shared_scores(outputs, batch.relations, pairs),
+            None => scores.narrow(0, positives, positives * negatives)?.reshape((positives, negatives)),
+        };
+        let logits = match negatives {
+            0 => own,
+            _ => others().and_then(|others| Tensor::cat(&[own, others], 1)).map_err(tensor)?,
+        };
         let sum = match self.loss {
             LinkLoss::BinaryCrossEntropy => {
-                let targets: Vec<f32> = (0..pairs.len()).map(|i| f32::from(u8::from(i < positives))).collect();
-                let logits = scores.reshape((pairs.len(), 1)).map_err(tensor)?;
+                let each = 1 + negatives;
+                let targets: Vec<f32> = (0..positives * each).map(|i| f32::from(u8::from(i % each == 0))).collect();
                 let sum = binary_cross_entropy(&logits, &targets)?;
-                sum.affine(1.0 / (1 + negatives) as f64, 0.0).map_err(tensor)?
+                sum.affine(1.0 / each as f64, 0.0).map_err(tensor)?
             }
-            LinkLoss::SoftmaxCrossEntropy => {
-                let logits = || {
-                    let own = scores.narrow(0, 0, positives)?.reshape((positives, 1))?;
-                    if negatives == 0 {
-                        return Ok(own);
-                    }
-                    let others = scores.narrow(0, positives, positives * negatives)?;
-                    Tensor::cat(&[own, others.reshape((positives, negatives))?], 1)
-                };
-                cross_entropy(&logits().map_err(tensor)?, &vec![0; positives])?
-            }
+            LinkLoss::SoftmaxCrossEntropy => cross_entropy(&logits, &vec![0; positives])?,
         };
         Ok(Loss { sum, examples: positives as u64 })
     }
@@ -79,6 +82,7 @@ mod tests {
             relations: vec![0; 6],
             positives: 2,
             negatives: 2,
+            ..Pairs::default()
         });
         let score = |x: &[f32], i: usize| -> f64 {
             let (h, t) = (pairs.heads[i] as usize, pairs.tails[i] as usize);
@@ -99,7 +103,7 @@ mod tests {
         };
         for kind in [LinkLoss::BinaryCrossEntropy, LinkLoss::SoftmaxCrossEntropy] {
             let x = Var::from_tensor(&Tensor::from_vec(values.clone(), (4, 3), &Device::Cpu).unwrap()).unwrap();
-            let batch = Examples { seeds: &[5, 6, 7, 8], pairs: Some(&pairs), relations: None };
+            let batch = Examples { seeds: &[5, 6, 7, 8], pairs: Some(&pairs), relations: None, head: None };
             let loss = LinkPrediction { width: 3, loss: kind }.loss(&batch, &x).unwrap();
             assert_eq!(loss.examples, 2);
             assert!((loss.sum.to_scalar::<f64>().unwrap() - naive(&values, kind)).abs() < 1e-5);

@@ -1,0 +1,40 @@
+//! Classes of edges, from the results of both ends.
+
+mod classify;
+mod edges;
+mod predictions;
+
+use candle_core::Tensor;
+use gnnflow_operators::compute::loss::cross_entropy;
+
+use super::{Examples, Loss, Objective};
+use crate::Error;
+use crate::spec::Metric;
+
+pub(crate) use classify::Classifying;
+pub(crate) use edges::ClassedEdges;
+pub(crate) use predictions::predictions;
+
+/// What batches of edges learn from: softmax and cross-entropy over classes.
+pub(crate) struct EdgeClassification {
+    /// Columns of the model's result.
+    pub(crate) width: usize,
+}
+
+impl Objective for EdgeClassification {
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn metric(&self) -> Metric {
+        Metric::Accuracy
+    }
+
+    fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error> {
+        let (Some(pairs), Some(head)) = (batch.pairs, batch.head) else {
+            return Err(Error::Bug("a batch of edge classification has no pairs, or its model no head".into()));
+        };
+        let sum = cross_entropy(&head.forward(outputs, pairs)?, &pairs.labels)?;
+        Ok(Loss { sum, examples: pairs.positives as u64 })
+    }
+}

@@ -1,0 +1,45 @@
+//! `predictions.parquet` of edge classification: all edges of the types that are classified.
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use timely::worker::Worker;
+
+use super::Classifying;
+use crate::Error;
+use crate::job::Job;
+use crate::outputs::{Table, arrow_bug, write_table};
+use crate::setup::{SPLITS, Setup};
+use crate::task::edge_columns::EdgeColumns;
+
+/// Writes `src`, `dst`, `type` (where edges have types), `prediction`, `label` and `split` of every edge that may be classified.
+pub(crate) fn predictions(
+    worker: &mut Worker,
+    job: &Job,
+    setup: &Setup,
+    classifying: &Classifying,
+    path: PathBuf,
+) -> Result<String, Error> {
+    let (ends, classes) = (EdgeColumns::open(job)?, classifying.classes());
+    let mut fields = ends.fields();
+    fields.push(Field::new("prediction", classes.data_type(), false));
+    fields.push(Field::new("label", classes.data_type(), true));
+    fields.push(Field::new("split", DataType::Utf8, false));
+    let schema = Arc::new(Schema::new(fields));
+    let all = classifying.edges();
+    let rows = |part: usize, range: Range<usize>| {
+        let mut columns = ends.columns(all.edges[part][range.clone()].iter().copied());
+        let found = classifying.found(part)[range.clone()].iter();
+        columns.push(classes.column(found.map(|&class| Some(class as usize))));
+        let labels = all.labels[part][range.clone()].iter();
+        columns.push(classes.column(labels.map(|&label| usize::try_from(label).ok())));
+        let splits = all.splits[part][range].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
+        columns.push(Arc::new(StringArray::from_iter_values(splits)));
+        RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
+    };
+    let table = Table { path, schema: Arc::clone(&schema), row_bytes: 48, rows: &rows };
+    write_table(worker, &*job.host, setup, &all.totals, &table)
+}

@@ -1,0 +1,263 @@
+//! Which edges are predicted, in which split they are, and which may be looked at.
+
+use std::sync::Arc;
+
+use gnnflow_data::dataset::{Topology, TypeInfo, split};
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
+use gnnflow_operators::sample::pairs::Edge;
+
+use crate::Error;
+use crate::job::Job;
+use crate::spec::did_you_mean;
+
+/// What decides of each edge whether it is predicted, and whether it may be looked at.
+#[derive(Clone, Debug)]
+pub(crate) struct TargetRules {
+    /// By type: whether edges of it are predicted, and whether they are reverses of such.
+    targets: Vec<bool>,
+    mirrors: Vec<bool>,
+    /// By type: the type of its reverses.
+    reverses: Vec<Option<u16>>,
+    /// Where edges have no split column: shares, and what the draws are made under.
+    drawn: Option<([f64; 3], Key)>,
+}
+
+/// Shares of train, validation and test edges where nobody says.
+const SHARES: [f64; 3] = [0.8, 0.1, 0.1];
+
+/// What a section of the pipeline says of the edges that are predicted.
+pub(crate) struct Targets<'a> {
+    /// `train.link` or `train.edge`.
+    pub(crate) section: &'static str,
+    pub(crate) target_etype: Option<&'a [String]>,
+    pub(crate) split_fractions: Option<&'a [f64]>,
+}
+
+impl TargetRules {
+    /// The rules that the pipeline gives.
+    ///
+    /// # Errors
+    /// When it names a type that there is not.
+    pub(crate) fn new(job: &Job, targets: &Targets<'_>, seed: u64) -> Result<Self, Error> {
+        let Targets { section, target_etype, split_fractions } = *targets;
+        let columns = &job.dataset.manifest().edge_columns;
+        let types = columns.edge_type.as_ref();
+        if columns.split.is_some() && split_fractions.is_some() {
+            let message = "edges have splits of their own (graph.columns.edge_split): leave it out";
+            return Err(job.spec.problem(&format!("{section}.split_fractions"), message));
+        }
+        let reverses = reverses(types, job.spec.graph.reverse_edges);
+        let count = types.map_or(1, |types| types.count as usize);
+        let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
+        let targets: Vec<bool> = match target_etype {
+            None => (0..count).map(|index| !is_reverse(index)).collect(),
+            Some(names) => {
+                let mut targets = vec![false; count];
+                for (i, name) in names.iter().enumerate() {
+                    let index = find_type(types, name)
+                        .map_err(|message| job.spec.problem(&format!("{section}.target_etype[{i}]"), message))?;
+                    targets[index] = true;
+                }
+                targets
+            }
+        };
+        let mut mirrors = vec![false; count];
+        for (target, reverse) in targets.iter().zip(&reverses) {
+            if let (true, &Some(reverse)) = (target, reverse) {
+                mirrors[usize::from(reverse)] = true;
+            }
+        }
+        let drawn = columns.split.is_none().then(|| {
+            let shares = split_fractions.and_then(|shares| shares.try_into().ok()).unwrap_or(SHARES);
+            (shares, Key::new(seed, Purpose::Split))
+        });
+        Ok(Self { targets, mirrors, reverses, drawn })
+    }
+
+    /// The type that says the same the other way round, by type.
+    pub(crate) fn reverses(&self) -> &[Option<u16>] {
+        &self.reverses
+    }
+
+    /// Whether splits are drawn, not a column of the edges.
+    pub(crate) fn draws_splits(&self) -> bool {
+        self.drawn.is_some()
+    }
+
+    /// The relation of edge `at`, and its split, of an edge between `head` and `tail`.
+    pub(crate) fn of(&self, topology: &Topology, at: usize, head: u32, tail: u32) -> (u16, u8) {
+        let relation = topology.edge_types().map_or(0, |types| types[at]);
+        let index = usize::from(relation);
+        let split = match (topology.splits(), &self.drawn) {
+            (Some(splits), _) => splits[at],
+            (None, Some((shares, key))) if self.targets[index] || self.mirrors[index] => {
+                let (low, high) = (head.min(tail), head.max(tail));
+                let drawn = key.fold(u64::from(low)).fold(u64::from(high)).unit(0);
+                let bounds = [shares[0], shares[0] + shares[1], shares[0] + shares[1] + shares[2]];
+                match bounds.iter().position(|&bound| drawn < bound) {
+                    Some(0) => split::TRAIN,
+                    Some(1) => split::VAL,
+                    Some(_) => split::TEST,
+                    None => split::NONE,
+                }
+            }
+            _ => split::NONE,
+        };
+        (relation, split)
+    }
+
+    /// The structure of a partition, whose nodes begin at `first`, without the edges that nobody may look at: those to validate
+    /// and to test with.
+    pub(crate) fn visible(&self, topology: Topology, first: u32) -> Arc<dyn InEdges> {
+        let hidden = |node: usize, at: usize| {
+            let (_, split) = self.of(&topology, at, topology.indices()[at], first + node as u32);
+            matches!(split, split::VAL | split::TEST)
+        };
+        let each = || (0..topology.num_nodes()).flat_map(|node| topology.edge_range(node).map(move |at| (node, at)));
+        if !each().any(|(node, at)| hidden(node, at)) {
+            return Arc::new(topology);
+        }
+        Arc::new(OwnedInEdges::some_of(&topology, |node, at| !hidden(node, at)))
+    }
+
+    /// Calls `each` with every edge that may be predicted, its split, and its place, of the partition whose nodes begin at `first`.
+    pub(crate) fn for_each(&self, topology: &Topology, first: u32, mut each: impl FnMut(Edge, u8, usize)) {
+        for node in 0..topology.num_nodes() {
+            for at in topology.edge_range(node) {
+                let (head, tail) = (topology.indices()[at], first + node as u32);
+                let (relation, split) = self.of(topology, at, head, tail);
+                if self.targets[usize::from(relation)] {
+                    each(Edge { head, tail, relation }, split, at);
+                }
+            }
+        }
+    }
+}
+
+/// By type, the type of its reverses: `rev_…` of its name; or, where types are numbers and the pipeline adds reverses, so many
+/// further on.
+fn reverses(types: Option<&TypeInfo>, added: bool) -> Vec<Option<u16>> {
+    let Some(types) = types else { return vec![None] };
+    let count = types.count as usize;
+    let of = |index: usize| match types.names.get(index) {
+        Some(name) => types.names.iter().position(|other| *other == format!("rev_{name}")),
+        None => Some(index + count / 2).filter(|&reverse| added && types.names.is_empty() && reverse < count),
+    };
+    (0..count).map(|index| of(index).map(|reverse| reverse as u16)).collect()
+}
+
+/// The number of the type called `name`; an error says what there is.
+fn find_type(types: Option<&TypeInfo>, name: &str) -> Result<usize, String> {
+    let types = types.ok_or("edges have no types; name their column in graph.columns.edge_type")?;
+    let by_name = types.names.iter().position(|known| known == name);
+    by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < types.count as usize)).ok_or_else(|| {
+        let there = match types.names.as_slice() {
+            [] => format!("0 to {}", types.count.saturating_sub(1)),
+            names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
+        };
+        let meant = did_you_mean(name, types.names.iter().map(String::as_str));
+        let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
+        format!("no edge is of type \"{name}\"; there is {there}{meant}")
+    })
+}
+
+/// That no edge is left in a split.
+pub(crate) fn none_left(section: &str, split: &str) -> Error {
+    let message = format!(
+        "no edge is left in the {split} split: look at graph.columns.edge_split, {section}.split_fractions and \
+         {section}.target_etype"
+    );
+    Error::Input(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn rules(shares: [f64; 3]) -> TargetRules {
+        let drawn = Some((shares, Key::new(1, Purpose::Split)));
+        // Type 1 says the same as type 0 the other way round; type 2 is not predicted.
+        let (targets, mirrors) = (vec![true, false, false], vec![false, true, false]);
+        TargetRules { targets, mirrors, reverses: vec![Some(1), None, None], drawn }
+    }
+
+    /// Every node hears from every other, by two edges: one of type 2, and of type 0 from below, 1 from above.
+    fn complete(nodes: u32) -> Topology {
+        let (mut indptr, mut indices, mut types) = (vec![0], Vec::new(), Vec::new());
+        for tail in 0..nodes {
+            for head in (0..nodes).filter(|&head| head != tail) {
+                indices.extend([head, head]);
+                types.extend([u16::from(head > tail), 2]);
+            }
+            indptr.push(indices.len() as i64);
+        }
+        Topology::new(indptr, indices, u64::from(nodes)).unwrap().with_edge_types(types)
+    }
+
+    #[test]
+    fn both_directions_fall_into_one_split_and_held_out_edges_are_not_to_be_seen() {
+        let (rules, topology) = (rules([0.6, 0.1, 0.2]), complete(40));
+        let mut splits = HashMap::new();
+        let mut counts = [0; 4];
+        rules.for_each(&topology, 0, |edge, split, _| {
+            assert_eq!(edge.relation, 0);
+            counts[usize::from(split)] += 1;
+            splits.insert((edge.head, edge.tail), split);
+        });
+        assert_eq!(splits.len(), 780);
+        for (found, expected) in counts.into_iter().zip([0.1, 0.6, 0.1, 0.2]) {
+            let (found, expected) = (f64::from(found), expected * 780.0);
+            assert!((found - expected).abs() < 4.0 * expected.sqrt(), "{counts:?}");
+        }
+        let visible = rules.visible(topology.clone(), 0);
+        let (types, ids) = (visible.columns().types.unwrap(), visible.columns().ids.unwrap());
+        let mut seen = 0;
+        for tail in 0..40u32 {
+            for at in visible.indptr()[tail as usize] as usize..visible.indptr()[tail as usize + 1] as usize {
+                let head = visible.indices()[at];
+                assert_eq!(topology.indices()[ids[at] as usize], head);
+                if types[at] < 2 {
+                    seen += 1;
+                    let split = splits[&(head.min(tail), head.max(tail))];
+                    assert!(split == split::TRAIN || split == split::NONE, "{head} to {tail}");
+                }
+            }
+        }
+        assert_eq!(seen, 2 * (counts[usize::from(split::TRAIN)] + counts[usize::from(split::NONE)]));
+        assert_eq!(types.iter().filter(|&&t| t == 2).count(), 40 * 39);
+        // A graph of which nothing is held out is left as it is.
+        assert!(rules_of_all().visible(topology, 0).columns().ids.is_none());
+    }
+
+    fn rules_of_all() -> TargetRules {
+        rules([1.0, 0.0, 0.0])
+    }
+
+    #[test]
+    fn a_column_of_splits_decides_alone() {
+        let rules = TargetRules { drawn: None, ..rules_of_all() };
+        let topology = Topology::new(vec![0, 0, 3], vec![0, 0, 0], 2).unwrap();
+        let topology = topology.with_edge_types(vec![0, 0, 2]).with_splits(vec![split::TRAIN, split::TEST, split::VAL]);
+        let mut seen = Vec::new();
+        rules.for_each(&topology, 0, |edge, split, _| seen.push((edge.relation, split)));
+        assert_eq!(seen, [(0, split::TRAIN), (0, split::TEST)]);
+        assert_eq!(rules.visible(topology, 0).indices().len(), 1, "a held-out edge of another type is not seen either");
+    }
+
+    #[test]
+    fn reverses_are_found_by_name_and_by_number() {
+        let named = TypeInfo { count: 3, names: ["buys", "likes", "rev_buys"].map(String::from).into() };
+        assert_eq!(reverses(Some(&named), false), [Some(2), None, None]);
+        let numbered = TypeInfo { count: 4, names: vec![] };
+        assert_eq!(reverses(Some(&numbered), true), [Some(2), Some(3), None, None]);
+        assert_eq!(reverses(Some(&numbered), false), [None; 4]);
+        assert_eq!(reverses(None, false), [None]);
+        assert_eq!(find_type(Some(&named), "likes"), Ok(1));
+        assert_eq!(find_type(Some(&numbered), "3"), Ok(3));
+        let message = find_type(Some(&named), "bys").unwrap_err();
+        assert!(message.ends_with("did you mean \"buys\"?"), "{message}");
+        assert!(find_type(None, "buys").unwrap_err().contains("graph.columns.edge_type"));
+    }
+}
