@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What several processes cost and save: one thing is changed at a time, and runs take turns.
 
-    benches/distributed.py [--only scaling,traffic,methods,fastsample,link] [--rounds 3] [--set graph.generate.nodes=400000 …]
+    benches/distributed.py [--only scaling,traffic,methods,fastsample,link] [--rounds 3] [--deadline 900] [--set graph.generate.nodes=400000 …]
 
 scaling     two processes of one thread beside one process of two threads, on the same work
 traffic     bytes, messages and rounds of a step: structure partitioned or replicated, with and without a cache of features
@@ -13,7 +13,7 @@ link        scaling and traffic again with the processes in network namespaces j
 3-layer SAGE, hidden 128, fanouts 15,10,5, 4 partitions, 250 seeds each. The second epoch counts. Every process is bound to
 cores of its own while there are enough. The result goes to benches/runs/<date>-distributed.json.
 """
-import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile, time
 
 from program import CORES, about, build, sets, write
 
@@ -34,6 +34,10 @@ epochs = 2
 batch = 250
 fanouts = [15, 10, 5]
 evaluate_every = 0
+[infer]
+# What follows training is not measured: on a narrow link, small chunks would bring the same rows again and again, for minutes.
+batch = 100_000
+predictions = false
 """
 STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
 
@@ -70,7 +74,7 @@ class Bench:
         cores = ",".join(map(str, range(min(CORES, processes * threads))))
         run = self.work / "run"
         command = self.command([f"train.threads={threads}", *settings], "--processes", str(processes), "--run-dir", str(run))
-        done = subprocess.run(["taskset", "-c", cores, *command], check=True, stdout=subprocess.PIPE, text=True)
+        done = subprocess.run(["taskset", "-c", cores, *command], check=True, stdout=subprocess.PIPE, text=True, timeout=self.options.deadline)
         return self.read(done.stdout)
 
     def run_apart(self, spaces, threads, settings):
@@ -84,7 +88,14 @@ class Bench:
             command = self.command([f"train.threads={threads}", *settings], *more)
             core = ["taskset", "-c", ",".join(str((rank * threads + i) % CORES) for i in range(threads))]
             running.append(subprocess.Popen(["ip", "netns", "exec", space, *core, *command], env=environment, stdout=subprocess.PIPE, text=True))
-        outs = [process.communicate()[0] for process in running]
+        try:
+            end = time.monotonic() + self.options.deadline
+            outs = [process.communicate(timeout=max(1, end - time.monotonic()))[0] for process in running]
+        except subprocess.TimeoutExpired:
+            sys.exit(f"error: a run in network namespaces took more than {self.options.deadline} s (--deadline)")
+        finally:
+            for process in running:
+                process.kill()
         if any(process.returncode for process in running):
             sys.exit("error: a run in network namespaces failed")
         return self.read(outs[0])
@@ -150,6 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="scaling,traffic,methods,fastsample,link")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--deadline", type=float, default=900, help="seconds that a run may take")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out")
     options = parser.parse_args()

@@ -17,8 +17,24 @@ class Group:
         self.path.mkdir()
         (self.path / self.limit).write_text(str(limit))
 
+    def inside(self, command):
+        return ["bash", "-c", f"echo $$ > '{self.path}/cgroup.procs'; exec \"$@\"", "-", *map(str, command)]
+
+    def until(self, command, done, deadline):
+        """Runs a command until `done` says so, or for `deadline` seconds, and ends it; seconds and peak."""
+        begin = time.perf_counter()
+        running = subprocess.Popen(self.inside(command), stderr=subprocess.DEVNULL)
+        while not done() and running.poll() is None and time.perf_counter() - begin < deadline:
+            time.sleep(0.2)
+        seconds, peak = time.perf_counter() - begin, int((self.path / self.peak).read_text())
+        running.terminate()
+        running.wait()
+        time.sleep(0.5)
+        self.path.rmdir()
+        return seconds, peak
+
     def run(self, command):
-        inside = ["bash", "-c", f"echo $$ > '{self.path}/cgroup.procs'; exec \"$@\"", "-", *map(str, command)]
+        inside = self.inside(command)
         begin = time.perf_counter()
         done = subprocess.run(inside, stderr=subprocess.PIPE, text=True)
         seconds, peak = time.perf_counter() - begin, int((self.path / self.peak).read_text())

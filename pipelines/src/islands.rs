@@ -72,6 +72,15 @@ impl RowSource for IslandRows {
             false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
         }
     }
+
+    fn reads_ahead(&self) -> bool {
+        self.parts.reads_ahead()
+    }
+
+    fn will_need(&self, nodes: &[u32]) {
+        self.parts.will_need(nodes);
+        self.halo.will_need(nodes);
+    }
 }
 
 /// Lists of nodes that are asked for at once.

@@ -10,6 +10,7 @@ mod full_graph;
 pub mod islands;
 mod job;
 mod layer_store;
+mod machine;
 mod outputs;
 pub mod plan;
 mod prepare;

@@ -25,6 +25,7 @@ use gnnflow_operators::wire::RowSource;
 use crate::Error;
 use crate::embedding::NodeEmbeddings;
 use crate::job::Job;
+use crate::machine;
 use crate::sampling;
 use crate::seed_split::SeedSplit;
 use crate::spec::{self, CachePolicy};
@@ -148,6 +149,8 @@ impl EdgeSource for EdgeParts {
 pub(crate) struct LocalParts {
     offsets: Vec<u64>,
     parts: Vec<Option<Arc<Partition>>>,
+    /// Whether features are named before they are read.
+    reads_ahead: bool,
 }
 
 impl LocalParts {
@@ -161,7 +164,21 @@ impl LocalParts {
         for part in placement.parts_of(worker) {
             parts[part] = Some(Arc::new(job.dataset.partition(part)?));
         }
-        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts }))
+        let bytes: usize = parts.iter().flatten().map(|part| part.features.bytes().len()).sum();
+        let asked = job.spec.train.as_ref().and_then(|train| train.read_ahead);
+        let reads_ahead = asked.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
+        if reads_ahead {
+            parts.iter().flatten().for_each(|part| part.features.read_at_random());
+        }
+        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, reads_ahead }))
+    }
+
+    /// The number of the partition that owns `node`.
+    fn owner(&self, node: u32) -> usize {
+        match self.offsets.len() {
+            2 => 0,
+            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
+        }
     }
 
     /// The partition that owns `node`, and the node's local id.
@@ -169,11 +186,7 @@ impl LocalParts {
     /// # Panics
     /// When another worker hosts it.
     pub(crate) fn find(&self, node: u32) -> (&Partition, usize) {
-        let owner = match self.offsets.len() {
-            2 => 0,
-            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
-        };
-        let part = self.get(owner);
+        let part = self.get(self.owner(node));
         (part, (u64::from(node) - part.range.start) as usize)
     }
 
@@ -208,6 +221,21 @@ impl RowSource for LocalParts {
         let (part, row) = self.find(node);
         let bytes = part.features.row_bytes();
         &part.features.bytes()[row * bytes..(row + 1) * bytes]
+    }
+
+    fn reads_ahead(&self) -> bool {
+        self.reads_ahead
+    }
+
+    fn will_need(&self, nodes: &[u32]) {
+        let mut rows = vec![Vec::new(); self.parts.len()];
+        for &node in nodes {
+            let owner = self.owner(node);
+            rows[owner].push((u64::from(node) - self.offsets[owner]) as usize);
+        }
+        for (part, rows) in self.parts.iter().zip(rows) {
+            part.iter().for_each(|part| part.features.will_need(rows.iter().copied()));
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use gnnflow_operators::sample::clusters::ClusterBook;
 use gnnflow_operators::sample::draw_batches::DrawBatches;
 use gnnflow_operators::sample::induce::{Induce, InduceBy, Norm};
 use gnnflow_operators::sample::mini_batch::MiniBatch;
-use gnnflow_operators::sample::random_walk::{RandomWalk, Walk, WalkBy, Walks};
+use gnnflow_operators::sample::random_walk::{Bias, RandomWalk, Walk, WalkBy, Walks};
 use gnnflow_operators::sample::saint::{Saint, SaintBook, subgraph};
 use gnnflow_operators::sample::sample_hop::CompactorPool;
 use gnnflow_operators::sample::subgraph_counts::SubgraphCounts;
@@ -49,8 +49,8 @@ enum Source {
     Clusters(Rc<ClusterBook>),
     Saint {
         book: Rc<SaintBook>,
-        /// Steps of walks from what is drawn.
-        walk: Option<u32>,
+        /// Steps of walks from what is drawn, and whether they look back.
+        walk: Option<(u32, Option<Bias>)>,
         counts: Rc<RefCell<SubgraphCounts>>,
         /// By partition and place among its train nodes: in how many of the partition's own subgraphs it was.
         own: Rc<RefCell<Vec<Vec<u32>>>>,
@@ -92,7 +92,7 @@ impl Subgraphs {
                 let (saint, walk) = match train.sampler.as_str() {
                     "saint-node" => (Saint::Nodes, None),
                     "saint-edge" => (Saint::Edges, None),
-                    _ => (Saint::Roots, Some(train.walk_length())),
+                    _ => (Saint::Roots, Some((train.walk_length(), train.walk_bias().map(|[p, q]| Bias { p, q })))),
                 };
                 let book = Rc::new(SaintBook::new(Arc::clone(graph), saint, train.batch, train.seed));
                 let counts = Rc::new(RefCell::new(SubgraphCounts::new(Arc::clone(graph))));
@@ -152,13 +152,13 @@ impl Subgraphs {
                 let book = Rc::clone(book);
                 steps.draw_batches("saint", move |key| subgraph(key, book.draw(key), &train[key.partition as usize]))
             }
-            Source::Saint { book, walk: Some(length), .. } => {
+            Source::Saint { book, walk: Some((length, bias)), .. } => {
                 let book = Rc::clone(book);
                 let by = WalkBy {
                     graph: Arc::clone(&setup.graph),
                     seed: self.seed,
                     length: *length,
-                    walk: Walk::default(),
+                    walk: Walk { bias: *bias, ..Walk::default() },
                     meter: Rc::clone(&setup.meter),
                 };
                 steps.draw_batches("saint", move |key| Walks::new(key, book.draw(key))).random_walk(by).map(

@@ -8,10 +8,15 @@ use arrow::array::{Array, FixedSizeListArray, RecordBatch};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field};
 
+use memmap2::{Advice, Mmap};
+
 use super::mapped::column;
 use super::row_layout::RowLayout;
 use crate::error::{Error, Result};
 use crate::source::FeatureDtype;
+
+/// What the system reads at a time, at least.
+const PAGE: usize = 4096;
 
 /// Name of the only column.
 const COLUMN: &str = "features";
@@ -36,6 +41,8 @@ pub struct Features {
     bytes: Buffer,
     rows: usize,
     layout: RowLayout,
+    /// The file that `bytes` lie in.
+    map: Option<Arc<Mmap>>,
 }
 
 impl Features {
@@ -46,15 +53,15 @@ impl Features {
     pub fn from_f32(dim: usize, values: Vec<f32>) -> Self {
         assert!(values.len().is_multiple_of(dim), "whole rows of {dim} values");
         let layout = RowLayout::new([(dim, FeatureDtype::F32)]);
-        Self { rows: values.len() / dim, layout, bytes: Buffer::from_vec(values) }
+        Self { rows: values.len() / dim, layout, bytes: Buffer::from_vec(values), map: None }
     }
 
     /// `rows` rows of no values: what a graph without features has.
     pub fn none(rows: usize) -> Self {
-        Self { bytes: Buffer::from_vec(Vec::<f32>::new()), rows, layout: RowLayout::default() }
+        Self { bytes: Buffer::from_vec(Vec::<f32>::new()), rows, layout: RowLayout::default(), map: None }
     }
 
-    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, layout: RowLayout) -> Result<Self> {
+    pub(super) fn from_batch((batch, map): (&RecordBatch, Arc<Mmap>), path: &Path, layout: RowLayout) -> Result<Self> {
         let list: FixedSizeListArray = column(batch, path, COLUMN)?;
         let (item, length) = item(&layout);
         let values = list.values();
@@ -66,7 +73,7 @@ impl Features {
         let data = values.to_data();
         let start = data.offset() / length.max(1) * layout.row_bytes();
         let bytes = data.buffers()[0].slice_with_length(start, rows * layout.row_bytes());
-        Ok(Self { bytes, rows, layout })
+        Ok(Self { bytes, rows, layout, map: Some(map) })
     }
 
     /// Number of core nodes.
@@ -99,6 +106,47 @@ impl Features {
     #[inline]
     pub fn as_f32(&self) -> Option<&[f32]> {
         (self.layout.dtype() == Some(FeatureDtype::F32)).then(|| bytemuck::cast_slice(&self.bytes))
+    }
+
+    /// Says that rows will be read at random places: what lies around one is not read with it. Only for features in a file that
+    /// may not fit into memory; [`Features::will_need`] then names those that are.
+    pub fn read_at_random(&self) {
+        if let Some(map) = &self.map {
+            // Advice: without it all is slower, and nothing else.
+            let _ = map.advise(Advice::Random);
+        }
+    }
+
+    /// Starts reading `rows` from the file, those that are not in memory, and does not wait for them. In any order; each page is
+    /// named once.
+    ///
+    /// # Panics
+    /// When there is no such row.
+    pub fn will_need(&self, rows: impl IntoIterator<Item = usize>) {
+        let Some(map) = &self.map else { return };
+        let start = self.bytes.as_ptr().addr() - map.as_ptr().addr();
+        let width = self.row_bytes();
+        let pages = |row: usize| {
+            assert!(row < self.rows, "row {row} of {}", self.rows);
+            let begin = start + row * width;
+            (begin / PAGE, (begin + width).div_ceil(PAGE))
+        };
+        let mut pages: Vec<(usize, usize)> = rows.into_iter().map(pages).collect();
+        pages.sort_unstable();
+        let mut runs = pages.into_iter();
+        let Some(mut run) = runs.next() else { return };
+        let read = |(begin, end): (usize, usize)| {
+            // Advice, too.
+            let _ = map.advise_range(Advice::WillNeed, begin * PAGE, (end * PAGE).min(map.len()) - begin * PAGE);
+        };
+        for (begin, end) in runs {
+            if begin <= run.1 {
+                run.1 = run.1.max(end);
+            } else {
+                read(std::mem::replace(&mut run, (begin, end)));
+            }
+        }
+        read(run);
     }
 
     /// Row `row`, converted to `f32`.

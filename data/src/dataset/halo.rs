@@ -1,9 +1,11 @@
 //! `halo.arrow`: the foreign nodes that a partition's edges come from.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::buffer::ScalarBuffer;
+use memmap2::Mmap;
 
 use super::mapped::column;
 use super::{FeatureInfo, Features};
@@ -30,9 +32,13 @@ impl Halo {
         Self { nodes: nodes.into(), features }
     }
 
-    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, features: Option<&FeatureInfo>) -> Result<Self> {
-        let nodes: UInt32Array = column(batch, path, NODE)?;
-        let features = features.map(|info| Features::from_batch(batch, path, info.layout())).transpose()?;
+    pub(super) fn from_batch(
+        (batch, map): (RecordBatch, Arc<Mmap>),
+        path: &Path,
+        features: Option<&FeatureInfo>,
+    ) -> Result<Self> {
+        let nodes: UInt32Array = column(&batch, path, NODE)?;
+        let features = features.map(|info| Features::from_batch((&batch, map), path, info.layout())).transpose()?;
         Ok(Self { nodes: nodes.values().clone(), features })
     }
 

@@ -14,11 +14,16 @@ use memmap2::Mmap;
 use super::manifest::FileInfo;
 use crate::error::{Error, Result};
 
-/// Maps `path` and returns its one record batch without copying.
+/// Maps `path` and returns its one record batch, as [`open_mapped`] does.
+pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<RecordBatch> {
+    Ok(open_mapped(path, expected, rows)?.0)
+}
+
+/// Maps `path` and returns its one record batch without copying, and the map that it lies in.
 ///
 /// Checked: the length, the headers' CRC, that every buffer lies inside the file, and what Arrow checks of offsets and
 /// strings. A damaged file is an error, not a crash: Arrow's decoder panics on some broken headers, so it never sees them.
-pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<RecordBatch> {
+pub(super) fn open_mapped(path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     let file = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is gone".into())),
@@ -43,14 +48,15 @@ pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<Record
     if !intact {
         return Err(damaged("its headers are not those that were written".into()));
     }
-    let batch = decode(map).map_err(damaged)?;
+    let map = Arc::new(map);
+    let batch = decode(Arc::clone(&map)).map_err(damaged)?;
     if batch.num_rows() as u64 != rows {
         return Err(damaged(format!("it has {} rows, the manifest says {rows}", batch.num_rows())));
     }
-    Ok(batch)
+    Ok((batch, map))
 }
 
-fn decode(map: Mmap) -> std::result::Result<RecordBatch, String> {
+fn decode(map: Arc<Mmap>) -> std::result::Result<RecordBatch, String> {
     let text = |e: arrow::error::ArrowError| e.to_string();
     let length = map.len();
     let trailer: [u8; 10] = map.last_chunk().copied().ok_or("it is shorter than any Arrow file")?;
@@ -72,7 +78,7 @@ fn decode(map: Mmap) -> std::result::Result<RecordBatch, String> {
 
     let pointer = NonNull::new(map.as_ptr().cast_mut()).ok_or("an empty map")?;
     // SAFETY: `pointer` is valid for `length` bytes for as long as the map lives, and the buffer keeps the map alive.
-    let buffer = unsafe { Buffer::from_custom_allocation(pointer, length, Arc::new(map)) };
+    let buffer = unsafe { Buffer::from_custom_allocation(pointer, length, map) };
     let batch = buffer.slice_with_length(start, whole);
     check_buffers(&batch, metadata as usize)?;
     let decoder = FileDecoder::new(Arc::new(schema), version).with_require_alignment(true);

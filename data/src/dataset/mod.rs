@@ -173,7 +173,8 @@ impl Dataset {
         match &info.features {
             None => Ok(Features::none(info.nodes as usize)),
             Some(file) => {
-                Features::from_batch(&mapped::open(&path, file, info.nodes)?, &path, self.manifest.features.layout())
+                let (batch, map) = mapped::open_mapped(&path, file, info.nodes)?;
+                Features::from_batch((&batch, map), &path, self.manifest.features.layout())
             }
         }
     }
@@ -189,9 +190,9 @@ impl Dataset {
         let path = self.file(part, HALO);
         let info = &self.manifest.partitions[part];
         let Some(file) = &info.halo else { return Ok(None) };
-        let batch = mapped::open(&path, file, info.halo_nodes)?;
+        let batch = mapped::open_mapped(&path, file, info.halo_nodes)?;
         let features = self.manifest.halo_features.then_some(&self.manifest.features);
-        Halo::from_batch(&batch, &path, features).map(Some)
+        Halo::from_batch(batch, &path, features).map(Some)
     }
 
     /// Compares the lengths of all files with the manifest.

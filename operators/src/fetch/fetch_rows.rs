@@ -14,6 +14,7 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 
 use super::cache::RowCache;
+use super::filling::Filling;
 use super::matrix::Matrix;
 pub use super::rows_at::RowsAt;
 use crate::local_graph::LocalGraph;
@@ -65,9 +66,9 @@ impl FetchErrand {
 
     /// Makes room for the rows of `batch`, once.
     fn prepare(&self, tick: u64, batch: &mut MiniBatch) {
-        if batch.features.dim == 0 {
+        if batch.filling.is_none() {
             let rows = (self.from.rows)(tick);
-            batch.features = Matrix::zeros(rows.number, batch.nodes.len(), rows.dim);
+            batch.filling = Some(Filling::new(rows.number, batch.nodes.len(), rows.dim));
             if self.from.degrees {
                 batch.degrees = vec![0; batch.nodes.len()];
             }
@@ -98,14 +99,14 @@ impl Errand<MiniBatch> for FetchErrand {
             }
             // Nodes whose rows lie here, but whose degrees only their owners know.
             let mut untold: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
-            let MiniBatch { places, nodes, features, degrees, .. } = &mut *batch;
-            let row_bytes = features.row_bytes();
+            let MiniBatch { places, nodes, filling, degrees, .. } = &mut *batch;
             for (place, &node) in nodes.iter().enumerate() {
                 let worker = graph.worker_of(node);
                 if worker != me
+                    && let Some(filling) = filling
                     && let Some(found) = halo.as_ref().and_then(|halo| halo.find(node))
                 {
-                    rows.put(found.row, &mut features.bytes_mut()[place * row_bytes..(place + 1) * row_bytes]);
+                    rows.put(found.row, place, filling);
                     match found.degree {
                         _ if !self.from.degrees => {}
                         Some(degree) => degrees[place] = degree,
@@ -115,9 +116,10 @@ impl Errand<MiniBatch> for FetchErrand {
                 }
                 // Copied now: until the answers are here, another batch's rows may have taken the place.
                 if worker != me
+                    && let Some(filling) = filling
                     && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
                 {
-                    features.bytes_mut()[place * row_bytes..(place + 1) * row_bytes].copy_from_slice(row);
+                    filling.put(place, row);
                     if self.from.degrees {
                         degrees[place] = degree;
                     }
@@ -163,6 +165,9 @@ impl Errand<MiniBatch> for FetchErrand {
             for &node in nodes {
                 assert!(graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
             }
+            if asked.tag != DEGREES_ONLY && rows.source.reads_ahead() {
+                rows.source.will_need(nodes);
+            }
             let degrees = if self.from.degrees { nodes.iter().map(|&n| graph.degree(n)).collect() } else { Vec::new() };
             let header = Header { to: asked.from, from: self.me as u32, ..asked };
             let answer = match asked.tag {
@@ -190,8 +195,9 @@ impl Errand<MiniBatch> for FetchErrand {
                 return;
             }
             self.prepare(tick, batch);
-            let MiniBatch { features, degrees, nodes, places, .. } = batch;
-            rows.gather_places(nodes, &places[self.me], features);
+            let MiniBatch { filling, degrees, nodes, places, .. } = batch;
+            let filling = filling.as_mut().expect("it has just been made");
+            rows.gather_places(nodes, &places[self.me], filling);
             if self.from.degrees {
                 let own = &places[self.me];
                 own.iter().for_each(|&place| degrees[place as usize] = graph.degree(nodes[place as usize]));
@@ -204,7 +210,8 @@ impl Errand<MiniBatch> for FetchErrand {
         let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
             self.prepare(tick, batch);
-            let MiniBatch { features, degrees, places, nodes, .. } = batch;
+            let MiniBatch { filling, degrees, places, nodes, .. } = batch;
+            let filling = filling.as_mut().expect("it has just been made");
             let places = &places[header.from as usize][first..first + header.aux as usize];
             if self.from.degrees {
                 places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
@@ -222,13 +229,13 @@ impl Errand<MiniBatch> for FetchErrand {
             let mut left = places;
             answer.for_each_row_bytes(|stretch| {
                 let (now, later) = left.split_at(stretch.len() / packed);
-                rows.scatter(stretch, now, features);
+                rows.scatter(stretch, now, filling);
                 left = later;
             });
             if let Some(cache) = &self.from.cache {
-                let (mut cache, row_bytes, bytes) = (cache.borrow_mut(), features.row_bytes(), features.bytes());
+                let mut cache = cache.borrow_mut();
                 for place in places.iter().map(|&place| place as usize) {
-                    let row = &bytes[place * row_bytes..(place + 1) * row_bytes];
+                    let row = filling.row(place).expect("it has just come");
                     cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));
                 }
             }
@@ -239,7 +246,11 @@ impl Errand<MiniBatch> for FetchErrand {
         true // every question has one answer
     }
 
-    fn complete(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
+    fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
+        if let Some(filling) = batch.filling.take() {
+            batch.features = self.from.meter.time(Stage::Fetch, || filling.finish());
+        }
+    }
 }
 
 #[cfg(test)]

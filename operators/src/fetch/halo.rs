@@ -80,6 +80,16 @@ impl HaloRows {
         Some(HaloRow { row, degree })
     }
 
+    /// Starts reading the rows of those `nodes` that are here.
+    pub fn will_need(&self, nodes: &[u32]) {
+        let mut rows = vec![Vec::new(); self.halos.len()];
+        for (halo, row) in nodes.iter().filter_map(|&node| self.index.find(node)).map(|place| self.places[place]) {
+            rows[halo as usize].push(row as usize);
+        }
+        let files = self.halos.iter().filter_map(Halo::features).zip(rows);
+        files.for_each(|(features, rows)| features.will_need(rows));
+    }
+
     /// Remembers the degree of a node. It never changes, so that it does not matter who tells it when.
     pub fn tell(&self, node: u32, degree: u32) {
         if let Some(place) = self.index.find(node) {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::RowLayout;
 
+use super::filling::Filling;
 use super::halo::HaloRows;
 use super::matrix::{Matrix, Number};
-use crate::kernel::gather::{gather_places, scatter_rows};
 use crate::wire::RowSource;
 
 /// The rows of one time.
@@ -33,12 +33,16 @@ impl RowsAt {
         self.packed.as_ref().map_or_else(|| self.number.bytes() * self.dim, |layout| layout.row_bytes())
     }
 
-    /// Writes a row as it lies into a batch's.
+    /// Writes a row as it lies to `place` of a batch's.
     #[inline]
-    pub(super) fn put(&self, row: &[u8], into: &mut [u8]) {
+    pub(super) fn put(&self, row: &[u8], place: usize, into: &mut Filling) {
         match &self.packed {
-            None => into.copy_from_slice(row),
-            Some(layout) => layout.widen(row, bytemuck::cast_slice_mut(into)),
+            None => into.put(place, row),
+            Some(layout) => {
+                let mut wide = vec![0.0f32; self.dim];
+                layout.widen(row, &mut wide);
+                into.put(place, bytemuck::cast_slice(&wide));
+            }
         }
     }
 
@@ -48,33 +52,31 @@ impl RowsAt {
         if self.packed.is_none() {
             return Matrix::gather(self.number, self.dim, row_of, nodes);
         }
-        let mut matrix = Matrix::zeros(self.number, nodes.len(), self.dim);
-        let width = matrix.row_bytes().max(1);
-        let places = matrix.bytes_mut().chunks_exact_mut(width).zip(nodes);
-        places.for_each(|(into, &node)| self.put(row_of(node), into));
-        matrix
+        let mut filling = Filling::new(self.number, nodes.len(), self.dim);
+        nodes.iter().enumerate().for_each(|(place, &node)| self.put(row_of(node), place, &mut filling));
+        filling.finish()
     }
 
     /// Writes the rows of those `nodes` that stand at `places` there.
-    pub(super) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut Matrix) {
+    pub(super) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut Filling) {
         let row_of = |node| self.source.row(node);
-        if self.packed.is_none() {
-            return gather_places(self.row_bytes(), row_of, nodes, places, into.bytes_mut());
-        }
-        let (width, into) = (into.row_bytes(), into.bytes_mut());
-        for place in places.iter().map(|&place| place as usize) {
-            self.put(row_of(nodes[place]), &mut into[place * width..(place + 1) * width]);
+        match self.packed {
+            None => into.gather(row_of, nodes, places),
+            Some(_) => {
+                let places = places.iter().map(|&place| place as usize);
+                places.for_each(|place| self.put(row_of(nodes[place]), place, into));
+            }
         }
     }
 
     /// Writes received `rows`, one behind the other, to `places`.
-    pub(super) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut Matrix) {
-        if self.packed.is_none() {
-            return scatter_rows(self.row_bytes(), rows, places, into.bytes_mut());
-        }
-        let (width, into) = (into.row_bytes(), into.bytes_mut());
-        for (row, place) in rows.chunks_exact(self.row_bytes().max(1)).zip(places.iter().map(|&place| place as usize)) {
-            self.put(row, &mut into[place * width..(place + 1) * width]);
+    pub(super) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut Filling) {
+        match self.packed {
+            None => into.scatter(rows, places),
+            Some(_) => {
+                let rows = rows.chunks_exact(self.row_bytes().max(1)).zip(places);
+                rows.for_each(|(row, &place)| self.put(row, place as usize, into));
+            }
         }
     }
 }
@@ -111,13 +113,12 @@ mod tests {
         let of = |nodes: [usize; 4]| Matrix { values: Values::F32(nodes.map(row).concat()), dim: 3 };
         assert_eq!(rows.gather(&[2, 0, 1, 2]), of([2, 0, 1, 2]));
 
-        let mut matrix = of([0; 4]);
-        rows.gather_places(&[0, 2, 9, 1], &[3, 1], &mut matrix);
-        assert_eq!(matrix, of([0, 2, 0, 1]));
+        let mut filling = Filling::new(Number::F32, 4, 3);
+        rows.gather_places(&[0, 2, 9, 1], &[3, 1], &mut filling);
         // From an odd address, as the network may leave them.
         let mut odd = vec![0];
-        odd.extend_from_slice(&sent);
-        rows.scatter(&odd[1..], &[3, 0, 1], &mut matrix);
-        assert_eq!(matrix, of([1, 2, 0, 0]));
+        odd.extend_from_slice(&sent[..20]);
+        rows.scatter(&odd[1..], &[2, 0], &mut filling);
+        assert_eq!(filling.finish(), of([1, 2, 0, 1]));
     }
 }

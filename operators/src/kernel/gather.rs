@@ -84,7 +84,7 @@ fn put(row: &[u8], row_bytes: usize, place: usize, out: &mut [u8]) {
 
 /// Calls `visit` with every one of `count` rows, with the rows to come on their way.
 #[inline(always)]
-fn for_each_ahead<'a>(
+pub(crate) fn for_each_ahead<'a>(
     row_bytes: usize,
     count: usize,
     row_at: impl Fn(usize) -> &'a [u8],

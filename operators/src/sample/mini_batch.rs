@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::block::Block;
 use crate::fetch::edge_rows::{Distinct, EdgeRows};
+use crate::fetch::filling::Filling;
 use crate::fetch::matrix::Matrix;
 use crate::kernel::compact::{Compactor, TreeCompactor};
 use crate::kernel::sample::{Excluded, Samples};
@@ -54,6 +55,8 @@ pub struct MiniBatch {
     pub edges: EdgeRows,
     /// Messages' round trips so far, each way counted.
     pub rounds: u32,
+    /// `features` while they come in.
+    pub(crate) filling: Option<Filling>,
     /// Places in `nodes` by the worker that owns them, while rows are fetched.
     pub(crate) places: Vec<Vec<u32>>,
     /// The edges whose rows are fetched.

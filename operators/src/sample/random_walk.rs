@@ -4,7 +4,10 @@
 //! under way. *Capabilities*: held with them.
 //!
 //! A step is one round trip: who holds a node's in-edges draws one of them. What is drawn depends on the walk's batch, its number and
-//! its step alone ([`Walk`]), so that the walks are the same whoever draws.
+//! its step alone ([`Walk`]), so that the walks are the same whoever draws. Where walks look back, it is the asker who draws, from rows
+//! that it is sent ([`Bias`]).
+
+mod biased;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,9 +15,10 @@ use std::sync::Arc;
 use gnnflow_data::rng::{Key, Purpose};
 use timely::dataflow::StreamVec;
 
+use self::biased::BiasedErrand;
 use super::mini_batch::BatchKey;
-pub use crate::kernel::sample::Walk;
 use crate::kernel::sample::walk_step;
+pub use crate::kernel::sample::{Bias, Walk};
 use crate::local_graph::LocalGraph;
 use crate::meter::{Meter, Stage};
 use crate::sync::round_trip::{Errand, RoundTrip};
@@ -42,6 +46,8 @@ pub struct Walks {
     asked: Vec<Vec<u32>>,
     /// The next node of each walk.
     next: Vec<u32>,
+    /// What walks that look back have seen.
+    looked: biased::Looked,
 }
 
 impl Walks {
@@ -125,9 +131,21 @@ impl<'scope> RandomWalk<'scope> for StreamVec<'scope, u64, Walks> {
     fn random_walk(self, by: WalkBy) -> Self {
         let me = self.scope().index();
         (0..by.length).fold(self, |stream, step| {
-            stream.round_trip(&format!("random_walk {step}"), || StepErrand { me, step, by: by.clone() })
+            let name = format!("random_walk {step}");
+            match by.walk.bias {
+                None => stream.round_trip(&name, || StepErrand { me, step, by: by.clone() }),
+                Some(bias) => stream.round_trip(&name, || BiasedErrand { me, step, by: by.clone(), bias }),
+            }
         })
     }
+}
+
+/// The key of step `step` of each walk of `batch`.
+fn step_key(seed: u64, batch: BatchKey, step: u32) -> impl Fn(u32) -> Key {
+    let key = [batch.partition, batch.epoch, batch.step]
+        .into_iter()
+        .fold(Key::new(seed, Purpose::Sample).fold_str("walk"), |key, word| key.fold(u64::from(word)));
+    move |walk| key.fold(u64::from(walk)).fold(u64::from(step))
 }
 
 struct StepErrand {
@@ -142,11 +160,7 @@ const PER_MESSAGE: usize = MESSAGE_BYTES / 8;
 impl StepErrand {
     /// The key of this step of walk `walk`.
     fn key(&self, batch: BatchKey) -> impl Fn(u32) -> Key + use<> {
-        let key = [batch.partition, batch.epoch, batch.step]
-            .into_iter()
-            .fold(Key::new(self.by.seed, Purpose::Sample).fold_str("walk"), |key, word| key.fold(u64::from(word)));
-        let step = u64::from(self.step);
-        move |walk| key.fold(u64::from(walk)).fold(step)
+        step_key(self.by.seed, batch, self.step)
     }
 
     fn draw(&self, nodes: &[u32], walks: &[u32], batch: BatchKey) -> Vec<u32> {

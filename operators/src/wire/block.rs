@@ -40,6 +40,12 @@ pub trait RowSource: Send + Sync {
     fn changes(&self) -> bool {
         false
     }
+    /// Whether it is of use to say which rows will be wanted, as it is where they may not be in memory.
+    fn reads_ahead(&self) -> bool {
+        false
+    }
+    /// Starts reading the rows of those `nodes` that this process holds; they will be wanted soon.
+    fn will_need(&self, _nodes: &[u32]) {}
 }
 
 /// What a block is about. The meaning of `tag`, `key`, `seq` and `aux` is the operator's.

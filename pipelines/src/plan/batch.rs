@@ -132,6 +132,8 @@ impl Batch {
         let leaves = ["saint-edge", "saint-walk"].contains(&train.sampler.as_str());
         // The first step of a walk is at home; then the whole list asks for its edges, and their weights, wherever topology is.
         let walk = if train.sampler == "saint-walk" { u64::from(train.walk_length()) - 1 } else { 0 };
+        // A walk that looks back is sent the row of where it stands, in place of a node.
+        let row = if train.walk_bias().is_some() { 12 + (4.0 * mean_degree(graph)).ceil() as u64 } else { 12 };
         let induced = if leaves { 4 * (largest + 1) + 8 * edges } else { 0 };
         Self {
             nodes: vec![graph.parts.iter().map(seeds).max().unwrap_or(0), largest],
@@ -144,7 +146,7 @@ impl Batch {
             },
             seeds: graph.parts.iter().map(seeds).sum(),
             rounds: if leaves { [2 * walk + 2, 2] } else { [0, 0] },
-            moved: [walk * draws * 12 + induced, induced],
+            moved: [walk * draws * row + induced, induced],
             rows: 0,
             leaves,
         }

@@ -17,6 +17,7 @@ use gnnflow_operators::compute::model::Stage;
 use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_operators::fetch::matrix::Number;
+use gnnflow_operators::fetch::read_ahead::ReadAhead;
 use gnnflow_operators::kernel::sample::Fanout;
 use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
@@ -114,10 +115,12 @@ impl Inference {
             } else {
                 chunks
             };
+            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(rows);
             stream
+                .read_ahead(Rc::clone(&rows))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),
-                    rows: Rc::new(rows),
+                    rows,
                     degrees,
                     cache: None,
                     meter: Rc::clone(&setup.meter),

@@ -31,7 +31,8 @@ use std::time::Instant;
 use gnnflow_operators::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows, RowGradients};
 use gnnflow_operators::fetch::cache::{CacheCounts, RowCache};
 use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
+use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_operators::fetch::read_ahead::ReadAhead;
 use gnnflow_operators::sample::sample_batch::SampleBatch;
 use gnnflow_operators::sample::sample_hop::Choice;
 use gnnflow_operators::sample::seeds::{Book, Seeds};
@@ -157,6 +158,8 @@ impl MiniBatchTraining {
             // One batch is computed while the next is fetched, at least.
             let room = Rc::new(Room::new(window.max(2)));
             let left = Rc::clone(&room);
+            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
+            let stream = stream.read_ahead(Rc::clone(&rows));
             let stream = match pulled {
                 None => stream.admit(room),
                 Some(pull) => {
@@ -168,7 +171,7 @@ impl MiniBatchTraining {
                 .fetch_edge_rows(setup.fetch_edges(&setup.graph))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),
-                    rows: Rc::new(move |_| features.clone()),
+                    rows,
                     degrees,
                     cache: cache.clone(),
                     meter: Rc::clone(&setup.meter),

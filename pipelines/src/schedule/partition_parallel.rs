@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows};
+use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_operators::fetch::read_ahead::ReadAhead;
 use gnnflow_operators::sample::mini_batch::BatchKey;
 use gnnflow_operators::sample::sample_batch::SampleBatch;
 use gnnflow_operators::sample::sample_hop::Choice;
@@ -86,13 +87,15 @@ impl PartitionParallel {
             let (left, kept, told) = (Rc::clone(&room), fault.clone(), Rc::clone(&done));
             let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr);
+            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
             stream
                 .sample_batch(hops, Arc::clone(&setup.sampling))
+                .read_ahead(Rc::clone(&rows))
                 .admit(room)
                 .fetch_edge_rows(setup.fetch_edges(&islands.graph))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&islands.graph),
-                    rows: Rc::new(move |_| features.clone()),
+                    rows,
                     degrees,
                     cache: None,
                     meter: Rc::clone(&setup.meter),

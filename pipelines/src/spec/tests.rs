@@ -404,6 +404,8 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
     );
     one(sage, "clusters = 4", &["train.clusters: only \"cluster\" has it, not \"uniform\""]);
     one(sage, "sampler = 'saint-node'\nwalk_length = 4", &["train.walk_length: only \"saint-walk\" has it"]);
+    one(sage, "sampler = 'saint-node'\nwalk_p = 2.0", &["train.walk_p: only \"saint-walk\" has it"]);
+    one(sage, "sampler = 'saint-walk'\nwalk_q = 0.0", &["train.walk_q: must be more than 0", "but is 0"]);
     one(sage, "sampler = 'saint-walk'\nwalk_length = 0", &["train.walk_length: must be at least 1, but is 0"]);
     one(
         sage,

@@ -67,6 +67,12 @@ section! {
         /// Steps of a walk (`saint-walk`). Unset: 2.
         #[schemars(range(min = 1, max = 1000), extend("examples" = [2]))]
         pub walk_length: Option<usize> = None,
+        /// node2vec's return parameter p (`saint-walk`): a walk goes back to where it just was 1 / p times as readily as to a neighbour of both nodes. Unset: 1.
+        #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [4.0]))]
+        pub walk_p: Option<f64> = None,
+        /// node2vec's in-out parameter q (`saint-walk`): a walk goes farther from where it just was 1 / q times as readily as to a neighbour of both nodes. Unset: 1.
+        #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [0.5]))]
+        pub walk_q: Option<f64> = None,
         /// How often a node is drawn, on average, before training, to estimate how often it and its edges are in a batch (`saint-node`, `saint-edge`, `saint-walk`). Unset: 50.
         #[schemars(range(min = 1, max = 100000), extend("examples" = [50]))]
         pub sample_coverage: Option<usize> = None,
@@ -107,6 +113,10 @@ section! {
         /// Which features `cache` keeps. Unset: `degree`.
         #[schemars(extend("x-results" = false), extend("examples" = ["frequency"]))]
         pub cache_policy: Option<CachePolicy> = None,
+        /// Tell the system which rows of features a batch will want while the batch still waits, and not to read what lies around them: for
+        /// features larger than memory, which stay on disk. Unset: where a process's features are more than half of the machine's memory.
+        #[schemars(extend("x-results" = false), extend("examples" = [true]))]
+        pub read_ahead: Option<bool> = None,
         /// Epochs that each partition trains by itself before weights are averaged (`partition-parallel`). Evaluation, checkpoints and early stopping wait for an average. Unset: 1.
         #[schemars(range(min = 1, max = 1000), extend("examples" = [1]))]
         pub average_every: Option<usize> = None,
@@ -201,6 +211,12 @@ impl Train {
     /// Steps of a walk.
     pub fn walk_length(&self) -> u32 {
         self.walk_length.map_or(2, |length| u32::try_from(length).unwrap_or(u32::MAX))
+    }
+
+    /// node2vec's p and q, where walks look back.
+    pub fn walk_bias(&self) -> Option<[f64; 2]> {
+        let bias = [self.walk_p, self.walk_q].map(|factor| factor.unwrap_or(1.0));
+        (bias != [1.0, 1.0]).then_some(bias)
     }
 
     /// How often a node is drawn before training.

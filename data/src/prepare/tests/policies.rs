@@ -195,6 +195,10 @@ fn columns_are_stored_each_in_its_own_type() {
         };
         let expected = |v: u32| [(v % 2) as f32, v as f32, v as f32 / 2.0, -1.0];
         assert_eq!((features.row_bytes(), features.as_f32()), (14, None));
+        // What is said beforehand changes nothing.
+        features.read_at_random();
+        features.will_need([]);
+        features.will_need((0..features.num_rows()).rev().chain([0, 0]));
         let mut index = (0..graph.nodes).filter(|v| *v as usize % 2 == part);
         (0..features.num_rows()).for_each(|local| assert_eq!(row(&features, local), expected(index.next().unwrap())));
         for (at, &node) in halo.nodes().iter().enumerate() {

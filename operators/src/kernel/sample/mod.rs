@@ -36,6 +36,7 @@
 //! samples some of the hop's nodes draws the same sources. Edges that come from those are taken, in stored order.
 
 mod assemble;
+mod biased;
 mod choice;
 mod columns;
 mod drawn;
@@ -52,6 +53,7 @@ mod walk;
 mod without;
 
 pub use assemble::{BadReply, Edges, Replies, assemble, assemble_edges, assemble_trees};
+pub use biased::{Before, Bias, biased_step};
 pub use choice::{Choice, Drawn, Fanouts, Way};
 pub use columns::{Columns, EdgeSlices, EdgeValues};
 pub use hop::{Trees, choose_hop, choose_neighbors, sample_hop, sample_neighbors};

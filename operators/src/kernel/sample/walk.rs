@@ -2,8 +2,8 @@
 
 use gnnflow_data::rng::Key;
 
-use super::Neighbors;
 use super::sum_tree::SumTree;
+use super::{Bias, Neighbors};
 
 /// How a walk goes on: against the edges, as messages come.
 ///
@@ -17,6 +17,8 @@ pub struct Walk {
     pub weighted: bool,
     /// Probability of going back to the root instead of taking an edge, in `[0, 1)`.
     pub restart: f64,
+    /// Whether, and how, a step looks back to where the walk was ([`biased_step`](super::biased_step)).
+    pub bias: Option<Bias>,
 }
 
 impl Walk {
@@ -27,7 +29,7 @@ impl Walk {
     }
 }
 
-/// Where walks that take an edge stand after it: of each of `nodes`, the source of an in-edge. `keys` has the key of each walk's step.
+/// Where walks that take an edge, and do not look back, stand after it: of each of `nodes`, the source of an in-edge. `keys` has the key of each walk's step.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Purpose};

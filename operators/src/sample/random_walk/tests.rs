@@ -7,6 +7,7 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::ToStream;
 
 use super::*;
+use crate::kernel::sample::{Before, biased_step};
 use crate::testing::{Adjacency, book, chi_square_limit, edge, local, random_graph};
 
 fn run(graph: &Adjacency, walk: Walk, length: u32, workers: usize, replicated: bool) -> Vec<Walks> {
@@ -38,15 +39,21 @@ fn run(graph: &Adjacency, walk: Walk, length: u32, workers: usize, replicated: b
 }
 
 /// A path, word for word as the documentation of [`Walk`] has it.
-fn naive(graph: &Adjacency, walk: Walk, key: Key, root: u32, length: u32) -> Vec<u32> {
+fn naive(graph: &Adjacency, walk: Walk, start: Key, root: u32, length: u32) -> Vec<u32> {
     let mut path = vec![root];
     for step in 0..u64::from(length) {
-        let (key, at) = (key.fold(step), path[path.len() - 1]);
+        let (key, at) = (start.fold(step), path[path.len() - 1]);
         let row = &graph[at as usize];
         let weights: Vec<f64> = (0..row.len()).map(|i| f64::from(edge(at, i).0)).collect();
         let total: f64 = weights.iter().sum();
-        path.push(if key.unit(0) < walk.restart {
+        let restarts = |step: u64| start.fold(step).unit(0) < walk.restart;
+        path.push(if restarts(step) {
             root
+        } else if let Some(bias) = walk.bias {
+            let weights: Vec<f32> = (0..row.len()).map(|i| edge(at, i).0).collect();
+            let came = (step > 0 && !restarts(step - 1)).then(|| path[path.len() - 2]);
+            let before = came.map(|node| Before { node, neighbors: &graph[node as usize] });
+            biased_step(row, walk.weighted.then_some(&weights), before, bias, key).map_or(at, |edge| row[edge])
         } else if row.is_empty() || walk.weighted && total == 0.0 {
             at
         } else if walk.weighted {
@@ -70,9 +77,11 @@ fn walks_are_the_obvious_ones_at_1_2_and_4_workers() {
     let graph = random_graph(150, 6);
     for walk in [
         Walk::default(),
-        Walk { weighted: true, restart: 0.0 },
-        Walk { weighted: false, restart: 0.3 },
-        Walk { weighted: true, restart: 0.3 },
+        Walk { weighted: true, restart: 0.0, bias: None },
+        Walk { weighted: false, restart: 0.3, bias: None },
+        Walk { weighted: true, restart: 0.3, bias: None },
+        Walk { weighted: false, restart: 0.0, bias: Some(Bias { p: 4.0, q: 0.5 }) },
+        Walk { weighted: true, restart: 0.3, bias: Some(Bias { p: 0.01, q: 100.0 }) },
     ] {
         let one = run(&graph, walk, 5, 1, false);
         assert_eq!(one.len(), 4);
@@ -99,7 +108,9 @@ fn steps_go_where_they_should_as_often_as_they_should() {
     let total: f64 = weights.iter().sum();
     assert!(total > 0.0);
     let view = local(&graph, &book(10, 1), 1, 0, false);
-    for walk in [Walk { weighted: false, restart: 0.25 }, Walk { weighted: true, restart: 0.25 }] {
+    for walk in
+        [Walk { weighted: false, restart: 0.25, bias: None }, Walk { weighted: true, restart: 0.25, bias: None }]
+    {
         let trials = 40_000;
         let mut counts: HashMap<u32, f64> = HashMap::new();
         for trial in 0..trials {

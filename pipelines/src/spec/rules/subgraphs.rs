@@ -11,6 +11,8 @@ pub(super) fn subgraphs(train: &Train, model: &Model, report: &mut Report<'_>) {
         ("clusters", &["cluster"][..]),
         ("clusters_per_batch", &["cluster"]),
         ("walk_length", &["saint-walk"]),
+        ("walk_p", &["saint-walk"]),
+        ("walk_q", &["saint-walk"]),
         ("sample_coverage", &["saint-node", "saint-edge", "saint-walk"]),
     ] {
         if !samplers.contains(&sampler) {

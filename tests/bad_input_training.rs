@@ -1,0 +1,253 @@
+//! What cannot be trained, from outside: each with its exit code and one line that names the key, column or file.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
+use common::{Place, planted, summary};
+
+/// One error line with all the words, and nothing that looks like a result.
+fn refused(place: &Place, args: &[&str], code: i32, words: &[&str]) {
+    let args = [&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat();
+    let errors = place.fail(&args, code, words);
+    assert_eq!(errors.len(), 1, "{args:?}: {errors:?}");
+    assert!(!errors[0].contains("RUST_BACKTRACE"), "{errors:?}");
+    for name in ["summary.json", "model.safetensors", "predictions.parquet"] {
+        assert!(!place.path("run").join(name).exists(), "{args:?}: {name} was left behind");
+    }
+}
+
+const GAT: &str = "model.kind=gat";
+const WALK: &str = "train.sampler=saint-walk";
+const CLUSTER: &str = "train.sampler=cluster";
+const ALONE: &str = "train.schedule=partition-parallel";
+const NO_FEATURES: &str = "graph.generate.features=0";
+const LINKS: &str = "train.task=link-prediction";
+
+/// Settings, and what is said about them.
+const SETTINGS: &[(&[&str], &[&str])] = &[
+    // [graph] and [partition]
+    (&["graph.feature_dtype=f8"], &["graph.feature_dtype", "\"bf16\"", "\"f8\""]),
+    (&["graph.feature_dtype=[\"f32\", \"bf16\"]"], &["graph.feature_dtype", "2 types for 1 feature columns"]),
+    (&["graph.reverse_edges=true", "graph.undirected=true"], &["graph.reverse_edges", "choose one"]),
+    (&["graph.k_core=0"], &["graph.k_core", "at least 1"]),
+    (&["partition.halo=all"], &["partition.halo", "\"features\"", "\"all\""]),
+    (&["partition.topology=both"], &["partition.topology", "\"replicated\"", "\"both\""]),
+    (&[ALONE, "partition.halo=ids"], &["partition.halo", "features of foreign neighbours"]),
+    (&[ALONE, "partition.topology=replicated"], &["partition.topology", "own edges"]),
+    // [model]
+    (&["model.kind=gcnn"], &["model.kind", "did you mean \"gcn\"?"]),
+    (&[GAT, "model.heads=3"], &["model.heads", "do not divide"]),
+    (&["model.heads=2"], &["model.heads", "only \"gat\", \"gatv2\" has it"]),
+    (&["model.edge_features=true"], &["model.edge_features", "\"gatv2\""]),
+    (&["model.num_bases=2"], &["model.num_bases", "\"rgcn\""]),
+    (&["model.eps=0.1"], &["model.eps", "\"gin\""]),
+    (&["model.teleport=0.1"], &["model.teleport", "\"appnp\""]),
+    (&["model.kind=appnp", "model.teleport=1.5"], &["model.teleport", "at most 1", "1.5"]),
+    (&["model.kind=gin", "model.mlp_layers=0"], &["model.mlp_layers", "at least 1"]),
+    (&["model.norm=batch", "model.layers=1", "train.fanouts=[5]"], &["model.norm", "output layer"]),
+    (&["model.jumping_knowledge=sum"], &["model.jumping_knowledge", "\"cat\""]),
+    (&["model.embedding.dim=8"], &["model.embedding", "these have 24"]),
+    (&[NO_FEATURES, "model.embedding.staleness=2"], &["model.embedding.staleness", "\"async\""]),
+    (
+        &[NO_FEATURES, "model.embedding.mode=async", "model.embedding.staleness=0"],
+        &["model.embedding.staleness", "at least 1"],
+    ),
+    (&[NO_FEATURES, "model.embedding.dim=0"], &["model.embedding.dim", "at least 1"]),
+    (&[NO_FEATURES, "model.embedding.dim=8", "train.cache=1MiB"], &["train.cache", "learnt rows"]),
+    // [train]
+    (&["train.task=node-classify"], &["train.task", "did you mean \"node-classification\"?"]),
+    (&["train.batch=0"], &["train.batch", "at least 1"]),
+    (&["train.batch=16777217"], &["train.batch", "at most 16777216"]),
+    (&["train.fanouts=[5]"], &["train.fanouts", "1 fanouts for 2 layers"]),
+    (&["train.fanouts=[5, 5, 5]"], &["train.fanouts", "3 fanouts for 2 layers"]),
+    (&["train.fanouts=[]"], &["train.fanouts", "not empty"]),
+    (&["train.fanouts=[-1, 4]", "train.replace=true"], &["train.replace", "-1"]),
+    (&["train.sampler=laber"], &["train.sampler", "did you mean \"labor\"?"]),
+    (&["train.sampler=weighted"], &["train.sampler", "graph.columns.weight"]),
+    (&["train.sampler=temporal"], &["train.sampler", "graph.columns.time"]),
+    (&["train.temporal=last"], &["train.temporal", "only \"temporal\""]),
+    (&["train.clusters=8"], &["train.clusters", "only \"cluster\""]),
+    (&[CLUSTER, "train.clusters=0"], &["train.clusters", "at least 1"]),
+    (&[CLUSTER, "train.clusters=4", "train.clusters_per_batch=5"], &["train.clusters_per_batch", "5 of 4"]),
+    (&["train.walk_length=2"], &["train.walk_length", "only \"saint-walk\""]),
+    (&["train.walk_p=2.0"], &["train.walk_p", "only \"saint-walk\""]),
+    (&[WALK, "train.walk_p=0.0"], &["train.walk_p", "more than 0"]),
+    (&[WALK, "train.walk_q=-1.0"], &["train.walk_q", "more than 0"]),
+    (&[WALK, "train.sample_coverage=0"], &["train.sample_coverage", "at least 1"]),
+    (&[WALK, "train.seed_split=even"], &["train.seed_split", "its own nodes"]),
+    (&[WALK, GAT], &["train.sampler", "\"sage\""]),
+    (&["train.seed_split=odd"], &["train.seed_split", "\"even\"", "\"odd\""]),
+    (&["train.clip_norm=0.0"], &["train.clip_norm", "more than 0"]),
+    (&["train.metric=mrr"], &["train.metric", "ranked edges"]),
+    (&["train.metric=rmse"], &["train.metric", "\"accuracy\""]),
+    (&["train.early_stop=1", "train.evaluate_every=2"], &["train.early_stop", "fewer"]),
+    (&["train.threads=0"], &["train.threads", "at least 1"]),
+    (&["train.window=0"], &["train.window", "at least 1"]),
+    (&["train.window=64", "train.memory=100MiB"], &["train.memory is 100MiB", "64 steps", "train.window = ", "fits"]),
+    (&["train.memory=1MiB"], &["train.memory", "MiB"]),
+    (&["train.cache=lots"], &["train.cache", "\"2GiB\"", "lots"]),
+    (&["train.cache_policy=dynamic"], &["train.cache_policy", "`cache`"]),
+    (&["train.cache=1MiB", "train.cache_policy=lru"], &["train.cache_policy", "\"frequency\"", "\"lru\""]),
+    (&[ALONE, "train.cache=1MiB"], &["train.cache", "fetches nothing"]),
+    (&["train.read_ahead=often"], &["train.read_ahead", "true or false"]),
+    (&["train.fused_sampling=1"], &["train.fused_sampling", "true or false"]),
+    (&["train.average_every=2"], &["train.average_every", "partition-parallel"]),
+    (&["train.average_momentum=0.5"], &["train.average_momentum", "partition-parallel"]),
+    (&[ALONE, "train.average_momentum=1.0"], &["train.average_momentum", "less than 1"]),
+    (&["train.device=tpu"], &["train.device", "\"cuda\"", "\"tpu\""]),
+    (&["train.optimizer.lr=0.0"], &["train.optimizer.lr", "more than 0"]),
+    (&["train.optimizer.betas=[0.9, 1.0]"], &["train.optimizer.betas", "less than 1"]),
+    (&["train.optimizer.momentum=0.9"], &["train.optimizer.momentum", "\"sgd\""]),
+    (&["train.lr_schedule.warmup=1"], &["train.lr_schedule.warmup", "leave nothing"]),
+    (&["train.lr_schedule.kind=cosine", "train.lr_schedule.gamma=0.5"], &["train.lr_schedule.gamma", "\"cosine\""]),
+    (&["train.lr_schedule.kind=step", "train.lr_schedule.gamma=2.0"], &["train.lr_schedule.gamma", "at most 1"]),
+    // [train.link]
+    (&["train.link.decoder=dot"], &["train.link", "link-prediction"]),
+    (&[LINKS, "train.link.decoder=distmult"], &["train.link.decoder", "graph.columns.edge_type"]),
+    (&[LINKS, "train.link.num_negative_edges=0"], &["train.link.num_negative_edges", "at least 1"]),
+    (&[LINKS, "train.link.split_fractions=[0.9, 0.2, 0.1]"], &["train.link.split_fractions", "more than 1"]),
+    (&[LINKS, "train.link.split_fractions=[0.0, 0.5, 0.5]"], &["train.link.split_fractions", "no edges to train"]),
+    (&[LINKS, "train.link.target_etype=[\"buys\"]"], &["train.link.target_etype", "no types"]),
+    (&[LINKS, "train.sampler=cluster"], &["train.sampler", "\"uniform\""]),
+    (&[LINKS, "train.metric=accuracy"], &["train.metric", "\"mrr\""]),
+    // [infer]
+    (&["infer.batch=0"], &["infer.batch", "at least 1"]),
+];
+
+#[test]
+fn settings_that_cannot_be() {
+    let place = Place::new();
+    planted(&place, "p.toml", "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 1\n");
+    for (sets, words) in SETTINGS {
+        let args: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        refused(&place, &args, 2, words);
+    }
+    // A cache is of use between processes only.
+    let args = ["--processes", "2", "--set", "train.cache=2GiB", "--set", "train.memory=100MiB"];
+    refused(&place, &args, 2, &["train.memory is 100MiB", "a cache of 2GiB", "train.cache = \"", "fits"]);
+}
+
+#[test]
+fn a_batch_larger_than_the_training_set_is_all_of_it() {
+    let place = Place::new();
+    planted(&place, "p.toml", "[model]\nkind = 'mlp'\nhidden = 8\n[train]\nepochs = 1\nbatch = 100000\n");
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
+    let line = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    let record: serde_json::Value = serde_json::from_str(line.lines().next().unwrap()).unwrap();
+    assert_eq!(record["steps"], 1);
+}
+
+#[test]
+fn a_checkpoint_whose_embeddings_have_another_size() {
+    let place = Place::new();
+    let settings = "[model]\nkind = 'sage'\nhidden = 8\nembedding = { dim = 8 }\n[train]\nepochs = 1\n";
+    planted(&place, "p.toml", settings);
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "trained", "--set", NO_FEATURES]);
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "trained", "--resume", "--set", NO_FEATURES];
+    let words = ["last.safetensors", "learnt rows of 8 numbers", "of 9 numbers", "model.embedding.dim = 8"];
+    let errors = place.fail(&[&args[..], &["--set", "model.embedding.dim=9"]].concat(), 3, &words);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+}
+
+const NODES: i64 = 60;
+
+/// A ring of nodes and its edges' columns: every weight 1, every time 0, types a and b, splits by turns.
+fn columns() -> Vec<(&'static str, ArrayRef)> {
+    let by_turns = |words: &[&str]| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values((0..NODES as usize).map(|e| words[e % words.len()])))
+    };
+    vec![
+        ("src", Arc::new(Int64Array::from_iter_values(0..NODES))),
+        ("dst", Arc::new(Int64Array::from_iter_values((0..NODES).map(|e| (e + 1) % NODES)))),
+        ("weight", weights(|_| 1.0)),
+        ("at", Arc::new(Int64Array::from_iter_values((0..NODES).map(|_| 0)))),
+        ("kind", by_turns(&["a", "b"])),
+        ("part", by_turns(&["train", "train", "val", "test"])),
+    ]
+}
+
+fn weights(weight: impl Fn(i64) -> f32) -> ArrayRef {
+    Arc::new(Float32Array::from_iter_values((0..NODES).map(weight)))
+}
+
+/// The ring with another column in place of one, and a pipeline that names `names` and trains by `train`.
+fn ring(place: &Place, instead: Option<(&'static str, ArrayRef)>, names: &str, train: &str) {
+    let features = (0..NODES).map(|v| Some([Some(v as f32), Some(1.0)]));
+    place.parquet(
+        "nodes.parquet",
+        vec![
+            ("node_id", Arc::new(Int64Array::from_iter_values(0..NODES))),
+            ("features", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(features))),
+            ("label", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| v % 2)))),
+            (
+                "split",
+                Arc::new(StringArray::from_iter_values((0..NODES).map(|v| ["train", "val", "test"][v as usize % 3]))),
+            ),
+        ],
+    );
+    let mut edges = columns();
+    if let Some((name, column)) = instead {
+        edges.retain(|(other, _)| *other != name);
+        edges.push((name, column));
+    }
+    place.parquet("edges.parquet", edges);
+    let text = format!(
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = {{ {names} }}\n\
+         [partition]\nmethod = 'range'\nparts = 2\nout = 'dataset'\n[model]\nkind = 'sage'\nhidden = 4\n\
+         [train]\nepochs = 1\n{train}\n"
+    );
+    place.write("p.toml", text);
+    let _ = std::fs::remove_dir_all(place.path("run"));
+}
+
+/// A column in place of one; the names that are given; lines of `[train]`; the exit code, and what is said.
+type Case<'a> = (Option<(&'static str, ArrayRef)>, &'a str, &'a str, i32, &'a [&'a str]);
+
+#[test]
+fn columns_that_cannot_be_trained_on() {
+    let place = Place::new();
+    let weighted = "sampler = 'weighted'";
+    let negative = weights(|e| if e == 6 { -0.5 } else { 1.0 });
+    let nan = weights(|e| if e == 6 { f32::NAN } else { 1.0 });
+    let no_train: ArrayRef = Arc::new(StringArray::from_iter_values((0..NODES).map(|_| "val")));
+    let unknown: ArrayRef = Arc::new(StringArray::from_iter_values((0..NODES).map(|_| "training")));
+    let cases: [Case<'_>; 8] = [
+        (Some(("weight", negative)), "weight = 'weight'", weighted, 3, &["weight -0.5", "graph.columns.weight"]),
+        (Some(("weight", nan)), "weight = 'weight'", weighted, 3, &["edges.parquet", "weight", "NaN"]),
+        (None, "weight = 'heavy'", weighted, 3, &["edges.parquet", "heavy"]),
+        (None, "time = 'when'", "", 3, &["edges.parquet", "when"]),
+        (None, "time = 'at'", "sampler = 'temporal'", 2, &["train.sampler", "graph.columns.node_time"]),
+        (None, "edge_type = 'kind'", "fanouts = [2, { c = 2 }]", 2, &["train.fanouts[1]", "\"c\"", "\"a\", \"b\""]),
+        (Some(("part", unknown)), "edge_split = 'part'", "", 3, &["edges.parquet", "part", "training"]),
+        (
+            Some(("part", no_train)),
+            "edge_split = 'part'",
+            "task = 'link-prediction'",
+            3,
+            &["no edge", "train", "graph.columns.edge_split"],
+        ),
+    ];
+    for (instead, names, train, code, words) in cases {
+        ring(&place, instead, names, train);
+        refused(&place, &[], code, words);
+    }
+    // Types that links are predicted of, and the types that there are.
+    ring(&place, None, "edge_type = 'kind'", "task = 'link-prediction'\nlink = { target_etype = ['c'] }");
+    refused(&place, &[], 2, &["train.link.target_etype[0]", "\"c\""]);
+}
+
+#[test]
+fn a_node_whose_edges_all_weigh_nothing_has_no_neighbours() {
+    let place = Place::new();
+    ring(
+        &place,
+        Some(("weight", weights(|e| if e < 30 { 0.0 } else { 1.0 }))),
+        "weight = 'weight'",
+        "sampler = 'weighted'",
+    );
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run"]);
+    assert!(summary(&place, "run")["test"]["loss"].as_f64().unwrap().is_finite());
+}
