@@ -190,7 +190,10 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
         report.add("model.norm", "the only layer is the output layer, which is not normalised");
     }
     if model.kind == "appnp" && model.mlp_layers() == 1 {
-        report.only(&["model.hidden", "model.activation"], "a perceptron of one layer has nothing between its layers");
+        // Rows that something behind the model reads are as wide as `hidden`.
+        let read = spec.train.as_ref().is_some_and(|train| train.learns_edges());
+        let keys: &[&str] = if read { &["model.activation"] } else { &["model.hidden", "model.activation"] };
+        report.only(keys, "a perceptron of one layer has nothing between its layers");
     }
 }
 
