@@ -75,6 +75,9 @@ mod tests {
     use crate::kernel::attention::Attention;
     use crate::kernel::edge_scores::{self, Ends};
     use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
+    use crate::kernel::propagate::attention::STATE;
+    use crate::kernel::propagate::attention_backward::AttentionBackward;
+    use crate::kernel::propagate::{self, Sources};
     use crate::kernel::transpose::transpose;
     use crate::kernel::{edge_softmax, heads, norm, segment, weighted};
 
@@ -160,6 +163,36 @@ mod tests {
             let mut scores = vec![0f32; sources];
             edge_scores::score_rows(&vectors[..width], &x, &mut scores);
             all.extend_from_slice(&scores);
+            let (heads, slope) = (if width == 16 { 4 } else { 1 }, 0.2);
+            let (left, mut states) = (normal(sources * heads, 7), normal(rows * STATE * heads, 8));
+            let job = propagate::attention::Attention {
+                indptr: &indptr,
+                indices: &indices,
+                x: Sources::new(&half, width),
+                left: Sources::new(&left, heads),
+                heads,
+                width: width / heads,
+                slope,
+                dropout: None,
+            };
+            job.forward(&mut states, &mut out);
+            let mut d_right = vec![0f32; rows * heads];
+            job.backward_right(&right, &mut states, &mut d_right);
+            let job = AttentionBackward {
+                indptr: &by_source.indptr,
+                indices: &by_source.indices,
+                gradient: Sources::new(&right, width),
+                states: Sources::new(&states, STATE * heads),
+                x: &half,
+                left: &left,
+                heads,
+                width: width / heads,
+                slope,
+                dropout: None,
+            };
+            let mut d_left = vec![0f32; sources * heads];
+            job.run(&mut dx, &mut d_left);
+            all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
             let mut dots = vec![0f32; sources];
             heads::dot(&x, &sums, 1, &mut dots);
             all.extend_from_slice(&dots);
