@@ -6,7 +6,6 @@ mod drive;
 mod embedding;
 mod error;
 mod evaluate;
-mod full_graph;
 pub mod islands;
 mod job;
 mod layer_store;
@@ -26,6 +25,7 @@ pub mod summary;
 mod task;
 mod threads;
 mod trainer;
+mod whole_graph;
 mod work;
 
 pub use error::{Error, Fault};

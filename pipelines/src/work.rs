@@ -19,16 +19,15 @@ use crate::Error;
 use crate::agree::Agreement;
 use crate::checkpoint::Progress;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::full_graph::{FullGraph, Shape, by_columns, whole_graph};
 use crate::islands::Islands;
 use crate::job::Job;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use crate::sampling;
-use crate::schedule::full_graph::FullGraphTraining;
 use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining};
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
+use crate::schedule::whole_graph::WholeGraphTraining;
 use crate::schedule::{EpochSums, Schedule};
 use crate::setup::{self, LocalParts, Needs, Setup};
 use crate::spec::{self, Metric};
@@ -38,6 +37,7 @@ use crate::task;
 use crate::task::EdgePass;
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
+use crate::whole_graph::{Shape, WholeGraph, by_columns, by_nodes};
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -148,10 +148,10 @@ impl<'a> Run<'a> {
                         let memory = train.chunk_memory();
                         by_columns(worker, job, &setup, &mut agreement, train.intervals, memory)?
                     }
-                    _ => whole_graph(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?,
+                    _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?,
                 };
-                let state = FullGraph::new(graph, shape, setup.features.clone(), &Place::Memory)?;
-                Box::new(FullGraphTraining::build(worker, &setup, train, params, state, &companion))
+                let state = WholeGraph::new(graph, shape, setup.features.clone(), &Place::Memory)?;
+                Box::new(WholeGraphTraining::build(worker, &setup, train, params, state, &companion))
             }
             spec::Schedule::PartitionParallel => {
                 let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;

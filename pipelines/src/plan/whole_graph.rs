@@ -11,8 +11,8 @@ use gnnflow_operators::compute::{Model, Registry};
 use gnnflow_operators::kernel::propagate::attention::STATE;
 
 use super::Sizes;
-use crate::full_graph::{INTERVAL_NODES, Program, Propagated, Stage};
 use crate::spec::{Mode, Schedule, Spec};
+use crate::whole_graph::{INTERVAL_NODES, Program, Propagated, Stage};
 
 /// The model's hops and the stages of its epochs.
 pub(super) struct Whole {

@@ -1,9 +1,9 @@
 //! Dataflows, one a file; and what all ways of training have in common.
 
-pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod partition_parallel;
+pub(crate) mod whole_graph;
 
 use gnnflow_operators::fetch::cache::CacheCounts;
 use sha2::{Digest, Sha256};

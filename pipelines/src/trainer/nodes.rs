@@ -14,8 +14,8 @@ use gnnflow_operators::fetch::matrix::{Matrix, Values};
 
 use super::{Trainer, read, tensor};
 use crate::Error;
-use crate::full_graph::Shape;
 use crate::task::{Examples, Loss, Objective};
+use crate::whole_graph::Shape;
 
 /// The rows of a task's nodes.
 #[derive(Default)]

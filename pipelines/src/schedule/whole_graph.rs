@@ -6,7 +6,7 @@
 //!           └──────────────────────── opened by what has passed ────────────┘
 //! ```
 //!
-//! A token is an interval at a stage of an epoch ([`Program`](crate::full_graph::Program)); its time is `(epoch, stage)`. What a
+//! A token is an interval at a stage of an epoch ([`Program`](crate::whole_graph::Program)); its time is `(epoch, stage)`. What a
 //! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
 //! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
 //! staleness: an interval then goes on with what its neighbours last told (section 5.2). Nothing else differs; staleness is
@@ -41,11 +41,11 @@ use super::inference::Inference;
 use super::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::Error;
 use crate::drive::{Fault, until};
-use crate::full_graph::{Done, FullGraph, Results, Token};
 use crate::job::Host;
 use crate::setup::Setup;
 use crate::spec::{Mode, Train};
 use crate::trainer::{BatchWords, Trainer};
+use crate::whole_graph::{Done, Results, Token, WholeGraph};
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent.
 const ROOM: usize = 4;
@@ -53,7 +53,7 @@ const ROOM: usize = 4;
 const ROUND: u32 = 16;
 
 /// The training dataflow of one worker.
-pub(crate) struct FullGraphTraining {
+pub(crate) struct WholeGraphTraining {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Token>>>,
     probe: probe::Handle<u64>,
     fault: Fault,
@@ -62,7 +62,7 @@ pub(crate) struct FullGraphTraining {
     stages: Vec<u32>,
     evaluation: u32,
     /// Only the companion thread ever locks it while anything is under way.
-    state: Arc<Mutex<FullGraph>>,
+    state: Arc<Mutex<WholeGraph>>,
     /// Rounds of messages of an epoch.
     rounds: u64,
     blocks: BlocksHash,
@@ -114,14 +114,14 @@ impl Shared {
     }
 }
 
-impl FullGraphTraining {
+impl WholeGraphTraining {
     /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
         setup: &Setup,
         train: &Train,
         params: usize,
-        state: FullGraph,
+        state: WholeGraph,
         companion: &Companion<Trainer>,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
@@ -200,7 +200,7 @@ impl FullGraphTraining {
     }
 }
 
-impl Schedule for FullGraphTraining {
+impl Schedule for WholeGraphTraining {
     /// Trains one epoch, or where epochs may overlap as many as there are before anything else is due.
     fn round(
         &mut self,
@@ -272,7 +272,7 @@ impl Schedule for FullGraphTraining {
     }
 }
 
-impl FullGraphTraining {
+impl WholeGraphTraining {
     /// Epochs overlap until somebody wants to look at the parameters.
     fn end_of_round(&self, epoch: u32) -> u32 {
         if self.shared.mode != Mode::Async || self.shared.staleness == 0 {

@@ -12,8 +12,9 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 
 use super::attend::{AttentionState, Drop};
 use super::gather::gather;
-use super::tasks::{Selection, Token};
-use super::{FullGraph, HopState, Interval};
+use super::rows::Selection;
+use super::tasks::Token;
+use super::{HopState, Interval, WholeGraph};
 use crate::Error;
 use crate::layer_store::LayerStore;
 use crate::trainer::{NodeRows, Trainer, matrix, read};
@@ -62,7 +63,7 @@ pub(crate) struct Results {
     pub(crate) embeddings: Option<Arc<LayerStore>>,
 }
 
-impl FullGraph {
+impl WholeGraph {
     /// Whether what the last layer reads is whole rows at some time.
     pub(crate) fn has_embeddings(&self) -> bool {
         !self.chained[self.hops.len() - 1]

@@ -5,15 +5,18 @@
 
 mod attend;
 mod evaluate;
+mod exchange;
 mod gather;
 mod links;
+mod moves;
 mod program;
+mod rows;
 mod scales;
 mod slices;
 mod tasks;
 
 pub(crate) use evaluate::Results;
-pub(crate) use links::{INTERVAL_NODES, WholeGraph, by_columns, whole_graph};
+pub(crate) use links::{GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
 pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use tasks::{Done, Token};
 
@@ -105,7 +108,7 @@ struct HopState {
 }
 
 /// The tables of one worker.
-pub(crate) struct FullGraph {
+pub(crate) struct WholeGraph {
     worker: usize,
     seed: u64,
     own: Range<u32>,
@@ -164,13 +167,13 @@ impl Shape {
     }
 }
 
-impl FullGraph {
+impl WholeGraph {
     /// Makes room for all rows.
     ///
     /// # Errors
     /// When there is none.
-    pub(crate) fn new(graph: WholeGraph, shape: Shape, features: RowsAt, place: &Place) -> Result<Self, Error> {
-        let WholeGraph { worker, own, intervals, all, last, graph, starts, columns } = graph;
+    pub(crate) fn new(graph: GraphLinks, shape: Shape, features: RowsAt, place: &Place) -> Result<Self, Error> {
+        let GraphLinks { worker, own, intervals, all, last, graph, starts, columns } = graph;
         let parts = graph.hosted();
         // Slices are scaled where they are added up.
         let scales = |propagation| match columns {

@@ -8,16 +8,17 @@ use gnnflow_operators::fetch::fetch_rows::RowsAt;
 use gnnflow_operators::fetch::matrix::Matrix;
 use gnnflow_operators::kernel::propagate::attention::STATE;
 use gnnflow_operators::propagate::Table;
-use gnnflow_operators::propagate::scatter::row_blocks;
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::tick;
 use gnnflow_operators::wire::{Header, WireBlock};
 
 use super::attend::Drop;
-use super::evaluate::{LastHop, Results};
+use super::evaluate::Results;
 use super::gather::gather;
+use super::moves::{ACTIVATIONS, ARRIVED, FOR_ALL, GRADIENTS, KINDS, SENT_BACK};
+use super::rows::{Selection, put_columns};
 use super::scales::scale_rows;
-use super::{Back, FullGraph, HopState, Interval, Progress, Propagated, Stage};
+use super::{Back, HopState, Interval, Progress, Propagated, Stage, WholeGraph};
 use crate::Error;
 use crate::trainer::{BatchWords, NodeBack, NodeGradient, NodeRows, Trainer, matrix, read};
 
@@ -39,18 +40,7 @@ pub(crate) struct Done {
     pub(crate) contribution: Option<Contribution>,
 }
 
-/// Which table a block is for: a hop's activations, or its gradients, as senders have them.
-const ACTIVATIONS: u32 = 0;
-const GRADIENTS: u32 = 1;
-/// The same as receivers have them: slices of what has arrived, and of the gradients of what was sent.
-const ARRIVED: u32 = 2;
-const SENT_BACK: u32 = 3;
-/// Activations of the last hop, for all nodes that receive any.
-const FOR_ALL: u32 = 4;
-/// Kinds of tables.
-const KINDS: u32 = 5;
-
-impl FullGraph {
+impl WholeGraph {
     /// Does a stage of an interval, or of a chunk.
     pub(crate) fn run(&mut self, trainer: &mut Trainer, token: Token) -> Result<Done, Error> {
         let step = token.evaluates.unwrap_or(tick::step(token.tick));
@@ -110,40 +100,6 @@ impl FullGraph {
             trainer.timed_forward(work)
         }
         blocks
-    }
-
-    /// Puts rows that have come where they are read: into a ghost buffer, among slices, or from slices into rows.
-    pub(crate) fn arrived(&mut self, block: &WireBlock) {
-        let header = block.header();
-        let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
-        if let Some(slices) = &mut self.slices {
-            if kind == ACTIVATIONS || kind == GRADIENTS {
-                return slices.put(hop, block);
-            }
-            let columns = slices.columns(hop, header.from as usize);
-            let state = &mut self.hops[hop];
-            let table = match (kind, &mut state.sent_back) {
-                (SENT_BACK, Some(table)) => table,
-                _ => &mut state.arrived,
-            };
-            let first = (header.seq - self.own.start) as usize;
-            let (stride, place) = (table.width(), first..first + header.aux as usize);
-            let rows = block.rows_f32().expect("slices are rows of numbers");
-            return put_columns(table.some_mut(place), stride, columns.start, rows, columns.len());
-        }
-        if let (FOR_ALL, Some(LastHop { sent: Some(table), ghosts, .. })) = (kind, &mut self.last_hop) {
-            let first = ghosts[header.from as usize] + header.seq as usize;
-            let rows = block.rows_f32().expect("ghosts are rows of numbers");
-            return table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
-        }
-        let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
-        let state = &mut self.hops[hop];
-        let table = match kind {
-            ACTIVATIONS => &mut state.sent,
-            _ => state.back.table_mut(&mut state.sent).expect("only wanted gradients are sent"),
-        };
-        let rows = block.rows_f32().expect("ghosts are rows of numbers");
-        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
     }
 
     fn forward(
@@ -397,83 +353,5 @@ impl FullGraph {
         let gradient = back.columns(receivers.clone(), 0..width);
         trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
         put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);
-    }
-
-    /// Rows of a hop's table, for those who have them as ghosts.
-    fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<WireBlock> {
-        let state = &self.hops[hop];
-        let (links, table) = match (kind, &self.last_hop) {
-            (FOR_ALL, Some(last)) => (&last.links, last.sent.as_ref().unwrap_or(&state.sent)),
-            (GRADIENTS, _) => match state.back.table(&state.sent) {
-                Some(back) => (&state.leaving, back),
-                None => return Vec::new(),
-            },
-            _ => (&state.arriving, &state.sent),
-        };
-        if table.width() == 0 || table.rows() == 0 {
-            return Vec::new();
-        }
-        if let Some(slices) = &self.slices {
-            let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
-            return slices.split(header, hop, self.own.start + rows.start as u32, table.some(rows));
-        }
-        let block = |(worker, first, wanted): (usize, usize, &[u32])| {
-            let header = Header {
-                to: worker as u32,
-                from: self.worker as u32,
-                partition: 0,
-                tag: KINDS * hop as u32 + kind,
-                key: token.tick,
-                seq: first as u32,
-                aux: 0,
-            };
-            row_blocks(header, wanted.len(), table.width(), |range, values| {
-                for &row in &wanted[range] {
-                    values.extend_from_slice(table.some(row as usize..row as usize + 1));
-                }
-            })
-        };
-        links.wanted(rows).flat_map(block).collect()
-    }
-}
-
-/// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
-fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {
-    assert_eq!(out.len() * width, rows.len() * stride, "as many rows");
-    for (out, row) in out.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
-        out[first..first + width].copy_from_slice(row);
-    }
-}
-
-/// Own rows.
-#[derive(Clone)]
-pub(super) enum Selection<'a> {
-    Range(Range<usize>),
-    Rows(&'a [usize]),
-}
-
-impl Selection<'_> {
-    fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
-        match self {
-            Self::Range(range) => Box::new(range.clone()),
-            Self::Rows(rows) => Box::new(rows.iter().copied()),
-        }
-    }
-
-    /// The rows of `table`, where `place` says that they are; those of a range lie together.
-    fn copy(&self, table: &Table, place: impl Fn(usize) -> usize) -> Matrix {
-        let values = match self {
-            Self::Range(range) if range.is_empty() => Vec::new(),
-            Self::Range(range) => table.some(place(range.start)..place(range.end - 1) + 1).to_vec(),
-            Self::Rows(rows) => {
-                let mut values = Vec::with_capacity(rows.len() * table.width());
-                for &row in *rows {
-                    let place = place(row);
-                    values.extend_from_slice(table.some(place..place + 1));
-                }
-                values
-            }
-        };
-        matrix(values, table.width())
     }
 }

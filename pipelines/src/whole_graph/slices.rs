@@ -301,7 +301,7 @@ pub(super) fn transposed(parts: &[Arc<dyn InEdges>], place: &Place) -> std::io::
         let mut indptr = vec![0];
         degrees[bounds[0]..bounds[1]].iter().for_each(|degree| indptr.push(indptr[indptr.len() - 1] + degree));
         let edges = indptr[indptr.len() - 1] as usize;
-        made.push(super::links::OutEdges { indptr, indices: Array::zeros(edges, place)? });
+        made.push(super::exchange::OutEdges { indptr, indices: Array::zeros(edges, place)? });
     }
     // Where each node's next edge goes; destinations come by ascending id.
     let mut next: Vec<i64> = made.iter().flat_map(|edges| &edges.indptr[..edges.indptr.len() - 1]).copied().collect();

@@ -1,28 +1,19 @@
 //! Finding out, before the first epoch, whose rows belong together and who needs whose.
 
-use std::cell::RefCell;
-use std::io::{BufReader, BufWriter, Read, Seek, Write};
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_operators::local_graph::{InEdges, LocalGraph};
 use gnnflow_operators::propagate::intervals::intervals;
 use gnnflow_operators::propagate::links::Filter;
-use gnnflow_operators::propagate::scatter::Scatter;
-use gnnflow_operators::propagate::{Array, Links, Place};
-use gnnflow_operators::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
-use timely::container::CapacityContainerBuilder;
-use timely::dataflow::InputHandle;
-use timely::dataflow::operators::core::Inspect;
-use timely::dataflow::operators::{Input, Probe, probe};
+use gnnflow_operators::propagate::{Links, Place};
 use timely::worker::Worker;
 
 use super::Interval;
+use super::exchange::{ask, reverse};
 use super::slices::{Columns, transposed};
 use crate::Error;
 use crate::agree::Agreement;
-use crate::drive::{Fault, until};
 use crate::job::{Host, Job};
 use crate::setup::{Setup, TRAIN};
 
@@ -32,7 +23,7 @@ pub(crate) const INTERVAL_NODES: usize = 1 << 15;
 const MANY: f64 = 0.5;
 
 /// What a worker knows of the whole graph.
-pub(crate) struct WholeGraph {
+pub(crate) struct GraphLinks {
     pub(super) worker: usize,
     pub(super) own: Range<u32>,
     pub(super) intervals: Vec<Interval>,
@@ -47,33 +38,18 @@ pub(crate) struct WholeGraph {
     pub(super) columns: Option<Columns>,
 }
 
-/// Edges by one end: what a partition's nodes have at the other.
-pub(super) struct OutEdges {
-    pub(super) indptr: Vec<i64>,
-    pub(super) indices: Array<u32>,
-}
-
-impl InEdges for OutEdges {
-    fn indptr(&self) -> &[i64] {
-        &self.indptr
-    }
-    fn indices(&self) -> &[u32] {
-        &self.indices
-    }
-}
-
 /// Asks everybody what this worker needs to know.
 ///
 /// # Errors
 /// When there is no room, or a file of the dataset cannot be read.
-pub(crate) fn whole_graph(
+pub(crate) fn by_nodes(
     worker: &mut Worker,
     job: &Job,
     setup: &Setup,
     agreement: &mut Agreement,
     count: Option<usize>,
     self_loops: bool,
-) -> Result<WholeGraph, Error> {
+) -> Result<GraphLinks, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
     let placement = setup.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
@@ -111,7 +87,7 @@ pub(crate) fn whole_graph(
         let arriving = build(&in_edges, Filter { rows: Some(&is_train), ..every })?;
         [arriving, build(&out_edges, Filter { neighbors: Some(&is_train), ..every })?]
     };
-    Ok(WholeGraph {
+    Ok(GraphLinks {
         worker: setup.worker,
         own,
         intervals: cut,
@@ -140,10 +116,10 @@ fn cut(graph: &LocalGraph, own: &Range<u32>, count: Option<usize>, is_train: &dy
     cut
 }
 
-/// As [`whole_graph`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take.
+/// As [`by_nodes`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take.
 ///
 /// # Errors
-/// As [`whole_graph`].
+/// As [`by_nodes`].
 pub(crate) fn by_columns(
     worker: &mut Worker,
     job: &Job,
@@ -151,7 +127,7 @@ pub(crate) fn by_columns(
     agreement: &mut Agreement,
     count: Option<usize>,
     memory: u64,
-) -> Result<WholeGraph, Error> {
+) -> Result<GraphLinks, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
     let placement = setup.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
@@ -175,7 +151,7 @@ pub(crate) fn by_columns(
     };
     let none = Arc::new(Links::none(own.clone()));
     let columns = Columns { worker: setup.worker, links: [arriving, leaving], parts, starts: starts.clone(), memory };
-    Ok(WholeGraph {
+    Ok(GraphLinks {
         worker: setup.worker,
         intervals: cut(graph, &own, count, &is_train),
         own,
@@ -232,171 +208,4 @@ fn is_symmetric(
         vec![sum]
     })?;
     Ok(told.iter().fold(0u64, |sum, words| sum.wrapping_add(words[0])) == 0)
-}
-
-/// Tells every worker which of its rows are ghosts here, and hears which of the own rows are ghosts elsewhere: by worker.
-fn ask(
-    worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
-    starts: &[u32],
-    ghosts: &[u32],
-) -> Result<Vec<Vec<u32>>, Error> {
-    let (me, peers) = (setup.worker, starts.len());
-    let mut exchange = Exchange::build(worker, setup, vec![Vec::new(); peers], |lists: &mut Vec<Vec<u32>>, block| {
-        lists[block.header().from as usize].extend_from_slice(block.ids());
-        Ok(())
-    });
-    for to in (0..peers).filter(|&to| to != me) {
-        let first = ghosts.partition_point(|&node| node < starts[to]);
-        let end = starts.get(to + 1).map_or(ghosts.len(), |&next| ghosts.partition_point(|&node| node < next));
-        for ids in ghosts[first..end].chunks(MESSAGE_BYTES / 4) {
-            exchange.send(worker, host, to, ids.to_vec())?;
-        }
-    }
-    let mut wanted = exchange.finish(worker, host)?;
-    // Messages of one sender keep their order; that they do is nothing that we should have to know.
-    wanted.iter_mut().for_each(|ids| ids.sort_unstable());
-    Ok(wanted)
-}
-
-/// The out-edges of own nodes, from the owners of the edges' other ends, by partition hosted here.
-fn reverse(
-    worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
-    own: &Range<u32>,
-    place: &Place,
-) -> Result<Vec<Arc<dyn InEdges>>, Error> {
-    let failed = |error: std::io::Error| Error::io("write the out-edges of the whole graph in", &setup.scratch)(error);
-    let graph = &setup.graph;
-    let file = tempfile::tempfile_in(&setup.scratch).map_err(failed)?;
-    let spool = Spool { file: BufWriter::new(file), degrees: vec![0i64; own.len()], first: own.start };
-    let mut exchange = Exchange::build(worker, setup, spool, Spool::add);
-    let mut parcels: Vec<Vec<u32>> = vec![Vec::new(); setup.placement.workers()];
-    for part in graph.hosted() {
-        let (edges, first) = (graph.in_edges(part), graph.range(part).start);
-        for (local, bounds) in edges.indptr().windows(2).enumerate() {
-            for &source in &edges.indices()[bounds[0] as usize..bounds[1] as usize] {
-                let to = graph.worker_of(source);
-                parcels[to].extend([source, first + local as u32]);
-                if parcels[to].len() * 4 >= MESSAGE_BYTES {
-                    let full = std::mem::take(&mut parcels[to]);
-                    exchange.send(worker, host, to, full)?;
-                }
-            }
-        }
-    }
-    for (to, rest) in parcels.into_iter().enumerate().filter(|(_, rest)| !rest.is_empty()) {
-        exchange.send(worker, host, to, rest)?;
-    }
-    let Spool { file, degrees, .. } = exchange.finish(worker, host)?;
-    let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
-    file.rewind().map_err(failed)?;
-    // Where each node's edges go next, in one array over all own nodes.
-    let mut next: Vec<i64> = Vec::with_capacity(own.len());
-    let mut arrays = Vec::new();
-    for part in graph.hosted() {
-        let range = graph.range(part);
-        let degrees = &degrees[(range.start - own.start) as usize..(range.end - own.start) as usize];
-        let mut indptr = vec![0];
-        for degree in degrees {
-            next.push(indptr[indptr.len() - 1]);
-            indptr.push(indptr[indptr.len() - 1] + degree);
-        }
-        let edges = indptr[indptr.len() - 1] as usize;
-        arrays.push((range.start, OutEdges { indptr, indices: Array::zeros(edges, place).map_err(failed)? }));
-    }
-    let mut reader = BufReader::with_capacity(1 << 20, file);
-    let mut pair = [0u8; 8];
-    for _ in 0..degrees.iter().sum::<i64>() {
-        reader.read_exact(&mut pair).map_err(failed)?;
-        let [source, destination]: [u32; 2] = bytemuck::cast(pair);
-        let slot = &mut next[(source - own.start) as usize];
-        let array = arrays.partition_point(|(first, _)| *first <= source) - 1;
-        arrays[array].1.indices[*slot as usize] = destination;
-        *slot += 1;
-    }
-    let sorted = arrays.into_iter().map(|(_, mut edges)| {
-        // In the order of ids, whoever's messages came first.
-        let OutEdges { indptr, indices } = &mut edges;
-        indptr.windows(2).for_each(|bounds| indices[bounds[0] as usize..bounds[1] as usize].sort_unstable());
-        Arc::new(edges) as Arc<dyn InEdges>
-    });
-    Ok(sorted.collect())
-}
-
-/// Pairs of own node and other end, on disk; and how many each own node has.
-struct Spool {
-    file: BufWriter<std::fs::File>,
-    degrees: Vec<i64>,
-    first: u32,
-}
-
-impl Spool {
-    fn add(&mut self, block: &WireBlock) -> Result<(), Error> {
-        for pair in block.ids().chunks_exact(2) {
-            self.degrees[(pair[0] - self.first) as usize] += 1;
-        }
-        let written = self.file.write_all(bytemuck::cast_slice(block.ids()));
-        written.map_err(|error| Error::Machine(format!("cannot write the out-edges of the whole graph: {error}")))
-    }
-}
-
-/// Blocks under way of one worker at most.
-const WINDOW: u64 = 32;
-
-/// A dataflow that brings lists of ids to other workers, and ends.
-struct Exchange<S> {
-    input: InputHandle<u64, CapacityContainerBuilder<Vec<WireBlock>>>,
-    probe: probe::Handle<u64>,
-    state: Rc<RefCell<Option<S>>>,
-    fault: Fault,
-    me: usize,
-    sent: u64,
-}
-
-impl<S: 'static> Exchange<S> {
-    fn build(
-        worker: &mut Worker,
-        setup: &Setup,
-        state: S,
-        take: impl Fn(&mut S, &WireBlock) -> Result<(), Error> + 'static,
-    ) -> Self {
-        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
-        let state = Rc::new(RefCell::new(Some(state)));
-        let (taken, kept) = (Rc::clone(&state), fault.clone());
-        worker.dataflow::<u64, _, _>(|scope| {
-            scope
-                .input_from(&mut input)
-                .scatter(Rc::clone(&setup.meter))
-                .inspect(move |block| {
-                    if let Some(state) = &mut *taken.borrow_mut() {
-                        kept.keep(take(state, block));
-                    }
-                })
-                .probe_with(&probe);
-        });
-        Self { input, probe, state, fault, me: setup.worker, sent: 0 }
-    }
-
-    fn send(&mut self, worker: &mut Worker, host: &dyn Host, to: usize, ids: Vec<u32>) -> Result<(), Error> {
-        let header = Header { to: to as u32, from: self.me as u32, ..Header::default() };
-        self.input.send(WireBlock::new(header, Vec::new(), ids, Rows::None));
-        self.sent += 1;
-        self.input.advance_to(self.sent);
-        self.input.flush();
-        worker.step();
-        // The slowest bounds everybody, and itself least of all: times of others that have closed their input count no more.
-        while self.probe.less_than(&self.sent.saturating_sub(WINDOW)) {
-            crate::drive::turn(worker, host, &self.fault)?;
-        }
-        Ok(())
-    }
-
-    fn finish(self, worker: &mut Worker, host: &dyn Host) -> Result<S, Error> {
-        self.input.close();
-        until(worker, host, &self.fault, &self.probe, u64::MAX)?;
-        self.state.take().ok_or_else(|| Error::Bug("an exchange that is over has ended twice".into()))
-    }
 }
