@@ -56,7 +56,10 @@ pub(crate) struct Setup {
     /// That a partition takes as seeds.
     pub(crate) train_nodes: Vec<u64>,
     pub(crate) scratch: PathBuf,
+    /// What training and agreements send.
     pub(crate) meter: Rc<Meter>,
+    /// What computing all nodes' results, and reading them, sends: somebody may begin with that, and ask, while another still trains.
+    pub(crate) results_meter: Rc<Meter>,
     pub(crate) sampling: Arc<SamplingThreads>,
 }
 
@@ -307,7 +310,8 @@ impl Setup {
             task,
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
             scratch,
-            meter: Rc::new(Meter::default()),
+            meter: Rc::default(),
+            results_meter: Rc::default(),
             sampling: threads::sampling(job.threads)?,
         })
     }
@@ -329,10 +333,10 @@ impl Setup {
         choices.into_iter().enumerate().map(hop).collect()
     }
 
-    /// Where edges' rows are fetched from, where the model reads them; batches see `graph`.
-    pub(crate) fn fetch_edges(&self, graph: &Arc<LocalGraph>) -> Option<FetchEdges> {
+    /// Where edges' rows are fetched from, where the model reads them; batches see `graph`, and `meter` counts.
+    pub(crate) fn fetch_edges(&self, graph: &Arc<LocalGraph>, meter: &Rc<Meter>) -> Option<FetchEdges> {
         let rows = Arc::clone(self.edges.as_ref()?);
-        Some(FetchEdges { graph: Arc::clone(graph), rows, meter: Rc::clone(&self.meter) })
+        Some(FetchEdges { graph: Arc::clone(graph), rows, meter: Rc::clone(meter) })
     }
 
     /// The cache of other workers' features that the pipeline asks for.

@@ -168,7 +168,7 @@ impl MiniBatchTraining {
                 }
             };
             let gradients = stream
-                .fetch_edge_rows(setup.fetch_edges(&setup.graph))
+                .fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.meter))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&setup.graph),
                     rows,

@@ -92,7 +92,7 @@ impl PartitionParallel {
                 .sample_batch(hops, Arc::clone(&setup.sampling))
                 .read_ahead(Rc::clone(&rows))
                 .admit(room)
-                .fetch_edge_rows(setup.fetch_edges(&islands.graph))
+                .fetch_edge_rows(setup.fetch_edges(&islands.graph, &setup.meter))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&islands.graph),
                     rows,

@@ -155,7 +155,7 @@ impl Spec {
         let folder = absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned)).unwrap_or_default();
         spec.resolve_paths(&folder);
         if let (Some(train), Some(model)) = (&mut spec.train, &spec.model) {
-            train.fanouts = (!train.draws_subgraphs()).then(|| train.fanouts(model.layers));
+            train.fanouts = (!train.draws_subgraphs() && !train.is_whole_graph()).then(|| train.fanouts(model.layers));
         }
         let mut places = BTreeMap::new();
         remember(&root, "", &mut places);
@@ -341,6 +341,9 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
     }
     if spec.graph.generate.is_some() {
         remove(&["graph"], &["columns"]);
+    }
+    if spec.train.as_ref().is_some_and(Train::is_whole_graph) {
+        remove(&["train"], &["replace"]);
     }
 }
 

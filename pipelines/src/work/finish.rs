@@ -56,7 +56,10 @@ impl Run<'_> {
             model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
         let infer_seconds = begin.elapsed().as_secs_f64();
-        let own: Vec<u64> = [self.setup.meter.bytes(), self.setup.meter.messages(), peak_rss_bytes()]
+        let meters = [&self.setup.meter, &self.setup.results_meter];
+        let bytes = meters.iter().map(|meter| meter.bytes()).sum();
+        let messages = meters.iter().map(|meter| meter.messages()).sum();
+        let own: Vec<u64> = [bytes, messages, peak_rss_bytes()]
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
             .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
