@@ -41,8 +41,8 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
         ("epochs = 2", "epochs = 0", "p.toml:11: train.epochs: must be at least 1, but is 0"),
         (
             "epochs = 2",
-            "schedule = \"full-graph\"",
-            "p.toml:11: train.schedule: \"full-graph\" is not in this version yet; use \"mini-batch\"",
+            "schedule = \"auto\"",
+            "p.toml:11: train.schedule: \"auto\" is not in this version yet; use \"mini-batch\"",
         ),
         (
             "parts = 2",

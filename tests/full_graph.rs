@@ -107,6 +107,28 @@ fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
 }
 
 #[test]
+fn rows_that_do_not_fit_lie_in_files() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+        let sets = ["--set", schedule, "--processes", "2"];
+        let inside = hashes(&succeed(&place, &sets));
+        let plan = |more: &[&str]| -> Value {
+            let text = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..], more].concat());
+            serde_json::from_str(&text).unwrap()
+        };
+        let memory = &plan(&[])["processes"][0]["memory"];
+        let of = |key: &str| memory[key].as_u64().unwrap();
+        // All but the rows.
+        let bound = of("activations").max(of("inference")) + of("parameters") + of("program");
+        let bound = format!("train.memory={bound}B");
+        let small = ["--set", &bound];
+        assert_eq!(plan(&small)["tables_mapped"], true);
+        assert_eq!(hashes(&succeed(&place, &[&sets[..], &small].concat())), inside, "{schedule}");
+    }
+}
+
+#[test]
 fn it_goes_on_where_it_was_left() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "intervals = 2\n"));

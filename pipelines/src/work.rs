@@ -109,7 +109,7 @@ impl<'a> Run<'a> {
         let trained = built.params().trained_len();
         let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
         setup.train_nodes = examples.counts().to_vec();
-        let window = Plan::new(&job.spec, worker.peers(), worker.peers())?.window;
+        let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
         let mut agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
         let importance = match train.sampler.as_str() {
             "fastgcn" => Some(sampling::importance(worker, &*job.host, &setup, &mut agreement)?),
@@ -150,7 +150,8 @@ impl<'a> Run<'a> {
                     }
                     _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?,
                 };
-                let state = WholeGraph::new(graph, shape, setup.features.clone(), &Place::Memory)?;
+                let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
+                let state = WholeGraph::new(graph, shape, setup.features.clone(), &place)?;
                 Box::new(WholeGraphTraining::build(worker, &setup, train, params, state, &companion))
             }
             spec::Schedule::PartitionParallel => {

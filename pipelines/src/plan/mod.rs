@@ -56,6 +56,8 @@ pub struct Plan {
     pub training: Option<Training>,
     /// Steps that may be under way at once.
     pub window: usize,
+    /// Whether rows of the whole graph lie in mapped scratch files, as they do not fit into `train.memory`.
+    pub tables_mapped: bool,
 }
 
 /// One process of the run.
@@ -84,7 +86,7 @@ pub struct Memory {
     pub features: u64,
     /// Learnt rows of its partitions' nodes with the optimiser's state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
-    /// Layers of exact inference, in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
+    /// Layers of exact inference (and rows of the whole graph that do not fit into memory), in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
     /// and the classes).
     pub scratch: u64,
     /// What a sampler keeps from batch to batch: distributions, clusters, counts.
@@ -99,7 +101,8 @@ pub struct Memory {
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4.
     pub activations: u64,
-    /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients.
+    /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients. Where they
+    /// do not fit into `train.memory`, they are among the scratch files.
     pub tables: u64,
     /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4.
@@ -202,14 +205,17 @@ impl Plan {
             Some(whole) => Training::of_whole(spec, &learnt, whole, placement),
             None => Training::new(spec, &learnt, processes, parameters.unwrap_or(0)),
         };
-        let all = |window| -> Vec<Process> {
+        let memory = spec.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
+        let plan = |window, tables_mapped: bool| -> Vec<Process> {
             let process = |rank| {
                 let parts = placement.parts_of(rank);
                 let others = processes > 1;
                 let mut process =
                     Process::new(spec, &learnt, rank, parts, &layers, parameters, &training, local, window, others);
                 if let Some(whole) = &whole {
-                    process.memory.tables = whole.tables(&learnt, &process.parts, processes);
+                    let tables = whole.tables(&learnt, &process.parts, processes);
+                    process.memory.tables = if tables_mapped { 0 } else { tables };
+                    process.memory.scratch += if tables_mapped { tables } else { 0 };
                     process.memory.batches = 0;
                     process.memory.activations = whole.interval(&learnt, &process.parts);
                 }
@@ -217,8 +223,10 @@ impl Plan {
             };
             (0..processes).map(process).collect()
         };
-        let window = window(spec, |window| all(window).iter().map(|process| process.memory.heap()).max().unwrap_or(0))?;
-        let processes = all(window);
+        let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
+        let tables_mapped = whole.is_some() && most(plan(1, false)) > memory;
+        let window = window(spec, |window| most(plan(window, tables_mapped)))?;
+        let processes = plan(window, tables_mapped);
         Ok(Self {
             name: spec.name.clone(),
             stages: stages(spec, &graph),
@@ -233,6 +241,7 @@ impl Plan {
             parameters,
             training,
             window,
+            tables_mapped,
         })
     }
 }

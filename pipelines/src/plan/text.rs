@@ -126,6 +126,12 @@ impl fmt::Display for Plan {
                     f,
                     "  train     {batches} batches ({window} steps under way), {activations} activations, {parameters} parameters{cache}{sampler}"
                 )?;
+                if self.tables_mapped {
+                    writeln!(
+                        f,
+                        "  tables    rows of the whole graph do not fit into train.memory, and lie in scratch files"
+                    )?;
+                }
                 if memory.tables > 0 {
                     writeln!(f, "  tables    {} rows of the whole graph", bytes(memory.tables))?;
                 }
