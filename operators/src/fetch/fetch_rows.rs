@@ -5,7 +5,7 @@
 //!
 //! Questions are lists of ids of at most one message's worth of rows; owners gather rows straight into the wire
 //! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it, and rows that its
-//! [`HaloRows`] or a [`RowCache`] have are not asked for; degrees of halo nodes are asked for once, without their rows.
+//! [`HaloRows`](super::halo::HaloRows) or a [`RowCache`] have are not asked for; degrees of halo nodes are asked for once, without their rows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
