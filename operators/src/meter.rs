@@ -33,6 +33,21 @@ impl Meter {
         }
     }
 
+    /// Messages and bytes sent so far.
+    pub fn so_far(&self) -> [u64; 2] {
+        [self.messages.get(), self.bytes.get()]
+    }
+
+    /// Counts at `other` what has been sent since `before`, and no longer here: one dataflow may serve two ends.
+    pub fn hand_over(&self, before: [u64; 2], other: &Meter) {
+        for ((own, other), before) in
+            [(&self.messages, &other.messages), (&self.bytes, &other.bytes)].into_iter().zip(before)
+        {
+            other.set(other.get() + own.get() - before);
+            own.set(before);
+        }
+    }
+
     /// Messages sent so far.
     pub fn messages(&self) -> u64 {
         self.messages.get()

@@ -95,7 +95,7 @@ fn fetch_degrees(worker: &mut Worker, host: &dyn Host, setup: &Setup, nodes: &[u
     worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
-            .fetch_degrees(Arc::clone(&setup.graph), Rc::clone(&setup.meter))
+            .fetch_degrees(Arc::clone(&setup.graph), Rc::clone(&setup.other_meter))
             .inspect(move |list| told.borrow_mut().push(list.clone()))
             .probe_with(&probe);
     });

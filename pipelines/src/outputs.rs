@@ -73,7 +73,7 @@ pub(crate) fn write_table(
     let file = Rc::new(RefCell::new(file));
     let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
     let probe = probe::Handle::new();
-    let (kept, target, meter) = (fault.clone(), Rc::clone(&file), Rc::clone(&setup.meter));
+    let (kept, target, meter) = (fault.clone(), Rc::clone(&file), Rc::clone(&setup.other_meter));
     worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)

@@ -56,10 +56,10 @@ pub(crate) struct Setup {
     /// That a partition takes as seeds.
     pub(crate) train_nodes: Vec<u64>,
     pub(crate) scratch: PathBuf,
-    /// What training and agreements send.
+    /// What training epochs send.
     pub(crate) meter: Rc<Meter>,
-    /// What computing all nodes' results, and reading them, sends: somebody may begin with that, and ask, while another still trains.
-    pub(crate) results_meter: Rc<Meter>,
+    /// What is sent apart from that: a process may ask for such things, or for those, while others are elsewhere already or still.
+    pub(crate) other_meter: Rc<Meter>,
     pub(crate) sampling: Arc<SamplingThreads>,
 }
 
@@ -311,7 +311,7 @@ impl Setup {
             train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
             scratch,
             meter: Rc::default(),
-            results_meter: Rc::default(),
+            other_meter: Rc::default(),
             sampling: threads::sampling(job.threads)?,
         })
     }

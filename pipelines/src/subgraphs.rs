@@ -143,6 +143,7 @@ impl Subgraphs {
         norm: Norm,
     ) -> StreamVec<'scope, u64, MiniBatch> {
         let train = Arc::clone(&self.train);
+        let meter = if matches!(norm, Norm::Count(_)) { &setup.other_meter } else { &setup.meter };
         let batches = match &self.source {
             Source::Clusters(book) => {
                 let book = Rc::clone(book);
@@ -159,7 +160,7 @@ impl Subgraphs {
                     seed: self.seed,
                     length: *length,
                     walk: Walk { bias: *bias, ..Walk::default() },
-                    meter: Rc::clone(&setup.meter),
+                    meter: Rc::clone(meter),
                 };
                 steps.draw_batches("saint", move |key| Walks::new(key, book.draw(key))).random_walk(by).map(
                     move |walks| {
@@ -178,7 +179,7 @@ impl Subgraphs {
             },
             norm,
             pool: CompactorPool::default(),
-            meter: Rc::clone(&setup.meter),
+            meter: Rc::clone(meter),
         })
     }
 

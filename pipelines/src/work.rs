@@ -75,8 +75,6 @@ struct Run<'a> {
     /// Of training epochs alone.
     spent: StageTimes,
     rounds: (u64, u64),
-    /// Bytes and messages sent in training epochs.
-    sent: [u64; 2],
     trained: Duration,
     split: Split,
 }
@@ -110,7 +108,7 @@ impl<'a> Run<'a> {
         let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
         setup.train_nodes = examples.counts().to_vec();
         let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
-        let mut agreement = Agreement::build(worker, setup.placement, 0, setup.meter.clone());
+        let mut agreement = Agreement::build(worker, setup.placement, 0, setup.other_meter.clone());
         let importance = match train.sampler.as_str() {
             "fastgcn" => Some(sampling::importance(worker, &*job.host, &setup, &mut agreement)?),
             _ => None,
@@ -186,7 +184,6 @@ impl<'a> Run<'a> {
             metric,
             spent: StageTimes::default(),
             rounds: (0, 0),
-            sent: [0; 2],
             trained: Duration::ZERO,
             split,
         };
@@ -210,12 +207,10 @@ impl<'a> Run<'a> {
             let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             let (train, seed_lr) = (self.train, self.train.optimizer.lr);
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
-            let sent = self.sent_so_far();
             if let Some(rows) = &self.setup.embeddings {
                 rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.spec().optimizer.lr));
             }
             let done = self.training.round(worker, host, epoch, &lr)?;
-            self.sent = std::array::from_fn(|i| self.sent[i] + self.sent_so_far()[i] - sent[i]);
             let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
             self.spent.add_since(before, after);
             if epoch == first && !train.is_whole_graph() {
@@ -267,11 +262,6 @@ impl<'a> Run<'a> {
     /// The learning rate of epoch `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
         self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
-    }
-
-    /// Bytes and messages.
-    fn sent_so_far(&self) -> [u64; 2] {
-        [self.setup.meter.bytes(), self.setup.meter.messages()]
     }
 
     /// Splits the threads anew by what an epoch spent where.

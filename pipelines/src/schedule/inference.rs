@@ -108,9 +108,9 @@ impl Inference {
                     columns: setup.columns,
                     last: true,
                     pool: CompactorPool::default(),
-                    meter: Rc::clone(&setup.results_meter),
+                    meter: Rc::clone(&setup.other_meter),
                 });
-                let reading = reading.fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.results_meter));
+                let reading = reading.fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.other_meter));
                 scope.concatenate([reading, alone])
             } else {
                 chunks
@@ -123,7 +123,7 @@ impl Inference {
                     rows,
                     degrees,
                     cache: None,
-                    meter: Rc::clone(&setup.results_meter),
+                    meter: Rc::clone(&setup.other_meter),
                 })
                 .background("layer", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
                     let stage = batch.key.epoch as usize % count;

@@ -21,6 +21,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use gnnflow_operators::meter::Meter;
 use gnnflow_operators::propagate::scatter::Scatter;
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
@@ -67,6 +68,8 @@ pub(crate) struct WholeGraphTraining {
     rounds: u64,
     blocks: BlocksHash,
     train: Train,
+    meter: Rc<Meter>,
+    other_meter: Rc<Meter>,
 }
 
 /// What the driver and the operators of one worker know together.
@@ -196,6 +199,8 @@ impl WholeGraphTraining {
             rounds: if alone { 0 } else { rounds },
             blocks: BlocksHash::default(),
             train: train.clone(),
+            meter: Rc::clone(&setup.meter),
+            other_meter: Rc::clone(&setup.other_meter),
         }
     }
 }
@@ -251,6 +256,8 @@ impl Schedule for WholeGraphTraining {
             let embeddings = (embeddings && !Arc::ptr_eq(&results, &read)).then_some(read);
             state.set_results(Results { results, embeddings });
         }
+        // Between two rounds a process sends nothing but what it does here.
+        let before = self.meter.so_far();
         for (stage, &items) in (0..self.evaluation).zip(&self.stages) {
             // Times of their own, behind those of the last epoch. Nothing is stale: a stage is over before the next one begins.
             let tick = self.input.time() + 1;
@@ -260,6 +267,7 @@ impl Schedule for WholeGraphTraining {
             self.input.flush();
             until(worker, host, &self.fault, &self.probe, tick + 1)?;
         }
+        self.meter.hand_over(before, &self.other_meter);
         Ok(true)
     }
 

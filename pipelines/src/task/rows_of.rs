@@ -77,7 +77,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
                     rows: Rc::new(move |_| rows.clone()),
                     degrees: false,
                     cache: None,
-                    meter: Rc::clone(&setup.results_meter),
+                    meter: Rc::clone(&setup.other_meter),
                 })
                 .background(name, companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
                     let Values::F32(rows) = &batch.features.values else {

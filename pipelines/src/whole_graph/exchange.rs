@@ -171,7 +171,7 @@ impl<S: 'static> Exchange<S> {
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)
-                .scatter(Rc::clone(&setup.meter))
+                .scatter(Rc::clone(&setup.other_meter))
                 .inspect(move |block| {
                     if let Some(state) = &mut *taken.borrow_mut() {
                         kept.keep(take(state, block));

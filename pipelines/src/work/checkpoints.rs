@@ -41,7 +41,7 @@ impl Run<'_> {
         let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
         // All vectors behind one another: parameters, the optimiser's, the best parameters.
         let length = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
-        let mut all = Agreement::build(worker, self.setup.placement, length, self.setup.meter.clone());
+        let mut all = Agreement::build(worker, self.setup.placement, length, self.setup.other_meter.clone());
         let flat = checkpoint.map(|checkpoint| {
             let mut flat = checkpoint.params;
             checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));

@@ -56,14 +56,14 @@ impl Run<'_> {
             model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
         let infer_seconds = begin.elapsed().as_secs_f64();
-        let meters = [&self.setup.meter, &self.setup.results_meter];
+        let meters = [&self.setup.meter, &self.setup.other_meter];
         let bytes = meters.iter().map(|meter| meter.bytes()).sum();
         let messages = meters.iter().map(|meter| meter.messages()).sum();
         let own: Vec<u64> = [bytes, messages, peak_rss_bytes()]
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
             .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
-            .chain(self.sent)
+            .chain([self.setup.meter.bytes(), self.setup.meter.messages()])
             .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
             .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
             .collect();
