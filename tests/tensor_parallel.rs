@@ -27,7 +27,7 @@ fn losses(place: &Place) -> Vec<f64> {
 }
 
 /// Model keys, and how often rows move in an epoch of two layers.
-const MODELS: [(&str, f64); 7] = [
+const MODELS: [(&str, f64); 9] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
     ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
@@ -35,6 +35,9 @@ const MODELS: [(&str, f64); 7] = [
     ("kind = 'appnp'\nhidden = 16", 4.0),
     ("kind = 'sgc'\nlayers = 3", 2.0),
     ("kind = 'sage'\nhidden = 16\naggregator = 'gcn'", 8.0),
+    ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),
+    // Heads that processes share, and weights that are dropped.
+    ("kind = 'gat'\nhidden = 18\nheads = 3\nattention_dropout = 0.4\nresidual = true", 8.0),
 ];
 
 /// So many training nodes that the last hop leaves nobody out.
@@ -99,7 +102,7 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.mode=async"], &[], &["train.mode", "full-graph"]);
     refused(&["train.chunk_memory=1KiB"], &[], &["train.chunk_memory", "give it at least"]);
     refused(&["train.schedule=full-graph", "train.chunk_memory=1MiB"], &[], &["train.chunk_memory", "tensor-parallel"]);
-    refused(&["model.kind=gat", "model.heads=2"], &[], &["model.kind", "use \"gcn\""]);
+    refused(&["model.kind=gatv2", "model.heads=2"], &[], &["model.kind", "use \"gat\""]);
     refused(&["model.kind=rgcn"], &[], &["model.kind", "mini-batch"]);
     refused(&["model.decoupled=true", "model.norm=layer"], &[], &["model.norm", "decoupled"]);
     refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "gcn"]);

@@ -144,7 +144,7 @@ impl<'a> Run<'a> {
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();
-                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory)?
+                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory, shape.attends())?
                     }
                     _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?,
                 };

@@ -12,7 +12,7 @@ use gnnflow_operators::kernel::propagate::attention::STATE;
 
 use super::Sizes;
 use crate::spec::{Mode, Schedule, Spec};
-use crate::whole_graph::{INTERVAL_NODES, Program, Propagated, Stage};
+use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage};
 
 /// The model's hops and the stages of its epochs.
 pub(super) struct Whole {
@@ -43,7 +43,8 @@ impl Whole {
         let program = match by_columns {
             true => {
                 let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
-                Program::by_columns(hops.len(), built.first_task_learns(), &chained)
+                let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
+                Program::by_columns(hops.len(), built.first_task_learns(), &chained, &attends)
             }
             false => Program::by_nodes(hops.len(), built.first_task_learns()),
         };
@@ -86,10 +87,13 @@ impl Whole {
             let stage = self.program.stage(step);
             if self.by_columns {
                 let width = match stage {
-                    Stage::Forward(hop) => self.hops[hop].width,
+                    Stage::Forward(hop) => self.hops[hop].width + 2 * self.terms(graph, hop, hosted.len())[0],
                     Stage::Loss if self.program.goes_back(self.hops.len() - 1) => self.hops[self.hops.len() - 1].width,
                     Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => self.hops[hop - 1].width,
-                    Stage::Propagate(Propagated { hop, gather: true, .. }) => self.hops[hop].width,
+                    Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
+                        let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
+                        self.hops[hop].width + 2 * terms
+                    }
                     _ => 0,
                 };
                 bytes += graph.nodes * width as u64 * 4 * (processes - 1) / processes;
@@ -109,6 +113,18 @@ impl Whole {
             bytes += ghosts * columns * 4;
         }
         bytes
+    }
+
+    /// Where a hop attends by columns: heads of which each process has something, all processes together; and those that pieces of
+    /// columns have something of.
+    fn terms(&self, graph: &Sizes, hop: usize, processes: usize) -> [usize; 2] {
+        match self.hops[hop].propagation {
+            Propagation::Attention { heads, .. } => {
+                let cut = Heads::new(self.hops[hop].width, heads, graph.parts.len(), processes);
+                [(0..processes).map(|worker| cut.of(worker)[1].len()).sum(), cut.count()]
+            }
+            _ => [0, 0],
+        }
     }
 
     /// Whether the last hop's receivers are fewer than all nodes.
@@ -137,7 +153,13 @@ impl Whole {
             let held = if hop.keeps_held { hop.held as u64 * own * (1 + back) } else { 0 };
             if self.by_columns {
                 let slice = width.div_ceil(processes as u64);
-                numbers += graph.nodes * slice + own * width * (2 + back) + held;
+                let [touched, entries] = self.terms(graph, index, processes).map(|terms| terms as u64);
+                let (shared, heads) = (touched.div_ceil(processes as u64), sent - width);
+                // Attention keeps its activations, and a state and a gradient for each head.
+                let attends = u64::from(hop.attends());
+                let more = attends * back * slice + shared * (2 + STATE as u64 + 1);
+                numbers +=
+                    graph.nodes * (slice + more) + own * (width * (2 + back) + 2 * heads + back * 2 * entries) + held;
                 continue;
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };

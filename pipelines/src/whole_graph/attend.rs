@@ -63,7 +63,13 @@ impl AttentionState {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
-        (self.share > 0.0 && !drop.nothing).then(|| EdgeDropout { dropout, rows, others: &self.nodes[table] })
+        (self.share > 0.0 && !drop.nothing).then(|| EdgeDropout {
+            dropout,
+            rows,
+            others: &self.nodes[table],
+            heads: self.heads,
+            first_head: 0,
+        })
     }
 
     /// What arrives at `rows` of `links`, into `out`, and their states.

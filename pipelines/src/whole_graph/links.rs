@@ -116,7 +116,8 @@ fn cut(graph: &LocalGraph, own: &Range<u32>, count: Option<usize>, is_train: &dy
     cut
 }
 
-/// As [`by_nodes`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take.
+/// As [`by_nodes`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take, and
+/// `self_loops` says whether every node is a neighbour of itself.
 ///
 /// # Errors
 /// As [`by_nodes`].
@@ -127,6 +128,7 @@ pub(crate) fn by_columns(
     agreement: &mut Agreement,
     count: Option<usize>,
     memory: u64,
+    self_loops: bool,
 ) -> Result<GraphLinks, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
     let placement = setup.placement;
@@ -142,7 +144,9 @@ pub(crate) fn by_columns(
     };
     let parts: Vec<Arc<dyn InEdges>> = (0..placement.parts()).map(|part| graph.shared_in_edges(part)).collect();
     let links = |parts: &[Arc<dyn InEdges>]| {
-        Links::new(0..all, u64::from(all), parts, Filter::default(), &place).map(Arc::new).map_err(room)
+        Links::new(0..all, u64::from(all), parts, Filter { self_loops, ..Filter::default() }, &place)
+            .map(Arc::new)
+            .map_err(room)
     };
     let arriving = links(&parts)?;
     let leaving = match is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)? {

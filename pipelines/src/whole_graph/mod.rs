@@ -7,15 +7,18 @@ mod attend;
 mod evaluate;
 mod exchange;
 mod gather;
+mod heads;
 mod links;
 mod moves;
 mod program;
 mod rows;
 mod scales;
+mod slice_attention;
 mod slices;
 mod tasks;
 
 pub(crate) use evaluate::Results;
+pub(crate) use heads::Heads;
 pub(crate) use links::{GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
 pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use tasks::{Done, Token};
@@ -163,7 +166,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// Whether any hop weighs rows by attention.
     pub(crate) fn attends(&self) -> bool {
-        self.hops.iter().any(|hop| matches!(hop.propagation, Propagation::Attention { .. }))
+        self.hops.iter().any(Hop::attends)
     }
 }
 
@@ -183,8 +186,9 @@ impl WholeGraph {
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
         let count = shape.hops.len();
         let chained: Vec<bool> = shape.by_column.iter().map(Option::is_some).collect();
+        let attending: Vec<bool> = shape.hops.iter().map(Hop::attends).collect();
         let program = match columns {
-            Some(_) => Program::by_columns(count, shape.first_learns, &chained),
+            Some(_) => Program::by_columns(count, shape.first_learns, &chained, &attending),
             None => Program::by_nodes(count, shape.first_learns),
         };
         let all_hops = shape.hops.clone();
@@ -192,7 +196,7 @@ impl WholeGraph {
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
             // Attention goes back by the activations, and where epochs overlap, others may still read them.
-            let attends = matches!(hop.propagation, Propagation::Attention { .. });
+            let attends = hop.attends();
             // The last hop's gradients come while others are still adding up its activations.
             let apart = index + 1 < count || columns.is_some();
             let over_sent = Arc::ptr_eq(&arriving, &leaving) && !attends && !shape.overlaps && apart;
@@ -207,6 +211,7 @@ impl WholeGraph {
             };
             let (width, [more, more_back], attention) = match hop.propagation {
                 Propagation::Nothing => (0, [0; 2], None),
+                Propagation::Attention { heads, .. } if columns.is_some() => (hop.width, [2 * heads, 0], None),
                 Propagation::Attention { heads, slope, dropout } => {
                     let sizes = [heads, arriving.rows().len()];
                     let state =
@@ -215,11 +220,18 @@ impl WholeGraph {
                 }
                 _ => (hop.width, [0; 2], None),
             };
+            // Behind the gradients of rows, those of terms, by piece.
+            let terms = match (&columns, hop.propagation) {
+                (Some(columns), Propagation::Attention { heads, .. }) => {
+                    2 * Heads::new(hop.width, heads, columns.parts.len(), columns.starts.len() - 1).count()
+                }
+                _ => 0,
+            };
             let scales = scales(hop.propagation);
             let back_here = if columns.is_some() && program.goes_back(index) { own.len() } else { 0 };
             hops.push(HopState {
                 sent_back: match columns {
-                    Some(_) => Some(Table::zeros(back_here, width, place).map_err(room)?),
+                    Some(_) => Some(Table::zeros(back_here, width + terms, place).map_err(room)?),
                     None => None,
                 },
                 sent: Table::zeros(arriving.table_rows(), width + more, place).map_err(room)?,

@@ -28,9 +28,11 @@ impl WholeGraph {
         let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
         if let Some(slices) = &mut self.slices {
             if kind == ACTIVATIONS || kind == GRADIENTS {
-                return slices.put(hop, block);
+                return slices.put(hop, kind == GRADIENTS, block);
             }
-            let columns = slices.columns(hop, header.from as usize);
+            let from = header.from as usize;
+            let (columns, entries) =
+                (slices.columns(hop, from), slices.heads(hop).map(|heads| (heads.entries(from), heads.count())));
             let state = &mut self.hops[hop];
             let table = match (kind, &mut state.sent_back) {
                 (SENT_BACK, Some(table)) => table,
@@ -39,7 +41,19 @@ impl WholeGraph {
             let first = (header.seq - self.own.start) as usize;
             let (stride, place) = (table.width(), first..first + header.aux as usize);
             let rows = block.rows_f32().expect("slices are rows of numbers");
-            return put_columns(table.some_mut(place), stride, columns.start, rows, columns.len());
+            let Some((entries, count)) = entries.filter(|_| kind == SENT_BACK) else {
+                return put_columns(table.some_mut(place), stride, columns.start, rows, columns.len());
+            };
+            // Behind the columns, what pieces of heads have of the terms' gradients.
+            let (width, each) = (stride - 2 * count, entries.len());
+            let rows = rows.chunks_exact(columns.len() + 2 * each);
+            for (out, row) in table.some_mut(place).chunks_exact_mut(stride).zip(rows) {
+                out[columns.clone()].copy_from_slice(&row[..columns.len()]);
+                for (first, terms) in [width, width + count].into_iter().zip(row[columns.len()..].chunks_exact(each)) {
+                    out[first + entries.start..first + entries.end].copy_from_slice(terms);
+                }
+            }
+            return;
         }
         if let (FOR_ALL, Some(LastHop { sent: Some(table), ghosts, .. })) = (kind, &mut self.last_hop) {
             let first = ghosts[header.from as usize] + header.seq as usize;
@@ -72,7 +86,7 @@ impl WholeGraph {
         }
         if let Some(slices) = &self.slices {
             let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
-            return slices.split(header, hop, self.own.start + rows.start as u32, table.some(rows));
+            return slices.split(header, hop, kind == GRADIENTS, self.own.start + rows.start as u32, table.some(rows));
         }
         let block = |(worker, first, wanted): (usize, usize, &[u32])| {
             let header = Header {

@@ -7,7 +7,8 @@
 //!                                                           Forward(l)                                split
 //! Loss            gather L − 1, apply-node L                Propagate(L − 1)                          gather
 //!                 and back                     scatter      Loss                                      split
-//! Backward(l)     gather back l, apply-node l               Propagate(l) back                         gather
+//! Backward(l)     gather back l, apply-node l               Attend(l)         where it does
+//!                                                           Propagate(l) back                         gather
 //!                 and back                     scatter      Backward(l)                               split
 //! Backward(0)     where the first task learns anything
 //! ```
@@ -30,6 +31,8 @@ pub(crate) enum Stage {
     Backward(usize),
     /// Adding up slices of rows: by hop.
     Propagate(Propagated),
+    /// What receivers' gradients say of the attention that they pay, by hop: senders' slices are not to be had without it.
+    Attend(usize),
 }
 
 /// One hop of slices.
@@ -65,8 +68,9 @@ impl Program {
         Self { stages, until, rounds }
     }
 
-    /// By columns; `chained` says of every node task whether it can be done on slices.
-    pub(crate) fn by_columns(layers: usize, first_learns: bool, chained: &[bool]) -> Self {
+    /// By columns; `chained` says of every node task whether it can be done on slices, `attends` of every hop whether it weighs
+    /// rows by attention.
+    pub(crate) fn by_columns(layers: usize, first_learns: bool, chained: &[bool], attends: &[bool]) -> Self {
         let until = usize::from(!first_learns);
         let mut stages = vec![Stage::Forward(0)];
         for hop in 0..layers {
@@ -81,13 +85,17 @@ impl Program {
         let wanted = |hop: usize| (0..=hop).rev().find(|&first| !chained[first]).is_some_and(|first| first >= until);
         for hop in (0..layers).rev().filter(|&hop| wanted(hop)) {
             let split = hop + 1 == layers || !chained[hop + 1];
+            if attends[hop] {
+                stages.push(Stage::Attend(hop));
+            }
             stages.push(Stage::Propagate(Propagated { hop, back: true, split, gather: !chained[hop] }));
             if !chained[hop] {
                 stages.push(Stage::Backward(hop));
             }
         }
-        let moves = |stage: &&Stage| !matches!(stage, Stage::Propagate(Propagated { gather: false, .. }));
-        let rounds = stages.iter().filter(moves).count() as u64 - 1;
+        let stays =
+            |stage: &Stage| matches!(stage, Stage::Attend(_) | Stage::Propagate(Propagated { gather: false, .. }));
+        let rounds = stages.iter().filter(|stage| !stays(stage)).count() as u64 - 1;
         let until = (0..layers).find(|&hop| wanted(hop)).unwrap_or(layers);
         Self { stages, until, rounds }
     }
@@ -120,7 +128,7 @@ impl Program {
     /// What a stage is done for, one after another, of so many intervals and chunks.
     pub(crate) fn items(&self, step: u32, intervals: usize, chunks: usize) -> Range<u32> {
         match self.stage(step) {
-            Stage::Propagate(_) => 0..chunks as u32,
+            Stage::Propagate(_) | Stage::Attend(_) => 0..chunks as u32,
             _ => 0..intervals as u32,
         }
     }
@@ -147,12 +155,15 @@ mod tests {
     #[test]
     fn slices_are_split_and_gathered_four_times_however_many_propagations_follow_one_another() {
         let hop = |hop, back, split, gather| Propagate(Propagated { hop, back, split, gather });
-        let naive = Program::by_columns(2, true, &[false, false]);
+        let naive = Program::by_columns(2, true, &[false, false], &[false; 2]);
         let (forward, back) = (|h| hop(h, false, true, true), |h| hop(h, true, true, true));
         let stages = [Forward(0), forward(0), Forward(1), forward(1), Loss, back(1), Backward(1), back(0), Backward(0)];
         assert_eq!(all(&naive), stages);
         assert_eq!(naive.rounds(), 8);
-        let decoupled = Program::by_columns(3, true, &[false, true, true]);
+        let attending = Program::by_columns(1, true, &[false], &[true]);
+        assert_eq!(all(&attending), [Forward(0), forward(0), Loss, Stage::Attend(0), back(0), Backward(0)]);
+        assert_eq!(attending.rounds(), 4);
+        let decoupled = Program::by_columns(3, true, &[false, true, true], &[false; 3]);
         let chain = [
             Forward(0),
             hop(0, false, true, false),
@@ -167,7 +178,7 @@ mod tests {
         assert_eq!(all(&decoupled), chain);
         assert_eq!(decoupled.rounds(), 4);
         // Nothing before the loss learns anything.
-        let sgc = Program::by_columns(2, false, &[false, true]);
+        let sgc = Program::by_columns(2, false, &[false, true], &[false; 2]);
         assert_eq!(all(&sgc), [Forward(0), hop(0, false, true, false), hop(1, false, false, true), Loss]);
         assert!(!sgc.goes_back(1));
     }

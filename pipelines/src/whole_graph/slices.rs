@@ -18,7 +18,10 @@ use gnnflow_operators::wire::{Header, WireBlock};
 use rayon::prelude::*;
 
 use super::Propagated;
+use super::attend::Drop;
+use super::heads::Heads;
 use super::scales::Scales;
+use super::slice_attention::SliceAttention;
 use crate::Error;
 
 /// What every worker knows of the whole graph where rows are cut by columns.
@@ -40,8 +43,10 @@ struct SliceHop {
     /// The columns of each worker.
     columns: Vec<Range<usize>>,
     width: usize,
-    /// Activations, and when those have been added up, gradients: none of them is asked for again.
+    /// Activations, and when those have been added up, gradients: none of them is asked for again, but by attention.
     rows: Table,
+    /// Where rows are weighed by attention, with the gradients of what has arrived.
+    attention: Option<(SliceAttention, Table)>,
     /// What the node task before makes of what has arrived and of what was held at first.
     by_column: [f32; 2],
 }
@@ -82,6 +87,17 @@ impl Slices {
             }
             let mut columns = intervals(width, workers.max(1));
             columns.resize(workers, width..width);
+            let (mut more, mut attention) = (0, None);
+            if let Propagation::Attention { heads, slope, dropout } = hop.propagation {
+                let heads = Heads::new(width, heads, graph.parts.len(), workers);
+                columns = (0..workers).map(|worker| heads.of(worker)[0].clone()).collect();
+                let [own, touched] = heads.of(graph.worker);
+                more = 2 * touched.len();
+                let rows = if goes_back(index) { nodes } else { 0 };
+                let back = Table::zeros(rows, own.len(), place).map_err(room)?;
+                let state = SliceAttention::new(heads, graph.worker, [slope, dropout], nodes, place);
+                attention = Some((state.map_err(room)?, back));
+            }
             let own = columns[graph.worker].len();
             let same = hops[..index].iter().position(|earlier| earlier.propagation == hop.propagation);
             let scales = match same {
@@ -92,7 +108,8 @@ impl Slices {
                 scales,
                 columns,
                 width,
-                rows: Table::zeros(nodes, own, place).map_err(room)?,
+                rows: Table::zeros(nodes, own + more, place).map_err(room)?,
+                attention,
                 by_column: by_column[index].unwrap_or([1.0, 0.0]),
             });
         }
@@ -111,28 +128,54 @@ impl Slices {
         self.chunks.len()
     }
 
-    /// Cuts whole rows of own nodes, the first of which is `first`, into slices for everybody.
-    pub(super) fn split(&self, header: Header, hop: usize, first: u32, rows: &[f32]) -> Vec<WireBlock> {
-        let SliceHop { columns, width, .. } = &self.hops[hop];
+    /// Cuts whole rows of own nodes, the first of which is `first`, into slices for everybody: of activations, and, where a hop
+    /// attends, the terms behind them; or of gradients.
+    pub(super) fn split(&self, header: Header, hop: usize, back: bool, first: u32, rows: &[f32]) -> Vec<WireBlock> {
+        let SliceHop { columns, width, attention, .. } = &self.hops[hop];
         if *width == 0 {
             return Vec::new();
         }
-        let count = rows.len() / width;
+        let heads = attention.as_ref().map(|(attention, _)| &attention.heads).filter(|_| !back);
+        let stride = width + 2 * heads.map_or(0, Heads::heads);
+        let count = rows.len() / stride;
         let to_worker = |(worker, columns): (usize, &Range<usize>)| {
             let header = Header { to: worker as u32, from: self.graph.worker as u32, seq: first, ..header };
-            row_blocks(header, count, columns.len(), |range, values| {
-                let rows = rows[range.start * width..range.end * width].chunks_exact(*width);
-                rows.for_each(|row| values.extend_from_slice(&row[columns.clone()]));
+            let ranges = match heads {
+                Some(heads) => SliceAttention::ranges(heads, worker, *width),
+                None => [columns.clone(), 0..0, 0..0],
+            };
+            row_blocks(header, count, ranges.iter().map(Range::len).sum(), |range, values| {
+                for row in rows[range.start * stride..range.end * stride].chunks_exact(stride) {
+                    ranges.iter().for_each(|range| values.extend_from_slice(&row[range.clone()]));
+                }
             })
         };
         columns.iter().enumerate().flat_map(to_worker).collect()
     }
 
     /// Puts a slice that has been split off where it is added up.
-    pub(super) fn put(&mut self, hop: usize, block: &WireBlock) {
+    pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
         let (header, rows) = (block.header(), block.rows_f32().expect("slices are numbers"));
         let first = header.seq as usize;
-        self.hops[hop].rows.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+        let SliceHop { rows: table, attention, .. } = &mut self.hops[hop];
+        let table = match attention {
+            Some((_, gradients)) if back => gradients,
+            _ => table,
+        };
+        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+    }
+
+    /// How attention's heads are cut at a hop that attends.
+    pub(super) fn heads(&self, hop: usize) -> Option<&Heads> {
+        self.hops[hop].attention.as_ref().map(|(attention, _)| &attention.heads)
+    }
+
+    /// What the gradients at a chunk's receivers say of the attention that they pay.
+    pub(super) fn attend(&mut self, hop: usize, chunk: usize, drop: Drop) {
+        let SliceHop { rows, attention, .. } = &mut self.hops[hop];
+        if let Some((attention, back)) = attention {
+            attention.complete(&self.graph.links[0], self.chunks[chunk].clone(), rows, back, drop);
+        }
     }
 
     /// The columns of a hop that `worker` adds up.
@@ -141,13 +184,24 @@ impl Slices {
     }
 
     /// Adds up the slices of a chunk's nodes; what is gathered now is sent to the nodes' owners.
-    pub(super) fn propagate(&mut self, header: Header, stage: Propagated, chunk: usize) -> Vec<WireBlock> {
+    pub(super) fn propagate(&mut self, header: Header, stage: Propagated, chunk: usize, drop: Drop) -> Vec<WireBlock> {
         let rows = self.chunks[chunk].clone();
         let Propagated { hop, back, .. } = stage;
+        let links = &self.graph.links[usize::from(back)];
+        let own = self.hops[hop].columns[self.graph.worker].len();
+        let SliceHop { rows: table, attention, .. } = &mut self.hops[hop];
+        if let Some((attention, gradients)) = attention {
+            if back {
+                let made = attention.backward(links, rows.clone(), table, gradients, drop);
+                return self.gather(header, rows.clone(), made.len() / rows.len().max(1), &made);
+            }
+            let mut made = vec![0.0; rows.len() * own];
+            attention.forward(links, rows.clone(), table, drop, &mut made);
+            return self.gather(header, rows, own, &made);
+        }
         let state = &self.hops[hop];
         let width = state.rows.width();
         let mut out = vec![0.0; rows.len() * width];
-        let links = &self.graph.links[usize::from(back)];
         add_up(links, rows.clone(), &state.rows, &state.scales, back, &mut out);
         if back {
             self.gather_back(header, stage, rows, out)

@@ -45,8 +45,18 @@ impl WholeGraph {
     pub(crate) fn run(&mut self, trainer: &mut Trainer, token: Token) -> Result<Done, Error> {
         let step = token.evaluates.unwrap_or(tick::step(token.tick));
         let stage = self.program.stage(step);
-        if let Stage::Propagate(stage) = stage {
-            return Ok(Done { blocks: self.propagate(trainer, token, stage), contribution: None });
+        match stage {
+            Stage::Propagate(stage) => {
+                return Ok(Done { blocks: self.propagate(trainer, token, stage), contribution: None });
+            }
+            Stage::Attend(hop) => {
+                let drop = self.drop(token, hop);
+                if let Some(slices) = &mut self.slices {
+                    trainer.timed_backward(|| slices.attend(hop, token.item as usize, drop));
+                }
+                return Ok(Done::default());
+            }
+            _ => {}
         }
         let intervals = Arc::clone(&self.intervals);
         let interval = &intervals[token.item as usize];
@@ -89,11 +99,12 @@ impl WholeGraph {
         if self.constant && self.settled && from_start && !stage.back {
             return Vec::new();
         }
+        let drop = Drop { nothing: token.evaluates.is_some(), ..self.drop(token, stage.hop) };
         let Some(slices) = &mut self.slices else { return Vec::new() };
         let kind = if stage.back { SENT_BACK } else { ARRIVED };
         let header = Header { tag: KINDS * stage.hop as u32 + kind, key: token.tick, ..Header::default() };
         let mut blocks = Vec::new();
-        let work = || blocks = slices.propagate(header, stage, token.item as usize);
+        let work = || blocks = slices.propagate(header, stage, token.item as usize, drop);
         if stage.back {
             trainer.timed_backward(work)
         } else {
@@ -143,12 +154,18 @@ impl WholeGraph {
             }
             let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
             let place = sent.some_mut(table.clone());
-            let (Some(attention), Some([left, right])) = (attention, &outputs.terms) else {
+            let Some([left, right]) = &outputs.terms else {
                 read(found, |found| place.copy_from_slice(found))?;
                 scale_rows(place, width, scales.before.as_ref().map(|before| &before[rows.clone()]));
                 return Ok(());
             };
             read(found, |found| put_columns(place, stride, 0, found, width))?;
+            let Some(attention) = attention else {
+                // Both travel with the slices.
+                let heads = (stride - width) / 2;
+                read(left, |left| put_columns(place, stride, width, left, heads))?;
+                return read(right, |right| put_columns(place, stride, width + heads, right, heads));
+            };
             read(left, |left| put_columns(place, stride, width, left, attention.heads))?;
             let heads = attention.heads;
             let (states, stride) = (&mut attention.states, STATE * heads);
@@ -220,7 +237,17 @@ impl WholeGraph {
         let senders = links.rows().between(&range);
         let (mut sent, mut terms) = (None, None);
         match (&state.attention, &state.sent_back) {
-            (_, Some(table)) if width > 0 => sent = Some(matrix(table.some(rows.clone()).to_vec(), width)),
+            (_, Some(table)) if width > 0 => {
+                sent = Some(matrix(table.columns(rows.clone(), 0..width), width));
+                if let Some(heads) = self.slices.as_ref().and_then(|slices| slices.heads(index)) {
+                    let count = heads.count();
+                    let term = |first: usize| {
+                        let parts = table.columns(rows.clone(), first..first + count);
+                        matrix(heads.sums(&parts), heads.heads())
+                    };
+                    terms = Some([term(width), term(width + count)]);
+                }
+            }
             (Some(attention), _) => {
                 let own = state.sent.some(state.arriving.table().between(&range));
                 let mut made = Default::default();

@@ -29,6 +29,13 @@ pub struct Hop {
     pub keeps_held: bool,
 }
 
+impl Hop {
+    /// Whether rows are weighed by attention.
+    pub fn attends(&self) -> bool {
+        matches!(self.propagation, Propagation::Attention { .. })
+    }
+}
+
 /// The rows of a node task's nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeInputs<'a> {

@@ -44,13 +44,17 @@ pub struct EdgeDropout<'a> {
     pub rows: &'a [u32],
     /// The global id of everything that `indices` may name.
     pub others: &'a [u32],
+    /// How many heads an edge has in all.
+    pub heads: usize,
+    /// Which of them comes first here.
+    pub first_head: usize,
 }
 
 impl EdgeDropout<'_> {
     /// What head `head` of the edge from `source` to `destination` (global ids) is multiplied by.
     #[inline(always)]
-    pub(super) fn factor<A: Real>(&self, source: u32, destination: u32, head: usize, heads: usize) -> A {
-        let i = u64::from(source) * heads as u64 + head as u64;
+    pub(super) fn factor<A: Real>(&self, source: u32, destination: u32, head: usize) -> A {
+        let i = u64::from(source) * self.heads as u64 + (self.first_head + head) as u64;
         A::from_f64(self.dropout.under(u64::from(destination)).factor(i))
     }
 }
@@ -295,7 +299,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         let Some(dropout) = &self.dropout else { return };
         for (values, &index) in values.chunks_exact_mut(self.heads).zip(&self.indices[edges]) {
             for (h, value) in values.iter_mut().enumerate() {
-                let factor: T::Acc = dropout.factor(dropout.others[index as usize], dropout.rows[r], h, self.heads);
+                let factor: T::Acc = dropout.factor(dropout.others[index as usize], dropout.rows[r], h);
                 *value = *value * factor;
             }
         }

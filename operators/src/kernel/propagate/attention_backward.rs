@@ -159,7 +159,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                         let attention = self.scratch.attention[place];
                         if let Some(dropout) = &of.dropout {
                             let destination = dropout.others[of.indices[e] as usize];
-                            let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h, heads);
+                            let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             self.scratch.attention[place] = attention * factor;
                         }

@@ -77,7 +77,6 @@ fn decoupled(model: &Model, report: &mut Report<'_>) {
 /// Refuses layers that compute something for every edge which only blocks have.
 fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
     let instead = match model.kind.as_str() {
-        "gat" | "gatv2" if train.schedule == Schedule::TensorParallel => Some("\"gcn\""),
         "gatv2" => Some("\"gat\""),
         "gine" => Some("\"gin\", which reads no features of edges"),
         "rgcn" => Some("\"gcn\", which reads no types of edges"),

@@ -59,7 +59,13 @@ impl<T: Element> Problem<T> {
     }
 
     fn dropout(&self, rows: Range<usize>) -> Option<EdgeDropout<'_>> {
-        self.dropout.map(|dropout| EdgeDropout { dropout, rows: &self.ids[rows], others: &self.ids })
+        self.dropout.map(|dropout| EdgeDropout {
+            dropout,
+            rows: &self.ids[rows],
+            others: &self.ids,
+            heads: self.heads,
+            first_head: 0,
+        })
     }
 
     fn job(&self, rows: Range<usize>, cut: usize) -> Attention<'_, i64, T> {
