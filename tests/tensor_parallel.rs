@@ -103,7 +103,6 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.chunk_memory=1KiB"], &[], &["train.chunk_memory", "give it at least"]);
     refused(&["train.schedule=full-graph", "train.chunk_memory=1MiB"], &[], &["train.chunk_memory", "tensor-parallel"]);
     refused(&["model.kind=gatv2", "model.heads=2"], &[], &["model.kind", "use \"gat\""]);
-    refused(&["model.kind=rgcn"], &[], &["model.kind", "mini-batch"]);
     refused(&["model.decoupled=true", "model.norm=layer"], &[], &["model.norm", "decoupled"]);
     refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "gcn"]);
     refused(&["partition.parts=8"], &["--processes", "8"], &["cuts rows by columns", "at most 5"]);

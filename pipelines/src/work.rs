@@ -144,9 +144,9 @@ impl<'a> Run<'a> {
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();
-                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory, shape.attends())?
+                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory, shape.edges())?
                     }
-                    _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.attends())?,
+                    _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.edges())?,
                 };
                 let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
                 let state = WholeGraph::new(graph, shape, setup.features.clone(), &place)?;

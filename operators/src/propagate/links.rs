@@ -32,6 +32,24 @@ enum Edges {
     Numbered { indptr: Vec<i64>, indices: Array<u32> },
 }
 
+/// Ids of the ends of a worker's edges: receivers may be numbered otherwise than nodes, where each receives several sums.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    /// Own ids at the end that has rows of edges.
+    pub rows: Range<u32>,
+    /// Own ids at the end that has rows to be added up.
+    pub table: Range<u32>,
+    /// All workers' ids at that end.
+    pub all: u64,
+}
+
+impl Ends {
+    /// Both are nodes: `own` ones, of `nodes`.
+    pub fn nodes(own: Range<u32>, nodes: u64) -> Self {
+        Self { rows: own.clone(), table: own, all: nodes }
+    }
+}
+
 /// Which nodes have rows of edges, and which have rows to be added up; all where nothing is said.
 #[derive(Clone, Copy, Default)]
 pub struct Filter<'a> {
@@ -44,34 +62,30 @@ pub struct Filter<'a> {
 }
 
 impl Links {
-    /// Links of the nodes `own`, whose edges lie in `parts`, one partition after another; `nodes` is the size of the graph.
+    /// Links of the `ends` of edges that lie in `parts`, one partition after another.
     ///
     /// # Errors
     /// When there is no room for the numbers of edges at `place`.
-    pub fn new(
-        own: Range<u32>,
-        nodes: u64,
-        parts: &[Arc<dyn InEdges>],
-        filter: Filter<'_>,
-        place: &Place,
-    ) -> std::io::Result<Self> {
-        let (rows, table) = (Numbering::new(own.clone(), filter.rows), Numbering::new(own.clone(), filter.neighbors));
+    pub fn new(ends: Ends, parts: &[Arc<dyn InEdges>], filter: Filter<'_>, place: &Place) -> std::io::Result<Self> {
+        let Ends { rows: receivers, table: own, all } = ends;
+        let rows = Numbering::new(receivers.clone(), filter.rows);
+        let table = Numbering::new(own.clone(), filter.neighbors);
         let starts: Vec<usize> = std::iter::once(0)
             .chain(parts.iter().scan(0, |sum, part| {
                 *sum += part.indptr().len() - 1;
                 Some(*sum)
             }))
             .collect();
-        assert_eq!(starts[parts.len()], own.len(), "the partitions have the own nodes");
+        assert_eq!(starts[parts.len()], receivers.len(), "the partitions have the own rows");
         let as_they_are = filter.rows.is_none() && filter.neighbors.is_none() && !filter.self_loops;
-        if as_they_are && own.len() as u64 == nodes {
+        if as_they_are && own.len() as u64 == all {
             let edges = Edges::InPlace(starts.into_iter().zip(parts.iter().cloned()).collect());
             return Ok(Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() });
         }
         let counts = |node: u32| filter.neighbors.is_none_or(|wanted| wanted(node));
         let row = |row: usize| {
             let node = rows.node(row);
-            let local = (node - own.start) as usize;
+            let local = (node - receivers.start) as usize;
             let part = starts.partition_point(|&start| start <= local) - 1;
             let (part, local) = (&parts[part], local - starts[part]);
             let neighbors = &part.indices()[part.indptr()[local] as usize..part.indptr()[local + 1] as usize];
@@ -83,8 +97,8 @@ impl Links {
             let own = filter.self_loops.then_some(node);
             neighbors[..before].iter().copied().chain(own).chain(neighbors[after..].iter().copied())
         };
-        // A bit for each node of the graph, for as long as this takes.
-        let mut foreign = vec![0u64; (nodes as usize).div_ceil(64)];
+        // A bit for each of them, for as long as this takes.
+        let mut foreign = vec![0u64; (all as usize).div_ceil(64)];
         let mut indptr = Vec::with_capacity(rows.len() + 1);
         indptr.push(0);
         let mut total = 0;
@@ -116,9 +130,9 @@ impl Links {
         Ok(Self { rows, table, ghosts, edges: Edges::Numbered { indptr, indices }, wanted: Vec::new() })
     }
 
-    /// No links: each of the nodes `own` has a row, and no edges.
-    pub fn none(own: Range<u32>) -> Self {
-        let (rows, table) = (Numbering::All(own.clone()), Numbering::All(own.clone()));
+    /// No links: each of the own ends has a row, and no edges.
+    pub fn none(rows: Range<u32>, table: Range<u32>) -> Self {
+        let (rows, table) = (Numbering::All(rows), Numbering::All(table));
         let edges = Edges::InPlace(Vec::new());
         Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() }
     }

@@ -12,6 +12,6 @@ pub mod scatter;
 pub mod table;
 
 pub use array::{Array, Place};
-pub use links::Links;
+pub use links::{Ends, Links};
 pub use numbering::Numbering;
 pub use table::Table;

@@ -67,7 +67,8 @@ impl Whole {
         match hop.propagation {
             Propagation::Nothing => [0, 0],
             Propagation::Attention { heads, .. } => [width + heads as u64, width + (STATE * heads) as u64],
-            _ => [width, width],
+            // A ghost has gradients of those slots that it is asked for: at most all.
+            _ => [width, width * hop.slots() as u64],
         }
     }
 
@@ -82,17 +83,19 @@ impl Whole {
         if processes == 1 {
             return 0;
         }
+        let arrives = |hop: usize| self.hops[hop].slots() * self.hops[hop].width;
         let mut bytes = 0;
         for step in 0..self.program.stages() {
             let stage = self.program.stage(step);
             if self.by_columns {
                 let width = match stage {
                     Stage::Forward(hop) => self.hops[hop].width + 2 * self.terms(graph, hop, hosted.len())[0],
-                    Stage::Loss if self.program.goes_back(self.hops.len() - 1) => self.hops[self.hops.len() - 1].width,
-                    Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => self.hops[hop - 1].width,
+                    Stage::Loss if self.program.goes_back(self.hops.len() - 1) => arrives(self.hops.len() - 1),
+                    Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => arrives(hop - 1),
                     Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
-                        self.hops[hop].width + 2 * terms
+                        let width = if back { self.hops[hop].width } else { arrives(hop) };
+                        width + 2 * terms
                     }
                     _ => 0,
                 };
@@ -156,18 +159,20 @@ impl Whole {
                 let [touched, entries] = self.terms(graph, index, processes).map(|terms| terms as u64);
                 let (shared, heads) = (touched.div_ceil(processes as u64), sent - width);
                 // Attention keeps its activations, and a state and a gradient for each head.
-                let attends = u64::from(hop.attends());
-                let more = attends * back * slice + shared * (2 + STATE as u64 + 1);
-                numbers +=
-                    graph.nodes * (slice + more) + own * (width * (2 + back) + 2 * heads + back * 2 * entries) + held;
+                let slots = hop.slots() as u64;
+                let apart = u64::from(hop.attends() || slots > 1);
+                let more = apart * back * slots * slice + shared * (2 + STATE as u64 + 1);
+                let terms = 2 * heads * u64::from(hop.attends()) + 2 * back * entries;
+                let whole = width * (1 + slots + back + apart * back * slots) + terms;
+                numbers += graph.nodes * (slice + more) + own * whole + held;
                 continue;
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };
             let ghosts = |back| if processes == 1 { 0 } else { self.ghosts(graph, parts, index, back) };
             let states =
                 if sent > width { receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1) } else { 0 };
-            numbers += (own + ghosts(false)) * sent + receivers * width + held + states;
-            let over_sent = self.may_share && sent == width && index + 1 < self.hops.len();
+            numbers += (own + ghosts(false)) * sent + receivers * width * hop.slots() as u64 + held + states;
+            let over_sent = self.may_share && sent == width && hop.slots() == 1 && index + 1 < self.hops.len();
             numbers += if over_sent { 0 } else { back * (receivers + ghosts(true)) * gradient };
         }
         4 * numbers

@@ -12,6 +12,7 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 
 use super::attend::{AttentionState, Drop};
 use super::gather::gather;
+use super::links::slots_of;
 use super::rows::Selection;
 use super::tasks::Token;
 use super::{HopState, Interval, WholeGraph};
@@ -105,16 +106,16 @@ impl WholeGraph {
         let (range, own, seed): (Range<u32>, _, _) = (self.nodes(&interval.rows), self.own.start, self.seed);
         let last = self.hops.len() - 1;
         let LastHop { links, sent, attention, .. } = self.last_hop.as_mut()?;
-        let HopState { sent: trained, scales, arrived, .. } = &self.hops[last];
-        let (width, table) = (arrived.width(), sent.as_ref().unwrap_or(trained));
-        let rows = links.rows().between(&range);
+        let HopState { sent: trained, scales, width, .. } = &self.hops[last];
+        let (width, table, slots) = (*width, sent.as_ref().unwrap_or(trained), self.slots);
+        let rows = links.rows().between(&slots_of(&range, slots));
         let mut out = vec![0.0; rows.len() * width];
         trainer.timed_forward(|| match attention {
             Some(attention) => {
                 attention.forward(links, rows, table, Drop { seed, epoch: 0, hop: last, nothing: true }, &mut out)
             }
-            None => gather(links, rows, table, scales, own, &mut out),
+            None => gather(links, rows, table, scales, own * slots, &mut out),
         });
-        (width > 0).then_some((out, width))
+        (width > 0).then_some((out, slots as usize * width))
     }
 }

@@ -16,18 +16,19 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
+use super::relations::types;
 use crate::Error;
 use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::setup::Setup;
 
 /// Edges by one end: what a partition's nodes have at the other.
-pub(super) struct OutEdges {
+pub(super) struct HeldEdges {
     pub(super) indptr: Vec<i64>,
     pub(super) indices: Array<u32>,
 }
 
-impl InEdges for OutEdges {
+impl InEdges for HeldEdges {
     fn indptr(&self) -> &[i64] {
         &self.indptr
     }
@@ -62,12 +63,13 @@ pub(super) fn ask(
     Ok(wanted)
 }
 
-/// The out-edges of own nodes, from the owners of the edges' other ends, by partition hosted here.
+/// The out-edges of own nodes to the `slots` slots of each node, from the owners of the edges' other ends, by partition hosted here.
 pub(super) fn reverse(
     worker: &mut Worker,
     host: &dyn Host,
     setup: &Setup,
     own: &Range<u32>,
+    slots: u32,
     place: &Place,
 ) -> Result<Vec<Arc<dyn InEdges>>, Error> {
     let failed = |error: std::io::Error| Error::io("write the out-edges of the whole graph in", &setup.scratch)(error);
@@ -78,10 +80,12 @@ pub(super) fn reverse(
     let mut parcels: Vec<Vec<u32>> = vec![Vec::new(); setup.placement.workers()];
     for part in graph.hosted() {
         let (edges, first) = (graph.in_edges(part), graph.range(part).start);
+        let types = types(edges, slots)?;
         for (local, bounds) in edges.indptr().windows(2).enumerate() {
-            for &source in &edges.indices()[bounds[0] as usize..bounds[1] as usize] {
+            for edge in bounds[0] as usize..bounds[1] as usize {
+                let (source, slot) = (edges.indices()[edge], types.map_or(0, |types| u32::from(types[edge])));
                 let to = graph.worker_of(source);
-                parcels[to].extend([source, first + local as u32]);
+                parcels[to].extend([source, (first + local as u32) * slots + slot]);
                 if parcels[to].len() * 4 >= MESSAGE_BYTES {
                     let full = std::mem::take(&mut parcels[to]);
                     exchange.send(worker, host, to, full)?;
@@ -107,7 +111,7 @@ pub(super) fn reverse(
             indptr.push(indptr[indptr.len() - 1] + degree);
         }
         let edges = indptr[indptr.len() - 1] as usize;
-        arrays.push((range.start, OutEdges { indptr, indices: Array::zeros(edges, place).map_err(failed)? }));
+        arrays.push((range.start, HeldEdges { indptr, indices: Array::zeros(edges, place).map_err(failed)? }));
     }
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let mut pair = [0u8; 8];
@@ -121,7 +125,7 @@ pub(super) fn reverse(
     }
     let sorted = arrays.into_iter().map(|(_, mut edges)| {
         // In the order of ids, whoever's messages came first.
-        let OutEdges { indptr, indices } = &mut edges;
+        let HeldEdges { indptr, indices } = &mut edges;
         indptr.windows(2).for_each(|bounds| indices[bounds[0] as usize..bounds[1] as usize].sort_unstable());
         Arc::new(edges) as Arc<dyn InEdges>
     });

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use gnnflow_operators::local_graph::{InEdges, LocalGraph};
 use gnnflow_operators::propagate::intervals::intervals;
 use gnnflow_operators::propagate::links::Filter;
-use gnnflow_operators::propagate::{Links, Place};
+use gnnflow_operators::propagate::{Ends, Links, Place};
 use timely::worker::Worker;
 
 use super::Interval;
 use super::exchange::{ask, reverse};
+use super::relations::by_relation;
 use super::slices::{Columns, transposed};
 use crate::Error;
 use crate::agree::Agreement;
@@ -31,11 +32,42 @@ pub(crate) struct GraphLinks {
     pub(super) all: [Arc<Links>; 2],
     /// Of the last hop, whose receivers are the nodes with a loss.
     pub(super) last: [Arc<Links>; 2],
-    pub(super) graph: Arc<LocalGraph>,
+    /// In-edges of the partitions hosted here, by slot.
+    pub(super) in_edges: Vec<Arc<dyn InEdges>>,
+    pub(super) parts: Range<usize>,
+    /// In how many sums a node receives.
+    pub(super) slots: u32,
     /// By worker, its first node.
     pub(super) starts: Vec<u32>,
     /// Where rows are cut by columns.
     pub(super) columns: Option<Columns>,
+}
+
+/// What a model asks of edges.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EdgeNeeds {
+    /// That every node has one to itself.
+    pub(crate) self_loops: bool,
+    /// That those of so many types are told apart.
+    pub(crate) slots: u32,
+}
+
+/// The slots of nodes.
+pub(super) fn slots_of(nodes: &Range<u32>, slots: u32) -> Range<u32> {
+    nodes.start * slots..nodes.end * slots
+}
+
+/// Refuses what has more slots than there are numbers for.
+fn check_slots(nodes: u64, slots: u32) -> Result<(), Error> {
+    if nodes * u64::from(slots) <= u64::from(u32::MAX) {
+        return Ok(());
+    }
+    let message = format!(
+        "{nodes} nodes receive by {slots} types of edges each, more than the {} sums that training over the whole graph can \
+         number: use train.schedule = \"mini-batch\"",
+        u32::MAX
+    );
+    Err(Error::Usage(message))
 }
 
 /// Asks everybody what this worker needs to know.
@@ -48,7 +80,7 @@ pub(crate) fn by_nodes(
     setup: &Setup,
     agreement: &mut Agreement,
     count: Option<usize>,
-    self_loops: bool,
+    EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
     let placement = setup.placement;
@@ -63,29 +95,35 @@ pub(crate) fn by_nodes(
     let room = |error: std::io::Error| {
         Error::Machine(format!("no room for the edges' numbers in {}: {error}", setup.scratch.display()))
     };
-    let in_edges: Vec<Arc<dyn InEdges>> = hosted.clone().map(|part| graph.shared_in_edges(part)).collect();
-    let symmetric = is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)?;
-    let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, host, setup, &own, &place)? };
     let nodes = graph.num_nodes();
-    let mut build = |edges: &[Arc<dyn InEdges>], filter: Filter<'_>| -> Result<Arc<Links>, Error> {
-        let mut links = Links::new(own.clone(), nodes, edges, filter, &place).map_err(room)?;
+    check_slots(nodes, slots)?;
+    let in_edges = hosted.clone().map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
+    let in_edges = in_edges.collect::<Result<Vec<_>, _>>()?;
+    // Types need not be the same both ways.
+    let symmetric = slots == 1 && is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)?;
+    let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, host, setup, &own, slots, &place)? };
+    let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
+        let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
+        let mut links = Links::new(ends, edges, filter, &place).map_err(room)?;
+        let starts: Vec<u32> = starts.iter().map(|&start| start * table).collect();
         let wanted = ask(worker, host, setup, &starts, links.ghosts())?;
         links.set_wanted(wanted);
-        Ok(Arc::new(links))
+        Ok::<_, Error>(Arc::new(links))
     };
     let share = trains.iter().map(|word| word.count_ones() as u64).sum::<u64>() as f64 / nodes.max(1) as f64;
     // Attention weighs a node's own row as it does its neighbours'.
     let every = Filter { self_loops, ..Filter::default() };
     let all = {
-        let arriving = build(&in_edges, every)?;
-        let leaving = if symmetric { Arc::clone(&arriving) } else { build(&out_edges, every)? };
+        let arriving = build(&in_edges, [slots, 1], every)?;
+        let leaving = if symmetric { Arc::clone(&arriving) } else { build(&out_edges, [1, slots], every)? };
         [arriving, leaving]
     };
     let last = if share > MANY {
         all.clone()
     } else {
-        let arriving = build(&in_edges, Filter { rows: Some(&is_train), ..every })?;
-        [arriving, build(&out_edges, Filter { neighbors: Some(&is_train), ..every })?]
+        let has_loss = |slot: u32| is_train(slot / slots);
+        let arriving = build(&in_edges, [slots, 1], Filter { rows: Some(&has_loss), ..every })?;
+        [arriving, build(&out_edges, [1, slots], Filter { neighbors: Some(&has_loss), ..every })?]
     };
     Ok(GraphLinks {
         worker: setup.worker,
@@ -93,7 +131,9 @@ pub(crate) fn by_nodes(
         intervals: cut,
         all,
         last,
-        graph: Arc::clone(graph),
+        in_edges,
+        parts: hosted,
+        slots,
         starts,
         columns: None,
     })
@@ -116,8 +156,7 @@ fn cut(graph: &LocalGraph, own: &Range<u32>, count: Option<usize>, is_train: &dy
     cut
 }
 
-/// As [`by_nodes`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take, and
-/// `self_loops` says whether every node is a neighbour of itself.
+/// As [`by_nodes`], where every worker has all edges and some columns of every row; `memory` is what a chunk may take.
 ///
 /// # Errors
 /// As [`by_nodes`].
@@ -128,7 +167,7 @@ pub(crate) fn by_columns(
     agreement: &mut Agreement,
     count: Option<usize>,
     memory: u64,
-    self_loops: bool,
+    EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
     let placement = setup.placement;
@@ -142,26 +181,42 @@ pub(crate) fn by_columns(
     let room = |error: std::io::Error| {
         Error::Machine(format!("no room for the out-edges in {}: {error}", setup.scratch.display()))
     };
-    let parts: Vec<Arc<dyn InEdges>> = (0..placement.parts()).map(|part| graph.shared_in_edges(part)).collect();
-    let links = |parts: &[Arc<dyn InEdges>]| {
-        Links::new(0..all, u64::from(all), parts, Filter { self_loops, ..Filter::default() }, &place)
-            .map(Arc::new)
-            .map_err(room)
+    check_slots(u64::from(all), slots)?;
+    let parts = (0..placement.parts()).map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
+    let parts = parts.collect::<Result<Vec<_>, _>>()?;
+    let links = |parts: &[Arc<dyn InEdges>], [rows, table]: [u32; 2]| {
+        let (rows, table) = (all * rows, all * table);
+        let ends = Ends { rows: 0..rows, table: 0..table, all: u64::from(table) };
+        Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(room)
     };
-    let arriving = links(&parts)?;
-    let leaving = match is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)? {
+    let arriving = links(&parts, [slots, 1])?;
+    let symmetric = slots == 1 && is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)?;
+    let leaving = match symmetric {
         true => Arc::clone(&arriving),
-        false => links(&transposed(&parts, &place).map_err(room)?)?,
+        false => links(&transposed(&parts, slots as usize, &place).map_err(room)?, [1, slots])?,
     };
-    let none = Arc::new(Links::none(own.clone()));
-    let columns = Columns { worker: setup.worker, links: [arriving, leaving], parts, starts: starts.clone(), memory };
+    // Whole rows are at home here, and their edges are not.
+    let receivers = slots_of(&own, slots);
+    let arrive = Arc::new(Links::none(receivers.clone(), own.clone()));
+    let leave = if slots == 1 { Arc::clone(&arrive) } else { Arc::new(Links::none(own.clone(), receivers)) };
+    let none = [arrive, leave];
+    let columns = Columns {
+        worker: setup.worker,
+        links: [arriving, leaving],
+        parts,
+        starts: starts.clone(),
+        slots: slots as usize,
+        memory,
+    };
     Ok(GraphLinks {
         worker: setup.worker,
         intervals: cut(graph, &own, count, &is_train),
         own,
-        all: [Arc::clone(&none), Arc::clone(&none)],
-        last: [Arc::clone(&none), none],
-        graph: Arc::clone(graph),
+        all: none.clone(),
+        last: none,
+        in_edges: Vec::new(),
+        parts: graph.hosted(),
+        slots,
         starts,
         columns: Some(columns),
     })

@@ -11,6 +11,7 @@ mod heads;
 mod links;
 mod moves;
 mod program;
+mod relations;
 mod rows;
 mod scales;
 mod slice_attention;
@@ -19,7 +20,7 @@ mod tasks;
 
 pub(crate) use evaluate::Results;
 pub(crate) use heads::Heads;
-pub(crate) use links::{GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
+pub(crate) use links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
 pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use tasks::{Done, Token};
 
@@ -89,18 +90,20 @@ impl Back {
 
 /// What one hop needs and keeps.
 struct HopState {
+    /// Columns of what is sent, and of what arrives in each slot.
+    width: usize,
     scales: Scales,
     /// For gradients.
     reversed: Scales,
-    /// Rows are receivers; the table has senders.
+    /// Rows are receivers' slots; the table has senders.
     arriving: Arc<Links>,
-    /// Rows are senders; the table has receivers.
+    /// Rows are senders; the table has receivers' slots.
     leaving: Arc<Links>,
     /// Gradients of what is sent, where they come from elsewhere.
     sent_back: Option<Table>,
     /// Activations, times `scales.before`.
     sent: Table,
-    /// What has arrived, at receivers.
+    /// What has arrived, at receivers: their slots side by side.
     arrived: Table,
     /// Gradients of what has arrived, times `scales.after`.
     back: Back,
@@ -115,6 +118,8 @@ pub(crate) struct WholeGraph {
     worker: usize,
     seed: u64,
     own: Range<u32>,
+    /// In how many sums a node receives.
+    slots: u32,
     features: RowsAt,
     intervals: Arc<Vec<Interval>>,
     hops: Vec<HopState>,
@@ -164,9 +169,11 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Whether any hop weighs rows by attention.
-    pub(crate) fn attends(&self) -> bool {
-        self.hops.iter().any(Hop::attends)
+    /// What the hops ask of edges.
+    pub(crate) fn edges(&self) -> EdgeNeeds {
+        // Attention weighs a node's own row as it does its neighbours'.
+        let slots = self.hops.iter().map(Hop::slots).max().unwrap_or(1) as u32;
+        EdgeNeeds { self_loops: self.hops.iter().any(Hop::attends), slots }
     }
 }
 
@@ -176,12 +183,11 @@ impl WholeGraph {
     /// # Errors
     /// When there is none.
     pub(crate) fn new(graph: GraphLinks, shape: Shape, features: RowsAt, place: &Place) -> Result<Self, Error> {
-        let GraphLinks { worker, own, intervals, all, last, graph, starts, columns } = graph;
-        let parts = graph.hosted();
+        let GraphLinks { worker, own, intervals, all, last, in_edges, parts, slots, starts, columns } = graph;
         // Slices are scaled where they are added up.
         let scales = |propagation| match columns {
             Some(_) => Scales::default(),
-            None => Scales::new(propagation, &graph),
+            None => Scales::of_parts(propagation, own.start, &in_edges),
         };
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
         let count = shape.hops.len();
@@ -235,7 +241,9 @@ impl WholeGraph {
                     None => None,
                 },
                 sent: Table::zeros(arriving.table_rows(), width + more, place).map_err(room)?,
-                arrived: Table::zeros(arriving.rows().len(), width, place).map_err(room)?,
+                arrived: Table::zeros(arriving.rows().len() / slots as usize, slots as usize * width, place)
+                    .map_err(room)?,
+                width,
                 back: match program.goes_back(index) {
                     false => Back::Nowhere,
                     true if over_sent => Back::OverSent,
@@ -262,15 +270,16 @@ impl WholeGraph {
             }
             _ => None,
         };
-        let begins = |links: &Links| -> Vec<usize> {
+        let begins = |links: &Links, slots: u32| -> Vec<usize> {
             let own = links.table().len();
-            starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect()
+            starts.iter().map(|&start| own + links.ghosts().partition_point(|&id| id < start * slots)).collect()
         };
         Ok(Self {
             worker,
             seed: shape.seed,
-            ghosts: hops.iter().map(|hop| [begins(&hop.arriving), begins(&hop.leaving)]).collect(),
+            ghosts: hops.iter().map(|hop| [begins(&hop.arriving, 1), begins(&hop.leaving, slots)]).collect(),
             own,
+            slots,
             features,
             progress: vec![Progress::Nothing; intervals.len()],
             reads_initial: shape.reads_initial,

@@ -42,6 +42,7 @@ impl WholeGraph {
             let (stride, place) = (table.width(), first..first + header.aux as usize);
             let rows = block.rows_f32().expect("slices are rows of numbers");
             let Some((entries, count)) = entries.filter(|_| kind == SENT_BACK) else {
+                let stride = if kind == ARRIVED { stride / self.slots as usize } else { stride };
                 return put_columns(table.some_mut(place), stride, columns.start, rows, columns.len());
             };
             // Behind the columns, what pieces of heads have of the terms' gradients.
@@ -86,7 +87,9 @@ impl WholeGraph {
         }
         if let Some(slices) = &self.slices {
             let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
-            return slices.split(header, hop, kind == GRADIENTS, self.own.start + rows.start as u32, table.some(rows));
+            // Gradients lie by slot.
+            let first = if kind == GRADIENTS { rows.start / self.slots as usize } else { rows.start };
+            return slices.split(header, hop, kind == GRADIENTS, self.own.start + first as u32, table.some(rows));
         }
         let block = |(worker, first, wanted): (usize, usize, &[u32])| {
             let header = Header {

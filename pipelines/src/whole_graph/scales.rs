@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::local_graph::{InEdges, LocalGraph};
+use gnnflow_operators::local_graph::InEdges;
 use rayon::prelude::*;
 
-/// By own node, in the order of ids; ones where there is nothing.
+/// By own node, or by slot of one, in the order of ids; ones where there is nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Scales {
     pub(crate) before: Option<Vec<f32>>,
@@ -20,15 +20,8 @@ pub(crate) struct Scales {
 }
 
 impl Scales {
-    /// The scales of the nodes hosted here.
-    pub(crate) fn new(propagation: Propagation, graph: &LocalGraph) -> Self {
-        let parts = graph.hosted().map(|part| (graph.range(part).start, graph.shared_in_edges(part)));
-        Self::of(propagation, &parts.collect::<Vec<_>>())
-    }
-
-    /// The scales of all nodes, from the in-edges of all partitions.
-    pub(crate) fn of_parts(propagation: Propagation, parts: &[Arc<dyn InEdges>]) -> Self {
-        let mut first = 0;
+    /// The scales of the nodes, or slots, of these partitions, the first of which is node `first`.
+    pub(crate) fn of_parts(propagation: Propagation, mut first: u32, parts: &[Arc<dyn InEdges>]) -> Self {
         let parts = parts.iter().map(|part| {
             let begin = first;
             first += part.indptr().len() as u32 - 1;
@@ -57,7 +50,7 @@ impl Scales {
         let own = || Some(degrees(&|_, loops| 1.0 - loops as f32));
         match propagation {
             Propagation::Nothing | Propagation::Sum => Self::default(),
-            Propagation::Mean => {
+            Propagation::Mean | Propagation::MeanByRelation { .. } => {
                 let inverse = degrees(&|all, _| if all == 0 { 0.0 } else { (1.0 / all as f64) as f32 });
                 Self { after: Some(inverse), ..Self::default() }
             }

@@ -29,8 +29,10 @@ pub(crate) struct Columns {
     pub(super) worker: usize,
     /// In-edges and out-edges of all nodes.
     pub(super) links: [Arc<Links>; 2],
-    /// By partition, its in-edges.
+    /// By partition, its in-edges, by slot.
     pub(super) parts: Vec<Arc<dyn InEdges>>,
+    /// In how many sums a node receives.
+    pub(super) slots: usize,
     /// By worker, its first node; and the number of nodes behind the last.
     pub(super) starts: Vec<u32>,
     /// What a chunk may take.
@@ -45,8 +47,9 @@ struct SliceHop {
     width: usize,
     /// Activations, and when those have been added up, gradients: none of them is asked for again, but by attention.
     rows: Table,
-    /// Where rows are weighed by attention, with the gradients of what has arrived.
-    attention: Option<(SliceAttention, Table)>,
+    /// Gradients of what has arrived, by slot, where they cannot lie where activations were.
+    back: Option<Table>,
+    attention: Option<SliceAttention>,
     /// What the node task before makes of what has arrived and of what was held at first.
     by_column: [f32; 2],
 }
@@ -91,20 +94,23 @@ impl Slices {
             if let Propagation::Attention { heads, slope, dropout } = hop.propagation {
                 let heads = Heads::new(width, heads, graph.parts.len(), workers);
                 columns = (0..workers).map(|worker| heads.of(worker)[0].clone()).collect();
-                let [own, touched] = heads.of(graph.worker);
-                more = 2 * touched.len();
-                let rows = if goes_back(index) { nodes } else { 0 };
-                let back = Table::zeros(rows, own.len(), place).map_err(room)?;
+                more = 2 * heads.of(graph.worker)[1].len();
                 let state = SliceAttention::new(heads, graph.worker, [slope, dropout], nodes, place);
-                attention = Some((state.map_err(room)?, back));
+                attention = Some(state.map_err(room)?);
             }
             let own = columns[graph.worker].len();
             let same = hops[..index].iter().position(|earlier| earlier.propagation == hop.propagation);
             let scales = match same {
                 Some(same) => Arc::clone(&made[same].scales),
-                None => Arc::new(Scales::of_parts(hop.propagation, &graph.parts)),
+                None => Arc::new(Scales::of_parts(hop.propagation, 0, &graph.parts)),
+            };
+            let apart = attention.is_some() || graph.slots > 1;
+            let back = match apart && goes_back(index) {
+                true => Some(Table::zeros(nodes * graph.slots, own, place).map_err(room)?),
+                false => None,
             };
             made.push(SliceHop {
+                back,
                 scales,
                 columns,
                 width,
@@ -119,7 +125,7 @@ impl Slices {
             false => None,
         };
         let widest = made.iter().map(|hop| hop.rows.width()).max().unwrap_or(0);
-        let chunks = chunks(&graph.parts, widest, graph.memory)?;
+        let chunks = chunks(&graph.parts, graph.slots, widest, graph.memory)?;
         Ok(Self { graph, hops: made, initial_back, chunks })
     }
 
@@ -135,14 +141,15 @@ impl Slices {
         if *width == 0 {
             return Vec::new();
         }
-        let heads = attention.as_ref().map(|(attention, _)| &attention.heads).filter(|_| !back);
-        let stride = width + 2 * heads.map_or(0, Heads::heads);
+        let heads = attention.as_ref().map(|attention| &attention.heads).filter(|_| !back);
+        let slots = if back { self.graph.slots } else { 1 };
+        let stride = slots * width + 2 * heads.map_or(0, Heads::heads);
         let count = rows.len() / stride;
         let to_worker = |(worker, columns): (usize, &Range<usize>)| {
             let header = Header { to: worker as u32, from: self.graph.worker as u32, seq: first, ..header };
-            let ranges = match heads {
-                Some(heads) => SliceAttention::ranges(heads, worker, *width),
-                None => [columns.clone(), 0..0, 0..0],
+            let ranges: Vec<Range<usize>> = match heads {
+                Some(heads) => SliceAttention::ranges(heads, worker, *width).to_vec(),
+                None => (0..slots).map(|slot| slot * width + columns.start..slot * width + columns.end).collect(),
             };
             row_blocks(header, count, ranges.iter().map(Range::len).sum(), |range, values| {
                 for row in rows[range.start * stride..range.end * stride].chunks_exact(stride) {
@@ -157,23 +164,23 @@ impl Slices {
     pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
         let (header, rows) = (block.header(), block.rows_f32().expect("slices are numbers"));
         let first = header.seq as usize;
-        let SliceHop { rows: table, attention, .. } = &mut self.hops[hop];
-        let table = match attention {
-            Some((_, gradients)) if back => gradients,
-            _ => table,
+        let SliceHop { rows: table, back: gradients, .. } = &mut self.hops[hop];
+        let (table, slots) = match gradients {
+            Some(gradients) if back => (gradients, self.graph.slots),
+            _ => (table, 1),
         };
-        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+        table.some_mut(first * slots..(first + header.aux as usize) * slots).copy_from_slice(rows);
     }
 
     /// How attention's heads are cut at a hop that attends.
     pub(super) fn heads(&self, hop: usize) -> Option<&Heads> {
-        self.hops[hop].attention.as_ref().map(|(attention, _)| &attention.heads)
+        self.hops[hop].attention.as_ref().map(|attention| &attention.heads)
     }
 
     /// What the gradients at a chunk's receivers say of the attention that they pay.
     pub(super) fn attend(&mut self, hop: usize, chunk: usize, drop: Drop) {
-        let SliceHop { rows, attention, .. } = &mut self.hops[hop];
-        if let Some((attention, back)) = attention {
+        let SliceHop { rows, attention, back, .. } = &mut self.hops[hop];
+        if let (Some(attention), Some(back)) = (attention, back) {
             attention.complete(&self.graph.links[0], self.chunks[chunk].clone(), rows, back, drop);
         }
     }
@@ -189,9 +196,10 @@ impl Slices {
         let Propagated { hop, back, .. } = stage;
         let links = &self.graph.links[usize::from(back)];
         let own = self.hops[hop].columns[self.graph.worker].len();
-        let SliceHop { rows: table, attention, .. } = &mut self.hops[hop];
-        if let Some((attention, gradients)) = attention {
-            if back {
+        let slots = self.graph.slots;
+        let SliceHop { rows: table, attention, back: gradients, .. } = &mut self.hops[hop];
+        if let Some(attention) = attention {
+            if let (true, Some(gradients)) = (back, gradients) {
                 let made = attention.backward(links, rows.clone(), table, gradients, drop);
                 return self.gather(header, rows.clone(), made.len() / rows.len().max(1), &made);
             }
@@ -200,9 +208,15 @@ impl Slices {
             return self.gather(header, rows, own, &made);
         }
         let state = &self.hops[hop];
-        let width = state.rows.width();
+        // Forwards, edges lead to slots; backwards, they come from them.
+        let (table, slots) = match &state.back {
+            Some(gradients) if back => (gradients, 1),
+            _ if back => (&state.rows, 1),
+            _ => (&state.rows, slots),
+        };
+        let width = slots * own;
         let mut out = vec![0.0; rows.len() * width];
-        add_up(links, rows.clone(), &state.rows, &state.scales, back, &mut out);
+        add_up(links, rows.start * slots..rows.end * slots, table, &state.scales, back, &mut out);
         if back {
             self.gather_back(header, stage, rows, out)
         } else if stage.gather {
@@ -300,15 +314,16 @@ fn add_up(links: &Links, rows: Range<usize>, table: &Table, scales: &Scales, bac
 }
 
 /// Cuts all nodes into ranges, each of one partition, that take at most `memory` bytes with slices of `width` numbers: the edges'
-/// sources, their slices, and the sums.
-fn chunks(parts: &[Arc<dyn InEdges>], width: usize, memory: u64) -> Result<Vec<Range<usize>>, Error> {
+/// sources, their slices, and the sums, of which a node has `slots`.
+fn chunks(parts: &[Arc<dyn InEdges>], slots: usize, width: usize, memory: u64) -> Result<Vec<Range<usize>>, Error> {
     let (mut chunks, mut first) = (Vec::new(), 0);
     for part in parts {
-        let indptr = part.indptr();
+        // Bounds of nodes.
+        let indptr: Vec<i64> = part.indptr().iter().step_by(slots).copied().collect();
         let nodes = indptr.len() - 1;
         let bytes = |start: usize, end: usize| {
             let edges = (indptr[end] - indptr[start]) as u64;
-            edges * (4 + 4 * width as u64) + (end - start) as u64 * 4 * width as u64
+            edges * (4 + 4 * width as u64) + (end - start) as u64 * 4 * (slots * width) as u64
         };
         let mut start = 0;
         while start < nodes {
@@ -321,10 +336,11 @@ fn chunks(parts: &[Arc<dyn InEdges>], width: usize, memory: u64) -> Result<Vec<R
             }
             if end == start {
                 let each = |part: &Arc<dyn InEdges>| {
-                    part.indptr().windows(2).map(|bounds| bounds[1] - bounds[0]).max().unwrap_or(0) as u64
+                    let bounds = || part.indptr().iter().step_by(slots);
+                    bounds().skip(1).zip(bounds()).map(|(end, start)| end - start).max().unwrap_or(0) as u64
                 };
                 let most = parts.iter().map(each).max().unwrap_or(0);
-                let least = most * (4 + 4 * width as u64) + 4 * width as u64;
+                let least = most * (4 + 4 * width as u64) + 4 * (slots * width) as u64;
                 let message = format!(
                     "train.chunk_memory is {memory} bytes, and a node with {} in-edges alone takes {}: give it at least {least}",
                     indptr[start + 1] - indptr[start],
@@ -340,35 +356,39 @@ fn chunks(parts: &[Arc<dyn InEdges>], width: usize, memory: u64) -> Result<Vec<R
     Ok(chunks)
 }
 
-/// All nodes' out-edges, from all in-edges, by partition.
+/// All nodes' out-edges, from all slots' in-edges, by partition.
 ///
 /// # Errors
 /// When there is no room for them at `place`.
-pub(super) fn transposed(parts: &[Arc<dyn InEdges>], place: &Place) -> std::io::Result<Vec<Arc<dyn InEdges>>> {
-    let nodes: usize = parts.iter().map(|part| part.indptr().len() - 1).sum();
+pub(super) fn transposed(
+    parts: &[Arc<dyn InEdges>],
+    slots: usize,
+    place: &Place,
+) -> std::io::Result<Vec<Arc<dyn InEdges>>> {
+    let nodes: usize = parts.iter().map(|part| (part.indptr().len() - 1) / slots).sum();
     let mut degrees = vec![0i64; nodes];
     parts.iter().for_each(|part| part.indices().iter().for_each(|&source| degrees[source as usize] += 1));
     let mut starts = vec![0];
-    parts.iter().for_each(|part| starts.push(starts[starts.len() - 1] + part.indptr().len() - 1));
+    parts.iter().for_each(|part| starts.push(starts[starts.len() - 1] + (part.indptr().len() - 1) / slots));
     let mut made = Vec::with_capacity(parts.len());
     for bounds in starts.windows(2) {
         let mut indptr = vec![0];
         degrees[bounds[0]..bounds[1]].iter().for_each(|degree| indptr.push(indptr[indptr.len() - 1] + degree));
         let edges = indptr[indptr.len() - 1] as usize;
-        made.push(super::exchange::OutEdges { indptr, indices: Array::zeros(edges, place)? });
+        made.push(super::exchange::HeldEdges { indptr, indices: Array::zeros(edges, place)? });
     }
     // Where each node's next edge goes; destinations come by ascending id.
     let mut next: Vec<i64> = made.iter().flat_map(|edges| &edges.indptr[..edges.indptr.len() - 1]).copied().collect();
-    let mut node = 0u32;
+    let mut slot = 0u32;
     for part in parts {
         for bounds in part.indptr().windows(2) {
             for &source in &part.indices()[bounds[0] as usize..bounds[1] as usize] {
                 let owner = starts.partition_point(|&start| start <= source as usize) - 1;
-                let slot = &mut next[source as usize];
-                made[owner].indices[*slot as usize] = node;
-                *slot += 1;
+                let place = &mut next[source as usize];
+                made[owner].indices[*place as usize] = slot;
+                *place += 1;
             }
-            node += 1;
+            slot += 1;
         }
     }
     Ok(made.into_iter().map(|edges| Arc::new(edges) as Arc<dyn InEdges>).collect())
@@ -394,12 +414,12 @@ mod tests {
     fn chunks_cover_all_nodes_and_keep_within_their_memory() {
         let graph = parts(&[&[3, 0, 9, 1], &[], &[0, 0], &[5, 5, 5]]);
         for memory in [120, 200, 1000, 1 << 20] {
-            let cut = chunks(&graph, 2, memory).unwrap();
+            let cut = chunks(&graph, 1, 2, memory).unwrap();
             let all: Vec<usize> = cut.iter().cloned().flatten().collect();
             assert_eq!(all, (0..9).collect::<Vec<_>>(), "{memory}");
         }
-        assert_eq!(chunks(&graph, 2, 1 << 20).unwrap().len(), 3, "a chunk is of one partition");
-        let error = chunks(&graph, 2, 115).unwrap_err().to_string();
+        assert_eq!(chunks(&graph, 1, 2, 1 << 20).unwrap().len(), 3, "a chunk is of one partition");
+        let error = chunks(&graph, 1, 2, 115).unwrap_err().to_string();
         assert!(error.contains("9 in-edges") && error.contains("at least 116"), "{error}");
     }
 
@@ -408,7 +428,7 @@ mod tests {
         let first = OwnedInEdges { indptr: vec![0, 2, 3], indices: vec![1, 2, 0], ..Default::default() };
         let second = OwnedInEdges { indptr: vec![0, 3], indices: vec![0, 0, 2], ..Default::default() };
         let parts: Vec<Arc<dyn InEdges>> = vec![Arc::new(first), Arc::new(second)];
-        let made = transposed(&parts, &Place::Memory).unwrap();
+        let made = transposed(&parts, 1, &Place::Memory).unwrap();
         assert_eq!((made[0].indptr(), made[0].indices()), (&[0, 3, 4][..], &[1, 2, 2, 0][..]));
         assert_eq!((made[1].indptr(), made[1].indices()), (&[0, 2][..], &[0, 2][..]));
     }

@@ -15,6 +15,7 @@ use gnnflow_operators::wire::{Header, WireBlock};
 use super::attend::Drop;
 use super::evaluate::Results;
 use super::gather::gather;
+use super::links::slots_of;
 use super::moves::{ACTIVATIONS, ARRIVED, FOR_ALL, GRADIENTS, KINDS, SENT_BACK};
 use super::rows::{Selection, put_columns};
 use super::scales::scale_rows;
@@ -136,8 +137,8 @@ impl WholeGraph {
             _ => None,
         };
         let for_all = key.is_none() && index + 1 == self.hops.len() && self.last_hop.is_some();
-        let HopState { sent, held, scales, arriving, arrived, attention, .. } = &mut self.hops[index];
-        let (mut links, width, stride) = (&*arriving, arrived.width(), sent.width());
+        let HopState { sent, held, scales, arriving, width, attention, .. } = &mut self.hops[index];
+        let (mut links, width, stride) = (&*arriving, *width, sent.width());
         let (mut sent, mut attention) = (sent, attention.as_mut());
         if let Some(last) = self.last_hop.as_mut().filter(|_| for_all) {
             links = &last.links;
@@ -203,10 +204,10 @@ impl WholeGraph {
                 back.some_mut(interval.rows.clone()).fill(0.0);
             }
         }
-        let receivers = self.hops[hop].arriving.rows().between(&range);
+        let (receivers, slots) = (self.receivers(hop, &range), slots_of(&range, self.slots));
         let HopState { sent, back, leaving, .. } = &mut self.hops[hop];
         if let Some(back) = back.table_mut(sent) {
-            back.some_mut(leaving.table().between(&range)).fill(0.0);
+            back.some_mut(leaving.table().between(&slots)).fill(0.0);
         }
         if !interval.seeds.is_empty() {
             let seeds: Vec<u32> = interval.seeds.iter().map(|&row| own + row as u32).collect();
@@ -231,7 +232,7 @@ impl WholeGraph {
         let (rows, count, own) = (interval.rows.clone(), interval.rows.len(), self.own.start);
         let range = self.nodes(&rows);
         let (state, drop) = (&self.hops[index], self.drop(token, index));
-        let width = state.arrived.width();
+        let width = state.width;
         let back = state.back.table(&state.sent).ok_or_else(|| Error::Bug("gradients that nobody wants".into()))?;
         let (links, reversed) = (&state.leaving, &state.reversed);
         let senders = links.rows().between(&range);
@@ -278,7 +279,7 @@ impl WholeGraph {
             return Ok(Vec::new());
         }
         self.attend_back(trainer, token, index - 1, interval);
-        let receivers = self.hops[index - 1].arriving.rows().between(&range);
+        let receivers = self.receivers(index - 1, &range);
         Ok(self.outgoing(token, index - 1, GRADIENTS, receivers))
     }
 
@@ -294,13 +295,18 @@ impl WholeGraph {
         }
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
         let drop = Drop { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
+        let (rows, slots) = (self.receivers(hop, &range), self.slots);
         let HopState { arriving, sent, scales, arrived, attention, .. } = &mut self.hops[hop];
-        let rows = arriving.rows().between(&range);
-        let out = arrived.some_mut(rows.clone());
+        let out = arrived.some_mut(rows.start / slots as usize..rows.end / slots as usize);
         trainer.timed_forward(|| match attention {
             Some(attention) => attention.forward(arriving, rows, sent, drop, out),
-            None => gather(arriving, rows, sent, scales, own, out),
+            None => gather(arriving, rows, sent, scales, own * slots, out),
         });
+    }
+
+    /// The rows of edges of these own nodes: of their slots, as far as they receive at hop `hop`.
+    fn receivers(&self, hop: usize, nodes: &Range<u32>) -> Range<usize> {
+        self.hops[hop].arriving.rows().between(&slots_of(nodes, self.slots))
     }
 
     /// Which weights of attention are dropped.
@@ -323,7 +329,11 @@ impl WholeGraph {
             return NodeRows { held: Some(held), ..NodeRows::default() };
         }
         let HopState { arrived, arriving, .. } = &self.hops[index - 1];
-        let receiver = |row: usize| arriving.rows().find(own + row as u32).expect("who reads what arrives receives it");
+        let slots = self.slots;
+        let receiver = |row: usize| {
+            let slot = arriving.rows().find((own + row as u32) * slots);
+            slot.expect("who reads what arrives receives it") / slots as usize
+        };
         let aggregated = (arrived.width() > 0).then(|| rows.copy(arrived, receiver));
         NodeRows { aggregated, ..self.inputs_but_arrived(index, rows) }
     }
@@ -343,16 +353,18 @@ impl WholeGraph {
             None => *sums = Some(back.flat),
             Some(sums) => sums.iter_mut().zip(&back.flat).for_each(|(sum, x)| *sum += x),
         }
-        let (Some(hop), own) = (index.checked_sub(1), self.own.start) else { return };
+        let (Some(hop), own, slots) = (index.checked_sub(1), self.own.start, self.slots) else { return };
         if !self.program.goes_back(hop) {
             return;
         }
-        let HopState { sent, back: table, leaving, scales, held, arrived, .. } = &mut self.hops[hop];
-        let (width, table) = (arrived.width(), table.table_mut(sent));
+        let HopState { sent, back: table, leaving, scales, held, width, .. } = &mut self.hops[hop];
+        let (width, table) = (*width, table.table_mut(sent));
         if let (Some(values), Some(table)) = (back.aggregated.filter(|_| width > 0), table) {
-            for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
-                let place = leaving.table().find(own + row as u32).expect("who receives has a row for its gradient");
-                let scale = scales.after.as_ref().map_or(1.0, |after| after[row]);
+            let slots_of = |row: usize| (0..slots as usize).map(move |slot| row * slots as usize + slot);
+            for (slot, values) in rows.iter().flat_map(slots_of).zip(values.chunks_exact(width)) {
+                let place = leaving.table().find(own * slots + slot as u32);
+                let place = place.expect("who receives has a row for its gradient");
+                let scale = scales.after.as_ref().map_or(1.0, |after| after[slot]);
                 let out = &mut table.some_mut(place..place + 1)[..width];
                 out.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
             }
@@ -373,10 +385,10 @@ impl WholeGraph {
     /// Where a hop attends: completes the states of an interval's receivers, whose gradients are there, and puts them beside these.
     fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
         let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
-        let HopState { back, arriving, arrived, attention, sent, .. } = &mut self.hops[hop];
+        let HopState { back, arriving, width, attention, sent, .. } = &mut self.hops[hop];
         let (Some(attention), Back::Own(back)) = (attention, back) else { return };
         // Receivers are numbered alike among rows of edges and rows of gradients.
-        let (receivers, width, stride) = (arriving.rows().between(&range), arrived.width(), back.width());
+        let (receivers, width, stride) = (arriving.rows().between(&range), *width, back.width());
         let gradient = back.columns(receivers.clone(), 0..width);
         trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
         put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);

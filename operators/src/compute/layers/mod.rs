@@ -99,6 +99,11 @@ pub enum Propagation {
     /// The sum over the in-neighbours and the node itself, self-loops not counted, of `1 / sqrt((d_i + 1)(d_j + 1))` times what
     /// they send.
     Symmetric,
+    /// The mean over the in-edges of each relation, side by side; zeros where a relation has none.
+    MeanByRelation {
+        /// Types of edges.
+        relations: usize,
+    },
     /// The sum over the in-neighbours and the node itself, self-loops not counted, weighted for each head by the softmax of
     /// `leaky_relu(left_j + right_i)`, of [`Layer::attention_terms`].
     Attention {
@@ -199,6 +204,15 @@ pub trait Layer: Send + Sync {
     /// Whether [`Layer::send`] sends what a node holds as it is, so that there is nothing to learn in it.
     fn sends_as_held(&self) -> bool {
         false
+    }
+
+    /// For schedules over whole graphs: what [`Layer::apply_node`] is given of what has arrived by [`Layer::propagation`]. By
+    /// default, all of it as it is.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn merge_arrived(&self, arrived: &Tensor) -> Result<Tensor> {
+        Ok(arrived.clone())
     }
 
     /// Whether [`Layer::apply_node`] reads what the node held.

@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
@@ -73,6 +73,20 @@ impl Layer for Rgcn {
 
     fn out_dim(&self) -> usize {
         self.out_dim
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::MeanByRelation { relations: self.relations })
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
+    }
+
+    fn merge_arrived(&self, arrived: &Tensor) -> Result<Tensor> {
+        // [R, O, I] as [O, R · I]: relations side by side, as they arrive.
+        let weights = self.weights()?.transpose(0, 1)?.flatten_from(1)?.contiguous()?;
+        Ok(matmul(arrived, &weights.t()?.contiguous()?)?)
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {

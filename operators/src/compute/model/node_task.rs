@@ -21,7 +21,7 @@ use crate::kernel::elementwise::{Activation, Dropout};
 pub struct Hop {
     /// How rows are put together.
     pub propagation: Propagation,
-    /// Columns of what is sent, and of what arrives.
+    /// Columns of what is sent, and of what arrives in each of the [slots](Hop::slots).
     pub width: usize,
     /// Columns of what a node holds meanwhile.
     pub held: usize,
@@ -30,6 +30,14 @@ pub struct Hop {
 }
 
 impl Hop {
+    /// In how many sums a node receives: one for each relation, where those are kept apart.
+    pub fn slots(&self) -> usize {
+        match self.propagation {
+            Propagation::MeanByRelation { relations } => relations,
+            _ => 1,
+        }
+    }
+
     /// Whether rows are weighed by attention.
     pub fn attends(&self) -> bool {
         matches!(self.propagation, Propagation::Attention { .. })
@@ -41,7 +49,7 @@ impl Hop {
 pub struct NodeInputs<'a> {
     /// What they held when they sent, `[N, held]`; for task 0, their features.
     pub held: Option<&'a Tensor>,
-    /// What has arrived, `[N, width]`.
+    /// What has arrived, `[N, slots · width]`.
     pub aggregated: Option<&'a Tensor>,
     /// What they held before the first layer, where a layer asks for it.
     pub initial: Option<&'a Tensor>,
@@ -73,7 +81,7 @@ impl Model {
             let propagation = layer.propagation().ok_or_else(|| {
                 let why = format!(
                     "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
-                     \"sage\" with the mean, \"gin\", \"gat\", \"sgc\" or \"appnp\", or train by batches",
+                     \"sage\" with the mean, \"gin\", \"gat\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
                     self.spec.kind
                 );
                 Error::spec("kind", why)
@@ -137,13 +145,13 @@ impl Model {
                     Some(Propagation::Nothing) => inputs.held,
                     _ => inputs.aggregated,
                 };
-                let aggregated = aggregated.ok_or_else(|| missing("what has arrived"))?;
+                let aggregated = layer.merge_arrived(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
                 // Layers that read nothing of their own do not look at it.
-                let own = inputs.held.unwrap_or(aggregated);
+                let own = inputs.held.unwrap_or(&aggregated);
                 let block = alone(aggregated.dim(0)?);
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
-                let z = layer.apply_node(&pass, own, aggregated)?;
+                let z = layer.apply_node(&pass, own, &aggregated)?;
                 self.joints[index - 1].apply(z, own, sums)?
             }
         };

@@ -79,7 +79,6 @@ fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
     let instead = match model.kind.as_str() {
         "gatv2" => Some("\"gat\""),
         "gine" => Some("\"gin\", which reads no features of edges"),
-        "rgcn" => Some("\"gcn\", which reads no types of edges"),
         "sage" if model.aggregator() == Aggregator::Pool => Some("the mean aggregator"),
         _ => None,
     };

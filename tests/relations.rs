@@ -1,0 +1,104 @@
+//! R-GCN over typed edges by every schedule: the bits that any number of processes comes to, and that all come to the same losses.
+
+mod common;
+
+use std::sync::Arc;
+
+use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
+use common::{Place, summary};
+use gnnflow_data::rng::{Key, Purpose};
+use serde_json::Value;
+
+const NODES: u64 = 400;
+const EDGES: u64 = 3000;
+
+/// Nodes of three classes, and edges of four types, one of them rare; some nodes have no edges of some type.
+fn dump(place: &Place) {
+    let key = Key::new(11, Purpose::GenerateNodes);
+    let class = |v: u64| key.fold(7).below(v, 3);
+    let row =
+        |v: u64| Some((0..8).map(move |i| Some(key.fold(v).normal(i) as f32 + if i == class(v) { 1.0 } else { 0.0 })));
+    let split = |v: u64| ["train", "val", "test"][key.below(v, 3) as usize];
+    place.parquet(
+        "nodes.parquet",
+        vec![
+            ("node_id", Arc::new(Int64Array::from_iter_values(0..NODES as i64))),
+            ("features", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>((0..NODES).map(row)))),
+            ("label", Arc::new(Int64Array::from_iter_values((0..NODES).map(|v| class(v) as i64)))),
+            ("split", Arc::new(StringArray::from_iter_values((0..NODES).map(split)))),
+        ],
+    );
+    let key = Key::new(11, Purpose::GenerateEdges);
+    let end = |side: u64| (0..EDGES).map(move |e| key.fold(side).below(e, NODES) as i64);
+    let kind =
+        |e: u64| ["cites", "writes", "cites", "knows", "writes", "meets"][key.fold(3).below(e, 6).min(5) as usize];
+    place.parquet(
+        "edges.parquet",
+        vec![
+            ("src", Arc::new(Int64Array::from_iter_values(end(0)))),
+            ("dst", Arc::new(Int64Array::from_iter_values(end(1)))),
+            ("kind", Arc::new(StringArray::from_iter_values((0..EDGES).map(kind)))),
+            ("weight", Arc::new(Float32Array::from_iter_values((0..EDGES).map(|e| e as f32)))),
+        ],
+    );
+}
+
+fn pipeline(place: &Place, model: &str) {
+    let text = format!(
+        "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = {{ edge_type = 'kind' }}\n\
+         [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n[model]\nkind = 'rgcn'\nhidden = 12\n{model}\n\
+         [train]\nepochs = 3\nseed = 5\n[infer]\npredictions = true\nembeddings = true\n"
+    );
+    place.write("p.toml", text);
+}
+
+const SCHEDULES: [&[&str]; 3] = [
+    &["train.schedule=mini-batch", "train.fanouts=[-1, -1]", "train.batch=1000"],
+    &["train.schedule=full-graph", "train.intervals=3"],
+    &["train.schedule=tensor-parallel", "train.chunk_memory=20KiB"],
+];
+
+fn train(place: &Place, processes: &str, sets: &[&str]) -> Value {
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
+    let ended = place.run(&[&args[..], &sets].concat());
+    assert_eq!(ended.code, 0, "{sets:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+fn losses(place: &Place) -> Vec<f64> {
+    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn rgcn_has_the_same_bits_however_many_work_on_it_and_the_same_losses_by_every_schedule() {
+    let place = Place::new();
+    dump(&place);
+    for model in [
+        "dropout = 0.0",
+        "dropout = 0.0\nnum_bases = 2",
+        "dropout = 0.0\nnum_bases = 3\nresidual = true\nnorm = 'layer'",
+    ] {
+        for graph in ["graph.undirected=false", "graph.undirected=true"] {
+            pipeline(&place, model);
+            let mut expected: Option<Vec<f64>> = None;
+            for schedule in SCHEDULES {
+                let sets = [&[graph][..], schedule].concat();
+                let hashes = |found: &Value| ["model_sha256", "predictions_sha256"].map(|key| found[key].to_string());
+                let one = train(&place, "1", &sets);
+                let found = losses(&place);
+                let wanted = expected.get_or_insert_with(|| found.clone());
+                for (epoch, (found, wanted)) in found.iter().zip(&*wanted).enumerate() {
+                    let close = (found - wanted).abs() <= 2e-5 * wanted.abs();
+                    assert!(close, "{model}, {sets:?}: epoch {epoch} has a loss of {found}, not {wanted}");
+                }
+                for processes in ["2", "4"] {
+                    let some = train(&place, processes, &sets);
+                    assert_eq!(hashes(&some), hashes(&one), "{model}, {sets:?}: {processes} processes");
+                }
+            }
+        }
+    }
+}
