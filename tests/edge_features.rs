@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, planted, summary};
+use common::{Place, hashes, planted, succeed};
 use gnnflow_data::rng::{Key, Purpose};
 
 const NODES: u64 = 500;
@@ -54,14 +54,8 @@ fn pipeline(place: &Place, columns: &str, model: &str, train: &str) {
 
 const EDGE_FEATURES: &str = "edge_features = ['pair', 'noise']";
 
-fn hashes(summary: &serde_json::Value) -> [String; 3] {
-    ["blocks_sha256", "model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
-}
-
 fn run(place: &Place, more: &[&str]) -> serde_json::Value {
-    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], more].concat());
-    assert_eq!(ended.code, 0, "{more:?}: {}", ended.stderr);
-    let summary = summary(place, "run");
+    let summary = succeed(place, more);
     std::fs::remove_dir_all(place.path("run")).unwrap();
     summary
 }

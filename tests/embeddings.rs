@@ -29,10 +29,8 @@ fn run(place: &Place, args: &[&str]) -> serde_json::Value {
 
 /// Hashes of model, rows, predictions and blocks.
 fn hashes(summary: &serde_json::Value) -> Vec<String> {
-    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
-    let mut all: Vec<String> =
-        ["model_sha256", "predictions_sha256", "blocks_sha256"].iter().map(|key| text(&summary[key])).collect();
-    all.push(text(&summary["node_embeddings"]["sha256"]));
+    let mut all = common::hashes(summary);
+    all.push(summary["node_embeddings"]["sha256"].as_str().unwrap().to_owned());
     all
 }
 

@@ -2,27 +2,11 @@
 
 mod common;
 
-use common::{Place, planted, summary};
+use common::{Place, hashes, losses, planted, succeed};
 use serde_json::Value;
 
 fn settings(model: &str, train: &str) -> String {
     format!("[model]\n{model}\nhidden = 16\n[train]\nschedule = 'full-graph'\nepochs = 4\n{train}")
-}
-
-fn succeed(place: &Place, args: &[&str]) -> Value {
-    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
-    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
-    summary(place, "run")
-}
-
-fn hashes(summary: &Value) -> [String; 2] {
-    ["model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
-}
-
-/// The loss of every epoch.
-fn losses(place: &Place) -> Vec<f64> {
-    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
-    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
 }
 
 /// Model keys, and keys of the graph that go with them.

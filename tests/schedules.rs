@@ -2,22 +2,12 @@
 
 mod common;
 
-use common::{Place, planted, summary};
+use common::{Place, hashes, planted, succeed};
 
 const SCHEDULE: &str = "schedule = 'partition-parallel'\n";
 
 fn settings(model: &str, train: &str) -> String {
     format!("{model}\n[train]\nepochs = 4\nbatch = 50\nfanouts = [5, 3]\n{train}")
-}
-
-fn succeed(place: &Place, args: &[&str]) -> serde_json::Value {
-    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
-    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
-    summary(place, "run")
-}
-
-fn hashes(summary: &serde_json::Value) -> [String; 3] {
-    ["blocks_sha256", "model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
 }
 
 #[test]

@@ -9,9 +9,12 @@ Every run is bound to as many cores as it has threads. Mean aggregation, hidden 
 `gnnflow run`, whole; a peer is the median of its batches times the batches of an epoch, which leaves its data loader's start out.
 The result goes to benches/runs/<date>-epoch-beside-peers.json.
 """
-import argparse, datetime, json, math, os, pathlib, platform, statistics, subprocess, sys, tempfile
+import argparse, json, math, os, pathlib, statistics, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from contest import beside, bound, graph_and_python, in_turn, medians, peer
+from program import about, build, write
+
 BACKENDS = "dgl,graphbolt,pyg_bipartite"
 STAGES = ["sample", "fetch", "forward", "backward", "reduce", "step"]
 PIPELINE = """
@@ -37,15 +40,6 @@ optimizer = {{ kind = "adam", lr = 0.003 }}
 """
 
 
-def need(name):
-    return os.environ.get(name) or sys.exit(f"error: set {name}; see --help")
-
-
-def bound(threads):
-    """Equal threads are equal cores: whatever threads a system starts beside those asked for, it has no more cores."""
-    return ["taskset", "-c", f"0-{threads - 1}"]
-
-
 def ours(binary, work, threads):
     """Seconds of the second epoch, and of the stages of both."""
     run = work / "run"
@@ -56,17 +50,6 @@ def ours(binary, work, threads):
     return seconds["per_epoch"][1], {stage: seconds[stage] / 2 for stage in STAGES}, max(summary["peak_rss_bytes"])
 
 
-def peer(backend, threads, graph, python, batches):
-    """One run of one peer: its line of JSON, or why there is none."""
-    script = pathlib.Path(need("GNNFLOW_PEERS")) / "bench_sage.py"
-    command = [python, script, "--graph", graph, "--threads", threads, "--backend", backend, "--batches", batches, "--warmup", 3]
-    done = subprocess.run([*bound(threads), *map(str, command)], stdout=subprocess.PIPE, text=True)
-    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    if rows and "failed" not in rows[-1]:
-        return rows[-1], None
-    return None, str(rows[-1].get("why") or rows[-1]["failed"]).strip().splitlines()[-1] if rows else "it printed nothing"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
@@ -75,9 +58,8 @@ def main():
     parser.add_argument("--backends", default=BACKENDS)
     parser.add_argument("--out")
     options = parser.parse_args()
-    graph, python = pathlib.Path(need("GNNFLOW_BENCH_GRAPH")).resolve(), os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
+    graph, python = graph_and_python()
+    binary = build()
     seconds, stages, why, peak = {}, {}, {}, {}
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
@@ -87,15 +69,13 @@ def main():
         steps = math.ceil(manifest["splits"]["train"] / 1000)
         for number in range(options.rounds):
             for threads in map(int, options.threads.split(",")):
-                contests = [None, *options.backends.split(",")]
-                turn = number % len(contests)
-                for backend in contests[turn:] + contests[:turn]:
+                for backend in in_turn(number, options.backends):
                     key = (threads, backend or "gnnflow")
                     if backend is None:
                         epoch, parts, peak[key] = ours(binary, work, threads)
                         stages.setdefault(key, []).append(parts)
                     else:
-                        row, reason = peer(backend, threads, graph, python, options.batches)
+                        row, reason = peer("bench_sage.py", threads, python, "--graph", graph, "--backend", backend, "--batches", options.batches, "--warmup", 3)
                         if row is None:
                             why[f"{backend} {threads}"] = reason
                             continue
@@ -105,25 +85,17 @@ def main():
                     print(f"round {number + 1}, {threads} threads, {key[1]}: {epoch:.1f} s an epoch", file=sys.stderr, flush=True)
     rows = []
     for threads in sorted({key[0] for key in seconds}):
-        median = {who: statistics.median(values) for (t, who), values in seconds.items() if t == threads}
+        median = medians(seconds, threads)
         mine = median.pop("gnnflow")
         row = {"threads": threads, "gnnflow_seconds": round(mine, 2), "peers_seconds": {who: round(s, 2) for who, s in median.items()}}
         row["gnnflow_stages"] = {s: round(statistics.median(p[s] for p in stages[threads, "gnnflow"]), 2) for s in STAGES}
         row["gnnflow_peak_rss_bytes"] = peak[threads, "gnnflow"]
         row["rounds"] = {who: values for (t, who), values in seconds.items() if t == threads}
-        if median:
-            best = min(median, key=median.get)
-            row |= {"best_peer": best, "ratio_to_best_peer": round(median[best] / mine, 2)}
+        row |= beside(median, mine)
         rows.append(row)
         print(f"{threads} threads: {mine:.1f} s an epoch = {row.get('ratio_to_best_peer', '?')} × as fast as {row.get('best_peer')}; peers {row['peers_seconds']}; stages {row['gnnflow_stages']}")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    date = datetime.date.today().isoformat()
-    result = {
-        "bench": "SAGE epoch beside peers", "date": date, "commit": commit, "steps": steps, "nodes": manifest["nodes"], "edges": manifest["edges"],
-        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "load_after": os.getloadavg()[0], "results": rows, "failures": why,
-    }
-    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{date}-epoch-beside-peers.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    result = about("SAGE epoch beside peers") | {"steps": steps, "nodes": manifest["nodes"], "edges": manifest["edges"], "results": rows, "failures": why}
+    write(result, "epoch-beside-peers", options.out)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,28 @@ pub fn summary(place: &Place, run: &str) -> serde_json::Value {
     serde_json::from_str(&text).unwrap()
 }
 
+/// Runs `p.toml` in the run folder `run`, which must succeed; the summary.
+pub fn succeed(place: &Place, args: &[&str]) -> serde_json::Value {
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], args].concat());
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+/// What a run says of the bits that it sampled, learnt and predicted: those of the hashes that it has.
+pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
+    let keys = ["blocks_sha256", "model_sha256", "predictions_sha256"];
+    let found: Vec<String> = keys.iter().filter_map(|key| Some(summary[key].as_str()?.to_owned())).collect();
+    assert!(found.len() >= 2, "{summary}");
+    found
+}
+
+/// The loss of every epoch of the run in `run`.
+pub fn losses(place: &Place) -> Vec<f64> {
+    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    let loss = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
+    lines.lines().map(loss).collect()
+}
+
 /// Process ids of the children of `parent`.
 pub fn children(parent: u32) -> Vec<u32> {
     let of = |entry: std::fs::DirEntry| -> Option<u32> {

@@ -201,3 +201,120 @@ impl Links {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_data::rng::{Key, Purpose};
+
+    use super::*;
+    use crate::local_graph::OwnedInEdges;
+
+    /// In-neighbours of every node, sorted: loops, parallel edges and nodes without any among them.
+    fn neighbors(nodes: u32) -> Vec<Vec<u32>> {
+        let key = Key::new(5, Purpose::GenerateEdges);
+        let of = |node: u32| {
+            let key = key.fold(u64::from(node));
+            let mut all: Vec<u32> = (0..key.below(0, 9)).map(|i| key.below(1 + i, u64::from(nodes)) as u32).collect();
+            if node % 7 == 3 {
+                all.push(node);
+            }
+            all.sort_unstable();
+            all
+        };
+        (0..nodes).map(of).collect()
+    }
+
+    fn part(all: &[Vec<u32>], nodes: Range<u32>) -> Arc<dyn InEdges> {
+        let mut edges = OwnedInEdges { indptr: vec![0], ..OwnedInEdges::default() };
+        for node in nodes {
+            edges.indices.extend(&all[node as usize]);
+            edges.indptr.push(edges.indices.len() as i64);
+        }
+        Arc::new(edges)
+    }
+
+    /// Which rows a node's row needs, by plain lists.
+    fn expected(all: &[Vec<u32>], node: u32, filter: &Filter<'_>) -> Vec<u32> {
+        let mut found = all[node as usize].clone();
+        if filter.self_loops {
+            found.retain(|&neighbor| neighbor != node);
+            found.push(node);
+            found.sort_unstable();
+        }
+        found.retain(|&neighbor| filter.neighbors.is_none_or(|wanted| wanted(neighbor)));
+        found
+    }
+
+    #[test]
+    fn every_row_has_the_rows_that_plain_lists_have() {
+        let all = neighbors(60);
+        let folder = tempfile::tempdir().unwrap();
+        let (third, even) = (|node: u32| node.is_multiple_of(3), |node: u32| node.is_multiple_of(2));
+        let filters = [
+            Filter::default(),
+            Filter { self_loops: true, ..Filter::default() },
+            Filter { rows: Some(&third), ..Filter::default() },
+            Filter { neighbors: Some(&third), ..Filter::default() },
+            Filter { rows: Some(&even), neighbors: Some(&third), self_loops: true },
+        ];
+        for cuts in [&[0, 60][..], &[0, 20, 20, 60], &[10, 35], &[30, 30, 45, 60]] {
+            let own = cuts[0]..cuts[cuts.len() - 1];
+            let parts: Vec<_> = cuts.windows(2).map(|cut| part(&all, cut[0]..cut[1])).collect();
+            for (i, filter) in filters.iter().enumerate() {
+                for place in [Place::Memory, Place::Folder(folder.path().to_owned())] {
+                    let links = Links::new(own.clone(), 60, &parts, *filter, &place).unwrap();
+                    let rows: Vec<u32> = own.clone().filter(|&node| filter.rows.is_none_or(|has| has(node))).collect();
+                    let table: Vec<u32> =
+                        own.clone().filter(|&node| filter.neighbors.is_none_or(|has| has(node))).collect();
+                    assert_eq!((links.rows().len(), links.table().len()), (rows.len(), table.len()), "{cuts:?} {i}");
+                    let (mut edges, mut foreign) = (0, std::collections::BTreeSet::new());
+                    let node_at = |row: u32| match table.get(row as usize) {
+                        Some(&own) => own,
+                        None => links.ghosts()[row as usize - table.len()],
+                    };
+                    for (row, &node) in rows.iter().enumerate() {
+                        assert_eq!(links.rows().node(row), node);
+                        let (indptr, indices) = links.edges(row..row + 1);
+                        let found: Vec<u32> =
+                            indices[indptr[0] as usize..indptr[1] as usize].iter().map(|&row| node_at(row)).collect();
+                        let wanted = expected(&all, node, filter);
+                        assert_eq!(found, wanted, "node {node} of {cuts:?}, filter {i}");
+                        edges += wanted.len();
+                        foreign.extend(wanted.into_iter().filter(|node| !own.contains(node)));
+                    }
+                    assert_eq!(links.num_edges(), edges, "{cuts:?} {i}");
+                    assert_eq!(links.ghosts(), foreign.into_iter().collect::<Vec<_>>(), "{cuts:?} {i}");
+                    assert_eq!(links.table_rows(), table.len() + links.ghosts().len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_wants_rows_is_told_where_they_stand_there() {
+        let all = neighbors(40);
+        let odd = |node: u32| node % 2 == 1;
+        let filter = Filter { neighbors: Some(&odd), ..Filter::default() };
+        let mut links = Links::new(10..30, 40, &[part(&all, 10..30)], filter, &Place::Memory).unwrap();
+        let lists = [vec![11, 13, 21, 29], vec![], vec![21, 23]];
+        links.set_wanted(lists.to_vec());
+        for first in 0..=links.table().len() {
+            for end in first..=links.table().len() {
+                let found: Vec<(usize, usize, Vec<u32>)> =
+                    links.wanted(first..end).map(|(worker, at, rows)| (worker, at, rows.to_vec())).collect();
+                let mut wanted = Vec::new();
+                for (worker, list) in lists.iter().enumerate() {
+                    let rows: Vec<usize> = list.iter().map(|&node| links.table().find(node).unwrap()).collect();
+                    let inside: Vec<u32> =
+                        rows.iter().filter(|&row| (first..end).contains(row)).map(|&row| row as u32).collect();
+                    if !inside.is_empty() {
+                        wanted.push((worker, rows.iter().filter(|&&row| row < first).count(), inside));
+                    }
+                }
+                assert_eq!(found, wanted, "rows {first} to {end}");
+            }
+        }
+        let none = Links::none(3..8);
+        assert_eq!((none.rows().len(), none.table_rows(), none.num_edges()), (5, 5, 0));
+    }
+}

@@ -32,6 +32,11 @@ impl Table {
         self.rows
     }
 
+    /// Bytes of all rows.
+    pub fn bytes(&self) -> u64 {
+        size_of_val(self.values()) as u64
+    }
+
     /// All rows, one after another.
     pub fn values(&self) -> &[f32] {
         &self.values
@@ -62,5 +67,39 @@ impl Table {
             return self.some(rows).to_vec();
         }
         self.some(rows).chunks_exact(self.width.max(1)).flat_map(|row| &row[columns.clone()]).copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_and_columns_are_those_of_plain_lists() {
+        let folder = tempfile::tempdir().unwrap();
+        for place in [Place::Memory, Place::Folder(folder.path().to_owned())] {
+            for (rows, width) in [(0, 3), (1, 1), (7, 5), (4, 0)] {
+                let mut table = Table::zeros(rows, width, &place).unwrap();
+                assert!(table.values().iter().all(|&x| x == 0.0));
+                let mut plain = vec![vec![0.0f32; width]; rows];
+                for (row, plain) in plain.iter_mut().enumerate() {
+                    plain.iter_mut().enumerate().for_each(|(column, x)| *x = (row * 100 + column) as f32);
+                    table.some_mut(row..row + 1).copy_from_slice(plain);
+                }
+                assert_eq!((table.rows(), table.width(), table.bytes()), (rows, width, 4 * (rows * width) as u64));
+                assert_eq!(table.values(), plain.concat());
+                for first in 0..=rows {
+                    for end in first..=rows {
+                        assert_eq!(table.some(first..end), plain[first..end].concat());
+                        for columns in [0..width, 0..width / 2, width / 2..width] {
+                            let cut: Vec<f32> =
+                                plain[first..end].iter().flat_map(|row| row[columns.clone()].to_vec()).collect();
+                            assert_eq!(table.columns(first..end, columns), cut);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(Table::zeros(usize::MAX, 2, &Place::Memory).is_err(), "more than there are addresses");
     }
 }

@@ -12,7 +12,7 @@ fn count(number: u64) -> String {
 }
 
 /// A size for people, three digits of it.
-fn bytes(bytes: u64) -> String {
+pub(super) fn bytes(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let (mut size, mut unit) = (bytes as f64, 0);
     while size >= 1024.0 && unit + 1 < units.len() {

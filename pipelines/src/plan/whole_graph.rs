@@ -22,6 +22,8 @@ pub(super) struct Whole {
     /// Columns of features.
     input: usize,
     intervals: Option<usize>,
+    /// What a chunk may take.
+    chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
     /// Numbers in the flat vector of parameters.
@@ -56,6 +58,7 @@ impl Whole {
             by_columns,
             input: graph.features,
             intervals: train.intervals,
+            chunk_memory: train.chunk_memory(),
             may_share,
             parameters,
         })
@@ -178,11 +181,15 @@ impl Whole {
         4 * numbers
     }
 
-    /// Bytes of one interval's arithmetic: its rows at the widest task, values, kept inputs and gradients.
-    pub(super) fn interval(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+    /// Bytes of what is computed at once. An interval's arithmetic: its rows at the widest task, values, kept inputs and
+    /// gradients; and by columns a chunk's sums, of which there are no more than nodes in a partition.
+    pub(super) fn at_once(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
         let nodes = self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64));
         let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.input) as u64;
-        6 * nodes * widest * 4
+        let arithmetic = 6 * nodes * widest * 4;
+        let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
+        let slice = self.hops.iter().map(|hop| hop.width.div_ceil(processes)).max().unwrap_or(0) as u64;
+        arithmetic + if self.by_columns { (largest * slice * 4).min(self.chunk_memory) } else { 0 }
     }
 }

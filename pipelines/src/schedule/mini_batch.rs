@@ -59,7 +59,7 @@ use crate::job::Host;
 use crate::setup::Setup;
 use crate::spec::Train;
 use crate::subgraphs::Subgraphs;
-use crate::trainer::{BatchWords, Gradients, Trainer};
+use crate::trainer::{Gradients, Trainer};
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -292,16 +292,7 @@ fn push<'scope>(
 }
 
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
-    let batches: Vec<BatchWords> = reduced.words.iter().filter_map(|words| BatchWords::decode(words)).collect();
-    sums.steps += 1;
-    sums.rounds += batches.iter().map(|batch| batch.rounds).max().unwrap_or(0);
-    for batch in batches {
-        sums.examples += batch.examples;
-        sums.loss += batch.loss;
-        if let Some(digest) = batch.digest {
-            hash.update(digest);
-        }
-    }
+    sums.add(reduced).iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
 }
 
 /// Bytes in hexadecimal.

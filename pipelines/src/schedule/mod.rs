@@ -6,12 +6,14 @@ pub(crate) mod partition_parallel;
 pub(crate) mod whole_graph;
 
 use gnnflow_operators::fetch::cache::CacheCounts;
+use gnnflow_operators::sync::all_reduce::Reduced;
 use sha2::{Digest, Sha256};
 use timely::worker::Worker;
 
 use self::inference::Inference;
 use crate::Error;
 use crate::job::Host;
+use crate::trainer::BatchWords;
 
 /// A way to train.
 pub(crate) trait Schedule {
@@ -82,6 +84,20 @@ pub(crate) struct EpochSums {
     pub(crate) steps: u64,
     /// Wall-clock seconds.
     pub(crate) seconds: f64,
+}
+
+impl EpochSums {
+    /// Adds what a step's batches tell, in partition order, and returns it.
+    fn add(&mut self, reduced: &Reduced) -> Vec<BatchWords> {
+        let batches: Vec<BatchWords> = reduced.words.iter().filter_map(|words| BatchWords::decode(words)).collect();
+        self.steps += 1;
+        self.rounds += batches.iter().map(|batch| batch.rounds).max().unwrap_or(0);
+        for batch in &batches {
+            self.examples += batch.examples;
+            self.loss += batch.loss;
+        }
+        batches
+    }
 }
 
 /// The running hash over the digests of all blocks: epochs in order, and in each the batches in an order of the schedule.

@@ -45,7 +45,7 @@ use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::setup::Setup;
 use crate::spec::{Mode, Train};
-use crate::trainer::{BatchWords, Trainer};
+use crate::trainer::Trainer;
 use crate::whole_graph::{Done, Results, Token, WholeGraph};
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent.
@@ -176,7 +176,7 @@ impl WholeGraphTraining {
                 .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
                 .inspect(move |reduced: &Reduced| {
                     let epoch = tick::epoch(reduced.tick);
-                    count(told.sums.borrow_mut().entry(epoch).or_default(), reduced);
+                    told.sums.borrow_mut().entry(epoch).or_default().add(reduced);
                     let (reduced, lr) = (reduced.clone(), told.rates.borrow_mut().remove(&epoch));
                     applied.run(move |trainer| {
                         lr.into_iter().for_each(|lr| trainer.set_learning_rate(lr));
@@ -292,14 +292,5 @@ impl WholeGraphTraining {
         };
         let due = due(self.train.evaluate_every).min(due(self.train.checkpoint_every));
         due.min(epoch + ROUND).min(self.train.epochs as u32)
-    }
-}
-
-/// Adds what the partitions tell of an epoch.
-fn count(sums: &mut EpochSums, reduced: &Reduced) {
-    sums.steps = 1;
-    for words in reduced.words.iter().filter_map(|words| BatchWords::decode(words)) {
-        sums.examples += words.examples;
-        sums.loss += words.loss;
     }
 }

@@ -44,6 +44,21 @@ impl FromStr for Bytes {
     }
 }
 
+impl Bytes {
+    /// At most as large, in a whole number of the largest unit of which there are ten.
+    ///
+    /// ```
+    /// use gnnflow_pipelines::spec::Bytes;
+    ///
+    /// assert_eq!(Bytes(36_616_884).rounded_down().to_string(), "34MiB");
+    /// assert_eq!(Bytes(900).rounded_down().to_string(), "900B");
+    /// ```
+    pub fn rounded_down(self) -> Self {
+        let shift = [40, 30, 20, 10].into_iter().find(|shift| self.0 >> shift >= 10).unwrap_or(0);
+        Self(self.0 >> shift << shift)
+    }
+}
+
 impl fmt::Display for Bytes {
     /// The largest unit that divides it: nothing is lost.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

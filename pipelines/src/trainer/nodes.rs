@@ -12,7 +12,8 @@ use gnnflow_operators::compute::model::{NodeInputs, NodeOutputs};
 use gnnflow_operators::compute::ops::seeded;
 use gnnflow_operators::fetch::matrix::{Matrix, Values};
 
-use super::{Trainer, read, tensor};
+use super::Trainer;
+use super::tensors::{read, tensor};
 use crate::Error;
 use crate::task::{Examples, Loss, Objective};
 use crate::whole_graph::Shape;

@@ -6,7 +6,8 @@
 use gnnflow_operators::compute::optimizer::State;
 use gnnflow_operators::sample::mini_batch::MiniBatch;
 
-use super::{BatchGradient, BatchWords, Replica, Trainer, digest};
+use super::batch::{BatchGradient, digest};
+use super::{BatchWords, Replica, Trainer};
 use crate::Error;
 
 /// The velocity's name in checkpoints.

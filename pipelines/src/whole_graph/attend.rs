@@ -29,7 +29,7 @@ pub(super) struct AttentionState {
 
 /// Which weights an epoch drops at a hop, and of which rows.
 #[derive(Clone, Copy)]
-pub(super) struct Drop {
+pub(super) struct Dropped {
     pub(super) seed: u64,
     pub(super) epoch: u32,
     pub(super) hop: usize,
@@ -59,7 +59,7 @@ impl AttentionState {
         })
     }
 
-    fn dropout<'a>(&'a self, drop: Drop, rows: &'a [u32], table: usize) -> Option<EdgeDropout<'a>> {
+    fn dropout<'a>(&'a self, drop: Dropped, rows: &'a [u32], table: usize) -> Option<EdgeDropout<'a>> {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
@@ -73,7 +73,7 @@ impl AttentionState {
     }
 
     /// What arrives at `rows` of `links`, into `out`, and their states.
-    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Drop, out: &mut [f32]) {
+    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Dropped, out: &mut [f32]) {
         let ids = ids(links, rows.clone());
         let mut states = self.states.some(rows.clone()).to_vec();
         self.job(links, rows.clone(), sent, self.dropout(drop, &ids, 0)).forward(&mut states, out);
@@ -86,7 +86,7 @@ impl AttentionState {
         links: &Links,
         rows: Range<usize>,
         sent: &Table,
-        drop: Drop,
+        drop: Dropped,
         gradient: &[f32],
     ) {
         let ids = ids(links, rows.clone());
@@ -105,7 +105,7 @@ impl AttentionState {
         rows: Range<usize>,
         sent: &[f32],
         back: &Table,
-        drop: Drop,
+        drop: Dropped,
     ) -> [Vec<f32>; 2] {
         let (heads, stride) = (self.heads, back.width());
         let columns = stride - STATE * heads;

@@ -10,7 +10,7 @@ use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::propagate::{Links, Place, Table};
 
-use super::attend::{AttentionState, Drop};
+use super::attend::{AttentionState, Dropped};
 use super::gather::gather;
 use super::links::slots_of;
 use super::rows::Selection;
@@ -112,7 +112,7 @@ impl WholeGraph {
         let mut out = vec![0.0; rows.len() * width];
         trainer.timed_forward(|| match attention {
             Some(attention) => {
-                attention.forward(links, rows, table, Drop { seed, epoch: 0, hop: last, nothing: true }, &mut out)
+                attention.forward(links, rows, table, Dropped { seed, epoch: 0, hop: last, nothing: true }, &mut out)
             }
             None => gather(links, rows, table, scales, own * slots, &mut out),
         });

@@ -12,7 +12,7 @@ use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::tick;
 use gnnflow_operators::wire::{Header, WireBlock};
 
-use super::attend::Drop;
+use super::attend::Dropped;
 use super::evaluate::Results;
 use super::gather::gather;
 use super::links::slots_of;
@@ -100,7 +100,7 @@ impl WholeGraph {
         if self.constant && self.settled && from_start && !stage.back {
             return Vec::new();
         }
-        let drop = Drop { nothing: token.evaluates.is_some(), ..self.drop(token, stage.hop) };
+        let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, stage.hop) };
         let Some(slices) = &mut self.slices else { return Vec::new() };
         let kind = if stage.back { SENT_BACK } else { ARRIVED };
         let header = Header { tag: KINDS * stage.hop as u32 + kind, key: token.tick, ..Header::default() };
@@ -294,7 +294,7 @@ impl WholeGraph {
             *progress = Progress::Arrived;
         }
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
-        let drop = Drop { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
+        let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
         let (rows, slots) = (self.receivers(hop, &range), self.slots);
         let HopState { arriving, sent, scales, arrived, attention, .. } = &mut self.hops[hop];
         let out = arrived.some_mut(rows.start / slots as usize..rows.end / slots as usize);
@@ -310,8 +310,8 @@ impl WholeGraph {
     }
 
     /// Which weights of attention are dropped.
-    fn drop(&self, token: Token, hop: usize) -> Drop {
-        Drop { seed: self.seed, epoch: tick::epoch(token.tick), hop, nothing: false }
+    fn drop(&self, token: Token, hop: usize) -> Dropped {
+        Dropped { seed: self.seed, epoch: tick::epoch(token.tick), hop, nothing: false }
     }
 
     /// Global ids of own rows.

@@ -7,13 +7,11 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::relations::{means, typed};
+use super::relations::{add_to_sources, means, typed};
 use super::{elements, expect, gradient_of, room, store, with_element, with_real};
 use crate::compute::graph_block::GraphBlock;
 use crate::kernel::element::Element;
 use crate::kernel::mixed::{add_mixed, add_products, unmixed};
-use crate::kernel::relations::add_rows;
-use crate::kernel::segment;
 
 /// `(x [num_src, I], coefficients [R, B])` → `[num_dst, B · I]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
@@ -95,10 +93,7 @@ impl CustomOp2 for RelationMixRows {
             let mut out = room::<T>(sources * width);
             for relation in edges {
                 let of_means = unmixed(g, width, &relation.rows, &c[relation.relation * bases..][..bases]);
-                let back = relation.by_source();
-                let mut of_sources = room::<T>(back.sources.len() * width);
-                segment::mean_backward(&back.edges, &back.inverse, &of_means, width, &mut of_sources);
-                add_rows(&of_sources, width, &back.sources, &mut out);
+                add_to_sources(relation, &of_means, width, &mut out);
             }
             store(out)
         });

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::block::Block;
 use crate::compute::graph_block::GraphBlock;
-use crate::kernel::element::Element;
+use crate::kernel::element::{Element, Real};
 use crate::kernel::relations::{Relation, add_rows, take_rows};
 use crate::kernel::segment;
 
@@ -106,6 +106,14 @@ pub(super) fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> V
     means
 }
 
+/// Adds to `out`, `[num_src, width]`, the gradient of sources' rows, from that of the means over the edges of one relation.
+pub(super) fn add_to_sources<T: Real>(relation: &Relation, of_means: &[T], width: usize, out: &mut [T]) {
+    let back = relation.by_source();
+    let mut of_sources = room::<T>(back.sources.len() * width);
+    segment::mean_backward(&back.edges, &back.inverse, of_means, width, &mut of_sources);
+    add_rows(&of_sources, width, &back.sources, out);
+}
+
 impl CustomOp2 for RelationSum {
     fn name(&self) -> &'static str {
         "relation-sum"
@@ -155,10 +163,7 @@ impl CustomOp2 for RelationSumRows {
             for relation in edges {
                 let weight = &w[relation.relation * columns * width..][..columns * width];
                 let of_means = times(&take_rows(g, columns, &relation.rows), weight, columns, width);
-                let back = relation.by_source();
-                let mut of_sources = room::<T>(back.sources.len() * width);
-                segment::mean_backward(&back.edges, &back.inverse, &of_means, width, &mut of_sources);
-                add_rows(&of_sources, width, &back.sources, &mut out);
+                add_to_sources(relation, &of_means, width, &mut out);
             }
             store(out)
         });
