@@ -29,6 +29,10 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
     spec.check_processes(size, dataset.manifest().parts())?;
+    // Every process comes to the same schedule by itself: the dataset decides.
+    let mut resolved = spec.clone();
+    resolved.resolve_schedule()?;
+    let spec = &resolved;
     let Some(train) = &spec.train else {
         return prepared_only(spec, options, dataset.manifest().parts(), prepared);
     };
@@ -39,6 +43,10 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         // Children find the dataset prepared; the summary shall say how long it took.
         launch.arguments.push(format!("--prepare-seconds={prepared}").into());
         return Ok(Outcome::Elsewhere(launch.run()?));
+    }
+
+    if let Some(auto) = spec.auto_schedule() {
+        talk.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
     }
 
     let membership = match seat {

@@ -1,6 +1,7 @@
 //! `summary.json`: what a run did, in numbers that scripts read.
 
 use crate::Error;
+use crate::plan::AutoSchedule;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -16,6 +17,12 @@ pub struct Summary {
     pub name: String,
     /// `train.seed`.
     pub seed: u64,
+    /// `train.schedule`, as it was trained by.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub schedule: String,
+    /// Why that one, where it was "auto".
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auto_schedule: Option<AutoSchedule>,
     /// Number of partitions.
     pub partitions: usize,
     /// Number of processes.
@@ -64,6 +71,9 @@ pub struct Summary {
     /// Learnt rows of nodes, when there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_embeddings: Option<EmbeddingUse>,
+    /// What each process had to do, in training.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerUse>,
     /// Peak resident memory of each process.
     pub peak_rss_bytes: Vec<u64>,
     /// SHA-256 of the kept model's parameters.
@@ -97,6 +107,20 @@ impl CacheUse {
     pub fn new(hits: u64, misses: u64) -> Self {
         Self { hits, misses, hit_rate: hits as f64 / (hits + misses).max(1) as f64 }
     }
+}
+
+/// What one process had to do, in training.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerUse {
+    /// Bytes that it sent in a step; on average.
+    pub bytes_per_step: f64,
+    /// Bytes of its rows of the whole graph, in memory or in files, where every step is over that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_bytes: Option<u64>,
+    /// Edges whose rows it adds up in an epoch, forwards and backwards, times the rows' columns, where every step is over the
+    /// whole graph.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_numbers: Option<u64>,
 }
 
 /// What became of learnt rows.

@@ -47,6 +47,8 @@ impl Run {
             spec.check_processes(processes, spec.parts())?;
         }
         if self.dry_run {
+            let mut spec = spec;
+            spec.resolve_schedule()?;
             let plan = Plan::new(&spec, processes, local)?;
             let shown = if context.json { print_json(&plan) } else { print(&plan.to_string()) };
             return shown.map(|()| 0);

@@ -262,7 +262,7 @@ mod tests {
             let parts: Vec<_> = cuts.windows(2).map(|cut| part(&all, cut[0]..cut[1])).collect();
             for (i, filter) in filters.iter().enumerate() {
                 for place in [Place::Memory, Place::Folder(folder.path().to_owned())] {
-                    let links = Links::new(own.clone(), 60, &parts, *filter, &place).unwrap();
+                    let links = Links::new(Ends::nodes(own.clone(), 60), &parts, *filter, &place).unwrap();
                     let rows: Vec<u32> = own.clone().filter(|&node| filter.rows.is_none_or(|has| has(node))).collect();
                     let table: Vec<u32> =
                         own.clone().filter(|&node| filter.neighbors.is_none_or(|has| has(node))).collect();
@@ -295,7 +295,7 @@ mod tests {
         let all = neighbors(40);
         let odd = |node: u32| node % 2 == 1;
         let filter = Filter { neighbors: Some(&odd), ..Filter::default() };
-        let mut links = Links::new(10..30, 40, &[part(&all, 10..30)], filter, &Place::Memory).unwrap();
+        let mut links = Links::new(Ends::nodes(10..30, 40), &[part(&all, 10..30)], filter, &Place::Memory).unwrap();
         let lists = [vec![11, 13, 21, 29], vec![], vec![21, 23]];
         links.set_wanted(lists.to_vec());
         for first in 0..=links.table().len() {
@@ -314,7 +314,7 @@ mod tests {
                 assert_eq!(found, wanted, "rows {first} to {end}");
             }
         }
-        let none = Links::none(3..8);
+        let none = Links::none(3..8, 3..8);
         assert_eq!((none.rows().len(), none.table_rows(), none.num_edges()), (5, 5, 0));
     }
 }

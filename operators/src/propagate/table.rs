@@ -2,7 +2,12 @@
 
 use std::ops::Range;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::array::{Array, Place};
+
+/// Bytes of all tables that there are.
+static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
 /// `[rows, width]` of `f32`.
 #[derive(Debug)]
@@ -19,7 +24,14 @@ impl Table {
     /// When there is no room.
     pub fn zeros(rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         let len = rows.checked_mul(width).ok_or(std::io::ErrorKind::OutOfMemory)?;
-        Ok(Self { values: Array::zeros(len, place)?, width, rows })
+        let table = Self { values: Array::zeros(len, place)?, width, rows };
+        ALLOCATED.fetch_add(table.bytes(), Ordering::Relaxed);
+        Ok(table)
+    }
+
+    /// Bytes of all tables that this process has now, wherever they lie.
+    pub fn allocated() -> u64 {
+        ALLOCATED.load(Ordering::Relaxed)
     }
 
     /// Numbers in a row.
@@ -70,6 +82,12 @@ impl Table {
     }
 }
 
+impl Drop for Table {
+    fn drop(&mut self) {
+        ALLOCATED.fetch_sub(self.bytes(), Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +105,7 @@ mod tests {
                     table.some_mut(row..row + 1).copy_from_slice(plain);
                 }
                 assert_eq!((table.rows(), table.width(), table.bytes()), (rows, width, 4 * (rows * width) as u64));
+                assert!(Table::allocated() >= table.bytes());
                 assert_eq!(table.values(), plain.concat());
                 for first in 0..=rows {
                     for end in first..=rows {

@@ -50,7 +50,7 @@ pub struct Memory {
     /// (width × 4 + 4) more, for gradients on their way.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
-    /// nodes × width × 4.
+    /// nodes × width × 4; of `rgcn` with `num_bases` also nodes × bases × the input's width × 4.
     pub activations: u64,
     /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients. Where they
     /// do not fit into `train.memory`, they are among the scratch files.
@@ -136,7 +136,11 @@ impl Process {
             // Edges' features, and what a layer makes of each.
             let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);
             let on_edges = if edge_bytes > 0 { edges * (edge_bytes + widest) } else { 0 };
-            memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges);
+            // R-GCN whose relations share bases mixes its neighbours' rows for each of them first.
+            let bases = spec.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
+            let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
+            let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
+            memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);

@@ -4,6 +4,7 @@
 //! had (fanouts bound a batch), and say "about" where only an average can (all neighbours of a skewed graph).
 
 mod auto_parts;
+mod auto_schedule;
 mod batch;
 mod embedding;
 mod memory;
@@ -15,6 +16,7 @@ mod whole_graph;
 mod window;
 
 pub use auto_parts::AutoParts;
+pub use auto_schedule::{AutoSchedule, Candidate};
 pub use embedding::LearntRows;
 pub use memory::{Memory, Process};
 pub use model::{Layer, layers};
@@ -44,6 +46,9 @@ pub struct Plan {
     pub method: String,
     /// How the number of partitions was found, when it was asked to be.
     pub auto_parts: Option<AutoParts>,
+    /// How the schedule was chosen, when it was asked to be.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auto_schedule: Option<AutoSchedule>,
     /// Where the structure is kept.
     pub topology: String,
     /// The folder of the prepared dataset.
@@ -71,7 +76,11 @@ impl Plan {
     /// # Errors
     /// More processes than partitions; input that is missing or unreadable.
     pub fn new(spec: &Spec, processes: usize, local: usize) -> Result<Self, Error> {
-        let graph = Sizes::of(spec)?;
+        Self::of(spec, Sizes::of(spec)?, processes, local)
+    }
+
+    /// The same for a graph of these sizes.
+    fn of(spec: &Spec, graph: Sizes, processes: usize, local: usize) -> Result<Self, Error> {
         spec.check_processes(processes, graph.parts.len())?;
         let learnt = learnt(spec, &graph);
         let classes = learnt.classes.unwrap_or(0) as usize;
@@ -128,6 +137,7 @@ impl Plan {
             stages: stages(spec, &graph),
             method: spec.partition.method.clone(),
             auto_parts: spec.auto_parts(),
+            auto_schedule: spec.auto_schedule().cloned(),
             topology: spec.partition.topology.to_string(),
             dataset: spec.dataset_folder().to_owned(),
             embedding: LearntRows::new(spec, &graph),

@@ -96,6 +96,19 @@ fn learnt_rows_are_counted() {
 }
 
 #[test]
+fn mixtures_of_bases_are_counted() {
+    let with = |model: &str| {
+        let text =
+            PLANTED.replace("layers = 3\nhidden = 256", &format!("kind = 'rgcn'\nlayers = 2\nhidden = 64{model}"));
+        let plan = plan(&text.replace("fanouts = [15, 10, 5]", "fanouts = [15, 10]"), 2).unwrap();
+        (plan.processes[0].memory.activations, plan.training.unwrap().batch_nodes)
+    };
+    let ((plain, nodes), (mixed, _)) = (with(""), with("\nnum_bases = 5"));
+    // The first layer reads 100 columns and writes the list after one hop, the second 64 and writes the seeds.
+    assert_eq!(mixed - plain, 3 * 4 * 5 * (nodes[1] * 100 + nodes[0] * 64));
+}
+
+#[test]
 fn more_processes_than_partitions_are_refused() {
     let error = plan(PLANTED, 5).unwrap_err();
     assert_eq!(error.exit_code(), 2);

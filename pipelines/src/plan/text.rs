@@ -1,6 +1,7 @@
 //! The plan as text, for people.
 
-use super::{AutoParts, LearntRows, Plan};
+use super::auto_schedule::seconds;
+use super::{AutoParts, AutoSchedule, LearntRows, Plan};
 use std::fmt;
 
 /// `1234567` as `1,234,567`.
@@ -43,6 +44,9 @@ impl fmt::Display for Plan {
                 f,
                 "            chosen for {graph} of graph, {workers} workers of {memory} of which training keeps {reserve}"
             )?;
+        }
+        if let Some(auto) = &self.auto_schedule {
+            write!(f, "{auto}")?;
         }
         if graph.prepare_bytes > 0 {
             writeln!(f, "prepare     at most {} of memory", bytes(graph.prepare_bytes))?;
@@ -88,6 +92,10 @@ impl fmt::Display for Plan {
             let (rounds, messages) = (training.rounds_per_step, count(training.messages_per_step));
             let moved = bytes(training.bytes_per_step);
             writeln!(f, "step        {rounds} rounds, about {messages} messages and {moved} between processes")?;
+            if training.steps_per_epoch > 1 {
+                let epoch = bytes(training.bytes_per_step * training.steps_per_epoch);
+                writeln!(f, "epoch       {epoch} between processes")?;
+            }
         }
         for process in &self.processes {
             let memory = &process.memory;
@@ -138,6 +146,38 @@ impl fmt::Display for Plan {
                 writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
                 writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
             }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for AutoSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "schedule    \"{}\": {}", self.chosen, self.because)?;
+        let cut = self.edge_cut.map_or_else(String::new, |cut| format!(", {:.0} % of edges cut", 100.0 * cut));
+        let (share, copies, balance) = (100.0 * self.train_share, self.replication_factor, self.edge_balance);
+        writeln!(
+            f,
+            "            {share:.0} % train nodes, replication factor {copies:.2}{cut}, edges {balance:.2} of the mean at most"
+        )?;
+        writeln!(
+            f,
+            "            {:<17}{:>11}{:>15}{:>8}{:>12}{:>12}{:>9}",
+            "every partition", "memory", "moved an epoch", "rounds", "arithmetic", "waiting", "counts"
+        )?;
+        for candidate in &self.candidates {
+            let name = &candidate.schedule;
+            if let Some(why) = &candidate.refused {
+                writeln!(f, "            {name:<17}no: {why}")?;
+                continue;
+            }
+            let [memory, moved] = [candidate.memory, candidate.bytes].map(bytes);
+            let [compute, moving] = [candidate.compute, candidate.moving].map(seconds);
+            let (rounds, counts) = (count(candidate.rounds), candidate.counts);
+            writeln!(
+                f,
+                "            {name:<17}{memory:>11}{moved:>15}{rounds:>8}{compute:>12}{moving:>12}{counts:>9}"
+            )?;
         }
         Ok(())
     }

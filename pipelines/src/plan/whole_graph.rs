@@ -26,6 +26,8 @@ pub(super) struct Whole {
     chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
+    /// Whether a later node task, done on slices, reads what nodes held before the first layer.
+    keeps_initial: bool,
     /// Numbers in the flat vector of parameters.
     pub(super) parameters: u64,
 }
@@ -50,6 +52,8 @@ impl Whole {
             }
             false => Program::by_nodes(hops.len(), built.first_task_learns()),
         };
+        let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
+        let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
         let parameters = built.params().flat_len() as u64;
         let may_share = spec.graph.undirected && train.mode() != Mode::Async;
         Some(Self {
@@ -60,6 +64,7 @@ impl Whole {
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
+            keeps_initial,
             parameters,
         })
     }
@@ -73,6 +78,27 @@ impl Whole {
             // A ghost has gradients of those slots that it is asked for: at most all.
             _ => [width, width * hop.slots() as u64],
         }
+    }
+
+    /// Numbers that the partition with most edges adds up in an epoch.
+    pub(super) fn added(&self, graph: &Sizes) -> f64 {
+        let most = graph.parts.iter().map(|part| part.edges).max().unwrap_or(0);
+        let share = graph.train.map_or(1.0, |train| train as f64 / graph.nodes.max(1) as f64);
+        let hop = |(index, hop): (usize, &Hop)| {
+            let (times, [sent, gradient]) = (u64::from(self.program.goes_back(index)), Self::moved(hop));
+            match self.by_columns {
+                true => (graph.edges * hop.width.div_ceil(graph.parts.len().max(1)) as u64 * (1 + times)) as f64,
+                false if self.leaves_out(graph, index) => share * (most * (sent + times * gradient)) as f64,
+                false => (most * (sent + times * gradient)) as f64,
+            }
+        };
+        self.hops.iter().enumerate().map(hop).sum()
+    }
+
+    /// Columns of the narrowest rows that are cut among `processes`, where those are fewer.
+    pub(super) fn fewer_columns_than(&self, processes: usize) -> Option<usize> {
+        let cut = self.hops.iter().filter(|hop| hop.propagation != Propagation::Nothing).map(|hop| hop.width);
+        cut.min().filter(|&width| self.by_columns && width < processes)
     }
 
     /// Rounds of messages of an epoch.
@@ -175,10 +201,17 @@ impl Whole {
             let states =
                 if sent > width { receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1) } else { 0 };
             numbers += (own + ghosts(false)) * sent + receivers * width * hop.slots() as u64 + held + states;
+            if self.leaves_out(graph, index) {
+                // All nodes are evaluated, and rows of others lie elsewhere then.
+                let heads = sent - width;
+                let elsewhere = if ghosts(false) > 0 { (own + ghosts(false)) * sent } else { 0 };
+                numbers += elsewhere + own * heads * (STATE as u64 + 1);
+            }
             let over_sent = self.may_share && sent == width && hop.slots() == 1 && index + 1 < self.hops.len();
             numbers += if over_sent { 0 } else { back * (receivers + ghosts(true)) * gradient };
         }
-        4 * numbers
+        let first = self.hops.first().map_or(0, |hop| hop.width.div_ceil(processes)) as u64;
+        4 * (numbers + if self.keeps_initial { graph.nodes * first } else { 0 })
     }
 
     /// Bytes of what is computed at once. An interval's arithmetic: its rows at the widest task, values, kept inputs and

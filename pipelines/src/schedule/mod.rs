@@ -51,6 +51,12 @@ pub(crate) trait Schedule {
         None
     }
 
+    /// Bytes of this worker's rows of the whole graph, and what it adds up of them in an epoch, edges times columns; where every
+    /// step is over the whole graph.
+    fn rows(&self) -> Option<[u64; 2]> {
+        None
+    }
+
     /// How stale learnt rows were so far, if there are any.
     fn staleness(&self) -> Option<Staleness> {
         None

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use gnnflow_operators::meter::Meter;
+use gnnflow_operators::propagate::Table;
 use gnnflow_operators::propagate::scatter::Scatter;
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
@@ -269,6 +270,11 @@ impl Schedule for WholeGraphTraining {
         }
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)
+    }
+
+    fn rows(&self) -> Option<[u64; 2]> {
+        let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        Some([Table::allocated(), state.edge_numbers()])
     }
 
     fn staleness(&self) -> Option<Staleness> {

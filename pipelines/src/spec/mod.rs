@@ -84,6 +84,10 @@ pub struct Source {
     places: BTreeMap<String, Place>,
     /// How the number of partitions was found, when it was asked to be.
     pub(crate) auto: Option<crate::plan::AutoParts>,
+    /// How the schedule was chosen, when it was asked to be.
+    pub(crate) auto_schedule: Option<crate::plan::AutoSchedule>,
+    /// Where it is: the schedules that cannot do what the file asks for, and why.
+    pub(crate) refusals: Vec<(Schedule, String)>,
 }
 
 /// Names that a user's own program registered, and that a pipeline file may therefore use.
@@ -148,7 +152,7 @@ impl Spec {
         if spec.graph.generate.is_some() && root.entry("graph.undirected").is_none() {
             spec.graph.undirected = !spec.graph.reverse_edges;
         }
-        let problems = rules::broken(&spec, &root, registered);
+        let (problems, refusals) = rules::of_schedules(&spec, &root, registered);
         if !problems.is_empty() {
             return fail(problems);
         }
@@ -159,7 +163,7 @@ impl Spec {
         }
         let mut places = BTreeMap::new();
         remember(&root, "", &mut places);
-        spec.source = Source { file: file.into(), places, auto: None };
+        spec.source = Source { file: file.into(), places, refusals, ..Source::default() };
         Ok(spec)
     }
 

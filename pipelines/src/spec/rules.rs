@@ -37,8 +37,46 @@ impl Report<'_> {
     }
 }
 
+/// What cannot be about `spec`, read from `root`; and where its schedule is "auto", which schedules cannot do what it asks for, and why.
+pub(crate) fn of_schedules(
+    spec: &Spec,
+    root: &Node,
+    registered: &Registered,
+) -> (Vec<Problem>, Vec<(Schedule, String)>) {
+    if spec.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
+        return (broken(spec, root, registered), Vec::new());
+    }
+    let by = |schedule| {
+        let mut spec = spec.clone();
+        spec.train.iter_mut().for_each(|train| train.schedule = schedule);
+        (schedule, broken(&spec, root, registered))
+    };
+    let tried = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel].map(by);
+    // What is wrong in the same words by any schedule has nothing to do with schedules.
+    let same = |problem: &&Problem| {
+        tried.iter().all(|(_, found)| {
+            found.iter().any(|other| (&other.key, &other.message) == (&problem.key, &problem.message))
+        })
+    };
+    let wrong: Vec<Problem> = tried[0].1.iter().filter(same).cloned().collect();
+    if !wrong.is_empty() {
+        return (wrong, Vec::new());
+    }
+    let told = |(schedule, problems): &(Schedule, Vec<Problem>)| {
+        let first = problems.first().map(|problem| format!("{}: {}", problem.key, problem.message))?;
+        Some((*schedule, first))
+    };
+    let refusals: Vec<(Schedule, String)> = tried.iter().filter_map(told).collect();
+    if refusals.len() < tried.len() {
+        return (Vec::new(), refusals);
+    }
+    let each: Vec<String> = refusals.iter().map(|(schedule, why)| format!("not \"{schedule}\": {why}")).collect();
+    let key = "train.schedule";
+    (vec![Problem::new(root.place(key), key, format!("no schedule can do this: {}", each.join("; ")))], Vec::new())
+}
+
 /// Everything about `spec`, read from `root`, that cannot be.
-pub(crate) fn broken(spec: &Spec, root: &Node, registered: &Registered) -> Vec<Problem> {
+fn broken(spec: &Spec, root: &Node, registered: &Registered) -> Vec<Problem> {
     let mut report = Report { root, problems: Vec::new() };
     name(spec, &mut report);
     graph(spec, &mut report);

@@ -154,9 +154,9 @@ fn messages_name_line_key_and_what_is_wrong() {
             "/graphs/p.toml:25: train.early_stop: nothing to stop by: `evaluate_every` is 0",
         ),
         (
-            "\"mini-batch\"",
-            "\"auto\"",
-            "/graphs/p.toml:19: train.schedule: \"auto\" is not in this version yet; use \"mini-batch\" or \"partition-parallel\" or \"full-graph\" or \"tensor-parallel\"",
+            "schedule = \"mini-batch\"",
+            "schedule = \"auto\"\nmode = \"async\"",
+            "/graphs/p.toml:19: train.schedule: no schedule can do this: not \"mini-batch\": train.mode: only \"full-graph\" and \"tensor-parallel\" have it; not \"full-graph\": train.fanouts: \"full-graph\" samples nothing: every step is over the whole graph; leave it out; not \"tensor-parallel\": train.fanouts: \"tensor-parallel\" samples nothing: every step is over the whole graph; leave it out",
         ),
         (
             "method = \"random\"",

@@ -308,6 +308,19 @@ impl WholeGraph {
         stages.into_iter().position(|step| self.program.stage(step) == Stage::Loss).map_or(0, |loss| loss as u32 + 1)
     }
 
+    /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
+    pub(crate) fn edge_numbers(&self) -> u64 {
+        let goes_back = |index| self.program.goes_back(index);
+        if let Some(slices) = &self.slices {
+            return slices.edge_numbers(&goes_back);
+        }
+        let hop = |(index, hop): (usize, &HopState)| {
+            let back = if goes_back(index) { hop.leaving.num_edges() } else { 0 };
+            (hop.arriving.num_edges() + back) * hop.arrived.width() / self.slots as usize
+        };
+        self.hops.iter().enumerate().map(hop).sum::<usize>() as u64
+    }
+
     /// How many items each stage of an epoch has at this worker, stage by stage; and how often rows move in an epoch.
     pub(crate) fn work(&self) -> (Vec<u32>, u64) {
         let chunks = self.slices.as_ref().map_or(0, Slices::chunks);

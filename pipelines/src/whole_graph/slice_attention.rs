@@ -15,7 +15,7 @@ use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout, ST
 use gnnflow_operators::kernel::propagate::attention_backward::AttentionBackward;
 use gnnflow_operators::propagate::{Links, Place, Table};
 
-use super::attend::Drop;
+use super::attend::Dropped;
 use super::heads::{Heads, Piece};
 use super::rows::put_columns;
 
@@ -61,7 +61,7 @@ impl SliceAttention {
         [columns, behind(width), behind(width + heads.heads())]
     }
 
-    fn dropout<'a>(&'a self, drop: Drop, rows: Range<usize>, piece: &Piece) -> Option<EdgeDropout<'a>> {
+    fn dropout<'a>(&'a self, drop: Dropped, rows: Range<usize>, piece: &Piece) -> Option<EdgeDropout<'a>> {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
@@ -80,7 +80,7 @@ impl SliceAttention {
         rows: Range<usize>,
         table: &'a Table,
         piece: &Piece,
-        drop: Drop,
+        drop: Dropped,
     ) -> Attention<'a, i64, f32> {
         let [columns, touched] = self.heads.of(self.worker);
         let (indptr, indices) = links.edges(rows.clone());
@@ -98,7 +98,7 @@ impl SliceAttention {
     }
 
     /// What arrives at the nodes `rows`, `[rows, columns]`, into `out`.
-    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, table: &Table, drop: Drop, out: &mut [f32]) {
+    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, table: &Table, drop: Dropped, out: &mut [f32]) {
         let [columns, touched] = self.heads.of(self.worker);
         let pieces = self.heads.pieces(self.worker).to_vec();
         for (index, piece) in pieces.iter().enumerate() {
@@ -115,7 +115,7 @@ impl SliceAttention {
     }
 
     /// From the gradients of what has arrived at the nodes `rows`, what is missing of their states.
-    pub(super) fn complete(&mut self, links: &Links, rows: Range<usize>, table: &Table, back: &Table, drop: Drop) {
+    pub(super) fn complete(&mut self, links: &Links, rows: Range<usize>, table: &Table, back: &Table, drop: Dropped) {
         let [columns, _] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);
         let pieces = self.heads.pieces(self.worker).to_vec();
@@ -138,7 +138,7 @@ impl SliceAttention {
         rows: Range<usize>,
         table: &Table,
         back: &Table,
-        drop: Drop,
+        drop: Dropped,
     ) -> Vec<f32> {
         let [columns, touched] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);

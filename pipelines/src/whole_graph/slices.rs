@@ -18,7 +18,7 @@ use gnnflow_operators::wire::{Header, WireBlock};
 use rayon::prelude::*;
 
 use super::Propagated;
-use super::attend::Drop;
+use super::attend::Dropped;
 use super::heads::Heads;
 use super::scales::Scales;
 use super::slice_attention::SliceAttention;
@@ -134,6 +134,16 @@ impl Slices {
         self.chunks.len()
     }
 
+    /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
+    pub(super) fn edge_numbers(&self, goes_back: &dyn Fn(usize) -> bool) -> u64 {
+        let [arriving, leaving] = [0, 1].map(|direction: usize| self.graph.links[direction].num_edges());
+        let hop = |(index, hop): (usize, &SliceHop)| {
+            let edges = arriving + if goes_back(index) { leaving } else { 0 };
+            edges * hop.columns[self.graph.worker].len()
+        };
+        self.hops.iter().enumerate().map(hop).sum::<usize>() as u64
+    }
+
     /// Cuts whole rows of own nodes, the first of which is `first`, into slices for everybody: of activations, and, where a hop
     /// attends, the terms behind them; or of gradients.
     pub(super) fn split(&self, header: Header, hop: usize, back: bool, first: u32, rows: &[f32]) -> Vec<WireBlock> {
@@ -178,7 +188,7 @@ impl Slices {
     }
 
     /// What the gradients at a chunk's receivers say of the attention that they pay.
-    pub(super) fn attend(&mut self, hop: usize, chunk: usize, drop: Drop) {
+    pub(super) fn attend(&mut self, hop: usize, chunk: usize, drop: Dropped) {
         let SliceHop { rows, attention, back, .. } = &mut self.hops[hop];
         if let (Some(attention), Some(back)) = (attention, back) {
             attention.complete(&self.graph.links[0], self.chunks[chunk].clone(), rows, back, drop);
@@ -191,7 +201,13 @@ impl Slices {
     }
 
     /// Adds up the slices of a chunk's nodes; what is gathered now is sent to the nodes' owners.
-    pub(super) fn propagate(&mut self, header: Header, stage: Propagated, chunk: usize, drop: Drop) -> Vec<WireBlock> {
+    pub(super) fn propagate(
+        &mut self,
+        header: Header,
+        stage: Propagated,
+        chunk: usize,
+        drop: Dropped,
+    ) -> Vec<WireBlock> {
         let rows = self.chunks[chunk].clone();
         let Propagated { hop, back, .. } = stage;
         let links = &self.graph.links[usize::from(back)];

@@ -8,7 +8,7 @@ use super::Run;
 use crate::Error;
 use crate::outputs;
 use crate::schedule::mini_batch::hex;
-use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary};
+use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, WorkerUse};
 
 impl Run<'_> {
     /// Computes every node with the best model and writes all results.
@@ -66,6 +66,7 @@ impl Run<'_> {
             .chain([self.setup.meter.bytes(), self.setup.meter.messages()])
             .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
             .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
+            .chain(self.training.rows().unwrap_or_default())
             .collect();
         let told = self.agreement.by_worker(worker, host, &own)?;
         // The files of the layers are unlinked; only the folder is left.
@@ -78,10 +79,18 @@ impl Run<'_> {
             (told.iter().map(|words| words[13]).max().unwrap_or(0), sum(14) as f64 / sum(15).max(1) as f64);
         // Of rows that are learnt, staleness is counted in steps, and stands with them.
         let stale = self.training.staleness().filter(|_| self.setup.embeddings.is_none());
+        let has_rows = self.training.rows().is_some();
+        let of_worker = |words: &Vec<u64>| WorkerUse {
+            bytes_per_step: words[11] as f64 / steps,
+            table_bytes: has_rows.then(|| words[17]),
+            edge_numbers: has_rows.then(|| words[18]),
+        };
         let summary = Summary {
             schema: SCHEMA,
             name: self.job.spec.name.clone(),
             seed: self.train.seed,
+            schedule: self.train.schedule.to_string(),
+            auto_schedule: self.job.spec.auto_schedule().cloned(),
             partitions: manifest.parts(),
             processes: worker.peers(),
             threads: self.job.threads,
@@ -119,6 +128,7 @@ impl Run<'_> {
                 staleness_mean: stale_mean,
                 sha256: rows_sha256,
             }),
+            workers: told.iter().map(of_worker).collect(),
             peak_rss_bytes: told.iter().map(|words| words[2]).collect(),
             model_sha256,
             predictions_sha256,

@@ -14,13 +14,8 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
         Schedule::MiniBatch => report
             .only(&["train.average_every", "train.average_momentum"], "only \"partition-parallel\" averages weights"),
         Schedule::PartitionParallel => alone(spec, report),
-        Schedule::FullGraph | Schedule::TensorParallel => {}
-        other => {
-            let all = [Schedule::MiniBatch, Schedule::PartitionParallel, Schedule::FullGraph, Schedule::TensorParallel];
-            let instead = all.map(|schedule| format!("\"{schedule}\""));
-            let message = format!("\"{other}\" is not in this version yet; use {}", instead.join(" or "));
-            report.add("train.schedule", message);
-        }
+        // "auto" is held to the rules of what it may become.
+        Schedule::FullGraph | Schedule::TensorParallel | Schedule::Auto => {}
     }
     whole_graph::whole_graph(spec, train, model, report);
     if let Some(fanouts) = train.fanouts.as_ref().filter(|_| !train.draws_subgraphs()) {

@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Who has how much to do and to send over whole graphs: by nodes, and by columns at every layer and once (NeutronTP, Fig. 10 to 14).
+
+    benches/tensor_parallel.py [--only balance,layers,dimensions,chunks,pipelining,cap] [--rounds 3] [--set graph.generate.nodes=262144 …]
+
+balance     bytes that each process sends in an epoch, edges × columns that it adds up, most over least; and seconds of an epoch
+layers      the same with 2, 3 and 4 layers
+dimensions  the same with rows of 128, 256, 512 and 1024 columns
+chunks      by columns, once: peak memory and seconds against `train.chunk_memory`
+pipelining  the same with what chunks send while others are computed, and without: by the key that --pipelining names
+cap         a graph whose rows exceed a memory cap that the system enforces, by columns, once and at every layer; needs root
+
+GCN over a skewed graph (R-MAT) in 4 partitions, a process of one thread each: `by nodes` is schedule "full-graph" on partitions by --method,
+`naive` "tensor-parallel" that exchanges at every layer, `decoupled` the one that does so once. An epoch is the median of those behind the first; runs take
+turns. The result goes to benches/runs/<date>-tensor-parallel.json, with a picture of bytes by layers and by dimensions beside it.
+"""
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
+
+from memory_group import Group, size
+from program import about, build, sets, write
+
+PIPELINE = """
+name = "tensor-parallel"
+[graph]
+generate = {{ kind = "rmat", nodes = 131_072, edges_per_node = 16, features = 128, classes = 16, split = [0.6, 0.2, 0.2], out = "{scratch}/graph" }}
+undirected = true
+[partition]
+method = "{method}"
+parts = {parts}
+out = "{scratch}/dataset"
+[model]
+kind = "gcn"
+layers = 2
+hidden = 128
+dropout = 0.0
+[train]
+schedule = "full-graph"
+epochs = 4
+evaluate_every = 0
+checkpoint_every = 0
+threads = 1
+optimizer = {{ kind = "adam", lr = 0.01 }}
+"""
+WAYS = {
+    "by nodes": ["train.schedule=full-graph"],
+    "naive": ["train.schedule=tensor-parallel", "model.decoupled=false"],
+    "decoupled": ["train.schedule=tensor-parallel", "model.decoupled=true"],
+}
+COLOURS = {"by nodes": "#444", "naive": "#1b6ca8", "decoupled": "#d1495b"}
+
+
+def spread(values):
+    """Most over least."""
+    return round(max(values) / max(min(values), 1), 4)
+
+
+class Bench:
+    def __init__(self, binary, pipeline, work, options):
+        self.binary, self.pipeline, self.work, self.options = binary, pipeline, work, options
+        self.rows = []
+
+    def arguments(self, settings):
+        return [self.binary, "run", self.pipeline, "--run-dir", self.work / "run", "--quiet", "--json", "--processes", self.options.processes,
+                *sets([*self.options.set, *settings])]
+
+    def plan(self, settings):
+        """What the plan says of a run."""
+        done = subprocess.run([*map(str, self.arguments(settings)), "--dry-run"], check=True, stdout=subprocess.PIPE, text=True)
+        return json.loads(done.stdout)
+
+    def run(self, settings):
+        """The summary of a run; None, and why, where the program refuses it."""
+        done = subprocess.run([*map(str, self.arguments(settings))], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if done.returncode:
+            return None, done.stderr.strip().splitlines()[-1]
+        return json.loads(done.stdout), None
+
+    def compare(self, part, cases):
+        """Runs every case as often as there are rounds, in turn; a row for each."""
+        found = {name: [] for name in cases}
+        for number in range(self.options.rounds):
+            for name in sorted(cases, reverse=number % 2 == 1):
+                summary, why = self.run(cases[name])
+                if summary is None:
+                    print(f"{part}, {name}: {why}", file=sys.stderr, flush=True)
+                    found[name].append(why)
+                else:
+                    found[name].append(summary)
+        for name, runs in found.items():
+            row = {"part": part, "case": name, "settings": cases[name]}
+            if isinstance(runs[0], str):
+                self.rows.append(row | {"refused": runs[0]})
+                continue
+            workers = runs[0]["workers"]
+            sent, added = [round(worker["bytes_per_step"]) for worker in workers], [worker["edge_numbers"] for worker in workers]
+            row |= {"bytes": sent, "edge_numbers": added, "table_bytes": [worker["table_bytes"] for worker in workers],
+                    "bytes_most_over_least": spread(sent), "edge_numbers_most_over_least": spread(added),
+                    "bytes_per_epoch": runs[0]["bytes_per_step"], "rounds_per_epoch": runs[0]["rounds_per_step"],
+                    "epoch_seconds": round(statistics.median(s for run in runs for s in run["seconds"]["per_epoch"][1:]), 4),
+                    "peak_rss_bytes": max(max(run["peak_rss_bytes"]) for run in runs)}
+            self.rows.append(row)
+            print(f"{part:10} {name:18} {row['bytes_per_epoch'] / 2**20:9.1f} MiB an epoch (most over least {row['bytes_most_over_least']}), "
+                  f"edges × columns {row['edge_numbers_most_over_least']}, {row['rounds_per_epoch']:.0f} rounds, {row['epoch_seconds']:.3f} s, "
+                  f"peak {row['peak_rss_bytes'] / 2**20:.0f} MiB", flush=True)
+
+    def cap(self):
+        """Training under a memory group's cap, which the rows of all processes together exceed."""
+        cap, more = self.options.cap, ["train.epochs=2"]
+        for way in ("naive", "decoupled"):
+            settings = [*WAYS[way], *more, *self.options.cap_settings, f"train.memory={cap}"]
+            rows = sum(process["memory"]["tables"] for process in self.plan([*WAYS[way], *more, *self.options.cap_settings])["processes"])
+            row = {"part": "cap", "case": way, "settings": settings, "cap_bytes": size(cap), "table_bytes": rows}
+            seconds, peak = Group(size(cap)).run(self.arguments(settings))
+            summary = json.loads((self.work / "run" / "summary.json").read_text())
+            row |= {"seconds": round(seconds, 1), "cgroup_peak_bytes": peak, "epoch_seconds": summary["seconds"]["per_epoch"]}
+            self.rows.append(row)
+            print(f"cap        {way:18} {rows / 2**20:9.1f} MiB of rows under {cap}: peak {peak / 2**20:.0f} MiB, {row['epoch_seconds']} s", flush=True)
+
+
+def picture(rows, part, title):
+    """Bytes of an epoch against what a part varies, as SVG."""
+    lines = {}
+    for row in rows:
+        if row["part"] == part and "refused" not in row:
+            way, value = row["case"].rsplit(" ", 1)
+            lines.setdefault(way, []).append((int(value), row["bytes_per_epoch"] / 2**20))
+    places = sorted({value for line in lines.values() for value, _ in line})
+    if not places:
+        return None
+    top = max(y for line in lines.values() for _, y in line) or 1
+    x = lambda value: 60 + 440 * places.index(value) / max(len(places) - 1, 1)
+    y = lambda value: 260 - 220 * value / top
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="620" height="300" font-family="sans-serif" font-size="12">',
+             '<rect width="620" height="300" fill="white"/>', f'<text x="60" y="20">{title}</text>', '<path d="M60 30V260H510" fill="none" stroke="#999"/>']
+    parts += [f'<text x="{x(place) - 10:.0f}" y="278">{place}</text>' for place in places]
+    parts += [f'<text x="8" y="{y(value) + 4:.0f}">{value:.0f}</text>' for value in (0, top / 2, top)]
+    for way, line in lines.items():
+        points = " ".join(f"{x(value):.1f},{y(mib):.1f}" for value, mib in sorted(line))
+        parts.append(f'<polyline points="{points}" fill="none" stroke="{COLOURS[way]}" stroke-width="1.5"/>')
+        parts.append(f'<text x="520" y="{y(sorted(line)[-1][1]) + 4:.0f}" fill="{COLOURS[way]}">{way}</text>')
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="balance,layers,dimensions,chunks,pipelining,cap")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--method", default="multilevel")
+    parser.add_argument("--layers", default="2,3,4")
+    parser.add_argument("--dimensions", default="128,256,512,1024")
+    parser.add_argument("--chunks", default="8MiB,32MiB,128MiB,512MiB")
+    parser.add_argument("--pipelining", default="train.chunk_pipeline=true,train.chunk_pipeline=false", help="settings that are compared")
+    parser.add_argument("--cap", default="600MiB", help="of all processes together, page cache included; train.memory is the same")
+    parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512"])
+    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    binary, only = build(), options.only.split(",")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
+        work = pathlib.Path(scratch)
+        pipeline = work / "p.toml"
+        pipeline.write_text(PIPELINE.format(scratch=work, method=options.method, parts=options.processes))
+        subprocess.run([*map(str, [binary, "prepare", pipeline, "--quiet", *sets(options.set)])], check=True, stdout=subprocess.DEVNULL)
+        bench = Bench(binary, pipeline, work, options)
+        if "balance" in only:
+            bench.compare("balance", WAYS)
+        if "layers" in only:
+            bench.compare("layers", {f"{way} {n}": [*keys, f"model.layers={n}"] for way, keys in WAYS.items() for n in options.layers.split(",")})
+        if "dimensions" in only:
+            wide = {f"{way} {n}": [*keys, f"model.hidden={n}"] for way, keys in WAYS.items() for n in options.dimensions.split(",")}
+            bench.compare("dimensions", wide)
+        if "chunks" in only:
+            bench.compare("chunks", {f"decoupled {n}": [*WAYS["decoupled"], f"train.chunk_memory={n}"] for n in options.chunks.split(",")})
+        if "pipelining" in only:
+            bench.compare("pipelining", {key: [*WAYS["decoupled"], key] for key in options.pipelining.split(",")})
+        if "cap" in only:
+            bench.cap()
+        rows = bench.rows
+    result = about("tensor parallel") | {"processes": options.processes, "method": options.method, "set": options.set, "results": rows}
+    path = write(result, "tensor-parallel", options.out)
+    for part, title in [("layers", "MiB moved in an epoch, by layers"), ("dimensions", "MiB moved in an epoch, by columns of a row")]:
+        drawn = picture(rows, part, title)
+        if drawn:
+            path.with_name(f"{path.stem}-{part}.svg").write_text(drawn)
+    print(f"wrote {path}")
+
+
+if __name__ == "__main__":
+    main()

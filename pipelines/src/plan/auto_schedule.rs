@@ -1,0 +1,409 @@
+//! `train.schedule = "auto"`: what each schedule would take for this graph, and which takes the least time.
+//!
+//! What is asked is the pipeline file, the dataset and the number of partitions, never how many processes there happen to be: a run's
+//! results depend on nothing else. So every partition is counted as a process of its own. First of all, a schedule must be able to do
+//! what the file asks for ([`rules`](crate::spec)), and fit into `train.memory` where that is given. Then
+//!
+//! ```text
+//! seconds of an epoch = multiplications / 10¹⁰ + numbers added up / 10⁹ + edges sampled / 2 · 10⁷   (the slowest partition)
+//!                     + bytes / partitions / 1.25 · 10⁹ + rounds / 10⁴                              (10 Gbit/s, 0.1 ms)
+//!                     + bytes of rows that lie in files / 10⁹, twice
+//! ```
+//!
+//! Bytes and rounds are the plan's. With batches, a layer of i → o columns multiplies 3 · rows · parameters (forwards, and both
+//! gradients) and adds up twice edges · i, for the batch that the plan bounds, in every step. Over the whole graph it is 4 · nodes ·
+//! parameters (forwards is computed again on the way back), and by nodes edges · columns of the partition with most edges, by columns all
+//! edges · columns / partitions. An epoch over the whole graph moves the parameters once; where batches take several steps an
+//! epoch, it counts as many times, but no more than [`MOST_STEPS`].
+
+use serde::{Deserialize, Serialize};
+
+use super::text::bytes;
+use super::whole_graph::Whole;
+use super::{Plan, Sizes, learnt};
+use crate::Error;
+use crate::spec::{Schedule, Spec, is_builtin_layer};
+
+/// Multiplications and additions of a partition's processor in a second.
+const MULTIPLIED: f64 = 1e10;
+/// Numbers of rows that lie anywhere, in a second.
+const ADDED: f64 = 1e9;
+/// Sampled edges in a second.
+const SAMPLED: f64 = 2e7;
+/// Bytes that a process sends in a second.
+const LINK: f64 = 1.25e9;
+/// Seconds of a round of messages.
+const ROUND: f64 = 1e-4;
+/// Bytes of scratch files that are read or written in a second.
+const DISK: f64 = 1e9;
+/// How many steps of batches an epoch over the whole graph is held to be worth less than, at most.
+const MOST_STEPS: u64 = 4;
+
+/// What a schedule would take, were every partition a process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Candidate {
+    /// The schedule.
+    pub schedule: String,
+    /// Why it cannot be; nothing else is known then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// Memory of the process that needs most, in bytes, mapped files aside.
+    pub memory: u64,
+    /// Bytes between processes in an epoch.
+    pub bytes: u64,
+    /// Rounds of messages in an epoch.
+    pub rounds: u64,
+    /// Seconds of arithmetic in an epoch, of the partition with most to do.
+    pub compute: f64,
+    /// Seconds of waiting for messages and files.
+    pub moving: f64,
+    /// How often it counts: the steps that batches would take meanwhile, where it takes one.
+    pub counts: u64,
+}
+
+impl Candidate {
+    /// Seconds that are compared.
+    pub fn seconds(&self) -> f64 {
+        (self.compute + self.moving) * self.counts as f64
+    }
+}
+
+/// The schedule that was chosen, and why.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AutoSchedule {
+    /// The one that was chosen.
+    pub chosen: String,
+    /// Why, in a line.
+    pub because: String,
+    /// Share of the nodes that are trained on.
+    pub train_share: f64,
+    /// In how many partitions a node is on average, itself or as a neighbour.
+    pub replication_factor: f64,
+    /// Share of the edges between partitions, where the dataset is prepared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edge_cut: Option<f64>,
+    /// Edges of the partition with most, over the mean.
+    pub edge_balance: f64,
+    /// What each would take.
+    pub candidates: Vec<Candidate>,
+}
+
+impl AutoSchedule {
+    /// Chooses for `spec`, whose graph has these sizes.
+    ///
+    /// # Errors
+    /// When no schedule can do what the pipeline asks for; what a plan fails with otherwise.
+    pub fn new(spec: &Spec, graph: &Sizes) -> Result<Self, Error> {
+        let all = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel];
+        let mut candidates =
+            all.map(|schedule| candidate(spec, graph, schedule)).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let steps = |candidates: &[Candidate]| candidates[0].counts.clamp(1, MOST_STEPS);
+        let counts = if candidates[0].refused.is_none() { steps(&candidates) } else { 1 };
+        candidates[0].counts = 1;
+        candidates[1..].iter_mut().for_each(|candidate| candidate.counts = counts);
+        let able = candidates.iter().filter(|candidate| candidate.refused.is_none());
+        let Some(best) = able.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
+            let reasons: Vec<String> = candidates.iter().map(why_not).collect();
+            return Err(spec.problem("train.schedule", format!("no schedule can do this: {}", reasons.join("; "))));
+        };
+        let nodes = graph.nodes.max(1) as f64;
+        let parts = graph.parts.len().max(1) as f64;
+        let most_edges = graph.parts.iter().map(|part| part.edges).max().unwrap_or(0) as f64;
+        let mut auto = Self {
+            chosen: best.schedule.clone(),
+            because: String::new(),
+            train_share: graph.train.map_or(1.0, |train| train as f64 / nodes),
+            replication_factor: 1.0 + graph.parts.iter().map(|part| part.halo).sum::<u64>() as f64 / nodes,
+            edge_cut: None,
+            edge_balance: most_edges * parts / graph.edges.max(1) as f64,
+            candidates,
+        };
+        auto.because = auto.reason(&best);
+        Ok(auto)
+    }
+
+    fn reason(&self, best: &Candidate) -> String {
+        let others = self.candidates.iter().filter(|other| other.schedule != best.schedule);
+        let mut text = vec![format!("about {} an epoch", seconds(best.compute + best.moving))];
+        for other in others {
+            text.push(match &other.refused {
+                Some(_) => why_not(other),
+                None => self.worse(best, other),
+            });
+        }
+        text.join("; ")
+    }
+
+    /// In what `other` loses most.
+    fn worse(&self, best: &Candidate, other: &Candidate) -> String {
+        let [compute, moving] = [|c: &Candidate| c.compute, |c: &Candidate| c.moving]
+            .map(|of| of(other) * other.counts as f64 - of(best) * best.counts as f64);
+        let what = match (other.schedule.as_str(), moving > compute) {
+            (_, true) => {
+                let quality = format!("a replication factor of {:.2}", self.replication_factor);
+                format!("it moves {} in {} rounds, with {quality}", bytes(other.bytes), other.rounds)
+            }
+            ("mini-batch", false) => {
+                format!(
+                    "batches compute neighbourhoods over and over, with {:.0} % train nodes",
+                    100.0 * self.train_share
+                )
+            }
+            ("full-graph", false) if self.edge_balance > 1.1 => {
+                format!("the partition with most edges has {:.2} times the mean", self.edge_balance)
+            }
+            _ => format!("it computes all nodes for {:.0} % train nodes", 100.0 * self.train_share),
+        };
+        let counts = if other.counts > 1 { format!(", counted {} times", other.counts) } else { String::new() };
+        format!("\"{}\" {}{counts}: {what}", other.schedule, seconds(other.compute + other.moving))
+    }
+}
+
+fn why_not(candidate: &Candidate) -> String {
+    format!("not \"{}\": {}", candidate.schedule, candidate.refused.as_deref().unwrap_or_default())
+}
+
+/// A time for people.
+pub(super) fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s >= 100.0 => format!("{s:.0} s"),
+        s if s >= 0.1 => format!("{s:.1} s"),
+        s => format!("{:.2} ms", 1e3 * s),
+    }
+}
+
+/// One schedule for `spec`. Batches' `counts` are their steps.
+fn candidate(spec: &Spec, graph: &Sizes, schedule: Schedule) -> Result<Candidate, Error> {
+    let refused =
+        |why: String| Ok(Candidate { schedule: schedule.to_string(), refused: Some(why), ..Candidate::default() });
+    if let Some(why) = spec.refusal(schedule) {
+        return refused(why.to_owned());
+    }
+    let spec = spec.with_schedule(schedule);
+    let parts = graph.parts.len();
+    let plan = match Plan::of(&spec, graph.clone(), parts, parts) {
+        Ok(plan) => plan,
+        // It does not fit into the memory that there is.
+        Err(Error::Usage(why)) => return refused(why),
+        Err(other) => return Err(other),
+    };
+    let (Some(training), Some(model)) = (&plan.training, &spec.model) else {
+        return refused("there is nothing to train".into());
+    };
+    let whole = Whole::of(&spec, &learnt(&spec, graph));
+    let [multiplied, added, sampled] = match &whole {
+        Some(whole) => {
+            if let Some(columns) = whole.fewer_columns_than(parts) {
+                let why = format!("rows of {columns} columns cannot be cut for {parts} partitions");
+                return refused(why);
+            }
+            let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
+            [4.0 * nodes as f64 * whole.parameters as f64, whole.added(graph), 0.0]
+        }
+        None if spec.train.as_ref().is_some_and(|train| train.is_whole_graph()) => {
+            let kind = &model.kind;
+            let why = match is_builtin_layer(kind) {
+                true => format!("\"{kind}\" cannot be computed over the whole graph"),
+                false => format!("\"{kind}\", a layer of your own, is known to read blocks only"),
+            };
+            return refused(why);
+        }
+        None => batches(&plan),
+    };
+    let moved = training.bytes_per_step * training.steps_per_epoch;
+    let rounds = training.rounds_per_step * training.steps_per_epoch;
+    let files = if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
+    Ok(Candidate {
+        schedule: schedule.to_string(),
+        refused: None,
+        memory: plan.processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0),
+        bytes: moved,
+        rounds,
+        compute: multiplied / MULTIPLIED + added / ADDED + sampled / SAMPLED,
+        moving: moved as f64 / parts.max(1) as f64 / LINK + rounds as f64 * ROUND + 2.0 * files as f64 / DISK,
+        counts: training.steps_per_epoch,
+    })
+}
+
+/// Multiplications, numbers added up, and edges sampled by one partition in an epoch of batches.
+fn batches(plan: &Plan) -> [f64; 3] {
+    let Some(training) = &plan.training else { return [0.0; 3] };
+    let (nodes, edges) = (&training.batch_nodes, &training.batch_edges);
+    let all = nodes.last().copied().unwrap_or(0);
+    let (mut multiplied, mut added) = (0.0, 0.0);
+    for (l, layer) in plan.layers.iter().enumerate() {
+        // Layer l writes the list before the last l hops.
+        let rows = if training.subgraph { Some(&all) } else { nodes.iter().rev().nth(l + 1).or(nodes.first()) };
+        let edges = if training.subgraph { edges.first() } else { edges.iter().rev().nth(l) };
+        let [rows, edges] = [rows, edges].map(|number| number.copied().unwrap_or(0) as f64);
+        multiplied += 3.0 * rows * layer.parameters.unwrap_or((layer.input * layer.output) as u64) as f64;
+        added += 2.0 * edges * layer.input as f64;
+    }
+    added += all as f64 * plan.layers.first().map_or(0, |layer| layer.input) as f64;
+    [multiplied, added, edges.iter().sum::<u64>() as f64].map(|of_step| of_step * training.steps_per_epoch as f64)
+}
+
+impl Spec {
+    /// Puts a schedule in place of `train.schedule = "auto"`; nothing happens where there is one.
+    ///
+    /// It is the same on every process as long as the dataset is: one that is prepared says more than its sources do.
+    ///
+    /// # Errors
+    /// When no schedule can do what the pipeline asks for; input whose size cannot be read.
+    pub fn resolve_schedule(&mut self) -> Result<(), Error> {
+        if self.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
+            return Ok(());
+        }
+        let graph = Sizes::of(self)?;
+        let mut auto = AutoSchedule::new(self, &graph)?;
+        if graph.prepared {
+            let quality = gnnflow_data::prepare::Quality::read(self.dataset_folder()).ok();
+            auto.edge_cut = quality.map(|quality| quality.edge_cut);
+        }
+        let chosen =
+            [Schedule::FullGraph, Schedule::TensorParallel].into_iter().find(|known| known.word() == auto.chosen);
+        *self = self.with_schedule(chosen.unwrap_or(Schedule::MiniBatch));
+        self.source.auto_schedule = Some(auto);
+        Ok(())
+    }
+
+    /// The choice behind `train.schedule = "auto"`, once it is made.
+    pub fn auto_schedule(&self) -> Option<&AutoSchedule> {
+        self.source.auto_schedule.as_ref()
+    }
+
+    /// The same pipeline by `schedule`. The model stays what it is: what "tensor-parallel" decouples where nothing is said stays plain.
+    pub(crate) fn with_schedule(&self, schedule: Schedule) -> Self {
+        let mut spec = self.clone();
+        if let (Some(train), Some(model)) = (&mut spec.train, &mut spec.model) {
+            train.schedule = schedule;
+            if train.is_whole_graph() {
+                train.fanouts = None;
+            }
+            if schedule == Schedule::TensorParallel && model.kind == "gcn" && model.decoupled.is_none() {
+                model.decoupled = Some(false);
+            }
+        }
+        spec
+    }
+
+    /// Why `schedule` cannot do what the file asks for.
+    fn refusal(&self, schedule: Schedule) -> Option<&str> {
+        self.source.refusals.iter().find(|(refused, _)| *refused == schedule).map(|(_, why)| why.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::plan::PartSize;
+    use crate::spec::Registered;
+
+    /// A prepared graph of 4 partitions.
+    fn graph(train: u64, halo: u64, edges: [u64; 4]) -> Sizes {
+        let part = |edges| PartSize { nodes: 250_000, edges, train: train / 4, halo, ..PartSize::default() };
+        Sizes {
+            prepared: true,
+            nodes: 1_000_000,
+            edges: edges.iter().sum(),
+            features: 128,
+            feature_bytes: 4,
+            classes: Some(16),
+            relations: Some(0),
+            edge_classes: None,
+            edge_features: Some(0),
+            train: Some(train),
+            prepare_bytes: 0,
+            disk_bytes: 0,
+            parts: edges.map(part).to_vec(),
+        }
+    }
+
+    fn spec(model: &str, train: &str) -> Result<Spec, Error> {
+        let text = format!(
+            "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\nundirected = true\n[partition]\nparts = 4\n\
+             [model]\n{model}\n[train]\nschedule = 'auto'\n{train}"
+        );
+        Spec::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default())
+    }
+
+    fn chosen(model: &str, train: &str, graph: &Sizes) -> AutoSchedule {
+        AutoSchedule::new(&spec(model, train).unwrap(), graph).unwrap()
+    }
+
+    const SAGE: &str = "kind = 'sage'\nlayers = 3\nhidden = 128";
+
+    #[test]
+    fn graphs_lead_to_each_of_the_three() {
+        let even = [5_000_000; 4];
+        // Few train nodes: batches see a little of the graph.
+        let few = chosen(SAGE, "", &graph(4_000, 20_000, even));
+        assert_eq!(few.chosen, "mini-batch", "{few:#?}");
+        assert!(few.because.contains("0 % train nodes"), "{}", few.because);
+        // Many, and partitions that hardly touch.
+        let local = chosen(SAGE, "", &graph(700_000, 20_000, even));
+        assert_eq!(local.chosen, "full-graph", "{local:#?}");
+        assert!((local.replication_factor, local.edge_balance) == (1.08, 1.0));
+        // Many, and partitions that all touch, one of which has most edges.
+        let skewed = chosen(SAGE, "", &graph(700_000, 700_000, [2_000_000, 2_000_000, 2_000_000, 14_000_000]));
+        assert_eq!(skewed.chosen, "tensor-parallel", "{skewed:#?}");
+        assert!(skewed.because.contains("\"full-graph\""), "{}", skewed.because);
+        for auto in [few, local, skewed] {
+            let best = auto.candidates.iter().find(|candidate| candidate.schedule == auto.chosen).unwrap();
+            assert!(auto.candidates.iter().all(|other| other.seconds() >= best.seconds()), "{auto:#?}");
+        }
+    }
+
+    #[test]
+    fn what_only_one_can_do_decides_first() {
+        let graph = graph(700_000, 20_000, [5_000_000; 4]);
+        for (model, train, only) in [
+            (SAGE, "fanouts = [5, 5, 5]", "mini-batch"),
+            (SAGE, "sampler = 'labor'", "mini-batch"),
+            ("kind = 'gatv2'", "", "mini-batch"),
+            (SAGE, "mode = 'async'\nstaleness = 1", "full-graph"),
+            (SAGE, "chunk_memory = '1MiB'", "tensor-parallel"),
+        ] {
+            let auto = chosen(model, train, &graph);
+            assert_eq!(auto.chosen, only, "{model} {train}: {auto:#?}");
+            let refused = auto.candidates.iter().filter(|candidate| candidate.refused.is_some()).count();
+            assert_eq!(refused, 2, "{auto:#?}");
+            assert_eq!(auto.because.matches("not \"").count(), 2, "{}", auto.because);
+        }
+        let error = spec(SAGE, "mode = 'async'\nfanouts = [5, 5, 5]").unwrap_err().to_string();
+        assert!(
+            error.contains("train.schedule") && error.contains("train.fanouts") && error.contains("train.mode"),
+            "{error}"
+        );
+        let error = spec(SAGE, "sampler = 'nope'").unwrap_err().to_string();
+        assert!(error.contains("train.sampler: expected one of"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_chosen() {
+        // Rows of the whole graph may lie in files; batches have to be in memory.
+        let sizes = graph(4_000, 20_000, [5_000_000; 4]);
+        let free = chosen(SAGE, "", &sizes);
+        let needs = free.candidates[0].memory;
+        let fits = chosen(SAGE, &format!("memory = '{}B'", needs * 2), &sizes);
+        assert_eq!(fits.chosen, "mini-batch", "{fits:#?}");
+        let scarce = chosen(SAGE, &format!("memory = '{}B'\n", needs / 2), &sizes);
+        assert!(scarce.candidates[0].refused.as_ref().is_some_and(|why| why.contains("train.memory")), "{scarce:#?}");
+        assert_ne!(scarce.chosen, "mini-batch");
+    }
+
+    #[test]
+    fn the_model_stays_what_it_is_and_the_choice_is_a_pipeline() {
+        let spec = spec("kind = 'gcn'", "").unwrap();
+        let by_columns = spec.with_schedule(Schedule::TensorParallel);
+        assert_eq!(by_columns.model.as_ref().and_then(|model| model.decoupled), Some(false));
+        for schedule in [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel] {
+            let resolved = spec.with_schedule(schedule).resolved_toml();
+            let again = Spec::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
+            assert_eq!(again.train.as_ref().map(|train| train.schedule), Some(schedule), "{resolved}");
+            assert_eq!(again.resolved_toml(), resolved);
+        }
+    }
+}
