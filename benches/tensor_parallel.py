@@ -11,7 +11,7 @@ pipelining  the same with what chunks send while others are computed, and withou
 cap         a graph whose rows exceed a memory cap that the system enforces, by columns, once and at every layer; needs root
 
 GCN over a skewed graph (R-MAT) in 4 partitions, a process of one thread each: `by nodes` is schedule "full-graph" on partitions by --method,
-`naive` "tensor-parallel" that exchanges at every layer, `decoupled` the one that does so once. An epoch is the median of those behind the first; runs take
+`naive` "tensor-parallel" that exchanges at every layer, `decoupled` the one that does so once, both on equally many nodes each. An epoch is the median of those behind the first; runs take
 turns. The result goes to benches/runs/<date>-tensor-parallel.json, with a picture of bytes by layers and by dimensions beside it.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
@@ -22,7 +22,7 @@ from program import about, build, sets, write
 PIPELINE = """
 name = "tensor-parallel"
 [graph]
-generate = {{ kind = "rmat", nodes = 131_072, edges_per_node = 16, features = 128, classes = 16, split = [0.6, 0.2, 0.2], out = "{scratch}/graph" }}
+generate = {{ kind = "rmat", nodes = 131_072, edge_factor = 16, features = 128, classes = 64, split = [0.6, 0.2, 0.2], out = "{scratch}/graph" }}
 undirected = true
 [partition]
 method = "{method}"
@@ -41,10 +41,12 @@ checkpoint_every = 0
 threads = 1
 optimizer = {{ kind = "adam", lr = 0.01 }}
 """
+# By columns it is all the same which nodes are whose, as long as all have as many.
+EQUAL = ["partition.method=range", "partition.out=dataset-range"]
 WAYS = {
     "by nodes": ["train.schedule=full-graph"],
-    "naive": ["train.schedule=tensor-parallel", "model.decoupled=false"],
-    "decoupled": ["train.schedule=tensor-parallel", "model.decoupled=true"],
+    "naive": ["train.schedule=tensor-parallel", "model.decoupled=false", *EQUAL],
+    "decoupled": ["train.schedule=tensor-parallel", "model.decoupled=true", *EQUAL],
 }
 COLOURS = {"by nodes": "#444", "naive": "#1b6ca8", "decoupled": "#d1495b"}
 
@@ -110,7 +112,7 @@ class Bench:
             settings = [*WAYS[way], *more, *self.options.cap_settings, f"train.memory={cap}"]
             rows = sum(process["memory"]["tables"] for process in self.plan([*WAYS[way], *more, *self.options.cap_settings])["processes"])
             row = {"part": "cap", "case": way, "settings": settings, "cap_bytes": size(cap), "table_bytes": rows}
-            seconds, peak = Group(size(cap)).run(self.arguments(settings))
+            seconds, peak = Group(size(cap)).run([word for word in self.arguments(settings) if word != "--json"])
             summary = json.loads((self.work / "run" / "summary.json").read_text())
             row |= {"seconds": round(seconds, 1), "cgroup_peak_bytes": peak, "epoch_seconds": summary["seconds"]["per_epoch"]}
             self.rows.append(row)
@@ -161,7 +163,8 @@ def main():
         work = pathlib.Path(scratch)
         pipeline = work / "p.toml"
         pipeline.write_text(PIPELINE.format(scratch=work, method=options.method, parts=options.processes))
-        subprocess.run([*map(str, [binary, "prepare", pipeline, "--quiet", *sets(options.set)])], check=True, stdout=subprocess.DEVNULL)
+        for keys in ([], EQUAL):
+            subprocess.run([*map(str, [binary, "prepare", pipeline, "--quiet", *sets([*options.set, *keys])])], check=True, stdout=subprocess.DEVNULL)
         bench = Bench(binary, pipeline, work, options)
         if "balance" in only:
             bench.compare("balance", WAYS)
