@@ -36,6 +36,10 @@ fn the_bits_do_not_depend_on_how_many_have_the_columns() {
             let small = succeed(&place, &[graph, &["--set", "train.chunk_memory=100KiB"]].concat());
             assert_eq!(hashes(&small), hashes(&one), "{model} {graph:?}: small chunks");
             for processes in ["2", "4"] {
+                let small = ["--set", "train.chunk_memory=100KiB", "--set", "train.mode=sync"];
+                let sets = if processes == "2" { &small[..2] } else { &small[..] };
+                let some = succeed(&place, &[graph, &["--processes", processes], sets].concat());
+                assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes, {sets:?}");
                 let some = succeed(&place, &[graph, &["--processes", processes]].concat());
                 assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
                 assert_eq!(some["rounds_per_step"], rounds, "{model}");

@@ -140,7 +140,8 @@ impl<'a> Run<'a> {
         let training: Box<dyn Schedule> = match train.schedule {
             spec::Schedule::FullGraph | spec::Schedule::TensorParallel => {
                 let overlaps = train.mode() == spec::Mode::Async;
-                let shape = Shape { overlaps, ..companion.call(Trainer::shape)? };
+                let pipelined = train.mode() != spec::Mode::Sync;
+                let shape = Shape { overlaps, pipelined, ..companion.call(Trainer::shape)? };
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();

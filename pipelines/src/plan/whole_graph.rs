@@ -48,7 +48,7 @@ impl Whole {
             true => {
                 let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
-                Program::by_columns(hops.len(), built.first_task_learns(), &chained, &attends)
+                Program::by_columns(hops.len(), built.first_task_learns(), &chained, &attends, 1)
             }
             false => Program::by_nodes(hops.len(), built.first_task_learns()),
         };

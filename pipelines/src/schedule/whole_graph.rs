@@ -29,6 +29,7 @@ use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
 use gnnflow_operators::sync::background::{Background, Companion};
 use gnnflow_operators::sync::barrier::Barrier;
 use gnnflow_operators::sync::hold::{Gate, Hold};
+use gnnflow_operators::sync::retime::Retime;
 use gnnflow_operators::sync::when_passed::WhenPassed;
 use gnnflow_operators::tick;
 use gnnflow_operators::wire::WireBlock;
@@ -164,6 +165,8 @@ impl WholeGraphTraining {
             });
             let (blocks, contributions): (StreamVec<'_, u64, WireBlock>, StreamVec<'_, u64, Contribution>) =
                 parts.ok_err(|part: Result<WireBlock, Contribution>| part);
+            // A chunk's sums need not be at home before the next chunk is added up.
+            let blocks = blocks.retime(|block: &WireBlock| block.header().key);
             let blocks = if train.mode() == Mode::Sync { blocks.barrier() } else { blocks };
             let ghosts = Arc::clone(&state);
             let scattered = blocks.scatter(Rc::clone(&setup.meter)).background(

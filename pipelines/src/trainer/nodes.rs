@@ -69,6 +69,7 @@ impl Trainer {
             first_is_constant: self.model.first_task_is_constant(),
             reads_initial: (0..=self.model.num_layers()).map(|index| self.model.task_reads_initial(index)).collect(),
             by_column: (0..=self.model.num_layers()).map(|index| self.model.task_by_column(index)).collect(),
+            pipelined: true,
             overlaps: false,
             seed: self.seed,
         })

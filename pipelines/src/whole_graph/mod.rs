@@ -10,6 +10,7 @@ mod gather;
 mod heads;
 mod links;
 mod moves;
+mod order;
 mod program;
 mod relations;
 mod rows;
@@ -36,7 +37,7 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 use self::attend::AttentionState;
 use self::evaluate::LastHop;
 use self::scales::Scales;
-use self::slices::Slices;
+use self::slices::{Cut, Slices, cut};
 use crate::Error;
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
@@ -162,6 +163,8 @@ pub(crate) struct Shape {
     pub(crate) by_column: Vec<Option<[f32; 2]>>,
     /// By node task, whether it reads what nodes held before the first layer.
     pub(crate) reads_initial: Vec<bool>,
+    /// Whether slices are sent chunk by chunk, while others are added up.
+    pub(crate) pipelined: bool,
     /// Whether an epoch may begin before another has ended.
     pub(crate) overlaps: bool,
     /// Of dropout's masks.
@@ -193,8 +196,12 @@ impl WholeGraph {
         let count = shape.hops.len();
         let chained: Vec<bool> = shape.by_column.iter().map(Option::is_some).collect();
         let attending: Vec<bool> = shape.hops.iter().map(Hop::attends).collect();
-        let program = match columns {
-            Some(_) => Program::by_columns(count, shape.first_learns, &chained, &attending),
+        let mut chunks = Vec::new();
+        let program = match &columns {
+            Some(columns) => {
+                chunks = cut(columns, &shape.hops)?;
+                Program::by_columns(count, shape.first_learns, &chained, &attending, chunks.len() as u32)
+            }
             None => Program::by_nodes(count, shape.first_learns),
         };
         let all_hops = shape.hops.clone();
@@ -260,7 +267,8 @@ impl WholeGraph {
         let slices = match columns {
             Some(columns) => {
                 let goes_back = |hop| program.goes_back(hop);
-                Some(Slices::new(columns, &all_hops, &shape.by_column, &goes_back, place)?)
+                let cut = Cut { chunks, pipelined: shape.pipelined };
+                Some(Slices::new(columns, cut, &all_hops, &shape.by_column, &goes_back, place)?)
             }
             None => None,
         };
@@ -323,8 +331,7 @@ impl WholeGraph {
 
     /// How many items each stage of an epoch has at this worker, stage by stage; and how often rows move in an epoch.
     pub(crate) fn work(&self) -> (Vec<u32>, u64) {
-        let chunks = self.slices.as_ref().map_or(0, Slices::chunks);
-        let items = |step| self.program.items(step, self.intervals.len(), chunks).end;
+        let items = |step| self.program.items(step, self.intervals.len()).end;
         ((0..self.program.stages()).map(items).collect(), self.program.rounds())
     }
 }

@@ -71,6 +71,23 @@ impl WholeGraph {
         table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
     }
 
+    /// Slices of own nodes' rows that a chunk is the first to need.
+    pub(super) fn slices_of(
+        &self,
+        token: Token,
+        [hop, chunk]: [usize; 2],
+        kind: u32,
+        rows: Range<usize>,
+    ) -> Vec<WireBlock> {
+        let (state, back) = (&self.hops[hop], kind == GRADIENTS);
+        let table = if back { state.back.table(&state.sent) } else { Some(&state.sent) };
+        let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
+        match (&self.slices, table) {
+            (Some(slices), Some(table)) => slices.split(header, [hop, chunk], back, rows, table),
+            _ => Vec::new(),
+        }
+    }
+
     /// Rows of a hop's table, for those who have them as ghosts.
     pub(super) fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<WireBlock> {
         let state = &self.hops[hop];
@@ -85,11 +102,10 @@ impl WholeGraph {
         if table.width() == 0 || table.rows() == 0 {
             return Vec::new();
         }
-        if let Some(slices) = &self.slices {
-            let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
+        if self.slices.is_some() {
             // Gradients lie by slot.
-            let first = if kind == GRADIENTS { rows.start / self.slots as usize } else { rows.start };
-            return slices.split(header, hop, kind == GRADIENTS, self.own.start + first as u32, table.some(rows));
+            let slots = if kind == GRADIENTS { self.slots as usize } else { 1 };
+            return self.slices_of(token, [hop, 0], kind, rows.start / slots..rows.end / slots);
         }
         let block = |(worker, first, wanted): (usize, usize, &[u32])| {
             let header = Header {

@@ -32,13 +32,21 @@ pub(crate) enum Stage {
     /// Adding up slices of rows: by hop.
     Propagate(Propagated),
     /// What receivers' gradients say of the attention that they pay, by hop: senders' slices are not to be had without it.
-    Attend(usize),
+    Attend(Attended),
 }
 
-/// One hop of slices.
+/// Attention of one hop, for one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attended {
+    pub(crate) hop: usize,
+    pub(crate) chunk: u32,
+}
+
+/// One hop of slices, for one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Propagated {
     pub(crate) hop: usize,
+    pub(crate) chunk: u32,
     /// Whether gradients are added up.
     pub(crate) back: bool,
     /// Whether the slices have just been split off whole rows, and whether they become whole rows again; else they were, or will
@@ -53,8 +61,10 @@ pub(crate) struct Program {
     stages: Vec<Stage>,
     /// The first hop whose gradients are wanted.
     until: usize,
-    /// Stages after which rows move.
+    /// Exchanges of rows.
     rounds: u64,
+    /// Of slices.
+    chunks: u32,
 }
 
 impl Program {
@@ -65,17 +75,26 @@ impl Program {
         let stages: Vec<Stage> =
             forward.chain([Stage::Loss]).chain((until..layers).rev().map(Stage::Backward)).collect();
         let rounds = stages.len() as u64 - 1;
-        Self { stages, until, rounds }
+        Self { stages, until, rounds, chunks: 0 }
     }
 
-    /// By columns; `chained` says of every node task whether it can be done on slices, `attends` of every hop whether it weighs
+    /// By columns, in so many chunks; `chained` says of every node task whether it can be done on slices, `attends` of every hop whether it weighs
     /// rows by attention.
-    pub(crate) fn by_columns(layers: usize, first_learns: bool, chained: &[bool], attends: &[bool]) -> Self {
+    pub(crate) fn by_columns(
+        layers: usize,
+        first_learns: bool,
+        chained: &[bool],
+        attends: &[bool],
+        chunks: u32,
+    ) -> Self {
         let until = usize::from(!first_learns);
         let mut stages = vec![Stage::Forward(0)];
         for hop in 0..layers {
             let gather = hop + 1 == layers || !chained[hop + 1];
-            stages.push(Stage::Propagate(Propagated { hop, back: false, split: !chained[hop], gather }));
+            let split = !chained[hop];
+            stages.extend(
+                (0..chunks).map(|chunk| Stage::Propagate(Propagated { hop, chunk, back: false, split, gather })),
+            );
             if gather && hop + 1 < layers {
                 stages.push(Stage::Forward(hop + 1));
             }
@@ -86,18 +105,25 @@ impl Program {
         for hop in (0..layers).rev().filter(|&hop| wanted(hop)) {
             let split = hop + 1 == layers || !chained[hop + 1];
             if attends[hop] {
-                stages.push(Stage::Attend(hop));
+                stages.extend((0..chunks).map(|chunk| Stage::Attend(Attended { hop, chunk })));
             }
-            stages.push(Stage::Propagate(Propagated { hop, back: true, split, gather: !chained[hop] }));
+            let gather = !chained[hop];
+            stages.extend(
+                (0..chunks).map(|chunk| Stage::Propagate(Propagated { hop, chunk, back: true, split, gather })),
+            );
             if !chained[hop] {
                 stages.push(Stage::Backward(hop));
             }
         }
-        let stays =
-            |stage: &Stage| matches!(stage, Stage::Attend(_) | Stage::Propagate(Propagated { gather: false, .. }));
+        // All chunks together are one exchange.
+        let stays = |stage: &Stage| match stage {
+            Stage::Attend(_) => true,
+            Stage::Propagate(Propagated { gather, chunk, .. }) => !gather || *chunk > 0,
+            _ => false,
+        };
         let rounds = stages.iter().filter(|stage| !stays(stage)).count() as u64 - 1;
         let until = (0..layers).find(|&hop| wanted(hop)).unwrap_or(layers);
-        Self { stages, until, rounds }
+        Self { stages, until, rounds, chunks }
     }
 
     /// How many stages there are.
@@ -125,10 +151,16 @@ impl Program {
         self.rounds
     }
 
-    /// What a stage is done for, one after another, of so many intervals and chunks.
-    pub(crate) fn items(&self, step: u32, intervals: usize, chunks: usize) -> Range<u32> {
+    /// How many chunks slices are added up in.
+    pub(crate) fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// What a stage is done for, one after another, of so many intervals; that of a chunk consists of sending what the next
+    /// chunk needs, and adding up.
+    pub(crate) fn items(&self, step: u32, intervals: usize) -> Range<u32> {
         match self.stage(step) {
-            Stage::Propagate(_) | Stage::Attend(_) => 0..chunks as u32,
+            Stage::Propagate(_) | Stage::Attend(_) => 0..2,
             _ => 0..intervals as u32,
         }
     }
@@ -154,16 +186,19 @@ mod tests {
 
     #[test]
     fn slices_are_split_and_gathered_four_times_however_many_propagations_follow_one_another() {
-        let hop = |hop, back, split, gather| Propagate(Propagated { hop, back, split, gather });
-        let naive = Program::by_columns(2, true, &[false, false], &[false; 2]);
+        let hop = |hop, back, split, gather| Propagate(Propagated { hop, chunk: 0, back, split, gather });
+        let naive = Program::by_columns(2, true, &[false, false], &[false; 2], 1);
         let (forward, back) = (|h| hop(h, false, true, true), |h| hop(h, true, true, true));
         let stages = [Forward(0), forward(0), Forward(1), forward(1), Loss, back(1), Backward(1), back(0), Backward(0)];
         assert_eq!(all(&naive), stages);
         assert_eq!(naive.rounds(), 8);
-        let attending = Program::by_columns(1, true, &[false], &[true]);
-        assert_eq!(all(&attending), [Forward(0), forward(0), Loss, Stage::Attend(0), back(0), Backward(0)]);
+        let attending = Program::by_columns(1, true, &[false], &[true], 1);
+        let attended = |chunk| Stage::Attend(Attended { hop: 0, chunk });
+        assert_eq!(all(&attending), [Forward(0), forward(0), Loss, attended(0), back(0), Backward(0)]);
         assert_eq!(attending.rounds(), 4);
-        let decoupled = Program::by_columns(3, true, &[false, true, true], &[false; 3]);
+        let chunks = Program::by_columns(1, true, &[false], &[true], 3);
+        assert_eq!((chunks.stages(), chunks.rounds(), chunks.stage(6)), (12, 4, attended(1)));
+        let decoupled = Program::by_columns(3, true, &[false, true, true], &[false; 3], 1);
         let chain = [
             Forward(0),
             hop(0, false, true, false),
@@ -178,7 +213,7 @@ mod tests {
         assert_eq!(all(&decoupled), chain);
         assert_eq!(decoupled.rounds(), 4);
         // Nothing before the loss learns anything.
-        let sgc = Program::by_columns(2, false, &[false, true], &[false; 2]);
+        let sgc = Program::by_columns(2, false, &[false, true], &[false; 2], 1);
         assert_eq!(all(&sgc), [Forward(0), hop(0, false, true, false), hop(1, false, false, true), Loss]);
         assert!(!sgc.goes_back(1));
     }

@@ -20,6 +20,7 @@ use rayon::prelude::*;
 use super::Propagated;
 use super::attend::Dropped;
 use super::heads::Heads;
+use super::order::Order;
 use super::scales::Scales;
 use super::slice_attention::SliceAttention;
 use crate::Error;
@@ -61,6 +62,33 @@ pub(super) struct Slices {
     /// Gradients of what nodes held before the first layer, where later hops read it.
     initial_back: Option<Table>,
     chunks: Vec<Range<usize>>,
+    /// When rows are sent: activations, gradients, and gradients that attention reads first.
+    orders: [Order; 3],
+}
+
+/// How slices are added up.
+pub(super) struct Cut {
+    pub(super) chunks: Vec<Range<usize>>,
+    /// Whether rows are sent chunk by chunk.
+    pub(super) pipelined: bool,
+}
+
+/// Cuts all nodes into chunks for slices of these hops: every worker does it alike, for the widest slice that any of them has.
+///
+/// # Errors
+/// When a chunk has no room for one node.
+pub(super) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
+    let workers = graph.starts.len() - 1;
+    let width = |hop: &Hop| match hop.propagation {
+        Propagation::Nothing => 0,
+        Propagation::Attention { heads, .. } => {
+            let cut = Heads::new(hop.width, heads, graph.parts.len(), workers);
+            let row = |worker: usize| cut.of(worker)[0].len() + 2 * cut.of(worker)[1].len();
+            (0..workers).map(row).max().unwrap_or(0)
+        }
+        _ => intervals(hop.width, workers).iter().map(Range::len).max().unwrap_or(0),
+    };
+    chunks(&graph.parts, graph.slots, hops.iter().map(width).max().unwrap_or(0), graph.memory)
 }
 
 impl Slices {
@@ -70,6 +98,7 @@ impl Slices {
     /// When there is none, when a hop has fewer columns than there are workers, or a chunk no room for one node.
     pub(super) fn new(
         graph: Columns,
+        Cut { chunks, pipelined }: Cut,
         hops: &[Hop],
         by_column: &[Option<[f32; 2]>],
         goes_back: &dyn Fn(usize) -> bool,
@@ -124,14 +153,16 @@ impl Slices {
             true => Some(Table::zeros(nodes, made[0].rows.width(), place).map_err(room)?),
             false => None,
         };
-        let widest = made.iter().map(|hop| hop.rows.width()).max().unwrap_or(0);
-        let chunks = chunks(&graph.parts, graph.slots, widest, graph.memory)?;
-        Ok(Self { graph, hops: made, initial_back, chunks })
-    }
-
-    /// How many chunks there are.
-    pub(super) fn chunks(&self) -> usize {
-        self.chunks.len()
+        let order = |back: bool| match pipelined && chunks.len() > 1 {
+            true => Order::of_sources(&graph.links[usize::from(back)], [graph.slots, 1], back, &chunks, &graph.starts),
+            false => Order::at_once(chunks.len(), &graph.starts),
+        };
+        let own = match pipelined {
+            true => Order::by_chunk(&chunks, &graph.starts),
+            false => Order::at_once(chunks.len(), &graph.starts),
+        };
+        let orders = [order(false), order(true), own];
+        Ok(Self { graph, hops: made, initial_back, chunks, orders })
     }
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
@@ -144,25 +175,37 @@ impl Slices {
         self.hops.iter().enumerate().map(hop).sum::<usize>() as u64
     }
 
-    /// Cuts whole rows of own nodes, the first of which is `first`, into slices for everybody: of activations, and, where a hop
-    /// attends, the terms behind them; or of gradients.
-    pub(super) fn split(&self, header: Header, hop: usize, back: bool, first: u32, rows: &[f32]) -> Vec<WireBlock> {
+    /// Cuts whole rows of own nodes that `chunk` is the first to need, as far as they are among the own rows `rows` of `table`, into
+    /// slices for everybody: of activations, and, where a hop attends, the terms behind them; or of gradients, a node's slots side
+    /// by side.
+    pub(super) fn split(
+        &self,
+        header: Header,
+        [hop, chunk]: [usize; 2],
+        back: bool,
+        rows: Range<usize>,
+        table: &Table,
+    ) -> Vec<WireBlock> {
         let SliceHop { columns, width, attention, .. } = &self.hops[hop];
-        if *width == 0 {
+        if *width == 0 || rows.is_empty() {
             return Vec::new();
         }
         let heads = attention.as_ref().map(|attention| &attention.heads).filter(|_| !back);
         let slots = if back { self.graph.slots } else { 1 };
-        let stride = slots * width + 2 * heads.map_or(0, Heads::heads);
-        let count = rows.len() / stride;
+        let (order, first) =
+            (in_order(&self.orders, &self.hops[hop], back), self.graph.starts[self.graph.worker] as usize);
+        let places = order.places(chunk, first + rows.start..first + rows.end, self.graph.worker);
         let to_worker = |(worker, columns): (usize, &Range<usize>)| {
-            let header = Header { to: worker as u32, from: self.graph.worker as u32, seq: first, ..header };
+            let from = self.graph.worker as u32;
+            let header = Header { to: worker as u32, from, seq: places.start as u32, ..header };
             let ranges: Vec<Range<usize>> = match heads {
                 Some(heads) => SliceAttention::ranges(heads, worker, *width).to_vec(),
                 None => (0..slots).map(|slot| slot * width + columns.start..slot * width + columns.end).collect(),
             };
-            row_blocks(header, count, ranges.iter().map(Range::len).sum(), |range, values| {
-                for row in rows[range.start * stride..range.end * stride].chunks_exact(stride) {
+            row_blocks(header, places.len(), ranges.iter().map(Range::len).sum(), |range, values| {
+                for place in places.start + range.start..places.start + range.end {
+                    let row = order.node(place) - first;
+                    let row = table.some(row * slots..(row + 1) * slots);
                     ranges.iter().for_each(|range| values.extend_from_slice(&row[range.clone()]));
                 }
             })
@@ -170,16 +213,21 @@ impl Slices {
         columns.iter().enumerate().flat_map(to_worker).collect()
     }
 
-    /// Puts a slice that has been split off where it is added up.
+    /// Puts slices that have been split off where they are added up.
     pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
         let (header, rows) = (block.header(), block.rows_f32().expect("slices are numbers"));
-        let first = header.seq as usize;
+        let places = header.seq as usize..(header.seq + header.aux) as usize;
+        let order = in_order(&self.orders, &self.hops[hop], back);
         let SliceHop { rows: table, back: gradients, .. } = &mut self.hops[hop];
         let (table, slots) = match gradients {
             Some(gradients) if back => (gradients, self.graph.slots),
             _ => (table, 1),
         };
-        table.some_mut(first * slots..(first + header.aux as usize) * slots).copy_from_slice(rows);
+        let stride = slots * table.width();
+        for (place, row) in places.zip(rows.chunks_exact(stride.max(1))) {
+            let node = order.node(place);
+            table.some_mut(node * slots..(node + 1) * slots).copy_from_slice(row);
+        }
     }
 
     /// How attention's heads are cut at a hop that attends.
@@ -294,6 +342,15 @@ impl Slices {
             })
         };
         starts.windows(2).enumerate().flat_map(to_worker).collect()
+    }
+}
+
+/// In which order a hop's rows are sent.
+fn in_order<'a>([activations, gradients, attended]: &'a [Order; 3], hop: &SliceHop, back: bool) -> &'a Order {
+    match (back, &hop.attention) {
+        (false, _) => activations,
+        (true, None) => gradients,
+        (true, Some(_)) => attended,
     }
 }
 

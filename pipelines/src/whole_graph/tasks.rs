@@ -17,6 +17,7 @@ use super::evaluate::Results;
 use super::gather::gather;
 use super::links::slots_of;
 use super::moves::{ACTIVATIONS, ARRIVED, FOR_ALL, GRADIENTS, KINDS, SENT_BACK};
+use super::program::Attended;
 use super::rows::{Selection, put_columns};
 use super::scales::scale_rows;
 use super::{Back, HopState, Interval, Progress, Propagated, Stage, WholeGraph};
@@ -50,12 +51,8 @@ impl WholeGraph {
             Stage::Propagate(stage) => {
                 return Ok(Done { blocks: self.propagate(trainer, token, stage), contribution: None });
             }
-            Stage::Attend(hop) => {
-                let drop = self.drop(token, hop);
-                if let Some(slices) = &mut self.slices {
-                    trainer.timed_backward(|| slices.attend(hop, token.item as usize, drop));
-                }
-                return Ok(Done::default());
+            Stage::Attend(attended) => {
+                return Ok(Done { blocks: self.attend(trainer, token, attended), contribution: None });
             }
             _ => {}
         }
@@ -93,19 +90,51 @@ impl WholeGraph {
         Contribution { partition, vector: sums.flat.map(Arc::new), words: words.encode() }
     }
 
-    /// Adds up slices of a chunk.
+    /// Sends the gradients that attention needs for the next chunk, or reads those of this one.
+    fn attend(&mut self, trainer: &mut Trainer, token: Token, Attended { hop, chunk }: Attended) -> Vec<WireBlock> {
+        if token.item == 0 {
+            return self.next_slices(token, hop, GRADIENTS, chunk);
+        }
+        let drop = self.drop(token, hop);
+        if let Some(slices) = &mut self.slices {
+            trainer.timed_backward(|| slices.attend(hop, chunk as usize, drop));
+        }
+        Vec::new()
+    }
+
+    /// What the chunk behind `chunk` is the first to need of own rows.
+    fn next_slices(&self, token: Token, hop: usize, kind: u32, chunk: u32) -> Vec<WireBlock> {
+        match chunk + 1 < self.program.chunks() {
+            true => self.slices_of(token, [hop, chunk as usize + 1], kind, 0..self.own.len()),
+            false => Vec::new(),
+        }
+    }
+
+    /// Sends what the next chunk needs, or adds up slices of this one.
     fn propagate(&mut self, trainer: &mut Trainer, token: Token, stage: Propagated) -> Vec<WireBlock> {
         // What never changes is added up once: a chain of hops that begins with what is sent in every epoch.
         let from_start = stage.hop == 0 || self.chained[1..=stage.hop].iter().all(|&chained| chained);
         if self.constant && self.settled && from_start && !stage.back {
             return Vec::new();
         }
+        if token.item == 0 {
+            // Attention has read all gradients before.
+            let read = stage.back && self.slices.as_ref().is_some_and(|slices| slices.heads(stage.hop).is_some());
+            let kind = if stage.back { GRADIENTS } else { ACTIVATIONS };
+            return match stage.split && !read {
+                true => self.next_slices(token, stage.hop, kind, stage.chunk),
+                false => Vec::new(),
+            };
+        }
         let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, stage.hop) };
+        let chunks = self.program.chunks();
         let Some(slices) = &mut self.slices else { return Vec::new() };
         let kind = if stage.back { SENT_BACK } else { ARRIVED };
-        let header = Header { tag: KINDS * stage.hop as u32 + kind, key: token.tick, ..Header::default() };
+        // What is gathered is not needed before all chunks have been added up.
+        let last = token.tick + u64::from(chunks - 1 - stage.chunk);
+        let header = Header { tag: KINDS * stage.hop as u32 + kind, key: last, ..Header::default() };
         let mut blocks = Vec::new();
-        let work = || blocks = slices.propagate(header, stage, token.item as usize, drop);
+        let work = || blocks = slices.propagate(header, stage, stage.chunk as usize, drop);
         if stage.back {
             trainer.timed_backward(work)
         } else {

@@ -52,7 +52,10 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
         report.add("partition.topology", message);
     }
     if train.schedule == Schedule::TensorParallel {
-        report.only(&["train.mode", "train.staleness"], "only \"full-graph\" has it");
+        report.only(&["train.staleness"], "only \"full-graph\" has it");
+        if train.mode() == Mode::Async {
+            report.add("train.mode", "\"tensor-parallel\" has no stale rows: use \"pipe\", or \"full-graph\"");
+        }
     } else if train.mode() != Mode::Async {
         report.only(
             &["train.staleness"],
