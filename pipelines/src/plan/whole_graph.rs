@@ -190,7 +190,8 @@ impl Whole {
                 // Attention keeps its activations, and a state and a gradient for each head.
                 let slots = hop.slots() as u64;
                 let apart = u64::from(hop.attends() || slots > 1);
-                let more = apart * back * slots * slice + shared * (2 + STATE as u64 + 1);
+                let cut = entries.div_ceil(processes as u64);
+                let more = apart * back * slots * slice + shared * 2 + cut * (STATE as u64 + 1);
                 let terms = 2 * heads * u64::from(hop.attends()) + 2 * back * entries;
                 let whole = width * (1 + slots + back + apart * back * slots) + terms;
                 numbers += graph.nodes * (slice + more) + own * whole + held;

@@ -80,7 +80,7 @@ section! {
         pub edge_features: Option<bool> = None,
         /// Whether a `gcn` is cut in two: a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1), which is
         /// another model than a plain one. Unset: where `train.schedule` is `tensor-parallel`, to which it saves all but four of an
-        /// epoch's exchanges.
+        /// epoch's exchanges, and the model has neither `residual` nor `norm`.
         #[schemars(extend("examples" = [true]))]
         pub decoupled: Option<bool> = None,
         /// What stands between layers, and inside the perceptrons of `gin`, `gine` and `appnp`. Unset: `elu` for `gat` and `gatv2`, else
@@ -110,7 +110,8 @@ impl Model {
     /// The network that is built: where layers are decoupled, the perceptron and the propagations that they become, which are those
     /// of an `appnp` that keeps nothing of its prediction.
     pub fn network(&self, schedule: Schedule) -> Self {
-        let decoupled = self.decoupled.unwrap_or(schedule == Schedule::TensorParallel);
+        let may = !self.residual && self.norm == Norm::None;
+        let decoupled = self.decoupled.unwrap_or(may && schedule == Schedule::TensorParallel);
         if self.kind != "gcn" || !decoupled {
             return self.clone();
         }
