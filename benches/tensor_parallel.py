@@ -7,7 +7,7 @@ balance     bytes that each process sends in an epoch, edges × columns that it 
 layers      the same with 2, 3 and 4 layers
 dimensions  the same with rows of 128, 256, 512 and 1024 columns
 chunks      by columns, once: peak memory and seconds against `train.chunk_memory`
-pipelining  the same with what chunks send while others are computed, and without: by the key that --pipelining names
+pipelining  the same with what chunks send while others are computed, and without ("sync")
 cap         a graph whose rows exceed a memory cap that the system enforces, by columns, once and at every layer; needs root
 
 GCN over a skewed graph (R-MAT) in 4 partitions, a process of one thread each: `by nodes` is schedule "full-graph" on partitions by --method,
@@ -152,7 +152,7 @@ def main():
     parser.add_argument("--layers", default="2,3,4")
     parser.add_argument("--dimensions", default="128,256,512,1024")
     parser.add_argument("--chunks", default="8MiB,32MiB,128MiB,512MiB")
-    parser.add_argument("--pipelining", default="train.chunk_pipeline=true,train.chunk_pipeline=false", help="settings that are compared")
+    parser.add_argument("--pipelining", default="train.mode=pipe,train.mode=sync", help="settings that are compared")
     parser.add_argument("--cap", default="600MiB", help="of all processes together, page cache included; train.memory is the same")
     parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512"])
     parser.add_argument("--set", action="append", default=[])
@@ -176,7 +176,7 @@ def main():
         if "chunks" in only:
             bench.compare("chunks", {f"decoupled {n}": [*WAYS["decoupled"], f"train.chunk_memory={n}"] for n in options.chunks.split(",")})
         if "pipelining" in only:
-            bench.compare("pipelining", {key: [*WAYS["decoupled"], key] for key in options.pipelining.split(",")})
+            bench.compare("pipelining", {key: [*WAYS["decoupled"], "train.chunk_memory=32MiB", key] for key in options.pipelining.split(",")})
         if "cap" in only:
             bench.cap()
         rows = bench.rows

@@ -176,7 +176,7 @@ fn tables_take_what_the_plan_says() {
     let place = Place::new();
     let models = [
         "kind = 'gcn'",
-        "kind = 'gcn'\nlayers = 3\nresidual = true",
+        "kind = 'gcn'\nlayers = 3\nresidual = true\ndecoupled = false",
         "kind = 'gat'\nheads = 4",
         "kind = 'appnp'\nlayers = 3",
         "kind = 'sage'",

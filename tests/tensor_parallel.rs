@@ -92,6 +92,8 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.schedule=full-graph", "train.chunk_memory=1MiB"], &[], &["train.chunk_memory", "tensor-parallel"]);
     refused(&["model.kind=gatv2", "model.heads=2"], &[], &["model.kind", "use \"gat\""]);
     refused(&["model.decoupled=true", "model.norm=layer"], &[], &["model.norm", "decoupled"]);
-    refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "gcn"]);
+    refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "\"sage\"", "use \"gcn\""]);
     refused(&["partition.parts=8"], &["--processes", "8"], &["cuts rows by columns", "at most 5"]);
+    let dry = ["run", "p.toml", "--dry-run", "--set", "partition.parts=8", "--processes", "8"];
+    place.fail(&dry, 2, &["cuts rows by columns", "at most 5"]);
 }

@@ -193,10 +193,6 @@ fn candidate(spec: &Spec, graph: &Sizes, schedule: Schedule) -> Result<Candidate
     let whole = Whole::of(&spec, &learnt(&spec, graph));
     let [multiplied, added, sampled] = match &whole {
         Some(whole) => {
-            if let Some(columns) = whole.fewer_columns_than(parts) {
-                let why = format!("rows of {columns} columns cannot be cut for {parts} partitions");
-                return refused(why);
-            }
             let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
             [4.0 * nodes as f64 * whole.parameters as f64, whole.added(graph), 0.0]
         }

@@ -105,6 +105,13 @@ impl Plan {
         let parameters = parameters.filter(|_| spec.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
         let whole = Whole::of(spec, &learnt);
+        if let Some(columns) = whole.as_ref().and_then(|whole| whole.fewer_columns_than(processes)) {
+            let message = format!(
+                "train.schedule = \"tensor-parallel\" cuts rows by columns, and a layer adds up rows of {columns} for {processes} \
+                 processes: use at most {columns}, or \"full-graph\""
+            );
+            return Err(Error::Usage(message));
+        }
         let parameters = whole.as_ref().map(|whole| whole.parameters).filter(|_| known).or(parameters);
         let training = match &whole {
             Some(whole) => Training::of_whole(spec, &learnt, whole, placement),

@@ -46,11 +46,7 @@ pub(crate) fn of_schedules(
     if spec.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
         return (broken(spec, root, registered), Vec::new());
     }
-    let by = |schedule| {
-        let mut spec = spec.clone();
-        spec.train.iter_mut().for_each(|train| train.schedule = schedule);
-        (schedule, broken(&spec, root, registered))
-    };
+    let by = |schedule| (schedule, broken(&spec.with_schedule(schedule), root, registered));
     let tried = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel].map(by);
     // What is wrong in the same words by any schedule has nothing to do with schedules.
     let same = |problem: &&Problem| {
@@ -207,7 +203,15 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     if model::is_builtin(&model.kind) {
         for (key, kinds) in model::KEYS.iter().filter(|(_, kinds)| !kinds.contains(&model.kind.as_str())) {
             let have = kinds.iter().map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(", ");
-            report.only(&[&format!("model.{key}")], &format!("only {have} has it, not {:?}", model.kind));
+            let message = match *key {
+                "decoupled" => format!(
+                    "{:?} has something to learn between its propagations and cannot be decoupled: use {have}, or \"sgc\" or \
+                     \"appnp\", which are so by themselves",
+                    model.kind
+                ),
+                _ => format!("only {have} has it, not {:?}", model.kind),
+            };
+            report.only(&[&format!("model.{key}")], &message);
         }
     }
     if model.eps.is_some_and(|eps| !eps.is_finite()) {

@@ -73,7 +73,10 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
 fn decoupled(model: &Model, report: &mut Report<'_>) {
     let between = [("residual", model.residual), ("norm", model.norm != Norm::None)];
     for (key, _) in between.into_iter().filter(|(_, asked)| *asked) {
-        report.add(&format!("model.{key}"), "a decoupled model learns nothing between its propagations; leave it out");
+        report.add(
+            &format!("model.{key}"),
+            "a decoupled model learns nothing between its propagations; leave it out, or set `decoupled` to false",
+        );
     }
 }
 
