@@ -212,7 +212,6 @@ fn what_cannot_be_is_refused() {
     refused(label, "sampler = 'temporal'", "", 2, &["train.sampler", "temporal"]);
     refused(label, "sampler = 'cluster'", "", 2, &["train.sampler"]);
     refused(label, "schedule = 'partition-parallel'", "", 2, &["train.schedule", "mini-batch"]);
-    refused(label, "schedule = 'full-graph'", "", 2, &["train.schedule", "edge-classification", "mini-batch"]);
     refused(label, "early_stop = 2", "split_fractions = [0.8, 0.0, 0.2]", 2, &["train.early_stop", "validation"]);
     pipeline(&place, label, "", "", "");
     place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "leave it out"]);

@@ -25,12 +25,14 @@ use gnnflow_operators::wire::RowSource;
 use crate::Error;
 use crate::embedding::NodeEmbeddings;
 use crate::job::Job;
+use crate::layer_store::LayerStore;
 use crate::machine;
 use crate::sampling;
 use crate::seed_split::SeedSplit;
 use crate::spec::{self, CachePolicy};
 use crate::task::Task;
 use crate::threads;
+use crate::whole_graph::Scored;
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -374,6 +376,16 @@ impl Setup {
         }
         let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
         Ok(SeedBook { batch: train.batch, seed: train.seed, train: split.train, times })
+    }
+
+    /// Where training over the whole graph writes the results that edges are scored by, and how many chunks of these an epoch has.
+    ///
+    /// # Errors
+    /// When there is no room for the rows.
+    pub(crate) fn scored(&self, train: &spec::Train) -> Result<Scored, Error> {
+        let width = self.task.objective().width();
+        let rows = Arc::new(LayerStore::create(&self.scratch, &self.graph, self.worker, width)?);
+        Ok(Scored { rows, chunks: self.steps(train.batch) })
     }
 
     /// Steps of an epoch: as many as the partition with most training nodes needs.

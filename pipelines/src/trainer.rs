@@ -2,12 +2,14 @@
 
 mod batch;
 mod nodes;
+mod pairs;
 mod step;
 mod tensors;
 mod visit;
 
 pub(crate) use batch::{BatchWords, Gradients};
 pub(crate) use nodes::{NodeBack, NodeGradient, NodeRows, matrix};
+pub(crate) use pairs::PairGradients;
 pub(crate) use tensors::read;
 pub(crate) use visit::Visited;
 

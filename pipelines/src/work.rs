@@ -26,6 +26,7 @@ use crate::run_folder::RunFolder;
 use crate::sampling;
 use crate::schedule::inference::Inference;
 use crate::schedule::mini_batch::{Batches, MiniBatchTraining};
+use crate::schedule::pairs::PairSource;
 use crate::schedule::partition_parallel::{PartitionParallel, Visits};
 use crate::schedule::whole_graph::WholeGraphTraining;
 use crate::schedule::{EpochSums, Schedule};
@@ -141,7 +142,12 @@ impl<'a> Run<'a> {
             spec::Schedule::FullGraph | spec::Schedule::TensorParallel => {
                 let overlaps = train.mode() == spec::Mode::Async;
                 let pipelined = train.mode() != spec::Mode::Sync;
-                let shape = Shape { overlaps, pipelined, ..companion.call(Trainer::shape)? };
+                let source = match train.learns_edges() {
+                    true => Some(PairSource { book, scored: setup.scored(train)? }),
+                    false => None,
+                };
+                let pairs = source.as_ref().map(|source| source.scored.clone());
+                let shape = Shape { overlaps, pipelined, pairs, ..companion.call(Trainer::shape)? };
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();
@@ -151,7 +157,7 @@ impl<'a> Run<'a> {
                 };
                 let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
                 let state = WholeGraph::new(graph, shape, setup.features.clone(), &place)?;
-                Box::new(WholeGraphTraining::build(worker, &setup, train, params, state, &companion))
+                Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &companion))
             }
             spec::Schedule::PartitionParallel => {
                 let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;

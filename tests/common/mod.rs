@@ -2,6 +2,8 @@
 
 #![allow(dead_code, unreachable_pub, reason = "every test binary uses some of it, as its own module")]
 
+pub mod linked;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 

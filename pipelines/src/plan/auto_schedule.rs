@@ -359,6 +359,7 @@ mod tests {
             (SAGE, "fanouts = [5, 5, 5]", "mini-batch"),
             (SAGE, "sampler = 'labor'", "mini-batch"),
             ("kind = 'gatv2'", "", "mini-batch"),
+            (SAGE, "task = 'link-prediction'", "mini-batch"),
             (SAGE, "mode = 'async'\nstaleness = 1", "full-graph"),
             (SAGE, "chunk_memory = '1MiB'", "tensor-parallel"),
         ] {

@@ -47,7 +47,8 @@ pub struct Memory {
     /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
     /// the model reads edges' features edges × (their width × 4 + 4); and lists and
     /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each. Where rows of nodes are learnt, twice partitions × nodes ×
-    /// (width × 4 + 4) more, for gradients on their way.
+    /// (width × 4 + 4) more, for gradients on their way. Where edges are learnt from by passes over the whole graph: 3 chunks of each
+    /// partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
     /// nodes × width × 4; of `rgcn` with `num_bases` also nodes × bases × the input's width × 4.

@@ -9,6 +9,7 @@ mod batch;
 mod embedding;
 mod memory;
 mod model;
+mod pairs;
 mod sizes;
 mod text;
 mod training;
@@ -112,7 +113,8 @@ impl Plan {
             );
             return Err(Error::Usage(message));
         }
-        let parameters = whole.as_ref().map(|whole| whole.parameters).filter(|_| known).or(parameters);
+        let parameters =
+            whole.as_ref().map(|whole| whole.parameters).filter(|_| known && decoded.is_some()).or(parameters);
         let training = match &whole {
             Some(whole) => Training::of_whole(spec, &learnt, whole, placement),
             None => Training::new(spec, &learnt, processes, parameters.unwrap_or(0)),
@@ -130,6 +132,12 @@ impl Plan {
                     process.memory.scratch += if tables_mapped { tables } else { 0 };
                     process.memory.batches = 0;
                     process.memory.activations = whole.at_once(&learnt, &process.parts, processes);
+                    if let Some(pairs) = &whole.pairs {
+                        process.memory.scratch += pairs.results(process.nodes);
+                        process.memory.batches = pairs.batches(&learnt, &process.parts);
+                        let scores = pairs.scores(&learnt, &process.parts);
+                        process.memory.activations = process.memory.activations.max(scores);
+                    }
                 }
                 process
             };

@@ -55,7 +55,7 @@ impl Training {
             epochs: train.epochs,
             steps_per_epoch: 1,
             exact: graph.train.is_some(),
-            seeds: graph.train.unwrap_or(graph.nodes),
+            seeds: whole.pairs.as_ref().map_or(graph.train.unwrap_or(graph.nodes), |pairs| pairs.all(graph)),
             batch_nodes: Vec::new(),
             batch_edges: Vec::new(),
             subgraph: false,

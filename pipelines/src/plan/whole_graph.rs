@@ -6,11 +6,12 @@
 //! N × w, n × S three times; a split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
 
 use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::compute::model::{Hop, ModelSpec};
 use gnnflow_operators::compute::{Model, Registry};
 use gnnflow_operators::kernel::propagate::attention::STATE;
 
 use super::Sizes;
+use super::pairs::{Pairs, decoder};
 use crate::spec::{Mode, Schedule, Spec};
 use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage};
 
@@ -28,6 +29,8 @@ pub(super) struct Whole {
     may_share: bool,
     /// Whether a later node task, done on slices, reads what nodes held before the first layer.
     keeps_initial: bool,
+    /// Where it is pairs of nodes that are learnt from.
+    pub(super) pairs: Option<Pairs>,
     /// Numbers in the flat vector of parameters.
     pub(super) parameters: u64,
 }
@@ -42,6 +45,7 @@ impl Whole {
         let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
         let network = model.network(train.schedule);
         let described = network.describe(graph.features.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+        let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
         let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
         let program = match by_columns {
@@ -54,6 +58,11 @@ impl Whole {
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
+        let pairs = Pairs::of(spec);
+        let program = match &pairs {
+            Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
+            None => program,
+        };
         let parameters = built.params().flat_len() as u64;
         let may_share = spec.graph.undirected && train.mode() != Mode::Async;
         Some(Self {
@@ -65,6 +74,7 @@ impl Whole {
             chunk_memory: train.chunk_memory(),
             may_share,
             keeps_initial,
+            pairs,
             parameters,
         })
     }
@@ -113,7 +123,7 @@ impl Whole {
             return 0;
         }
         let arrives = |hop: usize| self.hops[hop].slots() * self.hops[hop].width;
-        let mut bytes = 0;
+        let mut bytes = self.pairs.as_ref().map_or(0, |pairs| pairs.bytes(graph, hosted));
         for step in 0..self.program.stages() {
             let stage = self.program.stage(step);
             if self.by_columns {
@@ -178,7 +188,7 @@ impl Whole {
     pub(super) fn tables(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let of = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
         let (own, train) = (of(|part| part.nodes), of(|part| part.train));
-        let mut numbers = 0;
+        let mut numbers = self.pairs.as_ref().map_or(0, |pairs| pairs.results(own) / 4);
         for (index, hop) in self.hops.iter().enumerate() {
             let back = u64::from(self.program.goes_back(index));
             let ([sent, gradient], width) = (Self::moved(hop), hop.width as u64);

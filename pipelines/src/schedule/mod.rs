@@ -2,6 +2,7 @@
 
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
+pub(crate) mod pairs;
 pub(crate) mod partition_parallel;
 pub(crate) mod whole_graph;
 

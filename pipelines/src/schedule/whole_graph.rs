@@ -6,6 +6,8 @@
 //!           └──────────────────────── opened by what has passed ────────────┘
 //! ```
 //!
+//! Where pairs of nodes are learnt from, chunks of them go another way behind the gate ([`score_pairs`]).
+//!
 //! A token is an interval at a stage of an epoch ([`Program`](crate::whole_graph::Program)); its time is `(epoch, stage)`. What a
 //! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
 //! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
@@ -17,6 +19,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -35,12 +38,13 @@ use gnnflow_operators::tick;
 use gnnflow_operators::wire::WireBlock;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::core::{Inspect, OkErr};
-use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::vec::{Branch, Map};
 use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 use timely::worker::Worker;
 
 use super::inference::Inference;
+use super::pairs::{self, PairSource, score_pairs};
 use super::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::Error;
 use crate::drive::{Fault, until};
@@ -83,6 +87,8 @@ struct Shared {
     passed: Cell<u64>,
     /// The first epoch that this run computes: there is nothing stale to read in it.
     first: Cell<u32>,
+    /// The stages that are chunks of pairs.
+    pairs: Range<u32>,
     /// Learning rates of the epochs under way.
     rates: RefCell<HashMap<u32, f64>>,
     sums: RefCell<HashMap<u32, EpochSums>>,
@@ -102,6 +108,10 @@ impl Shared {
         let epoch = tick::epoch(now);
         let open = match self.mode {
             Mode::Async if epoch > self.first.get() => tick::at(epoch.saturating_add(self.staleness), u32::MAX),
+            // All results are there: some chunks may be under way at once.
+            _ if self.pairs.contains(&tick::step(now)) => {
+                tick::at(epoch, (tick::step(now) + pairs::WINDOW).min(self.pairs.end) - 1)
+            }
             _ => now,
         };
         self.gate.open(open);
@@ -120,23 +130,25 @@ impl Shared {
 }
 
 impl WholeGraphTraining {
-    /// Builds the dataflow on `worker`.
+    /// Builds the dataflow on `worker`; `source` is where pairs come from, where they are learnt from.
     pub(crate) fn build(
         worker: &mut Worker,
         setup: &Setup,
         train: &Train,
         params: usize,
-        state: WholeGraph,
+        (state, source): (WholeGraph, Option<PairSource>),
         companion: &Companion<Trainer>,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let ((stages, rounds), evaluation) = (state.work(), state.stages_of_evaluation());
+        let pairs = state.chunks_of_pairs();
         let shared = Rc::new(Shared {
             gate: Rc::default(),
             mode: train.mode(),
             staleness: train.staleness() as u32,
             passed: Cell::default(),
             first: Cell::new(u32::MAX),
+            pairs: pairs.clone(),
             rates: RefCell::default(),
             sums: RefCell::default(),
             stale: Cell::default(),
@@ -147,9 +159,18 @@ impl WholeGraphTraining {
             let (left, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);
-            let done = scope
-                .input_from(&mut input)
-                .hold(Rc::clone(&shared.gate))
+            let tokens = scope.input_from(&mut input).hold(Rc::clone(&shared.gate));
+            let (tokens, scored) = match &source {
+                Some(source) => {
+                    let first = pairs.start;
+                    let (tokens, chunks) = tokens.branch(move |&tick, token: &Token| {
+                        token.evaluates.is_none() && pairs.contains(&tick::step(tick))
+                    });
+                    (tokens, Some(score_pairs(chunks, setup, source, first, &state, companion, &fault)))
+                }
+                None => (tokens, None),
+            };
+            let done = tokens
                 .admit(room)
                 .inspect(move |&token: &Token| seen.goes_on(token))
                 .background("stage", companion.clone(), move |trainer: &mut Trainer, token| {
@@ -189,7 +210,8 @@ impl WholeGraphTraining {
                 })
                 .map(|_| ());
             let passed = Rc::clone(&shared);
-            scope.concatenate([scattered, reduced]).when_passed(move |now| passed.passed(now)).probe_with(&probe);
+            let all = [scattered, reduced].into_iter().chain(scored);
+            scope.concatenate(all).when_passed(move |now| passed.passed(now)).probe_with(&probe);
         });
         let alone = setup.placement.workers() == 1;
         Self {

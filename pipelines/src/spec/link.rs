@@ -14,6 +14,9 @@ section! {
         /// Shares of the edges to train on, to validate and to test with, where the graph has no `graph.columns.edge_split`; drawn by pairs of nodes, so that both directions and parallel edges fall together. What they leave is looked at, but not predicted. Unset: [0.8, 0.1, 0.1].
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.85, 0.05, 0.1]]))]
         pub split_fractions: Option<Vec<f64>> = None,
+        /// Batches do not see the edges that they predict; those to validate and to test with nobody ever sees. `false`: all training edges are there. Unset: `true`, but over whole graphs (`full-graph`, `tensor-parallel`) `false`, as every step is over all edges.
+        #[schemars(extend("examples" = [false]))]
+        pub exclude_training_targets: Option<bool> = None,
         /// How the rows of two nodes become the score of an edge between them.
         pub decoder: Decoder = Decoder::Dot,
         /// What is minimised.

@@ -46,7 +46,18 @@ pub(crate) fn of_schedules(
     if spec.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
         return (broken(spec, root, registered), Vec::new());
     }
-    let by = |schedule| (schedule, broken(&spec.with_schedule(schedule), root, registered));
+    let by = |schedule| {
+        let spec = spec.with_schedule(schedule);
+        let mut found = broken(&spec, root, registered);
+        let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
+        if spec.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
+            // What nobody has said is another thing by batches: not for us to choose.
+            let message = "batches do not see the edges that they learn from, and whole graphs have them all: say \
+                           `exclude_training_targets = false` where that may be chosen";
+            found.push(Problem::new(root.place("train.task"), "train.task", message.to_owned()));
+        }
+        (schedule, found)
+    };
     let tried = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel].map(by);
     // What is wrong in the same words by any schedule has nothing to do with schedules.
     let same = |problem: &&Problem| {

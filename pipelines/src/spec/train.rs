@@ -41,7 +41,7 @@ section! {
         /// Passes over the train nodes.
         #[schemars(range(min = 1, max = 1000000))]
         pub epochs: usize = 10,
-        /// Seeds per partition and step; a step takes one batch of every partition. With `saint-node`, `saint-edge` and `saint-walk`: nodes, edges or roots of walks that are drawn. `cluster` has `clusters_per_batch` in its place.
+        /// Seeds per partition and step; a step takes one batch of every partition. Over whole graphs: edges of each partition that are scored at once, where it is edges that something is learnt of. With `saint-node`, `saint-edge` and `saint-walk`: nodes, edges or roots of walks that are drawn. `cluster` has `clusters_per_batch` in its place.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
         /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL), which costs two more rounds of messages where a seed belongs to another process; or `partition`, its own, so that partitions with few are done early. Unset: `even` where a partition has more than 1.1 times the mean; with `partition-parallel`, and where batches are subgraphs, always its own.
@@ -180,6 +180,19 @@ impl Train {
     /// Whether batches are of edges: examples are edges, and the model's results are rows that something behind it reads.
     pub fn learns_edges(&self) -> bool {
         [Task::LinkPrediction, Task::EdgeClassification].contains(&self.task)
+    }
+
+    /// Whether the pipeline says whether batches of edges see them, and what.
+    pub fn asks_to_exclude_targets(&self) -> Option<bool> {
+        match self.predicts_links() {
+            true => self.link().exclude_training_targets,
+            false => self.edge().exclude_training_targets,
+        }
+    }
+
+    /// Whether a batch of edges must not see them.
+    pub fn excludes_targets(&self) -> bool {
+        self.asks_to_exclude_targets().unwrap_or(!self.is_whole_graph())
     }
 
     /// Whether a vector is learnt for each edge type behind the model.

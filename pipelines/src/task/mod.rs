@@ -238,6 +238,6 @@ fn edges(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
     let edges = ClassedEdges::read(job, &rules, hosted, train)?;
     let classes = Arc::new(Classes::new(labels));
     let task = EdgeClassification { width: width(job) };
-    let hidden = edge.exclude_training_targets.then_some(rules);
+    let hidden = train.excludes_targets().then_some(rules);
     Ok((Task::Edges(Arc::new(task), hidden), Source::Edges(edges, classes)))
 }

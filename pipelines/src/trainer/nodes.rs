@@ -71,6 +71,7 @@ impl Trainer {
             by_column: (0..=self.model.num_layers()).map(|index| self.model.task_by_column(index)).collect(),
             pipelined: true,
             overlaps: false,
+            pairs: None,
             seed: self.seed,
         })
     }

@@ -15,8 +15,9 @@ use super::relations::by_relation;
 use super::slices::{Columns, transposed};
 use crate::Error;
 use crate::agree::Agreement;
-use crate::job::{Host, Job};
+use crate::job::Job;
 use crate::setup::{Setup, TRAIN};
+use crate::spec::Train;
 
 /// Nodes of an interval when nobody has said how many intervals there are.
 pub(crate) const INTERVAL_NODES: usize = 1 << 15;
@@ -88,9 +89,10 @@ pub(crate) fn by_nodes(
     let starts: Vec<u32> = (0..placement.workers()).map(first_node).collect();
     let hosted = graph.hosted();
     let own = book.offsets()[hosted.start] as u32..book.offsets()[hosted.end] as u32;
+    let of_edges = learns_edges(job);
     let trains = training_nodes(job)?;
     let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
-    let cut = cut(graph, &own, count, &is_train);
+    let cut = cut(graph, &own, count, &|node| !of_edges && is_train(node));
     let place = Place::Folder(setup.scratch.clone());
     let room = |error: std::io::Error| {
         Error::Machine(format!("no room for the edges' numbers in {}: {error}", setup.scratch.display()))
@@ -100,7 +102,7 @@ pub(crate) fn by_nodes(
     let in_edges = hosted.clone().map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
     let in_edges = in_edges.collect::<Result<Vec<_>, _>>()?;
     // Types need not be the same both ways.
-    let symmetric = slots == 1 && is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)?;
+    let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
     let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, host, setup, &own, slots, &place)? };
     let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
         let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
@@ -111,6 +113,8 @@ pub(crate) fn by_nodes(
         Ok::<_, Error>(Arc::new(links))
     };
     let share = trains.iter().map(|word| word.count_ones() as u64).sum::<u64>() as f64 / nodes.max(1) as f64;
+    // Edges may ask for any node's result.
+    let share = if of_edges { 1.0 } else { share };
     // Attention weighs a node's own row as it does its neighbours'.
     let every = Filter { self_loops, ..Filter::default() };
     let all = {
@@ -169,7 +173,7 @@ pub(crate) fn by_columns(
     memory: u64,
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
-    let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
+    let (graph, book) = (&setup.graph, job.dataset.book());
     let placement = setup.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
     let all = graph.num_nodes() as u32;
@@ -190,7 +194,7 @@ pub(crate) fn by_columns(
         Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(room)
     };
     let arriving = links(&parts, [slots, 1])?;
-    let symmetric = slots == 1 && is_symmetric(worker, host, graph, agreement, job.dataset.manifest().undirected)?;
+    let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
     let leaving = match symmetric {
         true => Arc::clone(&arriving),
         false => links(&transposed(&parts, slots as usize, &place).map_err(room)?, [1, slots])?,
@@ -210,7 +214,7 @@ pub(crate) fn by_columns(
     };
     Ok(GraphLinks {
         worker: setup.worker,
-        intervals: cut(graph, &own, count, &is_train),
+        intervals: cut(graph, &own, count, &|node| !learns_edges(job) && is_train(node)),
         own,
         all: none.clone(),
         last: none,
@@ -220,6 +224,11 @@ pub(crate) fn by_columns(
         starts,
         columns: Some(columns),
     })
+}
+
+/// Whether examples are edges, and no nodes are seeds.
+fn learns_edges(job: &Job) -> bool {
+    job.spec.train.as_ref().is_some_and(Train::learns_edges)
 }
 
 /// A bit for each node of the graph: whether it is a training node.
@@ -238,14 +247,9 @@ fn training_nodes(job: &Job) -> Result<Vec<u64>, Error> {
 
 /// Whether every edge is there both ways, as often: then gradients go where activations came from. Sums of hashes of edges tell,
 /// one way and the other.
-fn is_symmetric(
-    worker: &mut Worker,
-    host: &dyn Host,
-    graph: &LocalGraph,
-    agreement: &mut Agreement,
-    undirected: bool,
-) -> Result<bool, Error> {
-    if undirected {
+fn is_symmetric(worker: &mut Worker, job: &Job, graph: &LocalGraph, agreement: &mut Agreement) -> Result<bool, Error> {
+    // Edges that are held out may leave their mirror images behind.
+    if job.dataset.manifest().undirected && !learns_edges(job) {
         return Ok(true);
     }
     let hash = |from: u32, to: u32| {
@@ -255,7 +259,7 @@ fn is_symmetric(
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ word >> 31
     };
-    let told = agreement.by_partition(worker, host, |part| {
+    let told = agreement.by_partition(worker, &*job.host, |part| {
         let (edges, first) = (graph.in_edges(part), graph.range(part).start);
         let mut sum = 0u64;
         for (local, bounds) in edges.indptr().windows(2).enumerate() {

@@ -11,6 +11,7 @@ mod heads;
 mod links;
 mod moves;
 mod order;
+mod pairs;
 mod program;
 mod relations;
 mod rows;
@@ -22,6 +23,7 @@ mod tasks;
 pub(crate) use evaluate::Results;
 pub(crate) use heads::Heads;
 pub(crate) use links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
+pub(crate) use pairs::Scored;
 pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use tasks::{Done, Token};
 
@@ -137,6 +139,8 @@ pub(crate) struct WholeGraph {
     last_hop: Option<LastHop>,
     /// Where evaluation writes.
     results: Option<Results>,
+    /// Where pairs are learnt from.
+    pairs: Option<pairs::Results>,
     /// Where rows are cut by columns; all edges are then there, and the hops' links have none.
     slices: Option<Slices>,
     /// By node task, whether it is done on slices.
@@ -154,6 +158,16 @@ struct PartSums {
     examples: u64,
 }
 
+impl PartSums {
+    /// Adds a gradient.
+    fn add(&mut self, flat: Vec<f32>) {
+        match &mut self.flat {
+            None => self.flat = Some(flat),
+            Some(sums) => sums.iter_mut().zip(&flat).for_each(|(sum, x)| *sum += x),
+        }
+    }
+}
+
 /// What training over the whole graph is told of the model.
 pub(crate) struct Shape {
     pub(crate) hops: Vec<Hop>,
@@ -167,6 +181,8 @@ pub(crate) struct Shape {
     pub(crate) pipelined: bool,
     /// Whether an epoch may begin before another has ended.
     pub(crate) overlaps: bool,
+    /// Where it is pairs of nodes that are learnt from.
+    pub(crate) pairs: Option<Scored>,
     /// Of dropout's masks.
     pub(crate) seed: u64,
 }
@@ -203,6 +219,10 @@ impl WholeGraph {
                 Program::by_columns(count, shape.first_learns, &chained, &attending, chunks.len() as u32)
             }
             None => Program::by_nodes(count, shape.first_learns),
+        };
+        let program = match &shape.pairs {
+            Some(Scored { chunks, .. }) => program.with_pairs(count, *chunks),
+            None => program,
         };
         let all_hops = shape.hops.clone();
         let mut hops = Vec::with_capacity(count);
@@ -278,6 +298,10 @@ impl WholeGraph {
             }
             _ => None,
         };
+        let pairs = match shape.pairs {
+            Some(Scored { rows, .. }) => Some(pairs::Results::new(rows, own.len(), place).map_err(room)?),
+            None => None,
+        };
         let begins = |links: &Links, slots: u32| -> Vec<usize> {
             let own = links.table().len();
             starts.iter().map(|&start| own + links.ghosts().partition_point(|&id| id < start * slots)).collect()
@@ -299,6 +323,7 @@ impl WholeGraph {
             first_part: parts.start,
             last_hop,
             results: None,
+            pairs,
             slices,
             chained,
             settled: false,
@@ -310,10 +335,15 @@ impl WholeGraph {
         self.results = Some(results);
     }
 
+    /// The stages that are chunks of pairs.
+    pub(crate) fn chunks_of_pairs(&self) -> Range<u32> {
+        self.program.pairs()
+    }
+
     /// How many stages an evaluation has: those up to the loss, in whose place every node has its result.
     pub(crate) fn stages_of_evaluation(&self) -> u32 {
-        let stages = 0..self.program.stages();
-        stages.into_iter().position(|step| self.program.stage(step) == Stage::Loss).map_or(0, |loss| loss as u32 + 1)
+        let ends = |&step: &u32| matches!(self.program.stage(step), Stage::Loss | Stage::Embed);
+        (0..self.program.stages()).find(ends).map_or(0, |end| end + 1)
     }
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.

@@ -13,6 +13,14 @@
 //! Backward(0)     where the first task learns anything
 //! ```
 //!
+//! Where pairs of nodes are learnt from, the loss is three kinds of stages: every node's result, chunks of pairs, and back.
+//!
+//! ```text
+//! Embed           gather L − 1, apply-node L
+//! Pairs(chunk)    rows of pairs' nodes, the loss, gradients of rows: for all workers' pairs at once
+//! Backward(L)     apply-node L and back                                                               scatter or split
+//! ```
+//!
 //! By nodes, these are Dorylus's tasks (section 4), those of one interval that follow one another without waiting for anybody
 //! joined: GA and AV; the last AV, the loss and ∇AV; ∇GA and ∇AV. SC is what stands between two stages. By columns, whoever has
 //! a slice of all rows adds them up for all nodes; where a node task does the same with every column, it is done there too, and
@@ -27,6 +35,10 @@ pub(crate) enum Stage {
     Forward(usize),
     /// The last node task, the loss, and back through that task.
     Loss,
+    /// The last node task, of every node.
+    Embed,
+    /// A chunk of every partition's pairs, by the results of their nodes.
+    Pairs(u32),
     /// Back through a node task.
     Backward(usize),
     /// Adding up slices of rows: by hop.
@@ -126,6 +138,25 @@ impl Program {
         Self { stages, until, rounds, chunks }
     }
 
+    /// The same for a model of `layers` layers whose results are learnt from by pairs, in so many chunks.
+    pub(crate) fn with_pairs(self, layers: usize, chunks: u32) -> Self {
+        let pairs = (0..chunks).map(Stage::Pairs);
+        let in_place = || [Stage::Embed].into_iter().chain(pairs.clone()).chain([Stage::Backward(layers)]);
+        let stages = self.stages.into_iter().flat_map(|stage| match stage {
+            Stage::Loss => in_place().collect(),
+            other => vec![other],
+        });
+        // A chunk's questions, answers, gradients.
+        Self { stages: stages.collect(), rounds: self.rounds + 3 * u64::from(chunks), ..self }
+    }
+
+    /// The stages that are chunks of pairs.
+    pub(crate) fn pairs(&self) -> Range<u32> {
+        let is_chunk = |stage: &Stage| matches!(stage, Stage::Pairs(_));
+        let first = self.stages.iter().position(is_chunk).unwrap_or(0) as u32;
+        first..first + self.stages.iter().filter(|stage| is_chunk(stage)).count() as u32
+    }
+
     /// How many stages there are.
     pub(crate) fn stages(&self) -> u32 {
         self.stages.len() as u32
@@ -161,6 +192,7 @@ impl Program {
     pub(crate) fn items(&self, step: u32, intervals: usize) -> Range<u32> {
         match self.stage(step) {
             Stage::Propagate(_) | Stage::Attend(_) => 0..2,
+            Stage::Pairs(_) => 0..1,
             _ => 0..intervals as u32,
         }
     }
@@ -168,7 +200,7 @@ impl Program {
 
 #[cfg(test)]
 mod tests {
-    use super::Stage::{Backward, Forward, Loss, Propagate};
+    use super::Stage::{Backward, Embed, Forward, Loss, Pairs, Propagate};
     use super::*;
 
     fn all(program: &Program) -> Vec<Stage> {
@@ -182,6 +214,19 @@ mod tests {
         assert_eq!(all(&Program::by_nodes(1, false)), [Forward(0), Loss]);
         let program = Program::by_nodes(1, false);
         assert!(program.is_last(1) && !program.goes_back(0) && Program::by_nodes(2, true).goes_back(0));
+    }
+
+    #[test]
+    fn pairs_are_scored_in_chunks_between_results_and_the_way_back() {
+        let program = Program::by_nodes(1, true).with_pairs(1, 2);
+        let stages = [Forward(0), Embed, Pairs(0), Pairs(1), Backward(1), Backward(0)];
+        assert_eq!(all(&program), stages);
+        assert_eq!((program.pairs(), program.rounds()), (2..4, 2 + 6));
+        assert_eq!(program.items(3, 5), 0..1);
+        assert!(program.is_last(5) && Program::by_nodes(1, true).pairs().is_empty());
+        // Even where nothing before it learns, the last task does.
+        let columns = Program::by_columns(2, false, &[false, true], &[false; 2], 1).with_pairs(2, 1);
+        assert_eq!(all(&columns)[3..], [Embed, Pairs(0), Backward(2)]);
     }
 
     #[test]

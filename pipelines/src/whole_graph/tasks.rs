@@ -75,7 +75,9 @@ impl WholeGraph {
         }
         let blocks = match stage {
             Stage::Forward(index) => self.forward(trainer, token, index, interval, Some(key))?,
+            Stage::Backward(index) if index == self.hops.len() => self.embed_back(trainer, token, interval, key)?,
             Stage::Backward(index) => self.backward(trainer, token, index, interval, key)?,
+            Stage::Embed => self.embed(trainer, token, interval, key)?,
             _ => self.loss(trainer, token, interval, key)?,
         };
         let is_last = self.program.is_last(step);
@@ -334,7 +336,7 @@ impl WholeGraph {
     }
 
     /// The rows of edges of these own nodes: of their slots, as far as they receive at hop `hop`.
-    fn receivers(&self, hop: usize, nodes: &Range<u32>) -> Range<usize> {
+    pub(super) fn receivers(&self, hop: usize, nodes: &Range<u32>) -> Range<usize> {
         self.hops[hop].arriving.rows().between(&slots_of(nodes, self.slots))
     }
 
@@ -376,12 +378,8 @@ impl WholeGraph {
     }
 
     /// Puts gradients of what node task `index` read where the stages before will look for them.
-    fn hand_back(&mut self, index: usize, rows: Selection<'_>, interval: &Interval, back: NodeBack) {
-        let sums = &mut self.sums[interval.partition as usize - self.first_part].flat;
-        match sums {
-            None => *sums = Some(back.flat),
-            Some(sums) => sums.iter_mut().zip(&back.flat).for_each(|(sum, x)| *sum += x),
-        }
+    pub(super) fn hand_back(&mut self, index: usize, rows: Selection<'_>, interval: &Interval, back: NodeBack) {
+        self.sums[interval.partition as usize - self.first_part].add(back.flat);
         let (Some(hop), own, slots) = (index.checked_sub(1), self.own.start, self.slots) else { return };
         if !self.program.goes_back(hop) {
             return;
@@ -412,7 +410,7 @@ impl WholeGraph {
     }
 
     /// Where a hop attends: completes the states of an interval's receivers, whose gradients are there, and puts them beside these.
-    fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+    pub(super) fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
         let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
         let HopState { back, arriving, width, attention, sent, .. } = &mut self.hops[hop];
         let (Some(attention), Back::Own(back)) = (attention, back) else { return };

@@ -34,7 +34,7 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
     }
     report.only(&SAMPLED, &format!("\"{word}\" samples nothing: every step is over the whole graph; leave it out"));
     // Defaults are written into every resolved file.
-    if train.batch != Train::default().batch {
+    if train.batch != Train::default().batch && !train.learns_edges() {
         report
             .add("train.batch", format!("\"{word}\" has no batches: every step is over the whole graph; leave it out"));
     }
@@ -63,10 +63,31 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
         );
     }
     if train.learns_edges() {
-        let message = format!("\"{}\" learns from sampled batches: use \"{}\"", train.task, Schedule::MiniBatch);
-        report.add("train.schedule", message);
+        edges(train, report);
     }
     cannot(train, model, report);
+}
+
+/// What cannot be kept where edges are learnt from: all are, in every pass, and by results of one epoch.
+fn edges(train: &Train, report: &mut Report<'_>) {
+    if train.mode() == Mode::Async {
+        let message = format!("edges are scored when all nodes have their results: use \"{}\"", Mode::Pipe);
+        report.add("train.mode", message);
+    }
+    let [link, edge] = [
+        train.link.as_ref().and_then(|link| link.exclude_training_targets),
+        train.edge.as_ref().and_then(|edge| edge.exclude_training_targets),
+    ];
+    for (section, asked) in [("link", link), ("edge", edge)] {
+        if asked == Some(true) {
+            let message = format!(
+                "a step of \"{}\" is over all edges, those too that it predicts: leave it out, or use \"{}\"",
+                train.schedule,
+                Schedule::MiniBatch
+            );
+            report.add(&format!("train.{section}.exclude_training_targets"), message);
+        }
+    }
 }
 
 /// Refuses what a model whose maps come before all propagations has no place for.

@@ -97,7 +97,7 @@ impl ClassedEdges {
             edges: parts.clone().map(|part| to_train(part).map(|i| self.edges[part][i]).collect()).collect(),
             labels: parts.map(|part| to_train(part).map(|i| self.labels[part][i] as u32).collect()).collect(),
             negatives: Negatives { way: NegativeWay::Uniform, count: 0, nodes: Arc::new(NodeGroups::one(self.nodes)) },
-            hides: train.edge().exclude_training_targets,
+            hides: train.excludes_targets(),
             reverses: self.reverses.clone(),
         }
     }

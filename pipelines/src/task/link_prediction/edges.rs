@@ -109,7 +109,8 @@ impl LinkEdges {
         };
         let negatives = Negatives { way, count: link.num_negative_edges, nodes: Arc::clone(&self.nodes) };
         let (edges, reverses) = (std::mem::take(&mut self.train), self.reverses.clone());
-        EdgeBook { batch: train.batch, seed: train.seed, edges, labels: Vec::new(), negatives, hides: true, reverses }
+        let hides = train.excludes_targets();
+        EdgeBook { batch: train.batch, seed: train.seed, edges, labels: Vec::new(), negatives, hides, reverses }
     }
 }
 

@@ -1,0 +1,128 @@
+//! What is learnt of pairs of nodes: every node's result for them, and back through the last node task when its gradient is there.
+//!
+//! Between the two, chunks of pairs are scored ([`score_pairs`](crate::schedule::pairs)): rows of the results go where a pair is,
+//! and their gradients come back here.
+
+use std::sync::Arc;
+
+use gnnflow_data::rng::Key;
+use gnnflow_operators::embed::push_rows::{PushedRows, RowGradients};
+use gnnflow_operators::propagate::{Place, Table};
+use gnnflow_operators::wire::WireBlock;
+
+use super::moves::GRADIENTS;
+use super::rows::Selection;
+use super::tasks::Token;
+use super::{Interval, WholeGraph};
+use crate::Error;
+use crate::layer_store::LayerStore;
+use crate::trainer::{NodeGradient, PairGradients, Trainer, matrix, read};
+
+/// Pairs that are learnt from.
+#[derive(Clone)]
+pub(crate) struct Scored {
+    /// Where results of own nodes are written.
+    pub(crate) rows: Arc<LayerStore>,
+    /// How many chunks an epoch has: as many as the partition with most pairs needs.
+    pub(crate) chunks: u32,
+}
+
+/// The results that pairs are scored by.
+pub(super) struct Results {
+    rows: Arc<LayerStore>,
+    /// Their gradients so far, by own row.
+    back: Table,
+}
+
+impl Results {
+    /// Room for gradients of `own` rows.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub(super) fn new(rows: Arc<LayerStore>, own: usize, place: &Place) -> std::io::Result<Self> {
+        let back = Table::zeros(own, rows.dim(), place)?;
+        Ok(Self { rows, back })
+    }
+}
+
+impl WholeGraph {
+    /// The last node task of an interval, into the results; without any gradient yet.
+    pub(super) fn embed(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<Vec<WireBlock>, Error> {
+        let (last, rows) = (self.hops.len(), interval.rows.clone());
+        if self.slices.is_none() {
+            self.gather_rows(trainer, token, last - 1, interval);
+        }
+        for state in &mut self.hops {
+            if let Some([_, back]) = &mut state.held
+                && back.rows() > 0
+            {
+                back.some_mut(rows.clone()).fill(0.0);
+            }
+        }
+        let nodes: Vec<u32> = self.nodes(&rows).collect();
+        let inputs = self.inputs(last, Selection::Range(rows.clone()));
+        let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
+        results.back.some_mut(rows).fill(0.0);
+        let into = &results.rows;
+        trainer.node_forward(last, nodes.len(), inputs, Some(key), |outputs| {
+            read(&outputs.held, |found| into.write(&nodes, found))
+        })?;
+        Ok(Vec::new())
+    }
+
+    /// Takes what a chunk of a partition's pairs says, but for the gradients of rows, which it returns.
+    pub(crate) fn scored(&mut self, gradients: PairGradients) -> RowGradients {
+        let PairGradients { rows, flat, loss } = gradients;
+        let sums = &mut self.sums[rows.partition as usize - self.first_part];
+        (sums.loss, sums.examples) = (sums.loss + loss, sums.examples + rows.examples);
+        if let Some(flat) = flat {
+            sums.add(flat);
+        }
+        rows
+    }
+
+    /// Adds gradients of own nodes' results, in their order.
+    pub(crate) fn pushed(&mut self, pushed: &PushedRows) -> Result<(), Error> {
+        let own = self.own.start;
+        let back = &mut self.pairs.as_mut().ok_or_else(no_pairs)?.back;
+        let width = back.width();
+        for (nodes, rows) in pushed.pieces() {
+            for (&node, row) in nodes.iter().zip(rows.chunks_exact(width)) {
+                let row_of = (node - own) as usize;
+                let sum = back.some_mut(row_of..row_of + 1);
+                sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        Ok(())
+    }
+
+    /// Back through the last node task of an interval.
+    pub(super) fn embed_back(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<Vec<WireBlock>, Error> {
+        let (last, rows) = (self.hops.len(), interval.rows.clone());
+        let results = self.pairs.as_ref().ok_or_else(no_pairs)?;
+        let gradient = matrix(results.back.some(rows.clone()).to_vec(), results.back.width());
+        let gradient = NodeGradient { held: Some(gradient), ..NodeGradient::default() };
+        let inputs = self.inputs(last, Selection::Range(rows.clone()));
+        let back = trainer.node_backward(last, rows.len(), inputs, key, gradient, true)?;
+        self.hand_back(last, Selection::Range(rows.clone()), interval, back);
+        self.attend_back(trainer, token, last - 1, interval);
+        let receivers = self.receivers(last - 1, &self.nodes(&rows));
+        Ok(self.outgoing(token, last - 1, GRADIENTS, receivers))
+    }
+}
+
+fn no_pairs() -> Error {
+    Error::Bug("no pairs are learnt from".into())
+}

@@ -1,0 +1,238 @@
+//! What is learnt of edges by passes over the whole graph: the bits that any number of processes comes to, what they agree with,
+//! how well edges are ranked, what moves, and what is refused.
+
+mod common;
+
+use common::linked::dump;
+use common::{Place, data, planted, summary};
+use serde_json::Value;
+
+const BOTH: [&str; 2] = ["full-graph", "tensor-parallel"];
+
+/// A pipeline over the dump: lines of `[graph]`, of `[model]`, of `[train]`, of `[train.link]`.
+fn pipeline(place: &Place, graph: &str, model: &str, train: &str, link: &str) {
+    place.write(
+        "p.toml",
+        format!(
+            "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n{graph}\n[partition]\nmethod = 'random'\n\
+             parts = 4\n[model]\nhidden = 16\nlayers = 2\n{model}\n[train]\ntask = 'link-prediction'\nepochs = 3\n{train}\n\
+             [train.link]\n{link}\n[infer]\npredictions = true\nembeddings = true\n"
+        ),
+    );
+}
+
+fn succeed(place: &Place, sets: &[&str], more: &[&str]) -> Value {
+    let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+    let ended = place.run(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..], more].concat());
+    assert_eq!(ended.code, 0, "{sets:?} {more:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+/// The loss of every epoch.
+fn losses(place: &Place) -> Vec<f64> {
+    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
+}
+
+fn bits(summary: &Value) -> [Value; 4] {
+    ["model_sha256", "predictions_sha256", "val", "test"].map(|key| summary[key].clone())
+}
+
+const TYPED: &str = "columns = { edge_type = 'kind', edge_split = 'part' }";
+
+/// Lines of `[graph]`, `[model]` and `[train.link]`.
+const WAYS: [[&str; 3]; 6] = [
+    ["", "kind = 'gcn'\ndropout = 0.2", ""],
+    [TYPED, "kind = 'rgcn'", "decoder = 'distmult'"],
+    [TYPED, "kind = 'sage'", "decoder = 'distmult'\nloss = 'softmax-cross-entropy'\nnegative_sampler = 'joint'"],
+    ["undirected = true", "kind = 'gin'\nnorm = 'batch'", "negative_sampler = 'in-batch'\nnum_negative_edges = 10"],
+    [
+        "reverse_edges = true\ncolumns = { edge_type = 'kind', node_type = 'kind' }",
+        "kind = 'sage'\nresidual = true",
+        "target_etype = ['likes']\nnegative_sampler = 'degree'\nnum_negative_edges = 4\nnum_negative_edges_eval = 30",
+    ],
+    ["", "kind = 'gat'\nheads = 4\ndropout = 0.2", "decoder = 'dot'"],
+];
+
+#[test]
+fn every_way_has_the_same_bits_however_many_work_on_it() {
+    let place = Place::new();
+    dump(&place, true);
+    for [graph, model, link] in WAYS {
+        pipeline(&place, graph, model, "batch = 50\nintervals = 2", link);
+        for schedule in BOTH {
+            let schedule = format!("train.schedule={schedule}");
+            let one = succeed(&place, &[&schedule], &[]);
+            assert!(one["test"]["mrr"].as_f64().is_some_and(|mrr| mrr > 0.0), "{one}");
+            for processes in ["2", "4"] {
+                let some = succeed(&place, &[&schedule], &["--processes", processes]);
+                assert_eq!(bits(&some), bits(&one), "{model} {link} {schedule}: {processes} processes");
+            }
+        }
+        let pipe = succeed(&place, &["train.schedule=full-graph"], &[]);
+        let sync = succeed(&place, &["train.schedule=full-graph", "train.mode=sync"], &["--processes", "2"]);
+        assert_eq!(bits(&sync), bits(&pipe), "{model} {link}: sync");
+    }
+}
+
+/// The obvious other program: one batch of each partition, with all neighbours, that sees its edges.
+#[test]
+fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
+    let place = Place::new();
+    dump(&place, true);
+    for (way, [graph, model, link]) in WAYS.into_iter().enumerate() {
+        let model = model.replace("dropout = 0.2", "").replace("norm = 'batch'", "");
+        let model = format!("{model}\ndropout = 0.0");
+        pipeline(&place, graph, &model, "batch = 100000", link);
+        let sets = ["train.fanouts=[-1, -1]", "train.link.exclude_training_targets=false"];
+        let by_batches = succeed(&place, &sets, &[]);
+        let batches = losses(&place);
+        for schedule in BOTH {
+            let schedule = format!("train.schedule={schedule}");
+            // A decoupled model is another one.
+            let plain = if way == 0 { "model.decoupled=false" } else { "train.epochs=3" };
+            let whole = succeed(&place, &[&schedule, plain], &["--processes", "2"]);
+            for (epoch, (whole, batches)) in losses(&place).iter().zip(&batches).enumerate() {
+                let most = if epoch == 0 { 1e-6 } else { 2e-5 };
+                let close = (whole - batches).abs() <= most * batches.abs();
+                assert!(close, "{model} {link}: epoch {epoch} has a loss of {whole}, and of {batches} by batches");
+            }
+            let loss = |summary: &Value| summary["test"]["loss"].as_f64().unwrap();
+            assert!((loss(&whole) / loss(&by_batches) - 1.0).abs() < 1e-4, "{model} {link}: evaluation");
+        }
+    }
+}
+
+/// A pipeline that tells edges within a group from others: lines of `[model]` and `[train]`.
+fn classes(place: &Place, model: &str, train: &str) {
+    place.write(
+        "p.toml",
+        format!(
+            "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\nundirected = true\n\
+             columns = {{ edge_label = 'alike', edge_split = 'part' }}\n[partition]\nmethod = 'random'\nparts = 4\n\
+             [model]\nhidden = 16\nlayers = 2\n{model}\n[train]\ntask = 'edge-classification'\nepochs = 4\n\
+             optimizer = {{ lr = 0.02 }}\n{train}\n[infer]\npredictions = true\nembeddings = true\n"
+        ),
+    );
+}
+
+/// Nothing is drawn there, so that a step must be the same however edges are cut into chunks; and one of mini-batches.
+#[test]
+fn classes_of_edges_are_learnt_too_and_chunks_are_one_step() {
+    let place = Place::new();
+    dump(&place, true);
+    for model in ["kind = 'gat'\nheads = 2", "kind = 'sage'"] {
+        classes(&place, &format!("{model}\ndropout = 0.0"), "");
+        let sets = ["train.batch=100000", "train.fanouts=[-1, -1]", "train.edge.exclude_training_targets=false"];
+        succeed(&place, &sets, &[]);
+        let batches = losses(&place);
+        for schedule in BOTH {
+            let schedule = format!("train.schedule={schedule}");
+            for batch in ["train.batch=100000", "train.batch=61"] {
+                let one = succeed(&place, &[&schedule, batch], &[]);
+                let whole = losses(&place);
+                for (epoch, (whole, batches)) in whole.iter().zip(&batches).enumerate() {
+                    let close = (whole - batches).abs() <= 2e-5 * batches.abs();
+                    assert!(close, "{model} {schedule} {batch}: {whole} in epoch {epoch}, {batches} by batches");
+                }
+                assert_eq!(bits(&succeed(&place, &[&schedule, batch], &["--processes", "4"])), bits(&one), "{model}");
+            }
+        }
+    }
+    classes(&place, "kind = 'sage'", "");
+    let accuracy = |summary: Value| summary["test"]["accuracy"].as_f64().unwrap();
+    let sampled = accuracy(succeed(&place, &["train.epochs=30", "train.batch=200"], &[]));
+    let whole = accuracy(succeed(&place, &["train.epochs=150", "train.schedule=full-graph"], &["--processes", "2"]));
+    eprintln!("accuracy {whole}, by batches {sampled}");
+    assert!(whole > sampled - 0.03, "{whole} {sampled}");
+}
+
+/// Papers that cite one another: one citation in ten is looked for among all papers.
+#[test]
+fn it_ranks_as_well_as_batches_do() {
+    let Some(data) = data() else { return };
+    let (place, data) = (Place::new(), data.join("cora"));
+    place.write(
+        "p.toml",
+        format!(
+            "[graph]\nnodes = '{0}/nodes.parquet'\nedges = '{0}/edges.parquet'\nundirected = true\n[partition]\nparts = 2\n\
+             [model]\nkind = 'sage'\nhidden = 64\nlayers = 2\ndropout = 0.0\n[train]\ntask = 'link-prediction'\n\
+             evaluate_every = 0\noptimizer = {{ lr = 0.01 }}\nbatch = 500\n[train.link]\nloss = 'softmax-cross-entropy'\n\
+             negative_sampler = 'joint'\nnum_negative_edges = 256\n",
+            data.display()
+        ),
+    );
+    let mrr = |summary: &Value| summary["test"]["mrr"].as_f64().unwrap();
+    let untrained = mrr(&succeed(&place, &["train.optimizer.lr=1e-12", "train.epochs=1"], &[]));
+    let batches = mrr(&succeed(&place, &["train.epochs=20", "train.fanouts=[10, 10]"], &[]));
+    for schedule in BOTH {
+        let schedule = format!("train.schedule={schedule}");
+        let whole = mrr(&succeed(&place, &[&schedule, "train.epochs=60"], &["--processes", "2"]));
+        eprintln!("{schedule}: mrr {whole}, by batches {batches}, untrained {untrained}");
+        assert!(whole > 0.9 * batches && whole > 4.0 * untrained, "{schedule}: {whole} {batches} {untrained}");
+    }
+}
+
+#[test]
+fn it_goes_on_where_it_was_left() {
+    let place = Place::new();
+    dump(&place, true);
+    pipeline(
+        &place,
+        TYPED,
+        "kind = 'gcn'\ndropout = 0.2",
+        "batch = 100\nschedule = 'full-graph'",
+        "decoder = 'distmult'",
+    );
+    let whole = succeed(&place, &[], &[]);
+    std::fs::remove_dir_all(place.path("run")).unwrap();
+    succeed(&place, &["train.epochs=2"], &["--processes", "2"]);
+    assert_eq!(bits(&succeed(&place, &[], &["--resume", "--processes", "4"])), bits(&whole));
+}
+
+#[test]
+fn an_epoch_moves_what_the_plan_says() {
+    let place = Place::new();
+    for schedule in BOTH {
+        for link in
+            ["num_negative_edges = 4", "negative_sampler = 'joint'\nnum_negative_edges = 300", "decoder = 'dot'"]
+        {
+            let link = link.replace('\n', ", ");
+            let train = format!(
+                "[model]\nkind = 'gcn'\nhidden = 16\n[train]\ntask = 'link-prediction'\nschedule = '{schedule}'\nepochs = 2\n\
+                 batch = 200\nevaluate_every = 0\nlink = {{ {link} }}\n"
+            );
+            planted(&place, "p.toml", &train);
+            let sets = ["partition.parts=2", "graph.undirected=true"];
+            let summary = succeed(&place, &sets, &["--processes", "2"]);
+            let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+            let plan = [&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &sets[..]].concat();
+            let plan: Value = serde_json::from_str(&place.succeed(&plan)).unwrap();
+            let number = |value: &Value| value.as_f64().unwrap();
+            let (told, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
+            assert!((told / found - 1.0).abs() < 0.05, "{schedule}, {link}: {told} bytes planned, {found} sent");
+            assert_eq!(plan["training"]["rounds_per_step"], number(&summary["rounds_per_step"]), "{schedule}, {link}");
+            let memory = &plan["processes"][0]["memory"];
+            assert!(number(&memory["tables"]) > 0.0 && number(&memory["batches"]) > 0.0, "{memory}");
+        }
+    }
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let place = Place::new();
+    dump(&place, true);
+    pipeline(&place, "", "kind = 'gcn'", "schedule = 'full-graph'", "");
+    let refused = |sets: &[&str], words: &[&str]| {
+        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
+        place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), 2, words);
+    };
+    let of_classes = ["train.task=edge-classification", "train.edge.exclude_training_targets=true"];
+    let label = ["graph.columns.edge_label=alike", of_classes[0], of_classes[1]];
+    refused(&label, &["train.edge.exclude_training_targets", "leave it out", "mini-batch"]);
+    refused(&["train.mode=async"], &["train.mode", "use \"pipe\""]);
+    refused(&["train.link.exclude_training_targets=true"], &["exclude_training_targets", "leave it out", "mini-batch"]);
+    refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
+    refused(&["model.embedding.dim=8"], &["model.embedding", "mini-batch"]);
+    refused(&["train.schedule=partition-parallel"], &["train.schedule", "mini-batch"]);
+}
