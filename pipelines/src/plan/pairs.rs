@@ -121,7 +121,10 @@ impl Pairs {
             for part in &graph.parts[parts.clone()] {
                 let edges = self.edges(part.edges);
                 bytes += (edges / self.batch) as f64 * of_chunk(self.batch);
-                bytes += if edges % self.batch > 0 { of_chunk(edges % self.batch) } else { 0.0 };
+                bytes += match edges % self.batch {
+                    0 => 0.0,
+                    rest => of_chunk(rest),
+                };
             }
         }
         bytes as u64
