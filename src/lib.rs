@@ -10,6 +10,7 @@ pub mod prepare;
 pub mod report;
 pub mod run;
 mod talk;
+mod tensor;
 
 pub use app::App;
 pub use error::Error;

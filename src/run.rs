@@ -4,13 +4,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_data::progress::Progress;
+use gnnflow_pipelines::spec::Tensor;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
-use gnnflow_pipelines::{Host, Job, Spec, Summary, prepare, work};
+use gnnflow_pipelines::tensor::TensorWorkers;
+use gnnflow_pipelines::{Error as PipelineError, Host, Job, Spec, Summary, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launch, Liveness, Membership, Secret, execute, read_hosts, seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launch, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched, read_hosts,
+    seat, seat_from_launcher,
 };
 use crate::talk::Talk;
+use crate::tensor::FlightWorkers;
 use crate::{Error, Outcome, RunOptions};
 
 /// Runs the stages that `spec` has.
@@ -49,9 +53,14 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         talk.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
     }
 
+    let (mut shared, mut across) = (None, None);
     let membership = match seat {
         None => Membership::single(),
         Some(mut config) => {
+            // Processes of one machine reach each other there.
+            let others = config.addresses.iter().enumerate().filter(|&(rank, _)| rank != config.rank);
+            across = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
+            shared = config.secret.clone();
             config.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
                 pipeline: spec.fingerprint(),
@@ -64,7 +73,16 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         }
     };
     let local = if options.hosts.is_some() { 1 } else { size };
-    let watch = Watch { talk, liveness: membership.liveness(), epochs: train.epochs };
+    let liveness = membership.liveness();
+    let tensor = match train.tensor.clone() {
+        Some(settings) => {
+            // Those that are launched have the secret of the run; those that listen elsewhere have the user's.
+            let secret = if settings.hosts.is_some() { own_secret(spec)? } else { shared };
+            Some(Tensors { settings, secret, across })
+        }
+        None => None,
+    };
+    let watch = Watch { talk, warnings: options.talk.clone(), liveness, epochs: train.epochs, tensor };
     let job = Job {
         spec: spec.clone(),
         dataset,
@@ -77,6 +95,13 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
+}
+
+/// The user's own secret; a child of a family has another one under its name.
+fn own_secret(spec: &Spec) -> Result<Option<Secret>, Error> {
+    let child = is_launched();
+    let environment = |name: &str| std::env::var(if child { OWN_SECRET } else { name }).ok();
+    Ok(Secret::find(environment, spec.cluster.secret_file.as_deref())?)
 }
 
 /// This process's place among several, if it has one: a child's, or a line of the hosts file.
@@ -114,8 +139,19 @@ fn prepared_only(spec: &Spec, options: &RunOptions, partitions: usize, prepared:
 /// Watches over the worker: tells the other processes that it lives, and the user how it goes.
 struct Watch {
     talk: Talk,
+    /// Also of a process that has nothing else to say.
+    warnings: Talk,
     liveness: Liveness,
     epochs: usize,
+    tensor: Option<Tensors>,
+}
+
+/// What there is to know of tensor workers.
+struct Tensors {
+    settings: Tensor,
+    secret: Option<Secret>,
+    /// Another process of the run, on another machine.
+    across: Option<String>,
 }
 
 impl Host for Watch {
@@ -125,6 +161,21 @@ impl Host for Watch {
 
     fn epoch(&self, record: &EpochRecord) {
         self.talk.epoch(record, self.epochs);
+    }
+
+    fn warn(&self, line: &str) {
+        self.warnings.say(&format!("warning: {line}"));
+    }
+
+    fn tensor_workers(&self) -> Result<Option<Arc<dyn TensorWorkers>>, PipelineError> {
+        let Some(Tensors { settings, secret, across }) = &self.tensor else { return Ok(None) };
+        let workers = FlightWorkers::new(settings, secret.clone(), across.clone());
+        let workers = workers.map_err(|error| match error {
+            Error::Pipeline(error) => error,
+            Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),
+            Error::Cluster(error) => PipelineError::Machine(error.to_string()),
+        })?;
+        Ok(Some(Arc::new(workers)))
     }
 
     fn progress(&self) -> &dyn Progress {

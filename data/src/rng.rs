@@ -78,6 +78,11 @@ impl Key {
         self.0
     }
 
+    /// The key whose [`Key::bits`] these are.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// Draw `i`: 64 uniform bits.
     #[inline(always)]
     pub const fn draw(self, i: u64) -> u64 {

@@ -7,7 +7,8 @@ use gnnflow_data::dataset::Dataset;
 use gnnflow_data::progress::Progress;
 
 use crate::summary::EpochRecord;
-use crate::{Registry, Spec};
+use crate::tensor::TensorWorkers;
+use crate::{Error, Registry, Spec};
 
 /// A run, ready to be worked on: the same on every process, but for `host`.
 pub struct Job {
@@ -36,6 +37,17 @@ pub trait Host: Send + Sync {
     /// An epoch has ended; called on every worker.
     fn epoch(&self, record: &EpochRecord) {
         let _ = record;
+    }
+    /// Something goes on otherwise than was asked for.
+    fn warn(&self, line: &str) {
+        let _ = line;
+    }
+    /// The tensor workers that `train.tensor` asks for.
+    ///
+    /// # Errors
+    /// When there cannot be any: the setting or this machine does not allow it.
+    fn tensor_workers(&self) -> Result<Option<Arc<dyn TensorWorkers>>, Error> {
+        Ok(None)
     }
     /// Where long stages report.
     fn progress(&self) -> &dyn Progress {

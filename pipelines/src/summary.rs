@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::plan::AutoSchedule;
+use crate::spec::Price;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -68,6 +69,12 @@ pub struct Summary {
     /// The same, on average over all intervals and stages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_mean: Option<f64>,
+    /// What tensor workers did, all processes' together, where there are any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tensor: Option<TensorUse>,
+    /// What the run cost, where prices were given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
     /// Learnt rows of nodes, when there are any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_embeddings: Option<EmbeddingUse>,
@@ -89,6 +96,61 @@ pub struct Summary {
     pub device: String,
     /// Versions of what made the result: `gnnflow`, `commit`, `rustc` and so on.
     pub versions: BTreeMap<String, String>,
+}
+
+/// What tensor workers did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TensorUse {
+    /// How many were in use at the end.
+    pub workers: u64,
+    /// Calls, those that were made again or failed among them.
+    pub calls: u64,
+    /// Seconds of all calls together, as who called counted them.
+    pub seconds: f64,
+    /// Tasks that were given out once more: their call was late, or its worker lost.
+    pub again: u64,
+    /// Workers that were lost.
+    pub lost: u64,
+}
+
+/// What a run cost and was worth (Dorylus, section 7.1), by the prices of its pipeline file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Value {
+    /// Seconds of training that are counted, of each process.
+    pub seconds: f64,
+    /// Of the processes.
+    pub graph_workers: f64,
+    /// Of tensor workers' calls.
+    pub tensor_calls: f64,
+    /// Of tensor workers' seconds.
+    pub tensor_seconds: f64,
+    /// All of it.
+    pub cost: f64,
+    /// 1 / (seconds × cost); 0 where nothing costs anything.
+    pub value: f64,
+}
+
+impl Value {
+    /// The value of `seconds` of training with so many processes and tensor workers.
+    ///
+    /// ```
+    /// use gnnflow_pipelines::spec::Price;
+    /// use gnnflow_pipelines::summary::{TensorUse, Value};
+    ///
+    /// let price = Price { graph_worker_hour: 3.6, tensor_call: 0.01, tensor_second: 0.1 };
+    /// let tensor = TensorUse { calls: 100, seconds: 5.0, ..TensorUse::default() };
+    /// let value = Value::new(&price, 10.0, 2, Some(&tensor));
+    /// assert!((value.cost - (0.02 + 1.0 + 0.5)).abs() < 1e-12);
+    /// assert!((value.value - 1.0 / (10.0 * 1.52)).abs() < 1e-12);
+    /// ```
+    pub fn new(price: &Price, seconds: f64, processes: usize, tensor: Option<&TensorUse>) -> Self {
+        let (calls, tensor_seconds) = tensor.map_or((0, 0.0), |tensor| (tensor.calls, tensor.seconds));
+        let graph_workers = price.graph_worker_hour / 3600.0 * seconds * processes as f64;
+        let (tensor_calls, tensor_seconds) = (price.tensor_call * calls as f64, price.tensor_second * tensor_seconds);
+        let cost = graph_workers + tensor_calls + tensor_seconds;
+        let value = if cost * seconds > 0.0 { 1.0 / (seconds * cost) } else { 0.0 };
+        Self { seconds, graph_workers, tensor_calls, tensor_seconds, cost, value }
+    }
 }
 
 /// What caches of features did, all processes together.

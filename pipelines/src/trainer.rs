@@ -8,9 +8,9 @@ mod tensors;
 mod visit;
 
 pub(crate) use batch::{BatchWords, Gradients};
-pub(crate) use nodes::{NodeBack, NodeGradient, NodeRows, matrix};
+use nodes::Versions;
 pub(crate) use pairs::PairGradients;
-pub(crate) use tensors::read;
+pub(crate) use tensors::{read, tensor};
 pub(crate) use visit::Visited;
 
 use std::sync::Arc;
@@ -22,7 +22,6 @@ use gnnflow_operators::fetch::matrix::{Matrix, Values};
 use gnnflow_operators::sample::mini_batch::MiniBatch;
 
 use self::batch::blocks;
-use self::tensors::tensor;
 use crate::Error;
 use crate::layer_store::LayerStore;
 use crate::spec;
@@ -57,6 +56,8 @@ pub(crate) struct Trainer {
     /// Of averages, where they have momentum; as long as what is trained.
     velocity: Option<Vec<f32>>,
     average_momentum: f64,
+    /// Where others ask for parameters by their version.
+    versions: Option<Versions>,
 }
 
 /// Parameters, and the optimiser's state.
@@ -95,6 +96,7 @@ impl Trainer {
             common: None,
             velocity: (average_momentum > 0.0).then(|| vec![0.0; trained]),
             average_momentum,
+            versions: None,
         })
     }
 
@@ -171,6 +173,7 @@ impl Trainer {
     pub(crate) fn set_params(&mut self, params: Vec<f32>) -> Result<(), Error> {
         self.model.params_mut().set_from(&params)?;
         self.params = params;
+        self.publish();
         Ok(())
     }
 

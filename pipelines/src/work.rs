@@ -1,6 +1,7 @@
 //! What one worker does: trains, evaluates, keeps the best model, computes every node with it, and writes the results.
 
 mod checkpoints;
+mod elsewhere;
 mod finish;
 
 use std::cell::RefCell;
@@ -21,6 +22,7 @@ use crate::checkpoint::Progress;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::islands::Islands;
 use crate::job::Job;
+use crate::parameters::ParameterService;
 use crate::plan::Plan;
 use crate::run_folder::RunFolder;
 use crate::sampling;
@@ -38,7 +40,7 @@ use crate::task;
 use crate::task::EdgePass;
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
-use crate::whole_graph::{Shape, WholeGraph, by_columns, by_nodes};
+use crate::whole_graph::{Shape, Stages, WholeGraph, by_columns, by_nodes};
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -105,7 +107,7 @@ impl<'a> Run<'a> {
         let built = setup::model(job, model, train, task.objective().width())?;
         let needs = Needs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
-        let trained = built.params().trained_len();
+        let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
         let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
         setup.train_nodes = examples.counts().to_vec();
         let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
@@ -156,7 +158,21 @@ impl<'a> Run<'a> {
                     _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.edges())?,
                 };
                 let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
-                let state = WholeGraph::new(graph, shape, setup.features.clone(), &place)?;
+                let staleness = if overlaps { train.staleness() } else { 0 };
+                let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
+                let published = Arc::clone(&parameters);
+                companion.call(move |trainer| trainer.serve(published));
+                let intervals = graph.intervals.len();
+                let controller = elsewhere::controller(
+                    worker,
+                    job,
+                    train,
+                    &mut agreement,
+                    &parameters,
+                    (&spec_of_model, &shape, intervals, params),
+                )?;
+                let state = WholeGraph::new(graph, shape, setup.features.clone(), parameters, &place)?;
+                let state = Stages::new(state, companion.clone(), controller);
                 Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &companion))
             }
             spec::Schedule::PartitionParallel => {

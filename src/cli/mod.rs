@@ -12,6 +12,7 @@ mod interrupt;
 mod prepare;
 mod reference;
 mod run;
+mod tensor_worker;
 mod update;
 
 use crate::Error;
@@ -52,6 +53,7 @@ enum Command {
     Update(Box<update::Update>),
     Reference(reference::Reference),
     CheckDevice(check_device::CheckDevice),
+    TensorWorker(tensor_worker::TensorWorker),
 }
 
 /// A pipeline file and what to change in it.
@@ -102,6 +104,7 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Command::Update(command) => command.execute(&context).map(|()| 0),
         Command::Reference(command) => command.execute(&context).map(|()| 0),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
+        Command::TensorWorker(command) => command.execute(context).map(|()| 0),
     };
     match result {
         Ok(code) => ExitCode::from(code),

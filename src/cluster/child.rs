@@ -10,6 +10,8 @@ use super::{ClusterConfig, ClusterError, Secret};
 /// The variable by which a child of a family knows that it is one: the number of its listening socket.
 pub(super) const LISTENER: &str = "GNNFLOW_LISTEN_FD";
 pub(super) const ADDRESSES: &str = "GNNFLOW_ADDRESSES";
+/// The user's own secret, for who is no member of the family: its members have a fresh one.
+pub(crate) const OWN_SECRET: &str = "GNNFLOW_OWN_SECRET";
 pub(super) const RUN: &str = "GNNFLOW_RUN";
 /// The variable by which the only child of a supervisor knows that it is one: the number of a pipe, on which it says that
 /// starting again is hopeless.
@@ -32,6 +34,11 @@ pub(super) fn belong_to(parent: u32, kept: RawFd) -> std::io::Result<()> {
 /// Whether this process is the child of a supervisor started by [`Launch::this_rank`](super::Launch::this_rank).
 pub fn is_supervised() -> bool {
     std::env::var_os(HOPELESS).is_some()
+}
+
+/// Whether this process is a child of a family started by [`Launch::run`](super::Launch::run).
+pub(crate) fn is_launched() -> bool {
+    std::env::var_os(LISTENER).is_some()
 }
 
 /// Whether a run that ended with this code should not be started again: it went well, or it would end the same way (the

@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::child::{ADDRESSES, HOPELESS, LISTENER, RUN, belong_to, is_hopeless};
+use super::child::{ADDRESSES, HOPELESS, LISTENER, OWN_SECRET, RUN, belong_to, is_hopeless};
 use super::family::{Family, pass_on};
 use super::secret::random_hex;
 use super::signals::Signals;
@@ -140,6 +140,7 @@ impl Launch {
                 .env("GNNFLOW_RANK", rank.to_string())
                 .env("GNNFLOW_SIZE", self.processes.to_string())
                 .env("GNNFLOW_SECRET", &secret)
+                .envs(std::env::var_os("GNNFLOW_SECRET").map(|own| (OWN_SECRET, own)))
                 .env(ADDRESSES, family.addresses.join(","))
                 .env(RUN, format!("{run}/{attempt}"))
                 .env(LISTENER, listener.as_raw_fd().to_string());

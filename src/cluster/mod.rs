@@ -39,12 +39,15 @@ mod secret;
 mod signals;
 mod wire;
 
+pub(crate) use child::{OWN_SECRET, is_launched};
 pub use child::{is_supervised, seat_from_launcher};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
+pub(crate) use handshake::{mac, same};
 pub use hosts::{Seat, read_hosts, seat};
 pub use launch::Launch;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;
 pub use secret::Secret;
+pub(crate) use secret::random_hex;

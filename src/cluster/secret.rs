@@ -72,18 +72,18 @@ impl Secret {
         random_hex(32).map(|text| Secret(text.into_bytes()))
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// For handing to a child process; only secrets made by [`Secret::random`] or from text are text.
-    pub(super) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.0).into_owned()
     }
 }
 
 /// `bytes` random bytes, in hexadecimal digits.
-pub(super) fn random_hex(bytes: usize) -> Result<String, ClusterError> {
+pub(crate) fn random_hex(bytes: usize) -> Result<String, ClusterError> {
     let mut buffer = vec![0; bytes];
     getrandom::fill(&mut buffer).map_err(|e| ClusterError::System {
         what: "get random bytes from the system".into(),

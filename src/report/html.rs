@@ -1,7 +1,7 @@
 //! `report.html`: one file with everything in it, for a browser.
 
 use super::partition::partition_section;
-use super::table::{metric_names, splits, stages};
+use super::table::{costs, metric_names, splits, stages};
 use super::{bytes, chart, count, plural, seconds};
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
@@ -56,6 +56,7 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     }
     times(&mut page, summary);
     traffic(&mut page, summary);
+    worth(&mut page, summary);
     if let Some(quality) = quality {
         let _ = writeln!(page, "<h2>Partition by {}</h2>", escape(&quality.method));
         partition_section(&mut page, quality)?;
@@ -126,6 +127,19 @@ fn traffic(page: &mut String, summary: &Summary) {
     row("rounds a step", summary.rounds_per_step.to_string());
     for (rank, peak) in summary.peak_rss_bytes.iter().enumerate() {
         row(&format!("peak memory of process {rank}"), bytes(*peak));
+    }
+    page.push_str("</table>\n");
+}
+
+/// What tensor workers did, and what all of it cost.
+fn worth(page: &mut String, summary: &Summary) {
+    let rows = costs(summary);
+    if rows.is_empty() {
+        return;
+    }
+    page.push_str("<table><tr><th>worth</th><th></th></tr>\n");
+    for (name, value) in rows {
+        let _ = writeln!(page, "<tr><td>{name}</td><td>{value}</td></tr>");
     }
     page.push_str("</table>\n");
 }

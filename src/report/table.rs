@@ -19,7 +19,7 @@ pub fn table(summary: &Summary) -> String {
         let _ = write!(text, ", the best was {best}");
     }
     text.push('\n');
-    for table in [metrics(summary), time(summary), traffic(summary)].into_iter().flatten() {
+    for table in [metrics(summary), time(summary), traffic(summary), worth(summary)].into_iter().flatten() {
         let _ = writeln!(text, "{table}");
     }
     text
@@ -100,6 +100,40 @@ fn traffic(summary: &Summary) -> Option<Table> {
         table.add_row([format!("peak memory of process {rank}"), bytes(*peak)]);
     }
     Some(numbers_right(table))
+}
+
+/// What tensor workers did, and what all of it cost, where there is anything to say.
+pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if let Some(tensor) = &summary.tensor {
+        rows.extend([
+            ("tensor workers at the end", count(tensor.workers)),
+            ("their calls", count(tensor.calls)),
+            ("their time", seconds(tensor.seconds)),
+            ("tasks given out again", count(tensor.again)),
+            ("tensor workers lost", count(tensor.lost)),
+        ]);
+    }
+    if let Some(value) = &summary.value {
+        let number = |value: f64| format!("{value:.6}");
+        rows.extend([
+            ("cost of processes", number(value.graph_workers)),
+            ("cost of calls", number(value.tensor_calls)),
+            ("cost of their time", number(value.tensor_seconds)),
+            ("cost", number(value.cost)),
+            ("value, 1 / (time × cost)", number(value.value)),
+        ]);
+    }
+    rows
+}
+
+fn worth(summary: &Summary) -> Option<Table> {
+    let rows = costs(summary);
+    let mut table = empty(&["worth", ""]);
+    for (name, value) in &rows {
+        table.add_row([*name, value.as_str()]);
+    }
+    (!rows.is_empty()).then(|| numbers_right(table))
 }
 
 fn empty(header: &[&str]) -> Table {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::kernel::gather::gathered_rows;
 
 /// The number type of a [`Matrix`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Number {
     /// 32-bit floats.
     #[default]
@@ -76,6 +76,15 @@ impl Matrix {
             Number::Bf16 => Values::Bf16(gathered_rows(bytes, row_of, ids)),
         };
         Self { values, dim }
+    }
+
+    /// The type of its numbers.
+    pub fn number(&self) -> Number {
+        match self.values {
+            Values::F32(_) => Number::F32,
+            Values::F16(_) => Number::F16,
+            Values::Bf16(_) => Number::Bf16,
+        }
     }
 
     /// Bytes of one row.

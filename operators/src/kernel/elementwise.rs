@@ -15,7 +15,7 @@ const PIECE: usize = 1 << 14;
 const PANEL: usize = 512;
 
 /// A function applied to every number.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub enum Activation {
     /// `x`
     Identity,

@@ -6,6 +6,7 @@ pub mod background;
 pub mod barrier;
 pub mod hold;
 pub mod in_order;
+pub mod later;
 pub mod retime;
 pub mod round_trip;
 pub mod when_passed;

@@ -14,6 +14,7 @@ use timely::worker::Worker;
 use self::inference::Inference;
 use crate::Error;
 use crate::job::Host;
+use crate::summary::TensorUse;
 use crate::trainer::BatchWords;
 
 /// A way to train.
@@ -60,6 +61,11 @@ pub(crate) trait Schedule {
 
     /// How stale learnt rows were so far, if there are any.
     fn staleness(&self) -> Option<Staleness> {
+        None
+    }
+
+    /// What tensor workers did so far, if there are any.
+    fn tensor(&self) -> Option<TensorUse> {
         None
     }
 

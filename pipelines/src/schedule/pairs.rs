@@ -10,7 +10,7 @@
 //! order, so that losses and gradients are added by chunk, then by partition, whoever has which.
 
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use gnnflow_operators::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows};
 use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
@@ -26,7 +26,7 @@ use timely::dataflow::operators::vec::Map;
 use crate::drive::Fault;
 use crate::setup::Setup;
 use crate::trainer::Trainer;
-use crate::whole_graph::{Scored, Token, WholeGraph};
+use crate::whole_graph::{Scored, Stages, Token};
 
 /// Chunks that may be under way at once, at every worker.
 pub(crate) const WINDOW: u32 = 3;
@@ -43,7 +43,7 @@ pub(super) fn score_pairs<'scope>(
     setup: &Setup,
     source: &PairSource,
     first: u32,
-    state: &Arc<Mutex<WholeGraph>>,
+    state: &Arc<Stages>,
     companion: &Companion<Trainer>,
     fault: &Fault,
 ) -> StreamVec<'scope, u64, ()> {
@@ -67,8 +67,9 @@ pub(super) fn score_pairs<'scope>(
         })
         .barrier()
         .background("score", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
+            let epoch = batch.key.epoch;
             let gradients = trainer.pairs(batch)?;
-            Ok(locked(&scored).scored(gradients))
+            Ok(scored.graph().scored(epoch, gradients))
         })
         .flat_map(move |rows| kept.keep(rows))
         .push_rows(PushTo {
@@ -78,10 +79,6 @@ pub(super) fn score_pairs<'scope>(
             meter: Rc::clone(&setup.meter),
         })
         .barrier()
-        .background("add", companion.clone(), move |_: &mut Trainer, pushed: PushedRows| locked(&added).pushed(&pushed))
+        .background("add", companion.clone(), move |_: &mut Trainer, pushed: PushedRows| added.graph().pushed(&pushed))
         .flat_map(move |done| spoilt.keep(done))
-}
-
-fn locked(state: &Mutex<WholeGraph>) -> MutexGuard<'_, WholeGraph> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

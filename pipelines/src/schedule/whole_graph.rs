@@ -14,6 +14,9 @@
 //! staleness: an interval then goes on with what its neighbours last told (section 5.2). Nothing else differs; staleness is
 //! bounded by the frontier, and by nothing beside it.
 //!
+//! Where there are tensor workers, what a stage computes leaves the companion for a while ([`Stages`]); the token's time is not over
+//! meanwhile, and nothing else knows of it.
+//!
 //! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
 //! one is computed.
 
@@ -21,7 +24,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_operators::meter::Meter;
@@ -32,6 +35,7 @@ use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
 use gnnflow_operators::sync::background::{Background, Companion};
 use gnnflow_operators::sync::barrier::Barrier;
 use gnnflow_operators::sync::hold::{Gate, Hold};
+use gnnflow_operators::sync::later::Later;
 use gnnflow_operators::sync::retime::Retime;
 use gnnflow_operators::sync::when_passed::WhenPassed;
 use gnnflow_operators::tick;
@@ -51,10 +55,12 @@ use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::setup::Setup;
 use crate::spec::{Mode, Train};
+use crate::summary::TensorUse;
+use crate::tensor::Controller;
 use crate::trainer::Trainer;
-use crate::whole_graph::{Done, Results, Token, WholeGraph};
+use crate::whole_graph::{Done, Results, Stages, Token};
 
-/// Intervals of a worker that may be under way at once: one is computed while another's rows are sent.
+/// Intervals of a worker that may be under way at once: one is computed while another's rows are sent. With tensor workers, more.
 const ROOM: usize = 4;
 /// Epochs of a round at most, where nothing is due earlier.
 const ROUND: u32 = 16;
@@ -68,8 +74,7 @@ pub(crate) struct WholeGraphTraining {
     /// How many items each stage has here, and how many stages an evaluation has.
     stages: Vec<u32>,
     evaluation: u32,
-    /// Only the companion thread ever locks it while anything is under way.
-    state: Arc<Mutex<WholeGraph>>,
+    state: Arc<Stages>,
     /// Rounds of messages of an epoch.
     rounds: u64,
     blocks: BlocksHash,
@@ -136,12 +141,15 @@ impl WholeGraphTraining {
         setup: &Setup,
         train: &Train,
         params: usize,
-        (state, source): (WholeGraph, Option<PairSource>),
+        (state, source): (Arc<Stages>, Option<PairSource>),
         companion: &Companion<Trainer>,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
-        let ((stages, rounds), evaluation) = (state.work(), state.stages_of_evaluation());
-        let pairs = state.chunks_of_pairs();
+        let (stages, rounds) = state.graph().work();
+        let (evaluation, pairs) = {
+            let graph = state.graph();
+            (graph.stages_of_evaluation(), graph.chunks_of_pairs())
+        };
         let shared = Rc::new(Shared {
             gate: Rc::default(),
             mode: train.mode(),
@@ -153,9 +161,8 @@ impl WholeGraphTraining {
             sums: RefCell::default(),
             stale: Cell::default(),
         });
-        let state = Arc::new(Mutex::new(state));
         worker.dataflow::<u64, _, _>(|scope| {
-            let room = Rc::new(Room::new(ROOM));
+            let room = Rc::new(Room::new(state.room(ROOM)));
             let (left, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);
@@ -173,9 +180,7 @@ impl WholeGraphTraining {
             let done = tokens
                 .admit(room)
                 .inspect(move |&token: &Token| seen.goes_on(token))
-                .background("stage", companion.clone(), move |trainer: &mut Trainer, token| {
-                    run.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).run(trainer, token)
-                })
+                .later("stage", move |token, place| run.take(token, place))
                 .flat_map(move |done| {
                     left.leave();
                     kept.keep(done)
@@ -194,7 +199,7 @@ impl WholeGraphTraining {
                 "ghosts",
                 companion.clone(),
                 move |_: &mut Trainer, block: WireBlock| {
-                    ghosts.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).arrived(&block);
+                    ghosts.graph().arrived(&block);
                 },
             );
             let reduced = contributions
@@ -274,13 +279,12 @@ impl Schedule for WholeGraphTraining {
         embeddings: bool,
     ) -> Result<bool, Error> {
         {
-            let mut state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            if embeddings && !state.has_embeddings() {
+            if embeddings && !self.state.graph().has_embeddings() {
                 return Ok(false);
             }
             let (results, read) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
             let embeddings = (embeddings && !Arc::ptr_eq(&results, &read)).then_some(read);
-            state.set_results(Results { results, embeddings });
+            self.state.set_results(Results { results, embeddings });
         }
         // Between two rounds a process sends nothing but what it does here.
         let before = self.meter.so_far();
@@ -298,12 +302,15 @@ impl Schedule for WholeGraphTraining {
     }
 
     fn rows(&self) -> Option<[u64; 2]> {
-        let state = self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        Some([Table::allocated(), state.edge_numbers()])
+        Some([Table::allocated(), self.state.graph().edge_numbers()])
     }
 
     fn staleness(&self) -> Option<Staleness> {
         (self.shared.mode == Mode::Async).then(|| self.shared.stale.get())
+    }
+
+    fn tensor(&self) -> Option<TensorUse> {
+        self.state.controller().map(Controller::done)
     }
 
     fn blocks(&mut self) -> &mut BlocksHash {

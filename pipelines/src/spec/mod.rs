@@ -16,10 +16,12 @@ mod metric;
 mod model;
 mod optimizer;
 mod partition;
+mod price;
 mod problem;
 pub mod reference;
 mod rules;
 mod section;
+mod tensor;
 mod train;
 mod tree;
 mod values;
@@ -37,8 +39,10 @@ pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
+pub use price::Price;
 pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
+pub use tensor::{Tensor, WhenGone};
 pub use train::{CachePolicy, Device, Mode, Schedule, SeedSplit, Task, Temporal, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
@@ -68,6 +72,8 @@ section! {
         pub infer: Option<Infer> = None,
         /// Several processes.
         pub cluster: Cluster = Cluster::default(),
+        /// What machines cost.
+        pub price: Option<Price> = None,
         /// Where each key was written, for messages about it later on.
         #[serde(skip)]
         #[schemars(skip)]
@@ -247,7 +253,9 @@ impl Spec {
         let mut value = serde_json::to_value(self).expect("JSON has a form for every key");
         let hands = reference::sections().into_iter().flat_map(|section| section.keys);
         let hands: Vec<String> = hands.filter(|key| !key.results).map(|key| key.path).collect();
-        for path in hands.iter().map(String::as_str).chain(more.iter().copied()) {
+        // Tables that have nothing but such keys.
+        let tables = ["price", "train.tensor"];
+        for path in hands.iter().map(String::as_str).chain(more.iter().copied()).chain(tables) {
             let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
             let pointer = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
             if let Some(table) = value.pointer_mut(&pointer).and_then(|table| table.as_object_mut()) {

@@ -6,6 +6,7 @@ use super::link::{Decoder, Link};
 use super::metric::Metric;
 use super::optimizer::{LrSchedule, Optimizer};
 use super::section::{section, words};
+use super::tensor::Tensor;
 use super::values::Bytes;
 
 /// Samplers of this version.
@@ -132,6 +133,8 @@ section! {
         /// Intervals that each partition is cut into: what is computed and sent at once (`full-graph`, `tensor-parallel`). Unset: so many that none has more than 32,768 nodes.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
         pub intervals: Option<usize> = None,
+        /// Tensor workers, which do the arithmetic on nodes for whole graphs.
+        pub tensor: Option<Tensor> = None,
         /// What a chunk of nodes may take while its rows are added up, their in-edges and neighbours' slices counted (`tensor-parallel`). Unset: 256MiB.
         #[schemars(extend("x-results" = false), extend("examples" = ["64MiB"]))]
         pub chunk_memory: Option<Bytes> = None,

@@ -10,6 +10,7 @@ mod node_classification;
 mod node_regression;
 mod rows_of;
 mod target_edges;
+mod targets;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,6 +31,7 @@ use self::link_prediction::{LinkEdges, LinkPrediction};
 use self::node_classification::NodeClassification;
 use self::node_regression::NodeRegression;
 use self::target_edges::{TargetRules, Targets};
+pub use self::targets::NodeTargets;
 use crate::Error;
 use crate::job::Job;
 use crate::layer_store::LayerStore;
@@ -47,6 +49,12 @@ pub(crate) trait Objective: Send + Sync {
 
     /// The loss of a batch: `outputs`, `[seeds, width]`, are the model's results for its seeds.
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error>;
+
+    /// What the results for these nodes are compared with, where each is compared with something of its own.
+    fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
+        let _ = nodes;
+        Err(Error::Bug("a loss of edges was asked what nodes are compared with".into()))
+    }
 }
 
 /// What a run learns.

@@ -8,11 +8,10 @@ use arrow::array::{ArrayRef, UInt8Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::{LabelInfo, LabelKind};
-use gnnflow_operators::compute::loss;
 use gnnflow_operators::compute::metrics::{Counts, Task};
 
 use super::classes::{Classes, cross_entropy, largest};
-use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
+use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};
 use crate::Error;
 use crate::layer_store::LayerStore;
 use crate::outputs::{list, list_of};
@@ -46,18 +45,20 @@ impl Objective for NodeClassification {
     }
 
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error> {
-        let unlabelled = || Error::Bug("a training node has no label".into());
-        let sum = match self.task {
+        Ok(Loss { sum: self.targets(batch.seeds)?.loss(outputs)?, examples: batch.seeds.len() as u64 })
+    }
+
+    fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
+        Ok(match self.task {
             Task::SingleLabel => {
-                let classes = batch.seeds.iter().map(|&seed| self.labels.class(seed)).collect::<Option<Vec<_>>>();
-                loss::cross_entropy(outputs, &classes.ok_or_else(unlabelled)?)?
+                let classes = nodes.iter().map(|&node| self.labels.class(node)).collect::<Option<Vec<_>>>();
+                NodeTargets::Classes(classes.ok_or_else(|| Error::Bug("a training node has no label".into()))?)
             }
             Task::MultiLabel => {
-                let flags = batch.seeds.iter().flat_map(|&seed| self.labels.flags(seed));
-                loss::binary_cross_entropy(outputs, &flags.map(|&flag| f32::from(flag)).collect::<Vec<_>>())?
+                let flags = nodes.iter().flat_map(|&node| self.labels.flags(node));
+                NodeTargets::Flags(flags.map(|&flag| f32::from(flag)).collect())
             }
-        };
-        Ok(Loss { sum, examples: batch.seeds.len() as u64 })
+        })
     }
 }
 

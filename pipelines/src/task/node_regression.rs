@@ -7,9 +7,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
-use gnnflow_operators::compute::loss::squared_error;
 
-use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
+use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};
 use crate::Error;
 use crate::layer_store::LayerStore;
 use crate::spec::Metric;
@@ -35,10 +34,12 @@ impl Objective for NodeRegression {
     }
 
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error> {
-        let unlabelled = || Error::Bug("a training node has no number".into());
-        let values = batch.seeds.iter().map(|&seed| self.labels.value(seed)).collect::<Option<Vec<_>>>();
-        let sum = squared_error(outputs, &values.ok_or_else(unlabelled)?)?;
-        Ok(Loss { sum, examples: batch.seeds.len() as u64 })
+        Ok(Loss { sum: self.targets(batch.seeds)?.loss(outputs)?, examples: batch.seeds.len() as u64 })
+    }
+
+    fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
+        let values = nodes.iter().map(|&node| self.labels.value(node)).collect::<Option<Vec<_>>>();
+        values.map(NodeTargets::Numbers).ok_or_else(|| Error::Bug("a training node has no number".into()))
     }
 }
 

@@ -1,60 +1,19 @@
-//! Node tasks: what the model does with nodes alone, between two aggregations over the whole graph.
-//!
-//! Forwards and backwards, they are functions of rows and parameters. The backward one runs forwards again: nothing but its rows
-//! is kept from one to the other (Dorylus, section 6: rematerialisation).
+//! Tensor tasks on the companion thread, and the versions of the parameters that they are done by.
 
-use std::time::Instant;
-
-use candle_core::{Tensor, Var};
-use gnnflow_data::rng::Key;
-use gnnflow_operators::compute::Model;
-use gnnflow_operators::compute::model::{NodeInputs, NodeOutputs};
-use gnnflow_operators::compute::ops::seeded;
-use gnnflow_operators::fetch::matrix::{Matrix, Values};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Trainer;
-use super::tensors::{read, tensor};
 use crate::Error;
-use crate::task::{Examples, Loss, Objective};
+use crate::parameters::ParameterService;
+use crate::task::NodeTargets;
+use crate::tensor::{TensorResult, TensorTask};
 use crate::whole_graph::Shape;
 
-/// The rows of a task's nodes.
-#[derive(Default)]
-pub(crate) struct NodeRows {
-    pub(crate) held: Option<Matrix>,
-    pub(crate) aggregated: Option<Matrix>,
-    pub(crate) initial: Option<Matrix>,
-}
-
-/// Gradients of what a task makes, as far as anybody reads it.
-#[derive(Default)]
-pub(crate) struct NodeGradient {
-    pub(crate) held: Option<Matrix>,
-    pub(crate) sent: Option<Matrix>,
-    pub(crate) terms: Option<[Matrix; 2]>,
-}
-
-/// Gradients of a task's rows, those that it has and of which a gradient is wanted; and of the parameters.
-#[derive(Default)]
-pub(crate) struct NodeBack {
-    pub(crate) held: Option<Vec<f32>>,
-    pub(crate) aggregated: Option<Vec<f32>>,
-    pub(crate) initial: Option<Vec<f32>>,
-    /// By the parameters; behind it what the rows add to the buffers.
-    pub(crate) flat: Vec<f32>,
-}
-
-/// Rows on the model's device: the variables are those that want a gradient.
-struct Inputs {
-    held: Option<Tensor>,
-    aggregated: Option<Tensor>,
-    initial: Option<Tensor>,
-    vars: [Option<Var>; 3],
-}
-
-/// Numbers as a matrix.
-pub(crate) fn matrix(values: Vec<f32>, dim: usize) -> Matrix {
-    Matrix { dim, values: Values::F32(values) }
+/// The parameters' versions, and which of them the model has.
+pub(super) struct Versions {
+    service: Arc<ParameterService>,
+    loaded: u64,
 }
 
 impl Trainer {
@@ -76,145 +35,108 @@ impl Trainer {
         })
     }
 
-    fn node_inputs(&self, count: usize, rows: NodeRows, gradients: bool) -> Result<Inputs, Error> {
-        let [mut held, mut aggregated, mut initial] = [(None, None), (None, None), (None, None)];
-        for (matrix, (place, var)) in
-            [(rows.held, &mut held), (rows.aggregated, &mut aggregated), (rows.initial, &mut initial)]
-        {
-            let Some(matrix) = matrix else { continue };
-            let rows = tensor(matrix, count, &self.model)?;
-            if gradients {
-                let made = Var::from_tensor(&rows).map_err(gnnflow_operators::compute::Error::from)?;
-                *place = Some(made.as_tensor().clone());
-                *var = Some(made);
-            } else {
-                *place = Some(rows);
-            }
-        }
-        Ok(Inputs {
-            held: held.0,
-            aggregated: aggregated.0,
-            initial: initial.0,
-            vars: [held.1, aggregated.1, initial.1],
-        })
+    /// Publishes the parameters from now on, as often as they change.
+    pub(crate) fn serve(&mut self, service: Arc<ParameterService>) {
+        let loaded = service.publish(&self.params);
+        self.versions = Some(Versions { service, loaded });
     }
 
-    /// Runs node task `index` over `count` nodes, with a key in training; `take` sees what it makes.
-    pub(crate) fn node_forward(
-        &mut self,
-        index: usize,
-        count: usize,
-        rows: NodeRows,
-        key: Option<Key>,
-        take: impl FnOnce(&NodeOutputs) -> Result<(), Error> + Send,
-    ) -> Result<(), Error> {
-        let start = Instant::now();
-        let inputs = self.node_inputs(count, rows, false)?;
-        let Self { pool, model, .. } = self;
-        let result = pool.install(|| {
-            let inputs = NodeInputs {
-                held: inputs.held.as_ref(),
-                aggregated: inputs.aggregated.as_ref(),
-                initial: inputs.initial.as_ref(),
-            };
-            // The way back tells the running statistics; here the batch's are only used.
-            let mut untold = vec![0.0; model.params().flat_len() - model.params().trained_len()];
-            let sums = key.is_some().then_some(&mut untold[..]);
-            take(&model.node_task(index, inputs, key, sums)?)
-        });
-        self.spent.forward += start.elapsed();
+    /// The model has new parameters, the latest.
+    pub(super) fn publish(&mut self) {
+        if let Some(versions) = &mut self.versions {
+            versions.loaded = versions.service.publish(&self.params);
+        }
+    }
+
+    /// What the results for nodes are compared with, by their global ids.
+    ///
+    /// # Errors
+    /// When one of them has nothing to be compared with.
+    pub(crate) fn targets(&self, nodes: &[u32]) -> Result<NodeTargets, Error> {
+        self.objective.targets(nodes)
+    }
+
+    /// Does a task here, by a version of the parameters; which is copied into the model where another one is there.
+    ///
+    /// # Errors
+    /// As [`TensorTask::run`].
+    pub(crate) fn tensor_task(&mut self, task: TensorTask, version: u64) -> Result<TensorResult, Error> {
+        let (start, forward) = (Instant::now(), task.is_forward());
+        let Self { pool, model, versions, .. } = self;
+        if let Some(versions) = versions.as_mut().filter(|versions| versions.loaded != version) {
+            let flat = versions.service.get(version, Duration::ZERO);
+            let flat = flat.ok_or_else(|| Error::Bug(format!("parameters of version {version} are gone")))?;
+            model.params_mut().set_from(&flat)?;
+            versions.loaded = version;
+        }
+        let result = pool.install(|| task.run(model));
+        let spent = if forward { &mut self.spent.forward } else { &mut self.spent.backward };
+        *spent += start.elapsed();
         result
     }
+}
 
-    /// The gradients of node task `index`, when what it makes has `gradient`; of its rows only where `of_rows`.
-    pub(crate) fn node_backward(
-        &mut self,
-        index: usize,
-        count: usize,
-        rows: NodeRows,
-        key: Key,
-        gradient: NodeGradient,
-        of_rows: bool,
-    ) -> Result<NodeBack, Error> {
-        let start = Instant::now();
-        let inputs = self.node_inputs(count, rows, of_rows)?;
-        let back = self.backward_of(index, &inputs, key, |model, _, outputs| {
-            let mut ends = Vec::new();
-            let mut seed = |result: &Tensor, gradient: Matrix| -> Result<(), Error> {
-                let gradient = tensor(gradient, count, model)?;
-                ends.push(seeded(result, &gradient).map_err(gnnflow_operators::compute::Error::from)?);
-                Ok(())
-            };
-            if let Some(gradient) = gradient.held {
-                seed(&outputs.held, gradient)?;
-            }
-            if let (Some(sent), Some(gradient)) = (&outputs.sent, gradient.sent) {
-                seed(sent, gradient)?;
-            }
-            if let (Some(terms), Some(gradients)) = (&outputs.terms, gradient.terms) {
-                for (term, gradient) in terms.iter().zip(gradients) {
-                    seed(term, gradient)?;
-                }
-            }
-            let sum = |sum: Tensor, end: &Tensor| sum + end;
-            let (first, rest) = ends.split_first().ok_or_else(|| Error::Bug("a task without gradients".into()))?;
-            let total = rest.iter().try_fold(first.clone(), sum);
-            Ok((total.map_err(gnnflow_operators::compute::Error::from)?, 0))
-        })?;
-        self.spent.backward += start.elapsed();
-        Ok(back.0)
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+    use gnnflow_operators::compute::Model;
+    use gnnflow_operators::compute::model::ModelSpec;
+
+    use super::*;
+    use crate::spec::{self, Metric};
+    use crate::task::{Examples, Loss, Objective};
+    use crate::tensor::{NodeRows, Work, matrix};
+
+    struct Nothing;
+
+    impl Objective for Nothing {
+        fn width(&self) -> usize {
+            2
+        }
+
+        fn metric(&self) -> Metric {
+            Metric::Accuracy
+        }
+
+        fn loss(&self, _: &Examples<'_>, _: &Tensor) -> Result<Loss, Error> {
+            Err(Error::Bug("nothing is learnt here".into()))
+        }
     }
 
-    /// The last task and the loss of its nodes `seeds`, forwards and backwards at once (Dorylus, section 6: task fusion); with the
-    /// loss and how many examples it is of.
-    pub(crate) fn node_loss(&mut self, seeds: &[u32], rows: NodeRows, key: Key) -> Result<(NodeBack, f64, u64), Error> {
-        let start = Instant::now();
-        let inputs = self.node_inputs(seeds.len(), rows, true)?;
-        let (index, mut value) = (self.model.num_layers(), 0.0);
-        let (back, examples) = self.backward_of(index, &inputs, key, |_, objective, outputs| {
-            let examples = Examples { seeds, pairs: None, relations: None, head: None };
-            let Loss { sum, examples } = objective.loss(&examples, &outputs.held)?;
-            value = sum.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
-            Ok((sum, examples))
-        })?;
-        self.spent.backward += start.elapsed();
-        Ok((back, value, examples))
-    }
-
-    fn backward_of(
-        &self,
-        index: usize,
-        inputs: &Inputs,
-        key: Key,
-        end: impl FnOnce(&Model, &dyn Objective, &NodeOutputs) -> Result<(Tensor, u64), Error> + Send,
-    ) -> Result<(NodeBack, u64), Error> {
-        let Self { pool, model, objective, .. } = self;
-        pool.install(|| {
-            let mut flat = vec![0.0; model.params().flat_len()];
-            let trained = model.params().trained_len();
-            let mut sums = vec![0.0; flat.len() - trained];
-            let nodes = NodeInputs {
-                held: inputs.held.as_ref(),
-                aggregated: inputs.aggregated.as_ref(),
-                initial: inputs.initial.as_ref(),
-            };
-            let outputs = model.node_task(index, nodes, Some(key), Some(&mut sums))?;
-            let (end, examples) = end(model, &**objective, &outputs)?;
-            let gradients = end.backward().map_err(gnnflow_operators::compute::Error::from)?;
-            model.params().gradients(&gradients, &mut flat)?;
-            flat[trained..].copy_from_slice(&sums);
-            let of = |var: &Option<Var>| -> Result<Option<Vec<f32>>, Error> {
-                let Some(var) = var else { return Ok(None) };
-                let mut values = Vec::new();
-                match gradients.get(var) {
-                    Some(gradient) => read(gradient, |found| values.extend_from_slice(found))?,
-                    None => values.resize(var.elem_count(), 0.0),
-                }
-                Ok(Some(values))
-            };
-            let [held, aggregated, initial] = &inputs.vars;
-            let back = NodeBack { held: of(held)?, aggregated: of(aggregated)?, initial: of(initial)?, flat };
-            Ok((back, examples))
-        })
+    #[test]
+    fn an_interval_goes_back_by_the_parameters_that_it_went_forwards_by() {
+        let registry = crate::Registry::default();
+        let model = Model::build(&ModelSpec::new("gcn", 1, 3, 4, 2), registry.layers(), &Device::Cpu, 1).unwrap();
+        let (width, len) = (model.hops().unwrap()[0].width, model.params().flat_len());
+        let settings = (&spec::Model::default(), &spec::Train::default());
+        let mut trainer = Trainer::new(model, Arc::new(Nothing), settings, 1).unwrap();
+        let service = Arc::new(ParameterService::new(0, 1, 1));
+        trainer.serve(Arc::clone(&service));
+        let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();
+        let task = TensorTask {
+            index: 1,
+            count: 2,
+            rows: NodeRows { aggregated: Some(matrix(rows, width)), ..NodeRows::default() },
+            key: None,
+            work: Work::Loss(NodeTargets::Classes(vec![0, 1])),
+        };
+        let back = |trainer: &mut Trainer, version| match trainer.tensor_task(task.clone(), version).unwrap() {
+            TensorResult::Back(back) => back,
+            TensorResult::Outputs(_) => panic!("a loss goes back"),
+        };
+        let choice = service.choose(0, 0, 1);
+        let before = back(&mut trainer, choice.version);
+        // Two epochs are applied while the interval is on its way.
+        for step in 1..3 {
+            trainer.set_params((0..len).map(|i| (i * step) as f32 * 0.01).collect()).unwrap();
+        }
+        let latest = service.latest().version;
+        assert_eq!(latest, choice.version + 2);
+        let other = back(&mut trainer, latest);
+        assert_ne!(other, before);
+        assert_eq!(back(&mut trainer, service.choose(0, 0, 1).version), before, "its own epoch's");
+        assert_eq!(back(&mut trainer, service.choose(0, 1, 1).version), other, "the next epoch's");
+        service.release(0, 0);
+        assert!(trainer.tensor_task(task, choice.version).is_err(), "nobody refers to it any more");
     }
 }

@@ -44,7 +44,9 @@ impl Trainer {
             model.params_mut().set_from(params)
         });
         self.spent.step += start.elapsed();
-        Ok(result?)
+        result?;
+        self.publish();
+        Ok(())
     }
 
     /// Moves the learnt rows that a step has gradients for.

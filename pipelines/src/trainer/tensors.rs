@@ -8,7 +8,7 @@ use gnnflow_operators::fetch::matrix::{Matrix, Values};
 use crate::Error;
 
 /// The matrix as a tensor on the model's device.
-pub(super) fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor, Error> {
+pub(crate) fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor, Error> {
     let (shape, device) = ((rows, matrix.dim), model.device());
     let tensor = match matrix.values {
         Values::F32(values) => Tensor::from_vec(values, shape, device),

@@ -16,9 +16,9 @@ use super::links::slots_of;
 use super::rows::Selection;
 use super::tasks::Token;
 use super::{HopState, Interval, WholeGraph};
-use crate::Error;
 use crate::layer_store::LayerStore;
-use crate::trainer::{NodeRows, Trainer, matrix, read};
+use crate::tensor::{NodeRows, TensorTask, Work, matrix};
+use crate::trainer::Trainer;
 
 /// The last hop where its receivers are all nodes.
 pub(super) struct LastHop {
@@ -70,14 +70,8 @@ impl WholeGraph {
         !self.chained[self.hops.len() - 1]
     }
 
-    /// The last node task of an interval, into the results.
-    pub(super) fn result(
-        &mut self,
-        trainer: &mut Trainer,
-        token: Token,
-        interval: &Interval,
-        into: &LayerStore,
-    ) -> Result<(), Error> {
+    /// The last node task of an interval, whose results are the model's.
+    pub(super) fn result(&mut self, trainer: &mut Trainer, token: Token, interval: &Interval) -> TensorTask {
         let last = self.hops.len() - 1;
         let rows = interval.rows.clone();
         let aggregated = match (&self.last_hop, &self.slices) {
@@ -88,17 +82,15 @@ impl WholeGraph {
             }
             _ => None,
         };
-        let inputs = match aggregated {
+        let (index, count) = (last + 1, rows.len());
+        let rows = match aggregated {
             Some((values, width)) => NodeRows {
                 aggregated: Some(matrix(values, width)),
-                ..self.inputs_but_arrived(last + 1, Selection::Range(rows.clone()))
+                ..self.inputs_but_arrived(index, Selection::Range(rows))
             },
-            None => self.inputs(last + 1, Selection::Range(rows.clone())),
+            None => self.inputs(index, Selection::Range(rows)),
         };
-        let nodes: Vec<u32> = self.nodes(&rows).collect();
-        trainer.node_forward(last + 1, rows.len(), inputs, None, |outputs| {
-            read(&outputs.held, |found| into.write(&nodes, found))
-        })
+        TensorTask { index, count, rows, key: None, work: Work::Forward }
     }
 
     /// What arrives at all nodes of an interval at the last hop, and its width.

@@ -28,14 +28,13 @@ const MANY: f64 = 0.5;
 pub(crate) struct GraphLinks {
     pub(super) worker: usize,
     pub(super) own: Range<u32>,
-    pub(super) intervals: Vec<Interval>,
+    pub(crate) intervals: Vec<Interval>,
     /// Of all hops but the last: those along which rows arrive, and those along which gradients do.
     pub(super) all: [Arc<Links>; 2],
     /// Of the last hop, whose receivers are the nodes with a loss.
     pub(super) last: [Arc<Links>; 2],
     /// In-edges of the partitions hosted here, by slot.
     pub(super) in_edges: Vec<Arc<dyn InEdges>>,
-    pub(super) parts: Range<usize>,
     /// In how many sums a node receives.
     pub(super) slots: u32,
     /// By worker, its first node.
@@ -129,18 +128,7 @@ pub(crate) fn by_nodes(
         let arriving = build(&in_edges, [slots, 1], Filter { rows: Some(&has_loss), ..every })?;
         [arriving, build(&out_edges, [1, slots], Filter { neighbors: Some(&has_loss), ..every })?]
     };
-    Ok(GraphLinks {
-        worker: setup.worker,
-        own,
-        intervals: cut,
-        all,
-        last,
-        in_edges,
-        parts: hosted,
-        slots,
-        starts,
-        columns: None,
-    })
+    Ok(GraphLinks { worker: setup.worker, own, intervals: cut, all, last, in_edges, slots, starts, columns: None })
 }
 
 /// The intervals of the partitions hosted here.
@@ -219,7 +207,6 @@ pub(crate) fn by_columns(
         all: none.clone(),
         last: none,
         in_edges: Vec::new(),
-        parts: graph.hosted(),
         slots,
         starts,
         columns: Some(columns),

@@ -18,15 +18,20 @@ mod rows;
 mod scales;
 mod slice_attention;
 mod slices;
+mod stages;
+mod sums;
 mod tasks;
+mod write;
 
 pub(crate) use evaluate::Results;
 pub(crate) use heads::Heads;
 pub(crate) use links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
 pub(crate) use pairs::Scored;
 pub(crate) use program::{Program, Propagated, Stage};
+pub(crate) use stages::Stages;
 pub(crate) use tasks::{Done, Token};
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -40,7 +45,9 @@ use self::attend::AttentionState;
 use self::evaluate::LastHop;
 use self::scales::Scales;
 use self::slices::{Cut, Slices, cut};
+use self::sums::PartSum;
 use crate::Error;
+use crate::parameters::ParameterService;
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
 #[derive(Clone, Debug)]
@@ -132,9 +139,11 @@ pub(crate) struct WholeGraph {
     progress: Vec<Progress>,
     /// By node task.
     reads_initial: Vec<bool>,
-    /// The gradient so far, its loss and examples, by hosted partition.
-    sums: Vec<PartSums>,
-    first_part: usize,
+    /// Gradients so far, by epoch and partition; and how many intervals each hosted partition has.
+    sums: BTreeMap<(u32, u32), PartSum>,
+    counts: BTreeMap<u32, usize>,
+    /// The parameters of every interval.
+    parameters: Arc<ParameterService>,
     /// Where evaluation is over more receivers than training.
     last_hop: Option<LastHop>,
     /// Where evaluation writes.
@@ -149,23 +158,6 @@ pub(crate) struct WholeGraph {
     settled: bool,
     /// Where each worker's ghosts begin in a hop's table: `[hop][arriving or leaving][worker]`.
     ghosts: Vec<[Vec<usize>; 2]>,
-}
-
-#[derive(Clone, Default)]
-struct PartSums {
-    flat: Option<Vec<f32>>,
-    loss: f64,
-    examples: u64,
-}
-
-impl PartSums {
-    /// Adds a gradient.
-    fn add(&mut self, flat: Vec<f32>) {
-        match &mut self.flat {
-            None => self.flat = Some(flat),
-            Some(sums) => sums.iter_mut().zip(&flat).for_each(|(sum, x)| *sum += x),
-        }
-    }
 }
 
 /// What training over the whole graph is told of the model.
@@ -201,8 +193,14 @@ impl WholeGraph {
     ///
     /// # Errors
     /// When there is none.
-    pub(crate) fn new(graph: GraphLinks, shape: Shape, features: RowsAt, place: &Place) -> Result<Self, Error> {
-        let GraphLinks { worker, own, intervals, all, last, in_edges, parts, slots, starts, columns } = graph;
+    pub(crate) fn new(
+        graph: GraphLinks,
+        shape: Shape,
+        features: RowsAt,
+        parameters: Arc<ParameterService>,
+        place: &Place,
+    ) -> Result<Self, Error> {
+        let GraphLinks { worker, own, intervals, all, last, in_edges, slots, starts, columns } = graph;
         // Slices are scaled where they are added up.
         let scales = |propagation| match columns {
             Some(_) => Scales::default(),
@@ -315,12 +313,16 @@ impl WholeGraph {
             features,
             progress: vec![Progress::Nothing; intervals.len()],
             reads_initial: shape.reads_initial,
+            counts: intervals.iter().fold(BTreeMap::new(), |mut counts, interval| {
+                *counts.entry(interval.partition).or_default() += 1;
+                counts
+            }),
             intervals: Arc::new(intervals),
             hops,
             program,
             constant: shape.first_is_constant,
-            sums: vec![PartSums::default(); parts.len()],
-            first_part: parts.start,
+            sums: BTreeMap::new(),
+            parameters,
             last_hop,
             results: None,
             pairs,

@@ -6,17 +6,18 @@
 use std::sync::Arc;
 
 use gnnflow_data::rng::Key;
+use gnnflow_operators::compute::model::NodeOutputs;
 use gnnflow_operators::embed::push_rows::{PushedRows, RowGradients};
 use gnnflow_operators::propagate::{Place, Table};
-use gnnflow_operators::wire::WireBlock;
 
-use super::moves::GRADIENTS;
 use super::rows::Selection;
+use super::sums::Share;
 use super::tasks::Token;
 use super::{Interval, WholeGraph};
 use crate::Error;
 use crate::layer_store::LayerStore;
-use crate::trainer::{NodeGradient, PairGradients, Trainer, matrix, read};
+use crate::tensor::{NodeGradient, TensorTask, Work, matrix};
+use crate::trainer::{PairGradients, Trainer, read};
 
 /// Pairs that are learnt from.
 #[derive(Clone)]
@@ -46,44 +47,37 @@ impl Results {
 }
 
 impl WholeGraph {
-    /// The last node task of an interval, into the results; without any gradient yet.
-    pub(super) fn embed(
-        &mut self,
-        trainer: &mut Trainer,
-        token: Token,
-        interval: &Interval,
-        key: Key,
-    ) -> Result<Vec<WireBlock>, Error> {
+    /// The last node task of an interval, whose results pairs are scored by; without any gradient yet.
+    pub(super) fn embed(&mut self, trainer: &mut Trainer, token: Token, interval: &Interval, key: Key) -> TensorTask {
         let (last, rows) = (self.hops.len(), interval.rows.clone());
         if self.slices.is_none() {
             self.gather_rows(trainer, token, last - 1, interval);
         }
+        let (count, rows) = (rows.len(), self.inputs(last, Selection::Range(rows)));
+        TensorTask { index: last, count, rows, key: Some(key), work: Work::Forward }
+    }
+
+    /// Writes the results of an interval.
+    pub(super) fn end_embed(&mut self, interval: &Interval, outputs: &NodeOutputs) -> Result<(), Error> {
         for state in &mut self.hops {
             if let Some([_, back]) = &mut state.held
                 && back.rows() > 0
             {
-                back.some_mut(rows.clone()).fill(0.0);
+                back.some_mut(interval.rows.clone()).fill(0.0);
             }
         }
-        let nodes: Vec<u32> = self.nodes(&rows).collect();
-        let inputs = self.inputs(last, Selection::Range(rows.clone()));
+        let nodes: Vec<u32> = self.nodes(&interval.rows).collect();
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
-        results.back.some_mut(rows).fill(0.0);
+        results.back.some_mut(interval.rows.clone()).fill(0.0);
         let into = &results.rows;
-        trainer.node_forward(last, nodes.len(), inputs, Some(key), |outputs| {
-            read(&outputs.held, |found| into.write(&nodes, found))
-        })?;
-        Ok(Vec::new())
+        read(&outputs.held, |found| into.write(&nodes, found))
     }
 
     /// Takes what a chunk of a partition's pairs says, but for the gradients of rows, which it returns.
-    pub(crate) fn scored(&mut self, gradients: PairGradients) -> RowGradients {
+    pub(crate) fn scored(&mut self, epoch: u32, gradients: PairGradients) -> RowGradients {
         let PairGradients { rows, flat, loss } = gradients;
-        let sums = &mut self.sums[rows.partition as usize - self.first_part];
-        (sums.loss, sums.examples) = (sums.loss + loss, sums.examples + rows.examples);
-        if let Some(flat) = flat {
-            sums.add(flat);
-        }
+        let share = Share { flat, loss, examples: rows.examples };
+        self.sums.entry((epoch, rows.partition)).or_default().add_first(share);
         rows
     }
 
@@ -102,24 +96,14 @@ impl WholeGraph {
         Ok(())
     }
 
-    /// Back through the last node task of an interval.
-    pub(super) fn embed_back(
-        &mut self,
-        trainer: &mut Trainer,
-        token: Token,
-        interval: &Interval,
-        key: Key,
-    ) -> Result<Vec<WireBlock>, Error> {
+    /// The task of going back through the last node task of an interval.
+    pub(super) fn embed_back(&mut self, interval: &Interval, key: Key) -> Result<TensorTask, Error> {
         let (last, rows) = (self.hops.len(), interval.rows.clone());
         let results = self.pairs.as_ref().ok_or_else(no_pairs)?;
         let gradient = matrix(results.back.some(rows.clone()).to_vec(), results.back.width());
         let gradient = NodeGradient { held: Some(gradient), ..NodeGradient::default() };
-        let inputs = self.inputs(last, Selection::Range(rows.clone()));
-        let back = trainer.node_backward(last, rows.len(), inputs, key, gradient, true)?;
-        self.hand_back(last, Selection::Range(rows.clone()), interval, back);
-        self.attend_back(trainer, token, last - 1, interval);
-        let receivers = self.receivers(last - 1, &self.nodes(&rows));
-        Ok(self.outgoing(token, last - 1, GRADIENTS, receivers))
+        let (count, rows) = (rows.len(), self.inputs(last, Selection::Range(rows)));
+        Ok(TensorTask { index: last, count, rows, key: Some(key), work: Work::Backward { gradient, of_rows: true } })
     }
 }
 

@@ -172,6 +172,17 @@ impl Program {
         step + 1 == self.stages()
     }
 
+    /// How many stages add to the gradient of the parameters.
+    pub(crate) fn gradient_stages(&self) -> usize {
+        self.stages.iter().filter(|stage| adds(stage)).count()
+    }
+
+    /// Which of those a stage is, from 0, if it is one.
+    pub(crate) fn gradient_stage(&self, step: u32) -> Option<usize> {
+        let (before, here) = (&self.stages[..step as usize], &self.stages[step as usize]);
+        adds(here).then(|| before.iter().filter(|stage| adds(stage)).count())
+    }
+
     /// Whether the gradients of hop `hop` are wanted.
     pub(crate) fn goes_back(&self, hop: usize) -> bool {
         hop >= self.until
@@ -198,6 +209,11 @@ impl Program {
     }
 }
 
+/// Whether a stage adds to the gradient of the parameters.
+fn adds(stage: &Stage) -> bool {
+    matches!(stage, Stage::Loss | Stage::Backward(_))
+}
+
 #[cfg(test)]
 mod tests {
     use super::Stage::{Backward, Embed, Forward, Loss, Pairs, Propagate};
@@ -213,6 +229,10 @@ mod tests {
         assert_eq!(all(&Program::by_nodes(2, false)), [Forward(0), Forward(1), Loss, Backward(1)]);
         assert_eq!(all(&Program::by_nodes(1, false)), [Forward(0), Loss]);
         let program = Program::by_nodes(1, false);
+        assert_eq!(
+            (program.gradient_stages(), program.gradient_stage(0), program.gradient_stage(1)),
+            (1, None, Some(0))
+        );
         assert!(program.is_last(1) && !program.goes_back(0) && Program::by_nodes(2, true).goes_back(0));
     }
 

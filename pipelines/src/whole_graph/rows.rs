@@ -5,7 +5,7 @@ use std::ops::Range;
 use gnnflow_operators::fetch::matrix::Matrix;
 use gnnflow_operators::propagate::Table;
 
-use crate::trainer::matrix;
+use crate::tensor::matrix;
 
 /// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
 pub(super) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {

@@ -1,4 +1,5 @@
-//! What is done with one interval at one stage.
+//! What is done with one interval at one stage: its rows are read, a task makes something of them ([`crate::tensor`]), and that is written
+//! ([`super::write`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -6,23 +7,22 @@ use std::sync::Arc;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
 use gnnflow_operators::fetch::matrix::Matrix;
-use gnnflow_operators::kernel::propagate::attention::STATE;
 use gnnflow_operators::propagate::Table;
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::tick;
 use gnnflow_operators::wire::{Header, WireBlock};
 
 use super::attend::Dropped;
-use super::evaluate::Results;
 use super::gather::gather;
 use super::links::slots_of;
-use super::moves::{ACTIVATIONS, ARRIVED, FOR_ALL, GRADIENTS, KINDS, SENT_BACK};
+use super::moves::{ACTIVATIONS, ARRIVED, GRADIENTS, KINDS, SENT_BACK};
 use super::program::Attended;
-use super::rows::{Selection, put_columns};
-use super::scales::scale_rows;
-use super::{Back, HopState, Interval, Progress, Propagated, Stage, WholeGraph};
+use super::rows::Selection;
+use super::{HopState, Interval, Progress, Propagated, Stage, WholeGraph};
 use crate::Error;
-use crate::trainer::{BatchWords, NodeBack, NodeGradient, NodeRows, Trainer, matrix, read};
+use crate::parameters::Choice;
+use crate::tensor::{NodeGradient, NodeRows, TensorTask, Work, matrix};
+use crate::trainer::Trainer;
 
 /// A stage of an interval, or of a chunk, by its place among those of this worker.
 #[derive(Clone, Copy, Debug)]
@@ -42,17 +42,33 @@ pub(crate) struct Done {
     pub(crate) contribution: Option<Contribution>,
 }
 
+/// What has been begun of a stage of an interval.
+pub(crate) enum Begun {
+    /// All: there is nothing to compute.
+    Ended(Ended),
+    /// Its rows have been read: what the task makes of them, by these parameters, is still to be written.
+    Task(TensorTask, Choice),
+}
+
+/// What is done with: a token leaves when its stage is done, a partition's last one when the partition's gradient is.
+pub(crate) type Ended = Vec<(Token, Done)>;
+
 impl WholeGraph {
-    /// Does a stage of an interval, or of a chunk.
-    pub(crate) fn run(&mut self, trainer: &mut Trainer, token: Token) -> Result<Done, Error> {
-        let step = token.evaluates.unwrap_or(tick::step(token.tick));
-        let stage = self.program.stage(step);
+    /// Begins a stage of an interval, or does one of a chunk. What [`Begun::Task`] comes to, [`WholeGraph::end`] writes; until
+    /// then nothing else may be done with the interval.
+    ///
+    /// # Errors
+    /// When rows are missing.
+    pub(crate) fn begin(&mut self, trainer: &mut Trainer, token: Token) -> Result<Begun, Error> {
+        let stage = self.program.stage(self.step(token));
         match stage {
             Stage::Propagate(stage) => {
-                return Ok(Done { blocks: self.propagate(trainer, token, stage), contribution: None });
+                let done = Done { blocks: self.propagate(trainer, token, stage), contribution: None };
+                return Ok(Begun::Ended(vec![(token, done)]));
             }
             Stage::Attend(attended) => {
-                return Ok(Done { blocks: self.attend(trainer, token, attended), contribution: None });
+                let done = Done { blocks: self.attend(trainer, token, attended), contribution: None };
+                return Ok(Begun::Ended(vec![(token, done)]));
             }
             _ => {}
         }
@@ -61,35 +77,36 @@ impl WholeGraph {
         let key = [interval.partition, tick::epoch(token.tick), interval.number]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
-        if token.evaluates.is_some() {
-            let blocks = match stage {
-                Stage::Forward(index) => self.forward(trainer, token, index, interval, None)?,
-                _ => {
-                    if let Some(Results { results, .. }) = self.results.clone() {
-                        self.result(trainer, token, interval, &results)?;
-                    }
-                    Vec::new()
-                }
-            };
-            return Ok(Done { blocks, contribution: None });
-        }
-        let blocks = match stage {
-            Stage::Forward(index) => self.forward(trainer, token, index, interval, Some(key))?,
-            Stage::Backward(index) if index == self.hops.len() => self.embed_back(trainer, token, interval, key)?,
-            Stage::Backward(index) => self.backward(trainer, token, index, interval, key)?,
-            Stage::Embed => self.embed(trainer, token, interval, key)?,
+        let task = match (stage, token.evaluates.is_some()) {
+            (Stage::Forward(index), evaluates) => {
+                self.forward(trainer, token, index, interval, (!evaluates).then_some(key))
+            }
+            (_, true) => self.results.is_some().then(|| self.result(trainer, token, interval)),
+            (Stage::Backward(index), _) if index == self.hops.len() => Some(self.embed_back(interval, key)?),
+            (Stage::Embed, _) => Some(self.embed(trainer, token, interval, key)),
+            (Stage::Backward(index), _) => Some(self.backward(trainer, token, index, interval, key)?),
             _ => self.loss(trainer, token, interval, key)?,
         };
-        let is_last = self.program.is_last(step);
-        self.settled |= is_last;
-        let contribution = (is_last && interval.last).then(|| self.contribution(interval.partition));
-        Ok(Done { blocks, contribution })
+        match task {
+            Some(task) => {
+                let choice = match token.evaluates {
+                    None => self.parameters.choose(token.item, tick::epoch(token.tick), task.index),
+                    Some(_) => self.parameters.latest(),
+                };
+                Ok(Begun::Task(task, choice))
+            }
+            None => self.end(trainer, token, None).map(Begun::Ended),
+        }
     }
 
-    fn contribution(&mut self, partition: u32) -> Contribution {
-        let sums = std::mem::take(&mut self.sums[partition as usize - self.first_part]);
-        let words = BatchWords { examples: sums.examples, loss: sums.loss, rounds: 0, digest: None };
-        Contribution { partition, vector: sums.flat.map(Arc::new), words: words.encode() }
+    /// Whether a token is an interval at a stage, rather than a chunk.
+    pub(super) fn is_interval(&self, token: Token) -> bool {
+        !matches!(self.program.stage(self.step(token)), Stage::Propagate(_) | Stage::Attend(_) | Stage::Pairs(_))
+    }
+
+    /// Which stage of the program a token is at.
+    pub(super) fn step(&self, token: Token) -> u32 {
+        token.evaluates.unwrap_or(tick::step(token.tick))
     }
 
     /// Sends the gradients that attention needs for the next chunk, or reads those of this one.
@@ -145,6 +162,7 @@ impl WholeGraph {
         blocks
     }
 
+    /// The task of going forwards, unless its results are there.
     fn forward(
         &mut self,
         trainer: &mut Trainer,
@@ -152,106 +170,40 @@ impl WholeGraph {
         index: usize,
         interval: &Interval,
         key: Option<Key>,
-    ) -> Result<Vec<WireBlock>, Error> {
+    ) -> Option<TensorTask> {
         if index == 0 && self.constant && self.progress[token.item as usize] >= Progress::Sent {
-            return Ok(Vec::new()); // it is all there, here and in the ghost buffers
+            return None; // it is all there, here and in the ghost buffers
         }
         if index > 0 && self.slices.is_none() {
             self.gather_rows(trainer, token, index - 1, interval);
         }
-        let (rows, count) = (interval.rows.clone(), interval.rows.len());
-        let inputs = self.inputs(index, Selection::Range(rows.clone()));
-        let range = self.nodes(&rows);
-        let nodes: Vec<u32> = range.clone().collect();
-        let embeddings = match (&self.results, index + 1 == self.hops.len() && key.is_none()) {
-            (Some(results), true) => results.embeddings.clone(),
-            _ => None,
-        };
-        let for_all = key.is_none() && index + 1 == self.hops.len() && self.last_hop.is_some();
-        let HopState { sent, held, scales, arriving, width, attention, .. } = &mut self.hops[index];
-        let (mut links, width, stride) = (&*arriving, *width, sent.width());
-        let (mut sent, mut attention) = (sent, attention.as_mut());
-        if let Some(last) = self.last_hop.as_mut().filter(|_| for_all) {
-            links = &last.links;
-            sent = last.sent.as_mut().unwrap_or(sent);
-            attention = last.attention.as_mut();
-        }
-        let (table, receivers) = (links.table().between(&range), links.rows().between(&range));
-        trainer.node_forward(index, count, inputs, key, |outputs| {
-            if let Some([held, _]) = held {
-                read(&outputs.held, |found| held.some_mut(rows.clone()).copy_from_slice(found))?;
-            }
-            if let Some(store) = embeddings {
-                read(&outputs.held, |found| store.write(&nodes, found))?;
-            }
-            let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
-            let place = sent.some_mut(table.clone());
-            let Some([left, right]) = &outputs.terms else {
-                read(found, |found| place.copy_from_slice(found))?;
-                scale_rows(place, width, scales.before.as_ref().map(|before| &before[rows.clone()]));
-                return Ok(());
-            };
-            read(found, |found| put_columns(place, stride, 0, found, width))?;
-            let Some(attention) = attention else {
-                // Both travel with the slices.
-                let heads = (stride - width) / 2;
-                read(left, |left| put_columns(place, stride, width, left, heads))?;
-                return read(right, |right| put_columns(place, stride, width + heads, right, heads));
-            };
-            read(left, |left| put_columns(place, stride, width, left, attention.heads))?;
-            let heads = attention.heads;
-            let (states, stride) = (&mut attention.states, STATE * heads);
-            read(right, |right| {
-                // Only who receives has a state.
-                for row in receivers {
-                    let from = (links.rows().node(row) - range.start) as usize * heads;
-                    put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + heads], heads);
-                }
-            })
-        })?;
-        let progress = &mut self.progress[token.item as usize];
-        *progress = (*progress).max(Progress::Sent);
-        Ok(self.outgoing(token, index, if for_all { FOR_ALL } else { ACTIVATIONS }, table))
+        let rows = self.inputs(index, Selection::Range(interval.rows.clone()));
+        Some(TensorTask { index, count: interval.rows.len(), rows, key, work: Work::Forward })
     }
 
+    /// The last task and the loss, where the interval has nodes with one.
     fn loss(
         &mut self,
         trainer: &mut Trainer,
         token: Token,
         interval: &Interval,
         key: Key,
-    ) -> Result<Vec<WireBlock>, Error> {
+    ) -> Result<Option<TensorTask>, Error> {
         let hop = self.hops.len() - 1;
         if self.slices.is_none() {
             self.gather_rows(trainer, token, hop, interval);
         }
-        let range = self.nodes(&interval.rows);
+        if interval.seeds.is_empty() {
+            return Ok(None);
+        }
         let own = self.own.start;
-        // Only nodes with a loss go through the last task; the others' gradients are zeros.
-        for state in &mut self.hops {
-            if let Some([_, back]) = &mut state.held
-                && back.rows() > 0
-            {
-                back.some_mut(interval.rows.clone()).fill(0.0);
-            }
-        }
-        let (receivers, slots) = (self.receivers(hop, &range), slots_of(&range, self.slots));
-        let HopState { sent, back, leaving, .. } = &mut self.hops[hop];
-        if let Some(back) = back.table_mut(sent) {
-            back.some_mut(leaving.table().between(&slots)).fill(0.0);
-        }
-        if !interval.seeds.is_empty() {
-            let seeds: Vec<u32> = interval.seeds.iter().map(|&row| own + row as u32).collect();
-            let inputs = self.inputs(hop + 1, Selection::Rows(&interval.seeds));
-            let (back, loss, examples) = trainer.node_loss(&seeds, inputs, key)?;
-            let sums = &mut self.sums[interval.partition as usize - self.first_part];
-            (sums.loss, sums.examples) = (sums.loss + loss, sums.examples + examples);
-            self.hand_back(hop + 1, Selection::Rows(&interval.seeds), interval, back);
-        }
-        self.attend_back(trainer, token, hop, interval);
-        Ok(self.outgoing(token, hop, GRADIENTS, receivers))
+        let seeds: Vec<u32> = interval.seeds.iter().map(|&row| own + row as u32).collect();
+        let rows = self.inputs(hop + 1, Selection::Rows(&interval.seeds));
+        let work = Work::Loss(trainer.targets(&seeds)?);
+        Ok(Some(TensorTask { index: hop + 1, count: seeds.len(), rows, key: Some(key), work }))
     }
 
+    /// The task of going back.
     fn backward(
         &mut self,
         trainer: &mut Trainer,
@@ -259,7 +211,7 @@ impl WholeGraph {
         index: usize,
         interval: &Interval,
         key: Key,
-    ) -> Result<Vec<WireBlock>, Error> {
+    ) -> Result<TensorTask, Error> {
         let (rows, count, own) = (interval.rows.clone(), interval.rows.len(), self.own.start);
         let range = self.nodes(&rows);
         let (state, drop) = (&self.hops[index], self.drop(token, index));
@@ -303,15 +255,8 @@ impl WholeGraph {
         }
         let held = state.held.as_ref().map(|[_, back]| matrix(back.some(rows.clone()).to_vec(), back.width()));
         let gradient = NodeGradient { held, sent, terms };
-        let inputs = self.inputs(index, Selection::Range(rows.clone()));
-        let back = trainer.node_backward(index, count, inputs, key, gradient, index > 0)?;
-        self.hand_back(index, Selection::Range(rows), interval, back);
-        if index == 0 {
-            return Ok(Vec::new());
-        }
-        self.attend_back(trainer, token, index - 1, interval);
-        let receivers = self.receivers(index - 1, &range);
-        Ok(self.outgoing(token, index - 1, GRADIENTS, receivers))
+        let rows = self.inputs(index, Selection::Range(rows));
+        Ok(TensorTask { index, count, rows, key: Some(key), work: Work::Backward { gradient, of_rows: index > 0 } })
     }
 
     /// Adds up what arrives at an interval's nodes at hop `hop`, unless it is there already.
@@ -341,7 +286,7 @@ impl WholeGraph {
     }
 
     /// Which weights of attention are dropped.
-    fn drop(&self, token: Token, hop: usize) -> Dropped {
+    pub(super) fn drop(&self, token: Token, hop: usize) -> Dropped {
         Dropped { seed: self.seed, epoch: tick::epoch(token.tick), hop, nothing: false }
     }
 
@@ -375,49 +320,5 @@ impl WholeGraph {
         let initial = self.reads_initial[index].then(|| self.hops[0].held.as_ref()).flatten();
         let held = self.hops[index - 1].held.as_ref();
         NodeRows { held: held.map(held_rows), initial: initial.map(held_rows), aggregated: None }
-    }
-
-    /// Puts gradients of what node task `index` read where the stages before will look for them.
-    pub(super) fn hand_back(&mut self, index: usize, rows: Selection<'_>, interval: &Interval, back: NodeBack) {
-        self.sums[interval.partition as usize - self.first_part].add(back.flat);
-        let (Some(hop), own, slots) = (index.checked_sub(1), self.own.start, self.slots) else { return };
-        if !self.program.goes_back(hop) {
-            return;
-        }
-        let HopState { sent, back: table, leaving, scales, held, width, .. } = &mut self.hops[hop];
-        let (width, table) = (*width, table.table_mut(sent));
-        if let (Some(values), Some(table)) = (back.aggregated.filter(|_| width > 0), table) {
-            let slots_of = |row: usize| (0..slots as usize).map(move |slot| row * slots as usize + slot);
-            for (slot, values) in rows.iter().flat_map(slots_of).zip(values.chunks_exact(width)) {
-                let place = leaving.table().find(own * slots + slot as u32);
-                let place = place.expect("who receives has a row for its gradient");
-                let scale = scales.after.as_ref().map_or(1.0, |after| after[slot]);
-                let out = &mut table.some_mut(place..place + 1)[..width];
-                out.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
-            }
-        }
-        let add = |table: &mut Table, values: Vec<f32>| {
-            for (row, values) in rows.iter().zip(values.chunks_exact(table.width())) {
-                table.some_mut(row..row + 1).iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
-            }
-        };
-        if let (Some([_, table]), Some(values)) = (held, back.held) {
-            add(table, values);
-        }
-        if let (Some([_, table]), Some(values)) = (&mut self.hops[0].held, back.initial) {
-            add(table, values);
-        }
-    }
-
-    /// Where a hop attends: completes the states of an interval's receivers, whose gradients are there, and puts them beside these.
-    pub(super) fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
-        let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
-        let HopState { back, arriving, width, attention, sent, .. } = &mut self.hops[hop];
-        let (Some(attention), Back::Own(back)) = (attention, back) else { return };
-        // Receivers are numbered alike among rows of edges and rows of gradients.
-        let (receivers, width, stride) = (arriving.rows().between(&range), *width, back.width());
-        let gradient = back.columns(receivers.clone(), 0..width);
-        trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
-        put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);
     }
 }

@@ -8,7 +8,7 @@ use super::Run;
 use crate::Error;
 use crate::outputs;
 use crate::schedule::mini_batch::hex;
-use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, WorkerUse};
+use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, TensorUse, Value, WorkerUse};
 
 impl Run<'_> {
     /// Computes every node with the best model and writes all results.
@@ -59,6 +59,7 @@ impl Run<'_> {
         let meters = [&self.setup.meter, &self.setup.other_meter];
         let bytes = meters.iter().map(|meter| meter.bytes()).sum();
         let messages = meters.iter().map(|meter| meter.messages()).sum();
+        let tensor = self.training.tensor().unwrap_or_default();
         let own: Vec<u64> = [bytes, messages, peak_rss_bytes()]
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
@@ -67,6 +68,7 @@ impl Run<'_> {
             .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
             .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
             .chain(self.training.rows().unwrap_or_default())
+            .chain([tensor.workers, tensor.calls, (tensor.seconds * 1e9) as u64, tensor.again, tensor.lost])
             .collect();
         let told = self.agreement.by_worker(worker, host, &own)?;
         // The files of the layers are unlinked; only the folder is left.
@@ -85,6 +87,16 @@ impl Run<'_> {
             table_bytes: has_rows.then(|| words[17]),
             edge_numbers: has_rows.then(|| words[18]),
         };
+        let tensor = self.training.tensor().map(|_| TensorUse {
+            workers: sum(19),
+            calls: sum(20),
+            seconds: sum(21) as f64 / 1e9,
+            again: sum(22),
+            lost: sum(23),
+        });
+        let trained = self.trained.as_secs_f64();
+        let value = self.job.spec.price.as_ref();
+        let value = value.map(|price| Value::new(price, trained, worker.peers(), tensor.as_ref()));
         let summary = Summary {
             schema: SCHEMA,
             name: self.job.spec.name.clone(),
@@ -103,7 +115,7 @@ impl Run<'_> {
             test: evaluation.test,
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
-                train: self.trained.as_secs_f64(),
+                train: trained,
                 infer: infer_seconds,
                 per_epoch: self.progress.seconds.clone(),
                 sample: slowest(3),
@@ -121,6 +133,8 @@ impl Run<'_> {
             cache: self.training.cached().map(|_| CacheUse::new(sum(9), sum(10))),
             staleness_max: stale.map(|_| stale_most),
             staleness_mean: stale.map(|_| stale_mean),
+            tensor,
+            value,
             node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
                 dim: rows.dim(),
                 rows_moved: sum(16),

@@ -1,9 +1,11 @@
 //! What models and layers are made of.
 
+use serde::{Deserialize, Serialize};
+
 use crate::kernel::elementwise::Activation;
 
 /// What a model is made of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpec {
     /// The name of its layers in the [`Registry`](super::Registry).
     pub kind: String,
@@ -61,7 +63,7 @@ impl ModelSpec {
 }
 
 /// What reads the rows of pairs of nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decoder {
     /// Nothing.
     #[default]
@@ -78,7 +80,7 @@ pub enum Decoder {
 }
 
 /// How the result of a layer is normalised.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Norm {
     /// Not at all.
     #[default]
@@ -90,7 +92,7 @@ pub enum Norm {
 }
 
 /// How the results of all layers are joined (Xu and others 2018). A linear map of what is joined is the model's result.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JumpingKnowledge {
     /// They are not: the last layer's is the model's.
     #[default]
@@ -104,7 +106,7 @@ pub enum JumpingKnowledge {
 }
 
 /// What single kinds of layers ask for; the others do not look.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KindOptions {
     /// SAGE's `mean`, `gcn` or `pool`.
     pub aggregator: String,

@@ -1,7 +1,7 @@
 //! Rules of training over the whole graph.
 
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
-use super::super::train::{Mode, Schedule, SeedSplit, Train};
+use super::super::train::{Device, Mode, Schedule, SeedSplit, Train};
 use super::super::{Spec, Topology};
 use super::Report;
 
@@ -19,8 +19,48 @@ const SAMPLED: [&str; 8] = [
     "train.average_momentum",
 ];
 
+/// Refuses tensor workers that cannot be had.
+fn tensor(train: &Train, report: &mut Report<'_>) {
+    let Some(tensor) = &train.tensor else { return };
+    if !train.is_whole_graph() {
+        let message = format!(
+            "only \"{}\" and \"{}\" have tasks for tensor workers; leave it out",
+            Schedule::FullGraph,
+            Schedule::TensorParallel
+        );
+        return report.add("train.tensor", message);
+    }
+    match (tensor.workers, &tensor.hosts) {
+        (None, None) => {
+            report.add("train.tensor", "give either `workers`, how many to launch, or `hosts`, where they listen")
+        }
+        (Some(_), Some(_)) => report.add("train.tensor.hosts", "`workers` beside it: use one of them"),
+        _ => {}
+    }
+    for (i, host) in tensor.hosts.iter().flatten().enumerate() {
+        let port =
+            host.rsplit_once(':').and_then(|(name, port)| (!name.is_empty()).then(|| port.parse::<u16>().ok())?);
+        if port.is_none_or(|port| port == 0) {
+            report.add(&format!("train.tensor.hosts[{i}]"), format!("expected HOST:PORT, found {host:?}"));
+        }
+    }
+    if tensor.hosts.is_some() {
+        report.only(
+            &["train.tensor.threads"],
+            "of workers that run elsewhere their own command line says so (`--threads`)",
+        );
+    }
+    if train.device != Device::Cpu {
+        report.add(
+            "train.device",
+            "tensor workers compute on the processor, with other bits: use \"cpu\", or leave train.tensor out",
+        );
+    }
+}
+
 pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mut Report<'_>) {
     let word = train.schedule;
+    tensor(train, report);
     if train.schedule != Schedule::TensorParallel {
         report.only(&["train.chunk_memory"], &format!("only \"{}\" has it", Schedule::TensorParallel));
     }

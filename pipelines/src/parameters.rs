@@ -1,0 +1,198 @@
+//! The parameter service: weights by version, at every worker (Dorylus, section 5.1: weight stashing).
+//!
+//! A version is what the optimiser has made of an epoch. Every worker, with the partitions that it hosts, is a server that has the latest
+//! one: the ordered sum of gradients at the end of an epoch is the same everywhere, and so is the step along it; that is
+//! the broadcast. An interval takes the latest version for each task on its way forwards, and keeps to it when it comes back through
+//! that task, however many epochs have been applied meanwhile. Which server tensor workers are sent to for it is chosen at the first one,
+//! by the lightest load, and remembered with the versions until the interval is through with the epoch.
+//!
+//! The stash is small: where no interval is more than S epochs ahead of another, nobody anywhere can ask for more than the
+//! last S + 1 versions, as a sum wants a share of every interval. Those are kept, and whatever an interval here still refers to.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Where an interval's weights come from in an epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// Counted from the first one of the run; the same number is the same weights at every worker.
+    pub version: u64,
+    /// The worker that tensor workers ask for it.
+    pub server: usize,
+}
+
+/// One worker's share of the service. All calls may come from any thread.
+pub struct ParameterService {
+    me: usize,
+    /// Versions that are kept whoever refers to them.
+    window: u64,
+    state: Mutex<State>,
+    published: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    versions: BTreeMap<u64, Stash>,
+    latest: u64,
+    /// By interval and epoch.
+    chosen: HashMap<(u32, u32), Chosen>,
+    /// Calls under way, by server.
+    loads: Vec<u64>,
+}
+
+/// What an interval keeps to in an epoch.
+struct Chosen {
+    server: usize,
+    /// By task.
+    versions: BTreeMap<usize, u64>,
+}
+
+struct Stash {
+    flat: Arc<Vec<f32>>,
+    /// Tasks of intervals here that refer to it.
+    users: usize,
+}
+
+impl ParameterService {
+    /// The service at worker `me` of `workers`, where intervals may be `staleness` epochs ahead of one another.
+    pub fn new(me: usize, workers: usize, staleness: usize) -> Self {
+        let state = State { loads: vec![0; workers], ..State::default() };
+        Self { me, window: staleness as u64 + 1, state: Mutex::new(state), published: Condvar::new() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes `flat` the latest version and returns its number.
+    pub fn publish(&self, flat: &[f32]) -> u64 {
+        let mut state = self.state();
+        state.latest += 1;
+        let latest = state.latest;
+        state.versions.insert(latest, Stash { flat: Arc::new(flat.to_vec()), users: 0 });
+        state.forget(self.window);
+        self.published.notify_all();
+        latest
+    }
+
+    /// The latest version, from here.
+    pub fn latest(&self) -> Choice {
+        Choice { version: self.state().latest, server: self.me }
+    }
+
+    /// The version that an interval keeps to for a task of an epoch: the latest when it is first asked for. And the interval's
+    /// server in the epoch: whoever had the fewest calls when its first task was asked for; among equals, this worker, then the first one
+    /// behind it.
+    pub fn choose(&self, interval: u32, epoch: u32, task: usize) -> Choice {
+        let mut guard = self.state();
+        let State { versions, latest, chosen, loads } = &mut *guard;
+        let workers = loads.len();
+        let lightest = || {
+            let from_here = (0..workers).map(|step| (self.me + step) % workers);
+            from_here.min_by_key(|&server| loads[server]).unwrap_or(self.me)
+        };
+        let chosen = chosen.entry((interval, epoch));
+        let chosen = chosen.or_insert_with(|| Chosen { server: lightest(), versions: BTreeMap::new() });
+        let version = *chosen.versions.entry(task).or_insert_with(|| {
+            if let Some(stash) = versions.get_mut(latest) {
+                stash.users += 1;
+            }
+            *latest
+        });
+        Choice { version, server: chosen.server }
+    }
+
+    /// An interval is through with an epoch.
+    pub fn release(&self, interval: u32, epoch: u32) {
+        let mut state = self.state();
+        let Some(chosen) = state.chosen.remove(&(interval, epoch)) else { return };
+        for version in chosen.versions.values() {
+            if let Some(stash) = state.versions.get_mut(version) {
+                stash.users -= 1;
+            }
+        }
+        state.forget(self.window);
+    }
+
+    /// The weights of a version, waited for until `limit` where this worker has yet to make them; none when it never had them, or
+    /// has dropped them.
+    pub fn get(&self, version: u64, limit: Duration) -> Option<Arc<Vec<f32>>> {
+        let deadline = Instant::now() + limit;
+        let mut state = self.state();
+        while state.latest < version {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            state = self.published.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.versions.get(&version).map(|stash| Arc::clone(&stash.flat))
+    }
+
+    /// A call that asks `server` has begun.
+    pub(crate) fn call_begins(&self, server: usize) {
+        self.state().loads[server] += 1;
+    }
+
+    /// A call that asked `server` has ended.
+    pub(crate) fn call_ends(&self, server: usize) {
+        self.state().loads[server] -= 1;
+    }
+}
+
+impl State {
+    /// Drops versions that nobody can ask for.
+    fn forget(&mut self, window: u64) {
+        let latest = self.latest;
+        self.versions.retain(|&version, stash| stash.users > 0 || version + window > latest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::ZERO;
+
+    #[test]
+    fn an_interval_keeps_to_the_version_that_it_began_with() {
+        let service = ParameterService::new(0, 1, 1);
+        service.publish(&[1.0]);
+        let first = service.choose(7, 0, 0);
+        service.publish(&[2.0]);
+        service.publish(&[3.0]);
+        service.publish(&[4.0]);
+        assert_eq!(service.choose(7, 0, 0), first);
+        assert_eq!(*service.get(first.version, NOW).unwrap(), [1.0]);
+        assert_eq!(service.choose(7, 1, 0).version, 4);
+        assert_eq!(service.choose(7, 0, 1).version, 4, "another task takes what is there when it is begun");
+        // Nobody refers to the second, and it is out of everybody's reach; the third may be asked for by others.
+        assert!(service.get(2, NOW).is_none() && service.get(3, NOW).is_some());
+        service.release(7, 0);
+        assert!(service.get(first.version, NOW).is_none());
+    }
+
+    #[test]
+    fn the_lightest_server_is_chosen_and_remembered() {
+        let service = ParameterService::new(1, 3, 0);
+        service.publish(&[0.0]);
+        assert_eq!(service.choose(0, 0, 0).server, 1);
+        service.call_begins(1);
+        assert_eq!(service.choose(0, 0, 0).server, 1, "remembered");
+        assert_eq!(service.choose(1, 0, 0).server, 2);
+        service.call_begins(2);
+        assert_eq!(service.choose(2, 0, 0).server, 0);
+        service.call_begins(0);
+        service.call_ends(1);
+        assert_eq!(service.choose(3, 0, 0).server, 1);
+        assert_eq!(service.latest().server, 1);
+    }
+
+    #[test]
+    fn a_version_to_come_is_waited_for_but_not_for_ever() {
+        let service = Arc::new(ParameterService::new(0, 1, 0));
+        assert!(service.get(1, Duration::from_millis(5)).is_none());
+        let late = Arc::clone(&service);
+        let thread = std::thread::spawn(move || late.get(1, Duration::from_secs(30)));
+        service.publish(&[0.5]);
+        assert_eq!(*thread.join().unwrap().unwrap(), [0.5]);
+    }
+}

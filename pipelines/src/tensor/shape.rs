@@ -1,0 +1,74 @@
+//! What the result of a task must look like, whoever says that it is one.
+
+use gnnflow_operators::compute::layers::Propagation;
+use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::fetch::matrix::Matrix;
+
+use super::{TensorResult, TensorTask, Work};
+
+/// Columns of what node tasks make, by task.
+#[derive(Clone, Debug)]
+pub(crate) struct ResultShapes {
+    tasks: Vec<Columns>,
+    params: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Columns {
+    held: usize,
+    sent: Option<usize>,
+    heads: Option<usize>,
+}
+
+impl ResultShapes {
+    /// For a model with these hops, `results` columns in its result and `params` parameters.
+    pub(crate) fn new(hops: &[Hop], results: usize, params: usize) -> Self {
+        let of = |hop: &Hop| Columns {
+            held: hop.held,
+            sent: Some(hop.width),
+            heads: match hop.propagation {
+                Propagation::Attention { heads, .. } => Some(heads),
+                _ => None,
+            },
+        };
+        let last = Columns { held: results, ..Columns::default() };
+        Self { tasks: hops.iter().map(of).chain([last]).collect(), params }
+    }
+
+    /// Whether `result` can be what `task` comes to; else in words, why not.
+    pub(crate) fn check(&self, task: &TensorTask, result: &TensorResult) -> Result<(), String> {
+        let same = |what: &str, found: Option<usize>, wanted: Option<usize>| match (found, wanted) {
+            _ if found == wanted => Ok(()),
+            (found, wanted) => {
+                let words = |number: Option<usize>| number.map_or("none".to_owned(), |number| number.to_string());
+                Err(format!("sent {} numbers of {what} where {} were asked for", words(found), words(wanted)))
+            }
+        };
+        match (&task.work, result) {
+            (Work::Forward, TensorResult::Outputs(outputs)) => {
+                let Columns { held, sent, heads } = self.tasks.get(task.index).copied().unwrap_or_default();
+                let len = |columns: usize| task.count * columns;
+                same("what is held", Some(outputs.held.elem_count()), Some(len(held)))?;
+                same("what is sent", outputs.sent.as_ref().map(|sent| sent.elem_count()), sent.map(len))?;
+                let [left, right] = match &outputs.terms {
+                    Some(terms) => terms.each_ref().map(|term| Some(term.elem_count())),
+                    None => [None; 2],
+                };
+                same("attention", left, heads.map(len))?;
+                same("attention", right, heads.map(len))
+            }
+            (Work::Backward { of_rows: true, .. } | Work::Loss(_), TensorResult::Back(back)) => {
+                let len = |matrix: &Option<Matrix>| matrix.as_ref().map(|matrix| task.count * matrix.dim);
+                let found = |values: &Option<Vec<f32>>| values.as_ref().map(Vec::len);
+                same("the gradient of what was held", found(&back.held), len(&task.rows.held))?;
+                same("the gradient of what arrived", found(&back.aggregated), len(&task.rows.aggregated))?;
+                same("the gradient of what was first", found(&back.initial), len(&task.rows.initial))?;
+                same("the gradient of the parameters", Some(back.flat.len()), Some(self.params))
+            }
+            (Work::Backward { .. }, TensorResult::Back(back)) => {
+                same("the gradient of the parameters", Some(back.flat.len()), Some(self.params))
+            }
+            _ => Err("answered another question than was asked".to_owned()),
+        }
+    }
+}

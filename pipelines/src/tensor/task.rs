@@ -1,0 +1,221 @@
+//! One task, and what comes of it.
+//!
+//! The backward one runs forwards again: nothing but its rows is kept from one to the other (Dorylus, section 6:
+//! rematerialisation). The last task, the loss and the way back through that task are one (task fusion).
+
+use candle_core::{Tensor, Var};
+use gnnflow_data::rng::Key;
+use gnnflow_operators::compute::Model;
+use gnnflow_operators::compute::model::{NodeInputs, NodeOutputs};
+use gnnflow_operators::compute::ops::seeded;
+use gnnflow_operators::fetch::matrix::{Matrix, Values};
+
+use crate::Error;
+use crate::task::NodeTargets;
+use crate::trainer::{read, tensor};
+
+/// The rows of a task's nodes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeRows {
+    /// What they held when they sent; for task 0, their features.
+    pub held: Option<Matrix>,
+    /// What has arrived.
+    pub aggregated: Option<Matrix>,
+    /// What they held before the first layer.
+    pub initial: Option<Matrix>,
+}
+
+/// Gradients of what a task makes, as far as anybody reads it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeGradient {
+    /// Of what nodes hold then.
+    pub held: Option<Matrix>,
+    /// Of what they send.
+    pub sent: Option<Matrix>,
+    /// Of attention's terms: of out-edges, of in-edges.
+    pub terms: Option<[Matrix; 2]>,
+}
+
+/// What is asked of a task.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Work {
+    /// What it makes of its rows.
+    Forward,
+    /// The gradients when what it makes has these; of its rows only where `of_rows`.
+    Backward {
+        /// Of what it makes.
+        gradient: NodeGradient,
+        /// Whether gradients of its rows are wanted too.
+        of_rows: bool,
+    },
+    /// The loss of what it makes, and the gradients of that.
+    Loss(NodeTargets),
+}
+
+/// A task of some nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TensorTask {
+    /// The node task, from 0 to the model's number of layers.
+    pub index: usize,
+    /// How many nodes it is for.
+    pub count: usize,
+    /// Their rows.
+    pub rows: NodeRows,
+    /// Of dropout's masks, in training.
+    pub key: Option<Key>,
+    /// What is asked.
+    pub work: Work,
+}
+
+/// Gradients of a task's rows, those that it has and of which a gradient is wanted; and of the parameters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeBack {
+    /// By what they held.
+    pub held: Option<Vec<f32>>,
+    /// By what had arrived.
+    pub aggregated: Option<Vec<f32>>,
+    /// By what they held before the first layer.
+    pub initial: Option<Vec<f32>>,
+    /// By the parameters; behind it what the rows add to the buffers.
+    pub flat: Vec<f32>,
+    /// The loss, where that was asked for.
+    pub loss: f64,
+    /// How many examples it is of.
+    pub examples: u64,
+}
+
+/// What comes of a task.
+#[derive(Clone, Debug)]
+pub enum TensorResult {
+    /// Of going forwards.
+    Outputs(NodeOutputs),
+    /// Of going back.
+    Back(NodeBack),
+}
+
+/// Rows on the model's device: the variables are those that want a gradient.
+struct Inputs {
+    held: Option<Tensor>,
+    aggregated: Option<Tensor>,
+    initial: Option<Tensor>,
+    vars: [Option<Var>; 3],
+}
+
+/// Numbers as a matrix.
+pub(crate) fn matrix(values: Vec<f32>, dim: usize) -> Matrix {
+    Matrix { dim, values: Values::F32(values) }
+}
+
+impl TensorTask {
+    /// Does the task by `model`, on the threads of the caller.
+    ///
+    /// # Errors
+    /// When rows do not fit the model, or the device fails.
+    pub fn run(self, model: &Model) -> Result<TensorResult, Error> {
+        self.run_when(model, Ok)
+    }
+
+    /// As [`TensorTask::run`], where what is to be compared with what it makes may come while it is made: `late` is called when it
+    /// is wanted, with what the task says of it.
+    ///
+    /// # Errors
+    /// As [`TensorTask::run`], and those of `late`.
+    pub fn run_when(
+        self,
+        model: &Model,
+        late: impl FnOnce(Work) -> Result<Work, Error>,
+    ) -> Result<TensorResult, Error> {
+        let Self { index, count, rows, key, work } = self;
+        let of_rows = match &work {
+            Work::Forward => false,
+            Work::Backward { of_rows, .. } => *of_rows,
+            Work::Loss(_) => true,
+        };
+        let inputs = Inputs::new(count, rows, of_rows, model)?;
+        if let Work::Forward = work {
+            // The way back tells the running statistics; here the batch's are only used.
+            let mut untold = vec![0.0; model.params().flat_len() - model.params().trained_len()];
+            let sums = key.is_some().then_some(&mut untold[..]);
+            return Ok(TensorResult::Outputs(model.node_task(index, inputs.rows(), key, sums)?));
+        }
+        let (trained, all) = (model.params().trained_len(), model.params().flat_len());
+        let (mut flat, mut sums) = (vec![0.0; all], vec![0.0; all - trained]);
+        let outputs = model.node_task(index, inputs.rows(), key, Some(&mut sums))?;
+        let (mut loss, mut examples) = (0.0, 0);
+        let end = match late(work)? {
+            Work::Loss(targets) => {
+                let sum = targets.loss(&outputs.held)?;
+                loss = sum.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
+                examples = count as u64;
+                sum
+            }
+            Work::Backward { gradient, .. } => end_of(count, &outputs, gradient, model)?,
+            Work::Forward => return Err(Error::Bug("a way forwards has no end to go back from".into())),
+        };
+        let gradients = end.backward().map_err(gnnflow_operators::compute::Error::from)?;
+        model.params().gradients(&gradients, &mut flat)?;
+        flat[trained..].copy_from_slice(&sums);
+        let of = |var: &Option<Var>| -> Result<Option<Vec<f32>>, Error> {
+            let Some(var) = var else { return Ok(None) };
+            let mut values = Vec::new();
+            match gradients.get(var) {
+                Some(gradient) => read(gradient, |found| values.extend_from_slice(found))?,
+                None => values.resize(var.elem_count(), 0.0),
+            }
+            Ok(Some(values))
+        };
+        let [held, aggregated, initial] = &inputs.vars;
+        let (held, aggregated, initial) = (of(held)?, of(aggregated)?, of(initial)?);
+        Ok(TensorResult::Back(NodeBack { held, aggregated, initial, flat, loss, examples }))
+    }
+
+    /// Whether it only goes forwards.
+    pub fn is_forward(&self) -> bool {
+        matches!(self.work, Work::Forward)
+    }
+}
+
+/// A number whose gradient by what a task has made is `gradient`.
+fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &Model) -> Result<Tensor, Error> {
+    let mut ends = Vec::new();
+    let mut seed = |result: &Tensor, gradient: Matrix| -> Result<(), Error> {
+        let gradient = tensor(gradient, count, model)?;
+        ends.push(seeded(result, &gradient).map_err(gnnflow_operators::compute::Error::from)?);
+        Ok(())
+    };
+    if let Some(gradient) = gradient.held {
+        seed(&outputs.held, gradient)?;
+    }
+    if let (Some(sent), Some(gradient)) = (&outputs.sent, gradient.sent) {
+        seed(sent, gradient)?;
+    }
+    if let (Some(terms), Some(gradients)) = (&outputs.terms, gradient.terms) {
+        for (term, gradient) in terms.iter().zip(gradients) {
+            seed(term, gradient)?;
+        }
+    }
+    let (first, rest) = ends.split_first().ok_or_else(|| Error::Bug("a task without gradients".into()))?;
+    let total = rest.iter().try_fold(first.clone(), |sum: Tensor, end: &Tensor| sum + end);
+    Ok(total.map_err(gnnflow_operators::compute::Error::from)?)
+}
+
+impl Inputs {
+    fn new(count: usize, rows: NodeRows, gradients: bool, model: &Model) -> Result<Self, Error> {
+        let place = |matrix: Option<Matrix>| -> Result<(Option<Tensor>, Option<Var>), Error> {
+            let Some(matrix) = matrix else { return Ok((None, None)) };
+            let rows = tensor(matrix, count, model)?;
+            if !gradients {
+                return Ok((Some(rows), None));
+            }
+            let var = Var::from_tensor(&rows).map_err(gnnflow_operators::compute::Error::from)?;
+            Ok((Some(var.as_tensor().clone()), Some(var)))
+        };
+        let [held, aggregated, initial] = [place(rows.held)?, place(rows.aggregated)?, place(rows.initial)?];
+        let vars = [held.1, aggregated.1, initial.1];
+        Ok(Self { held: held.0, aggregated: aggregated.0, initial: initial.0, vars })
+    }
+
+    fn rows(&self) -> NodeInputs<'_> {
+        NodeInputs { held: self.held.as_ref(), aggregated: self.aggregated.as_ref(), initial: self.initial.as_ref() }
+    }
+}

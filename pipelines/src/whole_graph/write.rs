@@ -1,0 +1,248 @@
+//! What a task has come to, written where others look for it; and what leaves then.
+
+use std::sync::Arc;
+
+use gnnflow_operators::compute::model::NodeOutputs;
+use gnnflow_operators::kernel::propagate::attention::STATE;
+use gnnflow_operators::propagate::Table;
+use gnnflow_operators::tick;
+use gnnflow_operators::wire::WireBlock;
+
+use super::links::slots_of;
+use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS};
+use super::rows::{Selection, put_columns};
+use super::scales::scale_rows;
+use super::sums::Share;
+use super::tasks::{Done, Ended, Token};
+use super::{Back, HopState, Interval, Progress, Stage, WholeGraph};
+use crate::Error;
+use crate::tensor::{NodeBack, TensorResult};
+use crate::trainer::{Trainer, read};
+
+impl WholeGraph {
+    /// Ends a stage of an interval with what its task has come to, if there was one to do.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn end(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        result: Option<TensorResult>,
+    ) -> Result<Ended, Error> {
+        let intervals = Arc::clone(&self.intervals);
+        let interval = &intervals[token.item as usize];
+        let step = self.step(token);
+        let (stage, evaluates) = (self.program.stage(step), token.evaluates.is_some());
+        let mut share = None;
+        let blocks = match (stage, result) {
+            (Stage::Forward(index), Some(TensorResult::Outputs(outputs))) => {
+                self.end_forward(trainer, token, index, interval, &outputs)?
+            }
+            (Stage::Embed, Some(TensorResult::Outputs(outputs))) if !evaluates => {
+                self.end_embed(interval, &outputs)?;
+                Vec::new()
+            }
+            (Stage::Loss | Stage::Embed, Some(TensorResult::Outputs(outputs))) => {
+                let nodes: Vec<u32> = self.nodes(&interval.rows).collect();
+                if let Some(into) = &self.results {
+                    read(&outputs.held, |found| into.results.write(&nodes, found))?;
+                }
+                Vec::new()
+            }
+            (Stage::Loss, Some(TensorResult::Back(mut back))) => {
+                share = Some(Share::of(&mut back));
+                self.end_loss(trainer, token, interval, Some(back))
+            }
+            (Stage::Loss, None) if !evaluates => self.end_loss(trainer, token, interval, None),
+            (Stage::Backward(index), Some(TensorResult::Back(mut back))) => {
+                share = Some(Share::of(&mut back));
+                self.end_backward(trainer, token, index, interval, back)
+            }
+            (Stage::Forward(_) | Stage::Loss | Stage::Embed, None) => Vec::new(),
+            _ => return Err(Error::Bug("a task came to what was not asked of it".into())),
+        };
+        let done = Done { blocks, contribution: None };
+        if evaluates {
+            return Ok(vec![(token, done)]);
+        }
+        if self.program.is_last(step) {
+            self.settled = true;
+            self.parameters.release(token.item, tick::epoch(token.tick));
+        }
+        Ok(self.account(token, interval, share, done))
+    }
+
+    /// Adds a stage's share of an interval to the epoch's gradient; what is done with then, the stage itself among it.
+    fn account(&mut self, token: Token, interval: &Interval, share: Option<Share>, done: Done) -> Ended {
+        let (step, epoch, partition) = (self.step(token), tick::epoch(token.tick), interval.partition);
+        let intervals = self.counts.get(&partition).copied().unwrap_or(0);
+        let sum = self.sums.entry((epoch, partition)).or_default();
+        if let Some(stage) = self.program.gradient_stage(step) {
+            sum.add(stage * intervals + interval.number as usize, share);
+        }
+        let mut ended = Vec::new();
+        match self.program.is_last(step) && interval.last {
+            true => sum.close(token, done),
+            false => ended.push((token, done)),
+        }
+        if let Some(last) = sum.finish(partition, self.program.gradient_stages() * intervals) {
+            self.sums.remove(&(epoch, partition));
+            ended.push(last);
+        }
+        ended
+    }
+
+    fn end_forward(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        outputs: &NodeOutputs,
+    ) -> Result<Vec<WireBlock>, Error> {
+        let (rows, range, evaluates) = (interval.rows.clone(), self.nodes(&interval.rows), token.evaluates.is_some());
+        let last = index + 1 == self.hops.len();
+        let embeddings = match (&self.results, last && evaluates) {
+            (Some(results), true) => results.embeddings.clone(),
+            _ => None,
+        };
+        let for_all = evaluates && last && self.last_hop.is_some();
+        let HopState { sent, held, scales, arriving, width, attention, .. } = &mut self.hops[index];
+        let (mut links, width, stride) = (&*arriving, *width, sent.width());
+        let (mut sent, mut attention) = (sent, attention.as_mut());
+        if let Some(last) = self.last_hop.as_mut().filter(|_| for_all) {
+            links = &last.links;
+            sent = last.sent.as_mut().unwrap_or(sent);
+            attention = last.attention.as_mut();
+        }
+        let (table, receivers) = (links.table().between(&range), links.rows().between(&range));
+        let write = || -> Result<(), Error> {
+            if let Some([held, _]) = held {
+                read(&outputs.held, |found| held.some_mut(rows.clone()).copy_from_slice(found))?;
+            }
+            if let Some(store) = embeddings {
+                let nodes: Vec<u32> = range.clone().collect();
+                read(&outputs.held, |found| store.write(&nodes, found))?;
+            }
+            let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
+            let place = sent.some_mut(table.clone());
+            let Some([left, right]) = &outputs.terms else {
+                read(found, |found| place.copy_from_slice(found))?;
+                scale_rows(place, width, scales.before.as_ref().map(|before| &before[rows.clone()]));
+                return Ok(());
+            };
+            read(found, |found| put_columns(place, stride, 0, found, width))?;
+            let Some(attention) = attention else {
+                // Both travel with the slices.
+                let heads = (stride - width) / 2;
+                read(left, |left| put_columns(place, stride, width, left, heads))?;
+                return read(right, |right| put_columns(place, stride, width + heads, right, heads));
+            };
+            read(left, |left| put_columns(place, stride, width, left, attention.heads))?;
+            let heads = attention.heads;
+            let (states, stride) = (&mut attention.states, STATE * heads);
+            read(right, |right| {
+                // Only who receives has a state.
+                for row in receivers {
+                    let from = (links.rows().node(row) - range.start) as usize * heads;
+                    put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + heads], heads);
+                }
+            })
+        };
+        let mut written = Ok(());
+        trainer.timed_forward(|| written = write());
+        written?;
+        let progress = &mut self.progress[token.item as usize];
+        *progress = (*progress).max(Progress::Sent);
+        Ok(self.outgoing(token, index, if for_all { FOR_ALL } else { ACTIVATIONS }, table))
+    }
+
+    fn end_loss(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        interval: &Interval,
+        back: Option<NodeBack>,
+    ) -> Vec<WireBlock> {
+        let (hop, range) = (self.hops.len() - 1, self.nodes(&interval.rows));
+        // Only nodes with a loss go through the last task; the others' gradients are zeros.
+        for state in &mut self.hops {
+            if let Some([_, back]) = &mut state.held
+                && back.rows() > 0
+            {
+                back.some_mut(interval.rows.clone()).fill(0.0);
+            }
+        }
+        let (receivers, slots) = (self.receivers(hop, &range), slots_of(&range, self.slots));
+        let HopState { sent, back: table, leaving, .. } = &mut self.hops[hop];
+        if let Some(table) = table.table_mut(sent) {
+            table.some_mut(leaving.table().between(&slots)).fill(0.0);
+        }
+        if let Some(back) = back {
+            self.hand_back(hop + 1, Selection::Rows(&interval.seeds), back);
+        }
+        self.attend_back(trainer, token, hop, interval);
+        self.outgoing(token, hop, GRADIENTS, receivers)
+    }
+
+    fn end_backward(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        back: NodeBack,
+    ) -> Vec<WireBlock> {
+        self.hand_back(index, Selection::Range(interval.rows.clone()), back);
+        if index == 0 {
+            return Vec::new();
+        }
+        self.attend_back(trainer, token, index - 1, interval);
+        let receivers = self.receivers(index - 1, &self.nodes(&interval.rows));
+        self.outgoing(token, index - 1, GRADIENTS, receivers)
+    }
+
+    /// Puts gradients of what node task `index` read where the stages before will look for them.
+    fn hand_back(&mut self, index: usize, rows: Selection<'_>, back: NodeBack) {
+        let (Some(hop), own, slots) = (index.checked_sub(1), self.own.start, self.slots) else { return };
+        if !self.program.goes_back(hop) {
+            return;
+        }
+        let HopState { sent, back: table, leaving, scales, held, width, .. } = &mut self.hops[hop];
+        let (width, table) = (*width, table.table_mut(sent));
+        if let (Some(values), Some(table)) = (back.aggregated.filter(|_| width > 0), table) {
+            let slots_of = |row: usize| (0..slots as usize).map(move |slot| row * slots as usize + slot);
+            for (slot, values) in rows.iter().flat_map(slots_of).zip(values.chunks_exact(width)) {
+                let place = leaving.table().find(own * slots + slot as u32);
+                let place = place.expect("who receives has a row for its gradient");
+                let scale = scales.after.as_ref().map_or(1.0, |after| after[slot]);
+                let out = &mut table.some_mut(place..place + 1)[..width];
+                out.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
+            }
+        }
+        let add = |table: &mut Table, values: Vec<f32>| {
+            for (row, values) in rows.iter().zip(values.chunks_exact(table.width())) {
+                table.some_mut(row..row + 1).iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
+            }
+        };
+        if let (Some([_, table]), Some(values)) = (held, back.held) {
+            add(table, values);
+        }
+        if let (Some([_, table]), Some(values)) = (&mut self.hops[0].held, back.initial) {
+            add(table, values);
+        }
+    }
+
+    /// Where a hop attends: completes the states of an interval's receivers, whose gradients are there, and puts them beside these.
+    fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+        let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
+        let HopState { back, arriving, width, attention, sent, .. } = &mut self.hops[hop];
+        let (Some(attention), Back::Own(back)) = (attention, back) else { return };
+        // Receivers are numbered alike among rows of edges and rows of gradients.
+        let (receivers, width, stride) = (arriving.rows().between(&range), *width, back.width());
+        let gradient = back.columns(receivers.clone(), 0..width);
+        trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
+        put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);
+    }
+}

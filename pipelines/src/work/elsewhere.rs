@@ -1,0 +1,76 @@
+//! Tensor workers of a run: who they are, and where each process serves parameters to them.
+
+use std::sync::Arc;
+
+use gnnflow_operators::compute::model::ModelSpec;
+use timely::worker::Worker;
+
+use crate::Error;
+use crate::agree::Agreement;
+use crate::job::Job;
+use crate::parameters::ParameterService;
+use crate::spec::Train;
+use crate::tensor::{Controller, ResultShapes, Setting};
+use crate::whole_graph::Shape;
+
+/// The controller of this worker's tensor workers, where the pipeline asks for any. All workers must call it at once.
+pub(super) fn controller(
+    worker: &mut Worker,
+    job: &Job,
+    train: &Train,
+    agreement: &mut Agreement,
+    parameters: &Arc<ParameterService>,
+    (model, shape, intervals, params): (&ModelSpec, &Shape, usize, usize),
+) -> Result<Option<Controller>, Error> {
+    let Some(settings) = &train.tensor else { return Ok(None) };
+    let Some(workers) = job.host.tensor_workers()? else { return Ok(None) };
+    let own = workers.serve(Arc::clone(parameters))?;
+    let first = gnnflow_operators::placement::Placement::new(job.dataset.manifest().parts(), worker.peers())
+        .parts_of(worker.index())
+        .start;
+    let words = agreement.lists(worker, &*job.host, |part| if part == first { encode(&own) } else { Vec::new() })?;
+    let setting = Setting {
+        settings: settings.clone(),
+        parameters: Arc::clone(parameters),
+        model: model.clone(),
+        shapes: ResultShapes::new(&shape.hops, model.out_dim, params),
+        servers: decode(&words),
+        intervals,
+    };
+    Controller::start(workers, Arc::clone(&job.host), setting).map(Some)
+}
+
+/// A text as words: its length, and eight bytes a word.
+fn encode(text: &str) -> Vec<u64> {
+    let words = text.as_bytes().chunks(8).map(|bytes| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    });
+    [text.len() as u64].into_iter().chain(words).collect()
+}
+
+/// The texts that [`encode`] has made words of, one behind the other.
+fn decode(mut words: &[u64]) -> Vec<String> {
+    let mut texts = Vec::new();
+    while let Some((&len, rest)) = words.split_first() {
+        let len = len as usize;
+        let (text, rest) = rest.split_at(len.div_ceil(8).min(rest.len()));
+        let bytes: Vec<u8> = text.iter().flat_map(|word| word.to_le_bytes()).take(len).collect();
+        texts.push(String::from_utf8_lossy(&bytes).into_owned());
+        words = rest;
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_cross_as_words() {
+        let texts = ["127.0.0.1:80", "", "exactly8", "a.host.of.some.length:65535"];
+        let words: Vec<u64> = texts.iter().flat_map(|text| encode(text)).collect();
+        assert_eq!(decode(&words), texts);
+    }
+}

@@ -1,0 +1,264 @@
+//! Tensor workers: the same bits as without them, however many there are and whoever dies; and who is not listened to.
+
+mod common;
+#[path = "tensor_workers/fake.rs"]
+mod fake;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Place, planted, summary};
+use fake::Lie;
+use serde_json::Value;
+
+const SECRET: &str = "a secret of the test's own";
+
+fn settings(model: &str, train: &str) -> String {
+    format!("[model]\n{model}\nhidden = 16\n[train]\nschedule = 'full-graph'\nepochs = 3\nintervals = 3\n{train}")
+}
+
+fn sets<'a>(sets: &[&'a str]) -> Vec<&'a str> {
+    let run = ["run", "p.toml", "--run-dir", "run"];
+    run.into_iter()
+        .chain(sets.iter().flat_map(|set| if set.starts_with("--") { vec![*set] } else { vec!["--set", *set] }))
+        .collect()
+}
+
+fn succeed(place: &Place, args: &[&str]) -> Value {
+    let ended = place.run(&sets(args));
+    assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+    summary(place, "run")
+}
+
+fn hashes(summary: &Value) -> [String; 2] {
+    ["model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
+}
+
+/// A tensor worker of the real binary, which ends with the test.
+struct Worker {
+    child: Child,
+    address: String,
+}
+
+impl Worker {
+    fn start(place: &Place, secret: Option<&str>) -> Self {
+        let mut command: Command = place.command(&["tensor-worker", "--listen", "127.0.0.1:0", "--threads", "1"]);
+        command.env_remove("GNNFLOW_SECRET").envs(secret.map(|secret| ("GNNFLOW_SECRET", secret)));
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("listening at ").unwrap().to_owned();
+        Self { child, address }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Process ids of the tensor workers that process `parent` has launched.
+fn launched(parent: u32) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is = |&id: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        behind_name.split_whitespace().nth(1) == Some(&parent.to_string()) && line.contains("tensor-worker")
+    };
+    processes.filter(is).collect()
+}
+
+#[test]
+fn the_bits_are_those_of_no_tensor_workers() {
+    let place = Place::new();
+    for model in
+        ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'sage'\nnorm = 'batch'\nresidual = true", "kind = 'appnp'"]
+    {
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
+        let alone = succeed(&place, &[]);
+        assert!(alone.get("tensor").is_none());
+        for workers in [1, 2, 4] {
+            let some = succeed(&place, &[&format!("train.tensor.workers={workers}")]);
+            assert_eq!(hashes(&some), hashes(&alone), "{model}: {workers} tensor workers");
+            let tensor = &some["tensor"];
+            assert!(tensor["calls"].as_u64() > Some(3 * 3 * 4), "{model}: {tensor}");
+            assert_eq!(tensor["lost"], 0, "{model}: {tensor}");
+        }
+        let two = succeed(&place, &["train.tensor.workers=2", "--processes=2"]);
+        assert_eq!(hashes(&two), hashes(&alone), "{model}: two processes");
+        assert_eq!(two["tensor"]["lost"], 0);
+    }
+}
+
+#[test]
+fn other_ways_of_training_over_whole_graphs_have_them_too() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    for more in [&["train.schedule=tensor-parallel"][..], &["train.mode=sync"], &["graph.undirected=true"]] {
+        let alone = succeed(&place, more);
+        let some = succeed(&place, &[more, &["train.tensor.workers=2"]].concat());
+        assert_eq!(hashes(&some), hashes(&alone), "{more:?}");
+        assert!(some["tensor"]["calls"].as_u64() > Some(0));
+    }
+    // One interval has no neighbours that could be behind.
+    let one = ["partition.parts=1", "train.intervals=1", "train.mode=async"];
+    let alone = succeed(&place, &one);
+    assert_eq!(hashes(&succeed(&place, &[&one[..], &["train.tensor.workers=2"]].concat())), hashes(&alone));
+    for staleness in [0u64, 1] {
+        let set = format!("train.staleness={staleness}");
+        let more = [
+            "train.mode=async",
+            &set,
+            "train.tensor.workers=2",
+            "train.epochs=40",
+            "train.evaluate_every=0",
+            "--processes=2",
+        ];
+        let stale = succeed(&place, &more);
+        assert!(stale["staleness_max"].as_u64() <= Some(staleness), "{stale}");
+        assert!(stale["test"]["accuracy"].as_f64() > Some(0.6), "{}", stale["test"]);
+    }
+}
+
+#[test]
+fn two_that_are_killed_change_nothing() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    let more = ["train.epochs=60", "train.evaluate_every=0", "train.tensor.autotune=false"];
+    let alone = succeed(&place, &more[..2]);
+    let metrics = place.path("run/metrics.jsonl");
+    std::fs::remove_file(&metrics).unwrap();
+    let mut run = place.command(&sets(&[&more[..], &["train.tensor.workers=4", "--quiet"]].concat())).spawn().unwrap();
+    let begin = Instant::now();
+    let epochs = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
+    while !(1..50).contains(&epochs()) {
+        assert!(begin.elapsed() < Duration::from_secs(120) && epochs() < 50, "no epoch to kill in");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let children = launched(run.id());
+    assert!(children.len() >= 2, "{children:?}");
+    for child in &children[..2] {
+        // By their ids, which are this test's own grandchildren's.
+        let killed = Command::new("kill").args(["-9", &child.to_string()]).status().unwrap();
+        assert!(killed.success());
+    }
+    assert!(run.wait().unwrap().success());
+    let killed = summary(&place, "run");
+    assert_eq!(hashes(&killed), hashes(&alone));
+    assert_eq!(killed["tensor"]["lost"], 2, "{}", killed["tensor"]);
+}
+
+#[test]
+fn those_that_listen_elsewhere_may_go() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let alone = succeed(&place, &[]);
+    let (one, two) = (Worker::start(&place, Some(SECRET)), Worker::start(&place, Some(SECRET)));
+    let hosts = format!("train.tensor.hosts=['{}', '{}']", one.address, two.address);
+    let run = |more: &[&str], secret: &str| {
+        let mut command = place.command(&sets(&[&[&hosts[..]], more].concat()));
+        let output = command.env("GNNFLOW_SECRET", secret).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    for processes in ["--processes=1", "--processes=2"] {
+        let (code, said) = run(&[processes], SECRET);
+        assert_eq!(code, Some(0), "{said}");
+        let some = summary(&place, "run");
+        assert_eq!(hashes(&some), hashes(&alone));
+        assert_eq!(some["tensor"]["lost"], 0, "{said}");
+    }
+    // Of another secret: nobody is listened to, and that is said.
+    let (code, said) = run(&[], "another secret altogether");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("wrong secret") && said.contains(&one.address) && said.contains("computed here"), "{said}");
+    assert_eq!(hashes(&summary(&place, "run")), hashes(&alone));
+    let (code, said) = run(&["train.tensor.when_gone=fail"], "another secret altogether");
+    assert_eq!(code, Some(4), "{said}");
+    assert!(said.contains("all tensor workers are gone"), "{said}");
+    // One is left, and then none.
+    drop(one);
+    let (code, said) = run(&[], SECRET);
+    assert_eq!((code, hashes(&summary(&place, "run"))), (Some(0), hashes(&alone)), "{said}");
+    drop(two);
+    let (code, said) = run(&["train.tensor.when_gone=fail"], SECRET);
+    assert_eq!(code, Some(4), "{said}");
+}
+
+#[test]
+fn who_lies_is_not_listened_to() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let alone = succeed(&place, &[]);
+    let honest = Worker::start(&place, None);
+    for (lie, word) in [
+        (Lie::Version, "9.9.9"),
+        (Lie::Shape, "numbers"),
+        (Lie::Garbage, "no answer"),
+        (Lie::Nothing, "answered nothing"),
+        (Lie::Silence, "has not answered"),
+        (Lie::NoFlight, "tensor worker"),
+    ] {
+        let liar = fake::serve(lie);
+        for honest in [Some(&honest), None] {
+            let hosts = [Some(&liar), honest.map(|honest| &honest.address)];
+            let hosts: Vec<String> = hosts.into_iter().flatten().map(|host| format!("'{host}'")).collect();
+            let hosts = format!("train.tensor.hosts=[{}]", hosts.join(", "));
+            let ended = place.run(&sets(&[&hosts, "train.tensor.timeout=2s"]));
+            assert_eq!(ended.code, 0, "{lie:?}: {}", ended.stderr);
+            // Where somebody else does what is late, nobody waits for who is silent.
+            let said = ended.stderr.contains(word) && ended.stderr.contains(&liar);
+            assert!(said || lie == Lie::Silence && hosts.contains(','), "{lie:?}: {}", ended.stderr);
+            assert_eq!(hashes(&summary(&place, "run")), hashes(&alone), "{lie:?}");
+        }
+    }
+}
+
+#[test]
+fn prices_make_a_value() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let priced = [
+        "price.graph_worker_hour=2.0",
+        "price.tensor_call=0.001",
+        "price.tensor_second=0.01",
+        "train.tensor.workers=1",
+    ];
+    let summary = succeed(&place, &priced);
+    let number = |key: &str| summary["value"][key].as_f64().unwrap();
+    let calls = summary["tensor"]["calls"].as_f64().unwrap();
+    assert!((number("tensor_calls") - 0.001 * calls).abs() < 1e-9);
+    assert!((number("graph_workers") - 2.0 / 3600.0 * number("seconds")).abs() < 1e-9);
+    assert!((number("value") * number("seconds") * number("cost") - 1.0).abs() < 1e-9);
+    assert!(place.run(&sets(&priced)).stdout.contains("value"));
+    assert!(succeed(&place, &[]).get("value").is_none());
+}
+
+#[test]
+fn what_has_no_meaning_is_refused() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
+    let refused = |more: &[&str], words: &[&str]| {
+        place.fail(&sets(more), 2, words);
+    };
+    refused(&["train.tensor.workers=0"], &["train.tensor.workers"]);
+    refused(&["train.tensor.threads=2"], &["train.tensor", "`workers`", "`hosts`"]);
+    refused(&["train.tensor.workers=2", "train.tensor.hosts=['a:1']"], &["train.tensor.hosts", "use one of them"]);
+    refused(&["train.tensor.hosts=['nowhere']"], &["train.tensor.hosts", "HOST:PORT"]);
+    refused(&["train.tensor.hosts=['127.0.0.1:1']", "train.tensor.threads=2"], &["train.tensor.threads"]);
+    refused(&["train.tensor.workers=2", "train.tensor.late=0.5"], &["train.tensor.late"]);
+    refused(&["train.tensor.workers=2", "train.tensor.when_gone=wait"], &["train.tensor.when_gone", "local"]);
+    refused(&["train.tensor.workers=2", "train.device=cuda"], &["train.device", "cpu"]);
+    refused(&["price.tensor_call=-1.0"], &["price.tensor_call"]);
+    let batches = ["train.tensor.workers=2", "train.schedule=mini-batch"];
+    refused(&batches, &["train.tensor", "full-graph"]);
+    place.fail(&["tensor-worker", "--listen", "nowhere"], 2, &["--listen", "HOST:PORT"]);
+    let mut open = place.command(&["tensor-worker", "--listen", "0.0.0.0:0"]);
+    let open = open.env_remove("GNNFLOW_SECRET").output().unwrap();
+    assert_eq!(open.status.code(), Some(2));
+    assert!(String::from_utf8(open.stderr).unwrap().contains("secret"));
+}

@@ -1,0 +1,194 @@
+//! A Flight server that shakes hands like a tensor worker, and then lies.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{FixedSizeBinaryArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow_flight::flight_service_server::{FlightService, FlightServiceServer};
+use arrow_flight::utils::batches_to_flight_data;
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse,
+    PollInfo, PutResult, SchemaResult, Ticket,
+};
+use futures_util::Stream;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use tokio::sync::mpsc;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+/// How it lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lie {
+    /// It is of another version.
+    Version,
+    /// Its answer has another shape.
+    Shape,
+    /// Its answer is none.
+    Garbage,
+    /// It ends without an answer.
+    Nothing,
+    /// It never answers.
+    Silence,
+    /// It does not speak Flight.
+    NoFlight,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    gnnflow: String,
+    protocol: u32,
+    nonce: String,
+}
+
+type Sending<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+struct Liar(Lie);
+
+/// Starts it on a thread of its own, and says where it listens.
+pub(crate) fn serve(lie: Lie) -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        if lie == Lie::NoFlight {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let _ = std::io::Write::write_all(&mut stream, b"HTTP/1.1 404 Not Found\r\n\r\n");
+            }
+            return;
+        }
+        listener.set_nonblocking(true).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
+            Server::builder()
+                .add_service(FlightServiceServer::new(Liar(lie)))
+                .serve_with_incoming(incoming)
+                .await
+                .unwrap();
+        });
+    });
+    address
+}
+
+fn proof(role: &str, client: &Hello, server: &Hello) -> String {
+    let mut mac = Hmac::<Sha256>::new_from_slice(b"loopback").unwrap();
+    mac.update(b"gnnflow handshake ");
+    mac.update(&(role.len() as u64).to_le_bytes());
+    mac.update(role.as_bytes());
+    mac.update(&serde_json::to_vec(&[client, server]).unwrap());
+    mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn through<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> Sending<T> {
+    Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|message| (message, receiver))
+    }))
+}
+
+/// A matrix of one number, and before it what an answer begins with.
+fn wrong_shape() -> Vec<FlightData> {
+    let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(4), false)]));
+    let rows = FixedSizeBinaryArray::try_new(4, vec![0u8; 4].into(), None).unwrap();
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(rows)]).unwrap();
+    let mut messages = batches_to_flight_data(&schema, &[batch]).unwrap();
+    messages[0].app_metadata = r#"{"name":"Held","rows":1,"dim":1,"number":"F32"}"#.into();
+    messages.insert(0, FlightData { app_metadata: r#"{"loss":null}"#.into(), ..FlightData::default() });
+    messages
+}
+
+fn not_here<T>() -> Result<T, Status> {
+    Err(Status::unimplemented("no"))
+}
+
+#[async_trait]
+impl FlightService for Liar {
+    type HandshakeStream = Sending<HandshakeResponse>;
+    type ListFlightsStream = Sending<FlightInfo>;
+    type DoGetStream = Sending<FlightData>;
+    type DoPutStream = Sending<PutResult>;
+    type DoActionStream = Sending<arrow_flight::Result>;
+    type ListActionsStream = Sending<ActionType>;
+    type DoExchangeStream = Sending<FlightData>;
+
+    async fn handshake(
+        &self,
+        request: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Self::HandshakeStream>, Status> {
+        let (lie, mut heard) = (self.0, request.into_inner());
+        let (say, said) = mpsc::channel(4);
+        tokio::spawn(async move {
+            let first = heard.message().await.unwrap().unwrap();
+            let client: Hello = serde_json::from_slice(&first.payload).unwrap();
+            let own = env!("CARGO_PKG_VERSION");
+            let gnnflow = if lie == Lie::Version { "9.9.9" } else { own }.to_owned();
+            let server = Hello { gnnflow, protocol: client.protocol, nonce: "not a secret".into() };
+            let send = |payload: Vec<u8>| Ok(HandshakeResponse { protocol_version: 0, payload: payload.into() });
+            say.send(send(serde_json::to_vec(&server).unwrap())).await.unwrap();
+            heard.message().await.unwrap().unwrap();
+            let proof = proof("flight server", &client, &server);
+            let answer = serde_json::json!({ "proof": proof, "token": "some.token" });
+            let _ = say.send(send(serde_json::to_vec(&answer).unwrap())).await;
+        });
+        Ok(Response::new(through(said)))
+    }
+
+    async fn do_exchange(
+        &self,
+        request: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+        let (lie, mut heard) = (self.0, request.into_inner());
+        let (say, said) = mpsc::channel(4);
+        tokio::spawn(async move {
+            while let Ok(Some(_)) = heard.message().await {}
+            let messages = match lie {
+                Lie::Shape => wrong_shape(),
+                Lie::Garbage => vec![FlightData { app_metadata: "\0\u{1}{{".into(), ..FlightData::default() }],
+                Lie::Silence => {
+                    tokio::time::sleep(Duration::from_secs(600)).await;
+                    Vec::new()
+                }
+                _ => Vec::new(),
+            };
+            for message in messages {
+                let _ = say.send(Ok(message)).await;
+            }
+        });
+        Ok(Response::new(through(said)))
+    }
+
+    async fn do_get(&self, _: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        not_here()
+    }
+
+    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        not_here()
+    }
+
+    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        not_here()
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        not_here()
+    }
+
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        not_here()
+    }
+
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        not_here()
+    }
+
+    async fn do_action(&self, _: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        not_here()
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        not_here()
+    }
+}
