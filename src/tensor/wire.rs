@@ -102,8 +102,8 @@ fn messages(head: Head, bytes: &[u8]) -> Result<Vec<FlightData>, String> {
     let size = i32::try_from(row).map_err(|_| format!("a row of {row} bytes is too long"))?;
     let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(size), false)]));
     let mut batches = Vec::new();
-    if row > 0 {
-        for chunk in bytes.chunks((BATCH / row).max(1) * row) {
+    if let Some(rows) = BATCH.checked_div(row) {
+        for chunk in bytes.chunks(rows.max(1) * row) {
             let rows = FixedSizeBinaryArray::try_new(size, Buffer::from(chunk), None).map_err(broken)?;
             batches.push(RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(rows)]).map_err(broken)?);
         }
@@ -180,8 +180,6 @@ pub(super) fn question(first: &FlightData) -> Result<Question, String> {
 /// Matrices, as they come.
 pub(super) struct Matrices {
     decoder: FlightDataDecoder,
-    /// The schema that came behind the last matrix.
-    next: Option<Head>,
 }
 
 impl Matrices {
@@ -189,10 +187,7 @@ impl Matrices {
     where
         S: Stream<Item = Result<FlightData, tonic::Status>> + Send + 'static,
     {
-        Self {
-            decoder: FlightDataDecoder::new(messages.map_err(|status| FlightError::Tonic(Box::new(status)))),
-            next: None,
-        }
+        Self { decoder: FlightDataDecoder::new(messages.map_err(|status| FlightError::Tonic(Box::new(status)))) }
     }
 
     /// The next one; nothing at the end.
@@ -200,13 +195,10 @@ impl Matrices {
     /// # Errors
     /// When a message is none of a matrix.
     pub(super) async fn next(&mut self) -> Result<Option<(Name, Matrix)>, String> {
-        let head = match self.next.take() {
-            Some(head) => head,
-            None => match self.message().await? {
-                None => return Ok(None),
-                Some(Message::Head(head)) => head,
-                Some(Message::Rows(_)) => return Err("rows of no matrix".to_owned()),
-            },
+        let head = match self.message().await? {
+            None => return Ok(None),
+            Some(Message::Head(head)) => head,
+            Some(Message::Rows(_)) => return Err("rows of no matrix".to_owned()),
         };
         let row = head.dim.checked_mul(head.number.bytes());
         let len = head.rows.checked_mul(head.dim).filter(|&numbers| numbers <= MOST);

@@ -97,14 +97,14 @@ impl Stages {
             Ok(Begun::Ended(ended)) => self.give(ended),
             Ok(Begun::Task(task, choice)) => match &self.controller {
                 None => {
-                    let result = trainer.tensor_task(task, choice.version);
+                    let result = trainer.tensor_task(*task, choice.version);
                     let ended = result.and_then(|result| graph.end(trainer, token, Some(result)));
                     self.answer(token, ended);
                 }
                 Some(controller) => {
                     lock(&self.tokens).busy.insert(token.item);
                     let stages = Arc::clone(self);
-                    controller.submit(task, choice, move |answer| {
+                    controller.submit(*task, choice, move |answer| {
                         stages.on_companion(move |stages, trainer| stages.end(trainer, token, answer, choice));
                     });
                 }

@@ -47,7 +47,7 @@ pub(crate) enum Begun {
     /// All: there is nothing to compute.
     Ended(Ended),
     /// Its rows have been read: what the task makes of them, by these parameters, is still to be written.
-    Task(TensorTask, Choice),
+    Task(Box<TensorTask>, Choice),
 }
 
 /// What is done with: a token leaves when its stage is done, a partition's last one when the partition's gradient is.
@@ -93,7 +93,7 @@ impl WholeGraph {
                     None => self.parameters.choose(token.item, tick::epoch(token.tick), task.index),
                     Some(_) => self.parameters.latest(),
                 };
-                Ok(Begun::Task(task, choice))
+                Ok(Begun::Task(Box::new(task), choice))
             }
             None => self.end(trainer, token, None).map(Begun::Ended),
         }
