@@ -127,7 +127,7 @@ fn settings_that_cannot_be() {
     }
     // A cache is of use between processes only.
     let args = ["--processes", "2", "--set", "train.cache=2GiB", "--set", "train.memory=100MiB"];
-    refused(&place, &args, 2, &["train.memory is 100MiB", "a cache of 2GiB", "train.cache = \"", "fits"]);
+    refused(&place, &args, 2, &["train.memory is 100MiB", "a cache of 2.0 GiB", "train.cache = \"", "fits"]);
 }
 
 #[test]

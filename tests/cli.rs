@@ -39,11 +39,7 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
             "p.toml:8: model.heads: only \"gat\", \"gatv2\" has it, not \"gcn\"",
         ),
         ("epochs = 2", "epochs = 0", "p.toml:11: train.epochs: must be at least 1, but is 0"),
-        (
-            "epochs = 2",
-            "schedule = \"auto\"",
-            "p.toml:11: train.schedule: \"auto\" is not in this version yet; use \"mini-batch\"",
-        ),
+        ("epochs = 2", "schedule = \"fullgraph\"", "p.toml:11: train.schedule: expected one of \"mini-batch\""),
         (
             "parts = 2",
             "parts = 2\nmethod = \"multi-level\"",
