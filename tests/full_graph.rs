@@ -236,7 +236,7 @@ fn a_process_takes_about_what_the_plan_says() {
             let peak = summary["peak_rss_bytes"][rank].as_u64().unwrap();
             let ratio = peak as f64 / memory as f64;
             eprintln!("{schedule}, process {rank}: {} of {} MiB, {ratio:.2}", peak >> 20, memory >> 20);
-            assert!((0.4..1.05).contains(&ratio), "{schedule}: {peak} bytes, where the plan says {memory}");
+            assert!((0.6..1.05).contains(&ratio), "{schedule}: {peak} bytes, where the plan says {memory}");
         }
     }
 }

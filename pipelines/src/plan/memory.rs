@@ -57,7 +57,8 @@ pub struct Memory {
     /// do not fit into `train.memory`, they are among the scratch files.
     pub tables: u64,
     /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
-    /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4.
+    /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4. Nothing where whole
+    /// graphs are evaluated as they are trained.
     pub inference: u64,
     /// Parameters, their gradients of each partition, and the optimiser's state. Where partitions train by themselves: two
     /// times parameters and state, and once more for each partition hosted here and for their average.
@@ -144,6 +145,11 @@ impl Process {
             memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
             (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
+            // Whole graphs are evaluated as they are trained; only rows that never lie whole are computed once more, to be written.
+            let embeddings = spec.infer.as_ref().is_some_and(|infer| infer.embeddings);
+            if train.is_whole_graph() && !(embeddings && train.schedule == Schedule::TensorParallel) {
+                memory.inference = 0;
+            }
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);
             let vectors = if train.schedule == Schedule::PartitionParallel {
                 // The one trained and what it began with, a gradient, what own partitions have become, and their average.

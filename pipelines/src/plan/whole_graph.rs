@@ -20,8 +20,8 @@ pub(super) struct Whole {
     hops: Vec<Hop>,
     program: Program,
     by_columns: bool,
-    /// Columns of features.
-    input: usize,
+    /// Columns of features, or of what is hidden in a node task, where that has more.
+    inside: usize,
     intervals: Option<usize>,
     /// What a chunk may take.
     chunk_memory: u64,
@@ -69,7 +69,7 @@ impl Whole {
             hops,
             program,
             by_columns,
-            input: graph.features,
+            inside: graph.features.max(if model.kind == "mlp" || network.kind == "appnp" { model.hidden } else { 0 }),
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
@@ -230,7 +230,7 @@ impl Whole {
     pub(super) fn at_once(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
         let nodes = self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64));
-        let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.input) as u64;
+        let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.inside) as u64;
         let arithmetic = 6 * nodes * widest * 4;
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let slice = self.hops.iter().map(|hop| hop.width.div_ceil(processes)).max().unwrap_or(0) as u64;
