@@ -9,6 +9,7 @@ dimensions  the same with rows of 128, 256, 512 and 1024 columns
 chunks      by columns, once: peak memory and seconds against `train.chunk_memory`
 pipelining  the same with what chunks send while others are computed, and without ("sync")
 cap         a graph whose rows exceed a memory cap that the system enforces, by columns, once and at every layer; needs root
+            (with `--set graph.generate.features=512 --set graph.generate.classes=256` rows take 1.25 GiB)
 
 GCN over a skewed graph (R-MAT) in 4 partitions, a process of one thread each: `by nodes` is schedule "full-graph" on partitions by --method,
 `naive` "tensor-parallel" that exchanges at every layer, `decoupled` the one that does so once, both on equally many nodes each. An epoch is the median of those behind the first; runs take
@@ -109,7 +110,7 @@ class Bench:
         """Training under a memory group's cap, which the rows of all processes together exceed."""
         cap, more = self.options.cap, ["train.epochs=2"]
         for way in ("naive", "decoupled"):
-            settings = [*WAYS[way], *more, *self.options.cap_settings, f"train.memory={cap}"]
+            settings = [*WAYS[way], *more, *self.options.cap_settings, f"train.memory={size(cap) // self.options.processes}B"]
             rows = sum(process["memory"]["tables"] for process in self.plan([*WAYS[way], *more, *self.options.cap_settings])["processes"])
             row = {"part": "cap", "case": way, "settings": settings, "cap_bytes": size(cap), "table_bytes": rows}
             seconds, peak = Group(size(cap)).run([word for word in self.arguments(settings) if word != "--json"])
@@ -153,8 +154,8 @@ def main():
     parser.add_argument("--dimensions", default="128,256,512,1024")
     parser.add_argument("--chunks", default="8MiB,32MiB,128MiB,512MiB")
     parser.add_argument("--pipelining", default="train.mode=pipe,train.mode=sync", help="settings that are compared")
-    parser.add_argument("--cap", default="600MiB", help="of all processes together, page cache included; train.memory is the same")
-    parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512"])
+    parser.add_argument("--cap", default="1GiB", help="of all processes together, page cache included; train.memory is each one's share")
+    parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512", "train.intervals=16", "train.chunk_memory=16MiB"])
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out")
     options = parser.parse_args()
