@@ -4,6 +4,7 @@
 //! it is written; the worker sends and receives meanwhile.
 
 mod attend;
+mod chunks;
 mod evaluate;
 mod exchange;
 mod gather;
@@ -21,6 +22,7 @@ mod slices;
 mod stages;
 mod sums;
 mod tasks;
+mod transpose;
 mod write;
 
 pub(crate) use evaluate::Results;
@@ -42,9 +44,10 @@ use gnnflow_operators::kernel::propagate::attention::STATE;
 use gnnflow_operators::propagate::{Links, Place, Table};
 
 use self::attend::AttentionState;
+use self::chunks::{Cut, cut};
 use self::evaluate::LastHop;
 use self::scales::Scales;
-use self::slices::{Cut, Slices, cut};
+use self::slices::Slices;
 use self::sums::PartSum;
 use crate::Error;
 use crate::parameters::ParameterService;

@@ -13,12 +13,13 @@ use gnnflow_operators::kernel::propagate::{Coefficient, Onto, Own, Propagate, Sc
 use gnnflow_operators::local_graph::InEdges;
 use gnnflow_operators::propagate::intervals::intervals;
 use gnnflow_operators::propagate::scatter::row_blocks;
-use gnnflow_operators::propagate::{Array, Links, Place, Table};
+use gnnflow_operators::propagate::{Links, Place, Table};
 use gnnflow_operators::wire::{Header, WireBlock};
 use rayon::prelude::*;
 
 use super::Propagated;
 use super::attend::Dropped;
+use super::chunks::Cut;
 use super::heads::Heads;
 use super::order::Order;
 use super::scales::Scales;
@@ -64,31 +65,6 @@ pub(super) struct Slices {
     chunks: Vec<Range<usize>>,
     /// When rows are sent: activations, gradients, and gradients that attention reads first.
     orders: [Order; 3],
-}
-
-/// How slices are added up.
-pub(super) struct Cut {
-    pub(super) chunks: Vec<Range<usize>>,
-    /// Whether rows are sent chunk by chunk.
-    pub(super) pipelined: bool,
-}
-
-/// Cuts all nodes into chunks for slices of these hops: every worker does it alike, for the widest slice that any of them has.
-///
-/// # Errors
-/// When a chunk has no room for one node.
-pub(super) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
-    let workers = graph.starts.len() - 1;
-    let width = |hop: &Hop| match hop.propagation {
-        Propagation::Nothing => 0,
-        Propagation::Attention { heads, .. } => {
-            let cut = Heads::new(hop.width, heads, graph.parts.len(), workers);
-            let row = |worker: usize| cut.of(worker)[0].len() + 2 * cut.of(worker)[1].len();
-            (0..workers).map(row).max().unwrap_or(0)
-        }
-        _ => intervals(hop.width, workers).iter().map(Range::len).max().unwrap_or(0),
-    };
-    chunks(&graph.parts, graph.slots, hops.iter().map(width).max().unwrap_or(0), graph.memory)
 }
 
 impl Slices {
@@ -384,125 +360,4 @@ fn add_up(links: &Links, rows: Range<usize>, table: &Table, scales: &Scales, bac
         out_stride: width,
     }
     .run(out);
-}
-
-/// Cuts all nodes into ranges, each of one partition, that take at most `memory` bytes with slices of `width` numbers: the edges'
-/// sources, their slices, and the sums, of which a node has `slots`.
-fn chunks(parts: &[Arc<dyn InEdges>], slots: usize, width: usize, memory: u64) -> Result<Vec<Range<usize>>, Error> {
-    let (mut chunks, mut first) = (Vec::new(), 0);
-    for part in parts {
-        // Bounds of nodes.
-        let indptr: Vec<i64> = part.indptr().iter().step_by(slots).copied().collect();
-        let nodes = indptr.len() - 1;
-        let bytes = |start: usize, end: usize| {
-            let edges = (indptr[end] - indptr[start]) as u64;
-            edges * (4 + 4 * width as u64) + (end - start) as u64 * 4 * (slots * width) as u64
-        };
-        let mut start = 0;
-        while start < nodes {
-            let mut end = start
-                + indptr[start..]
-                    .partition_point(|&bound| (bound - indptr[start]) as u64 * (4 + 4 * width as u64) <= memory);
-            end = end.min(nodes);
-            while end > start && bytes(start, end) > memory {
-                end -= 1.max((end - start) / 16);
-            }
-            if end == start {
-                let each = |part: &Arc<dyn InEdges>| {
-                    let bounds = || part.indptr().iter().step_by(slots);
-                    bounds().skip(1).zip(bounds()).map(|(end, start)| end - start).max().unwrap_or(0) as u64
-                };
-                let most = parts.iter().map(each).max().unwrap_or(0);
-                let least = most * (4 + 4 * width as u64) + 4 * (slots * width) as u64;
-                let message = format!(
-                    "train.chunk_memory is {memory} bytes, and a node with {} in-edges alone takes {}: give it at least {least}",
-                    indptr[start + 1] - indptr[start],
-                    bytes(start, start + 1)
-                );
-                return Err(Error::Usage(message));
-            }
-            chunks.push(first + start..first + end);
-            start = end;
-        }
-        first += nodes;
-    }
-    Ok(chunks)
-}
-
-/// All nodes' out-edges, from all slots' in-edges, by partition.
-///
-/// # Errors
-/// When there is no room for them at `place`.
-pub(super) fn transposed(
-    parts: &[Arc<dyn InEdges>],
-    slots: usize,
-    place: &Place,
-) -> std::io::Result<Vec<Arc<dyn InEdges>>> {
-    let nodes: usize = parts.iter().map(|part| (part.indptr().len() - 1) / slots).sum();
-    let mut degrees = vec![0i64; nodes];
-    parts.iter().for_each(|part| part.indices().iter().for_each(|&source| degrees[source as usize] += 1));
-    let mut starts = vec![0];
-    parts.iter().for_each(|part| starts.push(starts[starts.len() - 1] + (part.indptr().len() - 1) / slots));
-    let mut made = Vec::with_capacity(parts.len());
-    for bounds in starts.windows(2) {
-        let mut indptr = vec![0];
-        degrees[bounds[0]..bounds[1]].iter().for_each(|degree| indptr.push(indptr[indptr.len() - 1] + degree));
-        let edges = indptr[indptr.len() - 1] as usize;
-        made.push(super::exchange::HeldEdges { indptr, indices: Array::zeros(edges, place)? });
-    }
-    // Where each node's next edge goes; destinations come by ascending id.
-    let mut next: Vec<i64> = made.iter().flat_map(|edges| &edges.indptr[..edges.indptr.len() - 1]).copied().collect();
-    let mut slot = 0u32;
-    for part in parts {
-        for bounds in part.indptr().windows(2) {
-            for &source in &part.indices()[bounds[0] as usize..bounds[1] as usize] {
-                let owner = starts.partition_point(|&start| start <= source as usize) - 1;
-                let place = &mut next[source as usize];
-                made[owner].indices[*place as usize] = slot;
-                *place += 1;
-            }
-            slot += 1;
-        }
-    }
-    Ok(made.into_iter().map(|edges| Arc::new(edges) as Arc<dyn InEdges>).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use gnnflow_operators::local_graph::OwnedInEdges;
-
-    use super::*;
-
-    fn parts(degrees: &[&[i64]]) -> Vec<Arc<dyn InEdges>> {
-        let part = |degrees: &&[i64]| {
-            let mut indptr = vec![0];
-            degrees.iter().for_each(|degree| indptr.push(indptr[indptr.len() - 1] + degree));
-            let edges = indptr[indptr.len() - 1] as usize;
-            Arc::new(OwnedInEdges { indptr, indices: vec![0; edges], ..Default::default() }) as Arc<dyn InEdges>
-        };
-        degrees.iter().map(part).collect()
-    }
-
-    #[test]
-    fn chunks_cover_all_nodes_and_keep_within_their_memory() {
-        let graph = parts(&[&[3, 0, 9, 1], &[], &[0, 0], &[5, 5, 5]]);
-        for memory in [120, 200, 1000, 1 << 20] {
-            let cut = chunks(&graph, 1, 2, memory).unwrap();
-            let all: Vec<usize> = cut.iter().cloned().flatten().collect();
-            assert_eq!(all, (0..9).collect::<Vec<_>>(), "{memory}");
-        }
-        assert_eq!(chunks(&graph, 1, 2, 1 << 20).unwrap().len(), 3, "a chunk is of one partition");
-        let error = chunks(&graph, 1, 2, 115).unwrap_err().to_string();
-        assert!(error.contains("9 in-edges") && error.contains("at least 116"), "{error}");
-    }
-
-    #[test]
-    fn out_edges_are_in_edges_turned_round() {
-        let first = OwnedInEdges { indptr: vec![0, 2, 3], indices: vec![1, 2, 0], ..Default::default() };
-        let second = OwnedInEdges { indptr: vec![0, 3], indices: vec![0, 0, 2], ..Default::default() };
-        let parts: Vec<Arc<dyn InEdges>> = vec![Arc::new(first), Arc::new(second)];
-        let made = transposed(&parts, 1, &Place::Memory).unwrap();
-        assert_eq!((made[0].indptr(), made[0].indices()), (&[0, 3, 4][..], &[1, 2, 2, 0][..]));
-        assert_eq!((made[1].indptr(), made[1].indices()), (&[0, 2][..], &[0, 2][..]));
-    }
 }
