@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::pieces::{pieces, split, split_edges};
+use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
@@ -145,68 +145,6 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
             let task = Forward { of: self, rows, states, out, scratch };
             task.run();
         });
-    }
-
-    /// Fills `out`, `[edges of the interval, heads]`, with what each edge weighs, and `states` as [`Attention::forward`]
-    /// does: for attention that is computed once and used by several (NeutronTP §4.1).
-    ///
-    /// # Panics
-    /// As [`Attention::forward`].
-    pub fn coefficients(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
-        self.check(states.len());
-        let edges = self.indptr[self.indptr.len() - 1].at() - self.indptr[0].at();
-        assert_eq!(out.len(), edges * self.heads, "a number for each edge and head");
-        let pieces = pieces(self.indptr);
-        let parts = split_edges(&pieces, self.indptr, self.heads, out);
-        let states = split(&pieces, STATE * self.heads, states);
-        pieces.into_par_iter().zip(parts).zip(states).for_each(|((rows, mut out), states)| {
-            let job = self.rows();
-            job.check_edges(&rows);
-            for (r, state) in rows.zip(states.chunks_exact_mut(STATE * self.heads)) {
-                let edges = job.edges(r);
-                let (row, rest) = out.split_at_mut(edges.len() * self.heads);
-                self.attend(edges.clone(), state, row);
-                self.drop_out(r, edges, row);
-                out = rest;
-            }
-        });
-    }
-
-    /// From the gradients of [`Attention::coefficients`], `[edges of the interval, heads]`, in place those of the sums of
-    /// `left` and `right`: a source's `left` gets the sum of its edges', and so does `d_right`, `[rows, heads]`.
-    ///
-    /// # Panics
-    /// As [`Attention::forward`].
-    pub fn coefficients_backward(&self, states: &[T::Acc], gradient: &mut [T::Acc], d_right: &mut [T::Acc]) {
-        self.check(states.len());
-        let edges = self.indptr[self.indptr.len() - 1].at() - self.indptr[0].at();
-        assert_eq!(gradient.len(), edges * self.heads, "a number for each edge and head");
-        assert_eq!(d_right.len(), (self.indptr.len() - 1) * self.heads, "a number for each row and head");
-        let pieces = pieces(self.indptr);
-        let parts = split_edges(&pieces, self.indptr, self.heads, gradient);
-        let d_right = split(&pieces, self.heads, d_right);
-        pieces.into_par_iter().zip(parts).zip(d_right).for_each_init(
-            Scratch::default,
-            |scratch, ((rows, mut of), d)| {
-                let job = self.rows();
-                job.check_edges(&rows);
-                let mut totals = vec![T::Acc::ZERO; self.heads];
-                for (r, d) in rows.zip(d.chunks_exact_mut(self.heads)) {
-                    let edges = job.edges(r);
-                    let (row, rest) = of.split_at_mut(edges.len() * self.heads);
-                    let state = &states[r * STATE * self.heads..][..STATE * self.heads];
-                    self.attend_again(edges.clone(), state, scratch);
-                    self.drop_out(r, edges, row);
-                    softmax_gradient(scratch, row, &mut totals, d);
-                    for ((g, &alpha), (&slope, h)) in
-                        row.iter_mut().zip(&scratch.attention).zip(scratch.slopes.iter().zip((0..self.heads).cycle()))
-                    {
-                        *g = alpha * (*g - totals[h]) * slope;
-                    }
-                    of = rest;
-                }
-            },
-        );
     }
 
     /// Gradient with respect to what each destination brings to the logits, `d_right`, `[rows, heads]`, from that of

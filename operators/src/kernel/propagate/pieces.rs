@@ -51,22 +51,6 @@ pub(super) fn split<'a, A>(pieces: &[Range<usize>], stride: usize, mut values: &
     parts
 }
 
-/// `values`, `width` numbers for each edge, in the pieces that belong to the rows of `pieces`.
-pub(super) fn split_edges<'a, P: Offset, A>(
-    pieces: &[Range<usize>],
-    indptr: &[P],
-    width: usize,
-    mut values: &'a mut [A],
-) -> Vec<&'a mut [A]> {
-    let mut parts = Vec::with_capacity(pieces.len());
-    for rows in pieces {
-        let (part, rest) = values.split_at_mut((indptr[rows.end].at() - indptr[rows.start].at()) * width);
-        parts.push(part);
-        values = rest;
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,9 +8,9 @@ use half::bf16;
 use super::{Graph, graphs, intervals, normal, on_threads};
 use crate::kernel::element::{Element, Real};
 use crate::kernel::elementwise::Dropout;
+use crate::kernel::propagate::Sources;
 use crate::kernel::propagate::attention::{Attention, EdgeDropout, STATE};
 use crate::kernel::propagate::attention_backward::AttentionBackward;
-use crate::kernel::propagate::{Onto, Propagate, Sources};
 use crate::kernel::transpose::Transpose;
 
 const SLOPE: f64 = 0.2;
@@ -238,46 +238,4 @@ fn halves_attend_as_their_widened_selves() {
     let wide = Problem::new(graph, 4, 16, 0.2, |x| bf16::from_f32(x).widen());
     let intervals = &intervals(graph.nodes())[0];
     assert!(half.run(intervals, graph.nodes()) == wide.run(intervals, graph.nodes()));
-}
-
-#[test]
-fn coefficients_and_their_gradients_are_those_of_the_fused_pass() {
-    for graph in graphs() {
-        let (heads, width) = (4, 8);
-        let problem = Problem::<f64>::new(&graph, heads, width, 0.3, f64::from);
-        let (n, columns) = (graph.nodes(), heads * width);
-        let answer = problem.run(&intervals(n)[0], n);
-        let job = problem.job(0..n, n);
-        let mut states = vec![0.0; n * STATE * heads];
-        for (state, right) in states.chunks_exact_mut(STATE * heads).zip(problem.right.chunks_exact(heads)) {
-            state[..heads].copy_from_slice(right);
-        }
-        let mut attention = vec![0.0; graph.indices.len() * heads];
-        job.coefficients(&mut states, &mut attention);
-        let wanted = problem.naive_attention(&problem.left, &problem.right);
-        close(graph.name, &attention, &wanted, 1e-12);
-
-        // The gradient of each coefficient, then of what both ends brought.
-        let mut gradient = vec![0.0; attention.len()];
-        for r in 0..n {
-            for e in graph.edges(r) {
-                for c in 0..columns {
-                    let source = graph.indices[e] as usize;
-                    gradient[e * heads + c / width] +=
-                        problem.gradient[r * columns + c] * problem.x[source * columns + c];
-                }
-            }
-        }
-        let mut d_right = vec![0.0; n * heads];
-        job.coefficients_backward(&states, &mut gradient, &mut d_right);
-        close(graph.name, &d_right, &answer.d_right, 1e-10);
-        let mut d_left = vec![0.0; n * heads];
-        let edges = Sources::new(&gradient, heads);
-        Propagate {
-            onto: Onto::Nothing,
-            ..Propagate::sum(&problem.inverse.indptr, &problem.inverse.edges, edges, heads)
-        }
-        .run(&mut d_left);
-        close(graph.name, &d_left, &answer.d_left, 1e-10);
-    }
 }
