@@ -10,13 +10,15 @@ mod graph;
 
 use std::path::Path;
 
+use bytemuck::Pod;
 use common::{Seconds, Session};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::kernel::element::Element;
-use gnnflow_operators::kernel::pages::prefer_large;
+use gnnflow_operators::kernel::pages::{line_stride, prefer_large};
 use gnnflow_operators::kernel::propagate::attention::{Attention, STATE};
 use gnnflow_operators::kernel::propagate::attention_backward::AttentionBackward;
 use gnnflow_operators::kernel::propagate::{Coefficient, Own, Propagate, Scale, Sources, Weights};
+use gnnflow_operators::propagate::{Array, Place};
 use graph::{FOLDER, Graph, read_npy, repeat};
 use half::bf16;
 use rayon::prelude::*;
@@ -55,28 +57,33 @@ impl Bench {
         let (width, nodes, mut out) = (self.width, self.graph.num_nodes(), large(features.len(), 0f32));
         let rows = large_from(features);
         self.copy(threads, &rows, &mut out);
-        self.sum(threads, "sum, f32", &rows, &mut out);
-        let error = largest_error(&self.graph, &rows, width, &out);
+        self.sum(threads, "sum, f32, rows across lines", Sources::new(&rows, width), &mut out);
+        drop(rows);
+        let rows = at_lines(features, width, |v| v);
+        let sources = Sources::new(&rows, line_stride::<f32>(width));
+        self.sum(threads, "sum, f32", sources, &mut out);
+        let error = largest_error(&self.graph, features, width, &out);
         assert!(error < 1e-5, "the sum is wrong by {error} of its size");
-        self.sum(threads, "sum, f32, small pages", features, &mut out);
-        let half: Vec<bf16> = features.iter().map(|&v| bf16::from_f32(v)).collect();
-        self.sum(threads, "sum, bf16 rows", &large_from(&half), &mut out);
+        self.sum(threads, "sum, f32, small pages", Sources::new(features, width), &mut out);
+        let half = at_lines(features, width, bf16::from_f32);
+        self.sum(threads, "sum, bf16 rows", Sources::new(&half, line_stride::<bf16>(width)), &mut out);
+        drop(half);
 
         let graph = &self.graph;
-        let plain = Propagate::sum(&graph.indptr, &graph.indices, Sources::new(&rows, width), width);
+        let plain = Propagate::sum(&graph.indptr, &graph.indices, sources, width);
         let mean = Propagate { scale: Scale::InverseDegree, ..plain };
         let seconds = repeat(self.repeats, || mean.run(&mut out));
         let mut norm = large(nodes, 0f32);
         norm.iter_mut().zip(graph.indptr.windows(2)).for_each(|(n, w)| *n = ((w[1] - w[0] + 1) as f32).sqrt().recip());
         let squares: Vec<f32> = norm.iter().map(|n| n * n).collect();
-        let own = Own { rows: &rows, stride: width, coefficient: Coefficient::ByRow(&squares) };
+        let own = Own { rows: &rows, stride: line_stride::<f32>(width), coefficient: Coefficient::ByRow(&squares) };
         let weights = Weights::BySource(&norm);
         let gcn = Propagate { weights, scale: Scale::ByRow(&norm), own: Some(own), ..plain };
         let gcn_seconds = repeat(self.repeats, || gcn.run(&mut out));
         self.report("mean, f32", threads, width, 4, &seconds);
         self.report("gcn, f32", threads, width, 4, &gcn_seconds);
-        drop(out);
-        self.attention(threads, &rows);
+        drop((out, rows));
+        self.attention(threads, features);
     }
 
     /// Reads and writes of a plain copy.
@@ -88,9 +95,9 @@ impl Bench {
         self.session.result("copy", json!({ "threads": threads }), &seconds, 2.0 * size_of_val(from) as f64, "B");
     }
 
-    fn sum<T: Element<Acc = f32>>(&mut self, threads: usize, case: &str, rows: &[T], out: &mut [f32]) {
+    fn sum<T: Element<Acc = f32>>(&mut self, threads: usize, case: &str, sources: Sources<T>, out: &mut [f32]) {
         let (graph, width) = (&self.graph, self.width);
-        let job = Propagate::sum(&graph.indptr, &graph.indices, Sources::new(rows, width), width);
+        let job = Propagate::sum(&graph.indptr, &graph.indices, sources, width);
         let seconds = repeat(self.repeats, || job.run(out));
         self.report(case, threads, width, size_of::<T>(), &seconds);
     }
@@ -158,6 +165,16 @@ fn large_from<T: Copy>(numbers: &[T]) -> Vec<T> {
     prefer_large(copy.spare_capacity_mut());
     copy.extend_from_slice(numbers);
     copy
+}
+
+/// Rows of `width` numbers, converted, each at the begin of a cache line.
+fn at_lines<T: Pod>(rows: &[f32], width: usize, convert: impl Fn(f32) -> T) -> Array<T> {
+    let stride = line_stride::<T>(width);
+    let mut out = Array::zeros(rows.len() / width * stride, &Place::Memory).expect("there is room");
+    for (out, row) in out.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
+        out.iter_mut().zip(row).for_each(|(out, &v)| *out = convert(v));
+    }
+    out
 }
 
 /// The peers' `feat.npy`, or 100 numbers a node.

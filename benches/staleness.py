@@ -146,7 +146,7 @@ def main():
             target = None
             for part in only:
                 curves, found = {}, {}
-                for way in WAYS if part == "accuracy" else ["pipe", "async 0", "async 1"]:
+                for way in WAYS if part == "accuracy" else ["sync", "pipe", "async 0", "async 1"]:
                     found[way] = []
                     for number in range(options.rounds):
                         settings = [*WAYS[way], f"train.seed={number + 1}"]
@@ -157,8 +157,7 @@ def main():
                         (points[0][0], statistics.mean(p[1] for p in points), statistics.mean(p[2] for p in points))
                         for points in zip(*(curve for _, curve in found[way]))
                     ]
-                first = curves["sync" if part == "accuracy" else "pipe"]
-                target = target or max(accuracy for _, accuracy, _ in first) - 0.005
+                target = target or max(accuracy for _, accuracy, _ in curves["sync"]) - 0.005
                 for way, runs in found.items():
                     test = [summary["test"]["accuracy"] for summary, _ in runs]
                     epoch, seconds = reached(curves[way], target)

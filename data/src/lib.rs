@@ -15,7 +15,7 @@ pub mod progress;
 pub mod rng;
 pub mod source;
 mod store;
-#[cfg(any(test, feature = "testing"))]
+#[doc(hidden)]
 pub mod testing;
 pub mod update;
 

@@ -1,4 +1,6 @@
-//! Small graphs for tests, and dumps of them on disk. Behind the feature `testing`, for the tests of the floors above.
+//! Small graphs for tests, and dumps of them on disk; for the tests of the floors above too.
+//!
+//! Not behind a feature: `cargo run` would build every floor without it and `cargo test` all of them again with it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

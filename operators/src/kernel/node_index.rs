@@ -28,7 +28,8 @@ impl NodeIndex {
         assert!(nodes.is_sorted_by(|a, b| a < b), "distinct nodes, ascending");
         let most = nodes.last().copied().unwrap_or(0);
         let bits = (nodes.len().max(1)).ilog2();
-        let shift = (u32::BITS - most.leading_zeros()).saturating_sub(bits);
+        // Two buckets at least: a single id of 32 bits would be shifted away whole.
+        let shift = (u32::BITS - most.leading_zeros()).saturating_sub(bits).min(u32::BITS - 1);
         let buckets = (most >> shift) + 1;
         let mut starts = Vec::with_capacity(buckets as usize + 1);
         let mut at = 0;
@@ -65,11 +66,12 @@ mod tests {
     #[test]
     fn found_is_what_a_search_of_all_finds() {
         let key = Key::new(5, Purpose::GenerateNodes);
-        for (count, below) in [(0, 1), (1, 1), (1, u64::from(u32::MAX)), (50, 60), (300, 1 << 20), (1000, 1 << 32)] {
+        for (count, below) in [(0, 1), (1, 1), (1, 1 << 32), (50, 60), (300, 1 << 20), (1000, 1 << 32)] {
             let mut nodes: Vec<u32> = (0..count).map(|i| key.below(i, below) as u32).collect();
             nodes.sort_unstable();
             nodes.dedup();
             let index = NodeIndex::new(nodes.clone());
+            assert!(index.starts.len() <= 2 * nodes.len() + 2, "as many buckets as ids");
             let near = nodes.iter().flat_map(|&node| [node.saturating_sub(1), node, node.saturating_add(1)]);
             for node in near.chain([0, 7, u32::MAX]) {
                 assert_eq!(index.find(node), nodes.binary_search(&node).ok(), "{node} of {count} below {below}");

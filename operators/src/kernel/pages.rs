@@ -4,6 +4,24 @@
 //! reading a line of the row. Pages of 2 MiB need five hundred times fewer entries; the sum over neighbours' rows runs
 //! about 1.4 times as fast (`benches/propagate.rs`).
 
+/// Numbers from one row of `width` to the next so that every row begins a cache line of 64 bytes, as long as the matrix does; what lies
+/// between rows is not read.
+///
+/// A row of 100 `f32` covers seven lines wherever it begins, but of its loads of 64 bytes most lie across two of them. Sums over
+/// neighbours' rows are about 1.2 times as fast where none does, and 1.6 times with 100 `bf16` (`benches/propagate.rs`).
+///
+/// ```
+/// use gnnflow_operators::kernel::pages::line_stride;
+///
+/// assert_eq!((line_stride::<f32>(100), line_stride::<half::bf16>(100), line_stride::<f32>(64)), (112, 128, 64));
+/// ```
+pub fn line_stride<T>(width: usize) -> usize {
+    (width * size_of::<T>()).next_multiple_of(LINE) / size_of::<T>()
+}
+
+/// Bytes that memory and caches exchange at once.
+const LINE: usize = 64;
+
 /// Asks the system to back `memory` with large pages, where it has them and gives them to who asks; nothing else changes.
 ///
 /// Ask before the memory is first written: what has its pages already keeps them until the system finds the time to move them.

@@ -204,7 +204,8 @@ fn read_ahead_gives_what_is_there_in_any_order_of_pages() {
             let ranges = vec![250_000..399_000, 10..90_000, 90_000..90_001, 95_000..250_000];
             let group = RowGroup::begin(&object, ranges.clone(), share, ahead).unwrap();
             let mut at: Vec<u64> = ranges.iter().map(|range| range.start).collect();
-            for step in 0..400 {
+            // A request for every few bytes of it takes its time.
+            for step in 0..if share == 1 { 150 } else { 400 } {
                 let (column, kind, length) = (
                     (key.unit(3 * step) * 4.0) as usize,
                     key.unit(3 * step + 1),

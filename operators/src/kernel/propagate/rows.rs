@@ -19,8 +19,8 @@ use crate::kernel::lanes::{V3, V4};
 use crate::kernel::prefetch;
 use crate::kernel::rows::{Offset, SMALL, prefetch as prefetch_bytes};
 
-/// Cache lines kept in flight by prefetching.
-const LINES: usize = 112;
+/// Cache lines asked for ahead: far more than a core has on their way at a time, so that it is never out of them.
+const LINES: usize = 224;
 
 /// What a row is multiplied by when it has been summed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -193,7 +193,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     /// How many edges ahead rows are prefetched: whole ones, or of one head the columns of a tile.
     #[inline(always)]
     pub(super) fn ahead(&self, columns: usize) -> usize {
-        (LINES / (columns * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 16)
+        (LINES / (columns * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 32)
     }
 
     /// One row, or some of its edges: `edges` decides what is summed and `self` what is done with the sum. With `fetch`,
