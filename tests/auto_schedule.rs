@@ -71,6 +71,29 @@ fn graphs_lead_to_each_and_the_run_says_why() {
     }
 }
 
+/// What the file decouples is decoupled by every schedule, and only then.
+#[test]
+fn a_decoupled_gat_is_weighed_as_what_it_is() {
+    let place = Place::new();
+    let model = "kind = 'gat'\nlayers = 4\nhidden = 16\noutput_heads = 4\ndecoupled = true";
+    planted(&place, "p.toml", &format!("[model]\n{model}\n[train]\nschedule = 'auto'\nepochs = 1\n"));
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
+    let columns = |sets: &[&str]| {
+        let told = plan(&place, sets);
+        let found = told["auto_schedule"]["candidates"].as_array().unwrap();
+        let found = found.iter().find(|candidate| candidate["schedule"] == "tensor-parallel").unwrap().clone();
+        (found["rounds"].as_u64().unwrap(), found["bytes"].as_u64().unwrap())
+    };
+    let (decoupled, plain) = (columns(&[]), columns(&["--set", "model.decoupled=false"]));
+    assert_eq!((decoupled.0, plain.0), (4, 16));
+    assert!(decoupled.1 < plain.1, "{decoupled:?} {plain:?}");
+    let hashes_by = |sets: &[&str]| hashes(&succeed(&place, sets));
+    let chosen = hashes_by(&[]);
+    assert_eq!(hashes_by(&["--processes", "2"]), chosen);
+    let named = common::summary(&place, "run")["schedule"].as_str().unwrap().to_owned();
+    assert_eq!(hashes_by(&["--set", &format!("train.schedule={named}")]), chosen);
+}
+
 #[test]
 fn what_no_schedule_can_do_is_refused() {
     let place = Place::new();

@@ -146,10 +146,36 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.schedule=mini-batch", "train.mode=async"], &["train.mode", "full-graph"]);
 }
 
+/// Below the last map of an `sgc` nothing learns: however often features are propagated, no gradient goes back through that.
+#[test]
+fn no_gradient_goes_where_nothing_learns() {
+    let place = Place::new();
+    let run = |kind: &str| {
+        let text = format!("[model]\nkind = '{kind}'\nlayers = 3\n[train]\nschedule = 'full-graph'\nepochs = 2\n");
+        planted(&place, "p.toml", &text);
+        let summary = succeed(&place, &[&MANY[..], &["--processes", "2"]].concat());
+        let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &MANY[..]].concat());
+        let plan: Value = serde_json::from_str(&plan).unwrap();
+        assert_eq!(plan["training"]["rounds_per_step"], summary["rounds_per_step"].as_f64().unwrap(), "{kind}");
+        let workers = summary["workers"].as_array().unwrap();
+        let added: u64 = workers.iter().map(|worker| worker["edge_numbers"].as_u64().unwrap()).sum();
+        (summary["rounds_per_step"].as_f64().unwrap(), added)
+    };
+    // 24 features go one way, 5 predictions both.
+    let ((features, one_way), (predictions, both)) = (run("sgc"), run("appnp"));
+    assert_eq!((features, predictions), (3.0, 6.0));
+    assert_eq!(one_way / 24, both / 5 / 2);
+}
+
 #[test]
 fn an_epoch_moves_what_the_plan_says() {
     let place = Place::new();
-    for (model, more) in [("kind = 'gcn'", ""), ("kind = 'gat'\nheads = 4", ""), ("kind = 'sage'\nlayers = 3", "")] {
+    for (model, more) in [
+        ("kind = 'gcn'", ""),
+        ("kind = 'gat'\nheads = 4", ""),
+        ("kind = 'sage'\nlayers = 3", ""),
+        ("kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true", ""),
+    ] {
         planted(&place, "p.toml", &settings(model, more));
         for schedule in ["full-graph", "tensor-parallel"] {
             // With one partition in each process, the halo of the partition is the process's ghosts.
@@ -178,6 +204,9 @@ fn tables_take_what_the_plan_says() {
         "kind = 'gcn'",
         "kind = 'gcn'\nlayers = 3\nresidual = true\ndecoupled = false",
         "kind = 'gat'\nheads = 4",
+        "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true",
+        "kind = 'gat'\nlayers = 2\ndecoupled = true",
+        "kind = 'gat'\nlayers = 1\noutput_heads = 4\ndecoupled = true",
         "kind = 'appnp'\nlayers = 3",
         "kind = 'sage'",
         "kind = 'gin'",

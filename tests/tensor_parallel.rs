@@ -10,7 +10,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and how often rows move in an epoch of two layers.
-const MODELS: [(&str, f64); 10] = [
+const MODELS: [(&str, f64); 12] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
     ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
@@ -22,6 +22,9 @@ const MODELS: [(&str, f64); 10] = [
     ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),
     // Heads that processes share, and weights that are dropped.
     ("kind = 'gat'\nhidden = 18\nheads = 3\nattention_dropout = 0.4\nresidual = true", 8.0),
+    // One attention for all propagations, of heads that processes share, or that are cut.
+    ("kind = 'gat'\nhidden = 16\nlayers = 3\noutput_heads = 4\ndecoupled = true", 4.0),
+    ("kind = 'gat'\nhidden = 16\nattention_dropout = 0.4\ndecoupled = true", 4.0),
 ];
 
 /// So many training nodes that the last hop leaves nobody out.

@@ -12,7 +12,7 @@ use crate::kernel::elementwise::{Activation, Dropout};
 /// A perceptron of several layers.
 #[derive(Debug)]
 pub struct Perceptron {
-    maps: Vec<(Var, Var)>,
+    maps: Vec<(Var, Option<Var>)>,
     activation: Activation,
 }
 
@@ -22,10 +22,26 @@ impl Perceptron {
     /// # Errors
     /// When the device has no memory left.
     pub fn new(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+        Self::build(dims, true, activation, params)
+    }
+
+    /// The same without a bias in the last map, for results that something behind the perceptron adds one to.
+    ///
+    /// # Errors
+    /// As [`Perceptron::new`].
+    pub fn without_last_bias(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+        Self::build(dims, false, activation, params)
+    }
+
+    fn build(dims: &[usize], last_bias: bool, activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
         let mut maps = Vec::with_capacity(dims.len().saturating_sub(1));
         for (k, w) in dims.windows(2).enumerate() {
             let weight = params.add(&format!("mlp.{k}.weight"), &[w[1], w[0]], Initial::XavierUniform { gain: 1.0 })?;
-            maps.push((weight, params.add(&format!("mlp.{k}.bias"), &[w[1]], Initial::Zeros)?));
+            let bias = match last_bias || k + 2 < dims.len() {
+                true => Some(params.add(&format!("mlp.{k}.bias"), &[w[1]], Initial::Zeros)?),
+                false => None,
+            };
+            maps.push((weight, bias));
         }
         Ok(Self { maps, activation })
     }
@@ -46,7 +62,7 @@ impl Perceptron {
             let mask = dropout.filter(|(share, _)| *share > 0.0);
             let mask = mask.map(|(share, key)| Dropout::new(share, key.fold(k as u64)));
             let activation = if k == 0 { Activation::Identity } else { self.activation };
-            h = linear(&activate(&h, activation, mask)?, weight, Some(bias))?;
+            h = linear(&activate(&h, activation, mask)?, weight, bias.as_ref().map(Var::as_tensor))?;
         }
         Ok(h)
     }

@@ -45,6 +45,17 @@ fn what_cannot_be_built_says_why() {
     assert!(why(&ModelSpec { norm: Norm::Batch, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("norm: "));
     let teleport = KindOptions { teleport: 1.5, ..KindOptions::default() };
     assert!(why(&ModelSpec { options: teleport, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("teleport: "));
+    let decoupled = |kind| ModelSpec { options: apart(), ..ModelSpec::new(kind, 2, 3, 4, 5) };
+    assert!(why(&decoupled("gatv2")).starts_with("decoupled: "));
+    assert!(why(&ModelSpec { residual: true, ..decoupled("gat") }).starts_with("residual: "));
+    assert!(why(&ModelSpec { output_heads: 0, ..decoupled("gat") }).starts_with("output_heads: "));
+    let gat = build(&ModelSpec { heads: 3, output_heads: 2, ..decoupled("gat") }).unwrap();
+    assert_eq!((gat.dims(), gat.carried_dim()), (vec![10, 14, 5], 4));
+}
+
+/// Maps before all propagations.
+fn apart() -> KindOptions {
+    KindOptions { decoupled: true, ..KindOptions::default() }
 }
 
 #[test]
@@ -169,7 +180,11 @@ fn every_kind_learns_what_its_neighbours_tell() {
     let degrees = vec![5; nodes as usize];
     let accuracy = |kind: &str, aggregator: &str| {
         let spec = ModelSpec {
-            options: KindOptions { aggregator: aggregator.to_owned(), ..KindOptions::default() },
+            options: KindOptions {
+                aggregator: aggregator.to_owned(),
+                decoupled: aggregator == "decoupled",
+                ..KindOptions::default()
+            },
             heads: 2,
             dropout: 0.1,
             ..ModelSpec::new(kind, 2, 4, 16, 2)
@@ -206,6 +221,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
         ("gin", ""),
         ("sgc", ""),
         ("appnp", ""),
+        ("gat", "decoupled"),
     ] {
         let found = accuracy(kind, aggregator);
         assert!(found > 0.93 && found > mlp, "{kind} {aggregator}: {found}, baseline {mlp}");
@@ -221,11 +237,13 @@ fn stages_one_after_another_give_what_a_batch_gives() {
     let degrees: Vec<u32> = whole.block().indptr().windows(2).map(|w| w[1] - w[0]).collect();
     let (x, alone) = (tensor((50, 6), 1), GraphBlock::new(Block::new(50, 50, vec![0; 51], vec![])));
     let jumps = [JumpingKnowledge::None, JumpingKnowledge::Cat, JumpingKnowledge::Max, JumpingKnowledge::Mean];
-    for kind in ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp"] {
-        let plain = matches!(kind, "sgc" | "appnp");
+    for kind in ["sage", "gcn", "gat", "gatv2", "gin", "sgc", "rgcn", "appnp", "mlp", "gat, decoupled"] {
+        let decoupled = kind.ends_with("decoupled");
+        let plain = matches!(kind, "sgc" | "appnp") || decoupled;
         for jumping_knowledge in jumps.into_iter().filter(|&jump| !plain || jump == JumpingKnowledge::None) {
             let norm = if plain { Norm::None } else { Norm::Batch };
-            let options = KindOptions { relations: 3, bases: Some(2), train_epsilon: true, ..KindOptions::default() };
+            let options =
+                KindOptions { relations: 3, bases: Some(2), train_epsilon: true, decoupled, ..KindOptions::default() };
             let spec = ModelSpec {
                 heads: 2,
                 dropout: 0.5,
@@ -233,7 +251,8 @@ fn stages_one_after_another_give_what_a_batch_gives() {
                 norm,
                 jumping_knowledge,
                 options,
-                ..ModelSpec::new(kind, 3, 6, 8, 4)
+                output_heads: if decoupled { 2 } else { 1 },
+                ..ModelSpec::new(kind.split(',').next().unwrap(), 3, 6, 8, 4)
             };
             let mut model = build(&spec).unwrap();
             // Running statistics that are not what they start as.

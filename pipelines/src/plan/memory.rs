@@ -191,7 +191,12 @@ fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u
     let jumps = spec.model.as_ref().is_some_and(|model| model.jumping_knowledge != JumpingKnowledge::None);
     let kept = if jumps { layers.len() } else { 2 };
     let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(kept).sum::<u64>();
-    let predicted = if spec.model.as_ref().is_some_and(|model| model.kind == "appnp") { 1 } else { 0 };
-    let scratch = own_nodes * 4 * (hidden + (1 + predicted) * graph.classes.unwrap_or(0));
+    let classes = graph.classes.unwrap_or(0);
+    let predicted = match &spec.model {
+        Some(model) if model.kind == "appnp" => classes,
+        Some(model) if model.decouples_attention() => model.output_heads() as u64 * classes,
+        _ => 0,
+    };
+    let scratch = own_nodes * 4 * (hidden + predicted + classes);
     (chunk * (u64::from(WINDOW) + 2), scratch)
 }

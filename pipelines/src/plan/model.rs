@@ -22,7 +22,8 @@ pub struct Layer {
 /// which averages its heads h, i·h·o + 2·h·o + o; `gatv2` i·o + 2·o more than `gat` has; `gin` those of its perceptron, and one
 /// if ε is learnt, `gine` d·i + i more, where edges have d features; `gatv2` that reads them d·o more; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
 /// the last layer, and `appnp` those of its perceptron, which stand in the first. A residual between unequal widths has i·o
-/// more, a layer norm 2·o, a batch norm 4·o + 1 with its running statistics. Jumping knowledge is one layer more.
+/// more, a layer norm 2·o, a batch norm 4·o + 1 with its running statistics. A decoupled `gat` has those of a perceptron of as many maps,
+/// without the last bias, in the first layer, with 2·h·o for the attention of its h heads, and o in the last. Jumping knowledge is one layer more.
 pub fn layers(
     model: &Model,
     features: usize,
@@ -30,6 +31,9 @@ pub fn layers(
     relations: Option<usize>,
     edge_dim: Option<usize>,
 ) -> Vec<Layer> {
+    if model.decouples_attention() {
+        return decoupled(model, features, classes);
+    }
     let jumps = model.jumping_knowledge != JumpingKnowledge::None;
     let one = |index: usize| {
         let (first, last) = (index == 0, index + 1 == model.layers && !jumps);
@@ -49,6 +53,26 @@ pub fn layers(
         all.push(Layer { input, output, parameters: Some((input * output + output) as u64) });
     }
     all
+}
+
+/// The layers of a `gat` whose maps come before all propagations: between two of them a node has a prediction for each head, and the two terms
+/// of its attention.
+fn decoupled(model: &Model, features: usize, classes: usize) -> Vec<Layer> {
+    let (predicted, between) = (model.output_heads() * classes, model.output_heads() * (classes + 2));
+    let maps: usize = match model.layers {
+        1 => features * predicted,
+        layers => (features + 1 + (layers - 2) * (model.hidden + 1) + predicted) * model.hidden,
+    };
+    let one = |index: usize| {
+        let (first, last) = (index == 0, index + 1 == model.layers);
+        let parameters = if first { maps + 2 * predicted } else { 0 } + if last { classes } else { 0 };
+        Layer {
+            input: if first { features } else { between },
+            output: if last { classes } else { between },
+            parameters: Some(parameters as u64),
+        }
+    };
+    (0..model.layers).map(one).collect()
 }
 
 /// What the layer itself has.
@@ -136,6 +160,9 @@ mod tests {
             Model { num_bases: Some(2), ..base("rgcn") },
             Model { edge_features: Some(true), ..base("gatv2") },
             Model { train_eps: Some(true), ..base("gine") },
+            Model { decoupled: Some(true), ..base("gat") },
+            Model { decoupled: Some(true), layers: 2, ..base("gat") },
+            Model { decoupled: Some(true), layers: 1, ..base("gat") },
         ];
         models.extend(registry.names().map(base));
         for jumping_knowledge in [JumpingKnowledge::None, JumpingKnowledge::Cat, JumpingKnowledge::Max] {

@@ -3,7 +3,8 @@
 //! By nodes, with n own nodes and g ghosts (Dorylus): activations (n + g) × width, what has arrived n × width, its gradients
 //! (n + g) × width (where edges go both ways, in the activations' place), of each hop; the last hop's receivers are the training nodes, where these are fewer than half. Each stage
 //! but the last sends g rows to everybody who has them as ghosts. By columns (NeutronTP), with N nodes and w of a hop's S columns here:
-//! N × w, n × S three times; a split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
+//! N × w, n × S three times; where propagations follow one another, whole rows only before and behind all of them, and with attention, N × w
+//! for each of them (its gradients ask for what was propagated) and once more for gradients. A split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
 
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::{Hop, ModelSpec};
@@ -27,8 +28,10 @@ pub(super) struct Whole {
     chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
-    /// Whether a later node task, done on slices, reads what nodes held before the first layer.
+    /// By node task, whether it is done on slices; and whether one of those, or one behind them, reads what nodes held before the first layer.
+    chained: Vec<bool>,
     keeps_initial: bool,
+    reads_initial: bool,
     /// Where it is pairs of nodes that are learnt from.
     pub(super) pairs: Option<Pairs>,
     /// Numbers in the flat vector of parameters.
@@ -48,16 +51,17 @@ impl Whole {
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
         let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
+        let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
         let program = match by_columns {
             true => {
-                let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
                 Program::by_columns(hops.len(), built.first_task_learns(), &chained, &attends, 1)
             }
-            false => Program::by_nodes(hops.len(), built.first_task_learns()),
+            false => Program::by_nodes(hops.len(), built.first_task_learns(), &chained),
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
+        let reads_initial = (0..=hops.len()).any(|index| built.task_reads_initial(index));
         let pairs = Pairs::of(spec);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
@@ -69,10 +73,16 @@ impl Whole {
             hops,
             program,
             by_columns,
-            inside: graph.features.max(if model.kind == "mlp" || network.kind == "appnp" { model.hidden } else { 0 }),
+            inside: graph.features.max(match network.kind.as_str() {
+                "mlp" | "appnp" => model.hidden,
+                _ if network.decouples_attention() => model.hidden,
+                _ => 0,
+            }),
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
+            reads_initial,
+            chained,
             keeps_initial,
             pairs,
             parameters,
@@ -192,19 +202,27 @@ impl Whole {
         for (index, hop) in self.hops.iter().enumerate() {
             let back = u64::from(self.program.goes_back(index));
             let ([sent, gradient], width) = (Self::moved(hop), hop.width as u64);
-            let held = if hop.keeps_held { hop.held as u64 * own * (1 + back) } else { 0 };
+            // By columns, whole rows are only where a node task reads or makes them.
+            let whole = |task: usize| !self.by_columns || !self.chained[task];
+            let keeps = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial);
+            let held = if keeps { hop.held as u64 * own * (1 + back) } else { 0 };
             if self.by_columns {
+                let [splits, gathers] = [whole(index), whole(index + 1)].map(u64::from);
                 let slice = width.div_ceil(processes as u64);
                 let [touched, entries] = self.terms(graph, index, processes).map(|terms| terms as u64);
                 let (shared, heads) = (touched.div_ceil(processes as u64), sent - width);
-                // Attention keeps its activations, and a state and a gradient for each head.
+                // Attention keeps its activations, and a state and a gradient for each head, or two where several hops add to it.
                 let slots = hop.slots() as u64;
                 let apart = u64::from(hop.attends() || slots > 1);
                 let cut = entries.div_ceil(processes as u64);
-                let more = apart * back * slots * slice + shared * 2 + cut * (STATE as u64 + 1);
-                let terms = 2 * heads * u64::from(hop.attends()) + 2 * back * entries;
-                let whole = width * (1 + slots + back + apart * back * slots) + terms;
-                numbers += graph.nodes * (slice + more) + own * whole + held;
+                let terms = splits * (shared * 2 + cut * (STATE as u64 + 1 + (1 - gathers)));
+                let slices = slice * (1 + apart * back * gathers * slots) + terms;
+                let sent = splits * (width + 2 * heads * u64::from(hop.attends()));
+                let sent_back = splits * back * (width + 2 * entries);
+                // Where nothing is in the way, gradients lie where activations were.
+                let own_back = apart.max(1 - splits);
+                let arrived = gathers * slots * width * (1 + back * own_back);
+                numbers += graph.nodes * slices + own * (sent + sent_back + arrived) + held;
                 continue;
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };

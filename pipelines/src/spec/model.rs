@@ -22,7 +22,7 @@ pub(super) const KEYS: &[(&str, &[&str])] = &[
     ("edge_features", &["gatv2"]),
     ("teleport", &["appnp"]),
     ("num_bases", &["rgcn"]),
-    ("decoupled", &["gcn"]),
+    ("decoupled", &["gcn", "gat"]),
     ("activation", &["sage", "gcn", "gat", "gatv2", "gin", "gine", "rgcn", "appnp", "mlp"]),
     ("residual", LAYERED),
     ("norm", LAYERED),
@@ -50,10 +50,10 @@ section! {
         /// Width of the hidden layers; of all heads together for `gat` and `gatv2`.
         #[schemars(range(min = 1, max = 65536))]
         pub hidden: usize = 128,
-        /// Attention heads of the hidden layers (`gat`, `gatv2`); divides `hidden`. Unset: 8.
+        /// Attention heads of the hidden layers (`gat`, `gatv2`); divides `hidden`. A decoupled `gat` has none there. Unset: 8.
         #[schemars(range(min = 1, max = 1024), extend("examples" = [8]))]
         pub heads: Option<usize> = None,
-        /// Attention heads of the output layer (`gat`, `gatv2`), averaged. Unset: 1.
+        /// Attention heads of the output layer (`gat`, `gatv2`), averaged; of a decoupled `gat`, of all its propagations. Unset: 1.
         #[schemars(range(min = 1, max = 1024), extend("examples" = [1]))]
         pub output_heads: Option<usize> = None,
         /// How a `sage` layer aggregates its neighbours. Unset: `mean`.
@@ -78,9 +78,10 @@ section! {
         /// Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub edge_features: Option<bool> = None,
-        /// Whether a `gcn` is cut in two: a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1), which is
-        /// another model than a plain one. Unset: where `train.schedule` is `tensor-parallel`, to which it saves all but four of an
-        /// epoch's exchanges, and the model has neither `residual` nor `norm`.
+        /// Whether a `gcn` or `gat` is cut in two: a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1),
+        /// which is another model than a plain one, and saves `tensor-parallel` all but four of an epoch's exchanges. A `gat` then attends
+        /// with `output_heads` heads, by the perceptron's results, and alike in every propagation. Unset: false for a `gat`; for a `gcn`
+        /// where `train.schedule` is `tensor-parallel` and the model has neither `residual` nor `norm`.
         #[schemars(extend("examples" = [true]))]
         pub decoupled: Option<bool> = None,
         /// What stands between layers, and inside the perceptrons of `gin`, `gine` and `appnp`. Unset: `elu` for `gat` and `gatv2`, else
@@ -107,8 +108,8 @@ section! {
 }
 
 impl Model {
-    /// The network that is built: where layers are decoupled, the perceptron and the propagations that they become, which are those
-    /// of an `appnp` that keeps nothing of its prediction.
+    /// The network that is built: where the layers of a `gcn` are decoupled, the perceptron and the propagations that they become, which
+    /// are those of an `appnp` that keeps nothing of its prediction. A `gat` has propagations of its own.
     pub fn network(&self, schedule: Schedule) -> Self {
         let may = !self.residual && self.norm == Norm::None;
         let decoupled = self.decoupled.unwrap_or(may && schedule == Schedule::TensorParallel);
@@ -117,6 +118,11 @@ impl Model {
         }
         let (teleport, mlp_layers) = (Some(0.0), Some(self.layers));
         Self { kind: "appnp".into(), teleport, mlp_layers, decoupled: None, ..self.clone() }
+    }
+
+    /// Whether it is a `gat` whose propagations all attend by what its maps have come to before.
+    pub fn decouples_attention(&self) -> bool {
+        self.kind == "gat" && self.decoupled == Some(true)
     }
 
     /// Whether layers have attention heads.
@@ -169,6 +175,7 @@ impl Model {
                 teleport: self.teleport.unwrap_or(0.1),
                 relations,
                 bases: self.num_bases,
+                decoupled: self.decouples_attention(),
                 // A registered layer may look at them.
                 edge_dim: if self.reads_edge_features() || !is_builtin(&self.kind) { edge_dim } else { 0 },
             },

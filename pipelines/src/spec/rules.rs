@@ -216,9 +216,10 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             let have = kinds.iter().map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(", ");
             let message = match *key {
                 "decoupled" => format!(
-                    "{:?} has something to learn between its propagations and cannot be decoupled: use {have}, or \"sgc\" or \
+                    "{:?} has something to learn between its propagations and cannot be decoupled: use {}, or \"sgc\" or \
                      \"appnp\", which are so by themselves",
-                    model.kind
+                    model.kind,
+                    have.replace(", ", " or ")
                 ),
                 _ => format!("only {have} has it, not {:?}", model.kind),
             };
@@ -232,7 +233,8 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
         self::embedding(embedding, spec, report);
     }
     let jumps = model.jumping_knowledge != model::JumpingKnowledge::None;
-    if model.attends() && (model.layers > 1 || jumps) && !model.hidden.is_multiple_of(model.heads()) {
+    let split = model.attends() && !model.decouples_attention() && (model.layers > 1 || jumps);
+    if split && !model.hidden.is_multiple_of(model.heads()) {
         let key = if report.given("model.heads") { "model.heads" } else { "model.hidden" };
         report.add(key, format!("{} heads do not divide hidden = {}", model.heads(), model.hidden));
     }

@@ -219,23 +219,27 @@ impl WholeGraph {
                 chunks = cut(columns, &shape.hops)?;
                 Program::by_columns(count, shape.first_learns, &chained, &attending, chunks.len() as u32)
             }
-            None => Program::by_nodes(count, shape.first_learns),
+            None => Program::by_nodes(count, shape.first_learns, &chained),
         };
         let program = match &shape.pairs {
             Some(Scored { chunks, .. }) => program.with_pairs(count, *chunks),
             None => program,
         };
+        // Whole rows are only where a node task reads or makes them.
+        let whole = |task: usize| columns.is_none() || !chained[task];
         let all_hops = shape.hops.clone();
         let mut hops = Vec::with_capacity(count);
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
+            let (splits, gathers) = (whole(index), whole(index + 1));
             // Attention goes back by the activations, and where epochs overlap, others may still read them.
             let attends = hop.attends();
             // The last hop's gradients come while others are still adding up its activations.
             let apart = index + 1 < count || columns.is_some();
-            let over_sent = Arc::ptr_eq(&arriving, &leaving) && !attends && !shape.overlaps && apart;
+            let over_sent = Arc::ptr_eq(&arriving, &leaving) && !attends && !shape.overlaps && apart && splits;
             let back_rows = leaving.table_rows();
-            let held = match hop.keeps_held {
+            let read_at_end = index == 0 && shape.reads_initial.contains(&true);
+            let held = match hop.keeps_held && (gathers || read_at_end) {
                 true => Some([
                     Table::zeros(own.len(), hop.held, place).map_err(room)?,
                     Table::zeros(if program.goes_back(index) { own.len() } else { 0 }, hop.held, place)
@@ -256,24 +260,28 @@ impl WholeGraph {
             };
             // Behind the gradients of rows, those of terms, by piece.
             let terms = match (&columns, hop.propagation) {
-                (Some(columns), Propagation::Attention { heads, .. }) => {
+                (Some(columns), Propagation::Attention { heads, .. }) if splits => {
                     2 * Heads::new(hop.width, heads, columns.parts.len(), columns.starts.len() - 1).count()
                 }
                 _ => 0,
             };
             let scales = scales(hop.propagation);
-            let back_here = if columns.is_some() && program.goes_back(index) { own.len() } else { 0 };
+            let back_here = if columns.is_some() && splits && program.goes_back(index) { own.len() } else { 0 };
             hops.push(HopState {
                 sent_back: match columns {
                     Some(_) => Some(Table::zeros(back_here, width + terms, place).map_err(room)?),
                     None => None,
                 },
-                sent: Table::zeros(arriving.table_rows(), width + more, place).map_err(room)?,
-                arrived: Table::zeros(arriving.rows().len() / slots as usize, slots as usize * width, place)
+                sent: Table::zeros(if splits { arriving.table_rows() } else { 0 }, width + more, place)
                     .map_err(room)?,
+                arrived: {
+                    let rows = if gathers { arriving.rows().len() / slots as usize } else { 0 };
+                    Table::zeros(rows, slots as usize * width, place).map_err(room)?
+                },
                 width,
                 back: match program.goes_back(index) {
                     false => Back::Nowhere,
+                    true if !gathers => Back::Nowhere,
                     true if over_sent => Back::OverSent,
                     true => Back::Own(Table::zeros(back_rows, width + more_back, place).map_err(room)?),
                 },

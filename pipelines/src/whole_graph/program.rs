@@ -13,6 +13,9 @@
 //! Backward(0)     where the first task learns anything
 //! ```
 //!
+//! Propagations that follow one another attend by the terms that were split off before the first of them: `Attend(l)` and `Propagate(l)`
+//! back alternate then, from the last of them to the first, and what they say of the terms is gathered with the first's gradients.
+//!
 //! Where pairs of nodes are learnt from, the loss is three kinds of stages: every node's result, chunks of pairs, and back.
 //!
 //! ```text
@@ -52,6 +55,8 @@ pub(crate) enum Stage {
 pub(crate) struct Attended {
     pub(crate) hop: usize,
     pub(crate) chunk: u32,
+    /// Whether the gradients have just been split off whole rows.
+    pub(crate) split: bool,
 }
 
 /// One hop of slices, for one chunk.
@@ -80,9 +85,12 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// By nodes, for a model of `layers` layers; whether its first node task learns.
-    pub(crate) fn by_nodes(layers: usize, first_learns: bool) -> Self {
-        let until = usize::from(!first_learns);
+    /// By nodes, for a model of `layers` layers; whether its first node task learns, and of every task whether it does the same with
+    /// every column, and so learns nothing.
+    pub(crate) fn by_nodes(layers: usize, first_learns: bool, chained: &[bool]) -> Self {
+        // No gradient is wanted of what comes before anything is learnt.
+        let learns = |&task: &usize| if task == 0 { first_learns } else { !chained[task] };
+        let until = (0..layers).find(learns).unwrap_or(layers);
         let forward = (0..layers).map(Stage::Forward);
         let stages: Vec<Stage> =
             forward.chain([Stage::Loss]).chain((until..layers).rev().map(Stage::Backward)).collect();
@@ -117,7 +125,7 @@ impl Program {
         for hop in (0..layers).rev().filter(|&hop| wanted(hop)) {
             let split = hop + 1 == layers || !chained[hop + 1];
             if attends[hop] {
-                stages.extend((0..chunks).map(|chunk| Stage::Attend(Attended { hop, chunk })));
+                stages.extend((0..chunks).map(|chunk| Stage::Attend(Attended { hop, chunk, split })));
             }
             let gather = !chained[hop];
             stages.extend(
@@ -225,25 +233,33 @@ mod tests {
 
     #[test]
     fn stages_go_there_and_back() {
-        assert_eq!(all(&Program::by_nodes(2, true)), [Forward(0), Forward(1), Loss, Backward(1), Backward(0)]);
-        assert_eq!(all(&Program::by_nodes(2, false)), [Forward(0), Forward(1), Loss, Backward(1)]);
-        assert_eq!(all(&Program::by_nodes(1, false)), [Forward(0), Loss]);
-        let program = Program::by_nodes(1, false);
+        let by_nodes = |layers: usize, learns| Program::by_nodes(layers, learns, &vec![false; layers + 1]);
+        assert_eq!(all(&by_nodes(2, true)), [Forward(0), Forward(1), Loss, Backward(1), Backward(0)]);
+        assert_eq!(all(&by_nodes(2, false)), [Forward(0), Forward(1), Loss, Backward(1)]);
+        assert_eq!(all(&by_nodes(1, false)), [Forward(0), Loss]);
+        // Features that are propagated as they are have no use for gradients, however often they are.
+        let sgc = Program::by_nodes(3, false, &[false, true, true, false]);
+        assert_eq!((all(&sgc), sgc.rounds()), (vec![Forward(0), Forward(1), Forward(2), Loss], 3));
+        assert!((0..3).all(|hop| !sgc.goes_back(hop)));
+        let predictions = Program::by_nodes(2, true, &[false, true, false]);
+        assert_eq!(all(&predictions), [Forward(0), Forward(1), Loss, Backward(1), Backward(0)]);
+        let program = by_nodes(1, false);
         assert_eq!(
             (program.gradient_stages(), program.gradient_stage(0), program.gradient_stage(1)),
             (1, None, Some(0))
         );
-        assert!(program.is_last(1) && !program.goes_back(0) && Program::by_nodes(2, true).goes_back(0));
+        assert!(program.is_last(1) && !program.goes_back(0) && by_nodes(2, true).goes_back(0));
     }
 
     #[test]
     fn pairs_are_scored_in_chunks_between_results_and_the_way_back() {
-        let program = Program::by_nodes(1, true).with_pairs(1, 2);
+        let one = Program::by_nodes(1, true, &[false; 2]);
+        let program = one.clone().with_pairs(1, 2);
         let stages = [Forward(0), Embed, Pairs(0), Pairs(1), Backward(1), Backward(0)];
         assert_eq!(all(&program), stages);
         assert_eq!((program.pairs(), program.rounds()), (2..4, 2 + 6));
         assert_eq!(program.items(3, 5), 0..1);
-        assert!(program.is_last(5) && Program::by_nodes(1, true).pairs().is_empty());
+        assert!(program.is_last(5) && one.pairs().is_empty());
         // Even where nothing before it learns, the last task does.
         let columns = Program::by_columns(2, false, &[false, true], &[false; 2], 1).with_pairs(2, 1);
         assert_eq!(all(&columns)[3..], [Embed, Pairs(0), Backward(2)]);
@@ -258,7 +274,7 @@ mod tests {
         assert_eq!(all(&naive), stages);
         assert_eq!(naive.rounds(), 8);
         let attending = Program::by_columns(1, true, &[false], &[true], 1);
-        let attended = |chunk| Stage::Attend(Attended { hop: 0, chunk });
+        let attended = |chunk| Stage::Attend(Attended { hop: 0, chunk, split: true });
         assert_eq!(all(&attending), [Forward(0), forward(0), Loss, attended(0), back(0), Backward(0)]);
         assert_eq!(attending.rounds(), 4);
         let chunks = Program::by_columns(1, true, &[false], &[true], 3);
@@ -277,6 +293,15 @@ mod tests {
         ];
         assert_eq!(all(&decoupled), chain);
         assert_eq!(decoupled.rounds(), 4);
+        let attending = Program::by_columns(2, true, &[false, true], &[true; 2], 1);
+        let attended = |hop, split| Stage::Attend(Attended { hop, chunk: 0, split });
+        let back = [attended(1, true), hop(1, true, true, false), attended(0, false), hop(0, true, false, true)];
+        assert_eq!(all(&attending)[4..8], back);
+        for layers in 2..6 {
+            let chained: Vec<bool> = (0..=layers).map(|task| (1..layers).contains(&task)).collect();
+            let program = Program::by_columns(layers, true, &chained, &vec![true; layers], 3);
+            assert_eq!(program.rounds(), 4, "{layers} layers");
+        }
         // Nothing before the loss learns anything.
         let sgc = Program::by_columns(2, false, &[false, true], &[false; 2], 1);
         assert_eq!(all(&sgc), [Forward(0), hop(0, false, true, false), hop(1, false, false, true), Loss]);

@@ -5,6 +5,11 @@
 //! the paper shares a number for each edge. On the way back, what an edge's weight should have been is a product over all
 //! columns of a head, and everything that follows from it is linear in it: each piece of a head's columns gives its part of the
 //! gradients of the terms, and the owner adds the parts up.
+//!
+//! Where hops follow one another without whole rows between them (section 4.1, decoupled training), all of them attend by the terms
+//! that came with the first one's slices, and what they say of the terms is added up here, from the last hop to the first. Here we leave
+//! the paper: its coefficients are numbers of each edge that are held, and it keeps no slices from propagation to propagation; ours are
+//! computed again for each chunk, forwards and backwards, and as their gradients ask for what was propagated, each hop's slices are kept.
 
 use std::ops::Range;
 
@@ -19,7 +24,15 @@ use super::attend::Dropped;
 use super::heads::{Heads, Piece};
 use super::rows::put_columns;
 
-/// One worker's pieces of a hop that attends. A row of slices has its columns, then the terms of out-edges and of in-edges.
+/// What hops that attend by the same terms read of nodes: what is propagated, and, behind the columns of the first hop's slices, the terms
+/// of out-edges and of in-edges.
+#[derive(Clone, Copy)]
+pub(super) struct AttendedRows<'a> {
+    pub(super) rows: &'a Table,
+    pub(super) terms: &'a Table,
+}
+
+/// One worker's pieces of a hop that attends, and of those that follow it with the same attention.
 pub(super) struct SliceAttention {
     pub(super) heads: Heads,
     worker: usize,
@@ -27,25 +40,30 @@ pub(super) struct SliceAttention {
     share: f64,
     /// By piece, `[nodes, STATE · heads]`.
     states: Vec<Table>,
-    /// Gradients of the terms of in-edges, `[nodes, entries]`.
+    /// Gradients of the terms of in-edges, `[nodes, entries]`; and of those of out-edges, where several hops add to them.
     d_right: Table,
+    d_left: Option<Table>,
     /// All nodes, where weights are dropped.
     nodes: Vec<u32>,
 }
 
 impl SliceAttention {
-    /// Room for `nodes` nodes.
+    /// Room for `nodes` nodes; `again`, where more hops attend by the same terms.
     pub(super) fn new(
         heads: Heads,
         worker: usize,
         [slope, share]: [f64; 2],
-        nodes: usize,
+        (nodes, again): (usize, bool),
         place: &Place,
     ) -> std::io::Result<Self> {
         let state = |piece: &Piece| Table::zeros(nodes, STATE * piece.heads.len(), place);
         Ok(Self {
             states: heads.pieces(worker).iter().map(state).collect::<Result<_, _>>()?,
             d_right: Table::zeros(nodes, heads.entries(worker).len(), place)?,
+            d_left: match again {
+                true => Some(Table::zeros(nodes, heads.entries(worker).len(), place)?),
+                false => None,
+            },
             nodes: if share > 0.0 { (0..nodes as u32).collect() } else { Vec::new() },
             heads,
             worker,
@@ -78,18 +96,20 @@ impl SliceAttention {
         &'a self,
         links: &'a Links,
         rows: Range<usize>,
-        table: &'a Table,
+        of: AttendedRows<'a>,
         piece: &Piece,
         drop: Dropped,
     ) -> Attention<'a, i64, f32> {
         let [columns, touched] = self.heads.of(self.worker);
         let (indptr, indices) = links.edges(rows.clone());
-        let from = |first: usize| Sources::new(table.values().get(first..).unwrap_or_default(), table.width());
+        let from = |table: &'a Table, first: usize| {
+            Sources::new(table.values().get(first..).unwrap_or_default(), table.width())
+        };
         Attention {
             indptr,
             indices,
-            x: from(piece.columns.start - columns.start),
-            left: from(columns.len() + piece.heads.start - touched.start),
+            x: from(of.rows, piece.columns.start - columns.start),
+            left: from(of.terms, columns.len() + piece.heads.start - touched.start),
             heads: piece.heads.len(),
             width: piece.columns.len() / piece.heads.len(),
             slope: self.slope,
@@ -98,24 +118,39 @@ impl SliceAttention {
     }
 
     /// What arrives at the nodes `rows`, `[rows, columns]`, into `out`.
-    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, table: &Table, drop: Dropped, out: &mut [f32]) {
+    pub(super) fn forward(
+        &mut self,
+        links: &Links,
+        rows: Range<usize>,
+        of: AttendedRows<'_>,
+        drop: Dropped,
+        out: &mut [f32],
+    ) {
         let [columns, touched] = self.heads.of(self.worker);
         let pieces = self.heads.pieces(self.worker).to_vec();
         for (index, piece) in pieces.iter().enumerate() {
             let first = columns.len() + touched.len() + piece.heads.start - touched.start;
-            let right = table.columns(rows.clone(), first..first + piece.heads.len());
+            let right = of.terms.columns(rows.clone(), first..first + piece.heads.len());
             let stride = STATE * piece.heads.len();
             let mut states = vec![0.0; rows.len() * stride];
             put_columns(&mut states, stride, 0, &right, piece.heads.len());
             let mut made = vec![0.0; rows.len() * piece.columns.len()];
-            self.job(links, rows.clone(), table, piece, drop).forward(&mut states, &mut made);
+            self.job(links, rows.clone(), of, piece, drop).forward(&mut states, &mut made);
             self.states[index].some_mut(rows.clone()).copy_from_slice(&states);
             put_columns(out, columns.len(), piece.columns.start - columns.start, &made, piece.columns.len());
         }
     }
 
-    /// From the gradients of what has arrived at the nodes `rows`, what is missing of their states.
-    pub(super) fn complete(&mut self, links: &Links, rows: Range<usize>, table: &Table, back: &Table, drop: Dropped) {
+    /// From the gradients of what has arrived at the nodes `rows`, what is missing of their states; `adds`, where a later hop has told of
+    /// the terms already.
+    pub(super) fn complete(
+        &mut self,
+        links: &Links,
+        rows: Range<usize>,
+        of: AttendedRows<'_>,
+        (back, adds): (&Table, bool),
+        drop: Dropped,
+    ) {
         let [columns, _] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);
         let pieces = self.heads.pieces(self.worker).to_vec();
@@ -124,32 +159,34 @@ impl SliceAttention {
             let gradient = back.columns(rows.clone(), first..first + piece.columns.len());
             let mut states = self.states[index].some(rows.clone()).to_vec();
             let mut d_right = vec![0.0; rows.len() * piece.heads.len()];
-            self.job(links, rows.clone(), table, piece, drop).backward_right(&gradient, &mut states, &mut d_right);
+            self.job(links, rows.clone(), of, piece, drop).backward_right(&gradient, &mut states, &mut d_right);
             self.states[index].some_mut(rows.clone()).copy_from_slice(&states);
             let (stride, first) = (self.d_right.width(), piece.first - entries.start);
-            put_columns(self.d_right.some_mut(rows.clone()), stride, first, &d_right, piece.heads.len());
+            let d_right = &mut d_right[..];
+            add_columns(self.d_right.some_mut(rows.clone()), stride, first, d_right, piece.heads.len(), adds);
         }
     }
 
-    /// The gradients of the nodes `rows`: of their columns, and, piece by piece, of the terms of out-edges and of in-edges.
+    /// The gradients of the nodes `rows`: of their columns, and, piece by piece, of the terms of out-edges, by this hop and, where it
+    /// `adds`, the later ones.
     pub(super) fn backward(
-        &self,
+        &mut self,
         links: &Links,
         rows: Range<usize>,
-        table: &Table,
-        back: &Table,
+        of: AttendedRows<'_>,
+        (back, adds): (&Table, bool),
         drop: Dropped,
-    ) -> Vec<f32> {
+    ) -> [Vec<f32>; 2] {
         let [columns, touched] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);
-        let stride = columns.len() + 2 * entries.len();
-        let mut out = vec![0.0; rows.len() * stride];
+        let mut out = vec![0.0; rows.len() * columns.len()];
+        let mut terms = vec![0.0; rows.len() * entries.len()];
         let (indptr, indices) = links.edges(rows.clone());
         for (piece, states) in self.heads.pieces(self.worker).iter().zip(&self.states) {
             let (first, count) = (piece.columns.start - columns.start, piece.heads.len());
             let term = columns.len() + piece.heads.start - touched.start;
-            let x = table.columns(rows.clone(), first..first + piece.columns.len());
-            let left = table.columns(rows.clone(), term..term + count);
+            let x = of.rows.columns(rows.clone(), first..first + piece.columns.len());
+            let left = of.terms.columns(rows.clone(), term..term + count);
             let (mut dx, mut d_left) = (vec![0.0; x.len()], vec![0.0; left.len()]);
             AttentionBackward {
                 indptr,
@@ -164,12 +201,36 @@ impl SliceAttention {
                 dropout: self.dropout(drop, rows.clone(), piece),
             }
             .run(&mut dx, &mut d_left);
-            put_columns(&mut out, stride, first, &dx, piece.columns.len());
-            put_columns(&mut out, stride, columns.len() + piece.first - entries.start, &d_left, count);
+            put_columns(&mut out, columns.len(), first, &dx, piece.columns.len());
+            put_columns(&mut terms, entries.len(), piece.first - entries.start, &d_left, count);
         }
-        if !entries.is_empty() {
-            put_columns(&mut out, stride, columns.len() + entries.len(), self.d_right.some(rows), entries.len());
+        if let Some(d_left) = self.d_left.as_mut().filter(|_| !entries.is_empty()) {
+            add_columns(d_left.some_mut(rows), entries.len(), 0, &mut terms, entries.len(), adds);
+        }
+        [out, terms]
+    }
+
+    /// What [`SliceAttention::backward`] of the first hop has come to, row by row, and behind it the gradients of the terms of in-edges.
+    pub(super) fn join(&self, rows: Range<usize>, dx: &[f32], d_left: &[f32]) -> Vec<f32> {
+        let (columns, entries) = (self.heads.of(self.worker)[0].len(), self.heads.entries(self.worker).len());
+        let stride = columns + 2 * entries;
+        let mut out = vec![0.0; rows.len() * stride];
+        if stride > 0 {
+            put_columns(&mut out, stride, 0, dx, columns);
+            put_columns(&mut out, stride, columns, d_left, entries);
+            put_columns(&mut out, stride, columns + entries, self.d_right.some(rows), entries);
         }
         out
     }
+}
+
+/// Writes rows of `width` numbers into columns `first..` of rows of `stride`, or, where it `adds`, the sums with what is there; `rows` are
+/// then what has been written.
+fn add_columns(out: &mut [f32], stride: usize, first: usize, rows: &mut [f32], width: usize, adds: bool) {
+    if adds {
+        for (out, row) in out.chunks_exact(stride).zip(rows.chunks_exact_mut(width)) {
+            row.iter_mut().zip(&out[first..]).for_each(|(x, sum)| *x += sum);
+        }
+    }
+    put_columns(out, stride, first, rows, width);
 }

@@ -17,13 +17,13 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 use gnnflow_operators::wire::{Header, WireBlock};
 use rayon::prelude::*;
 
-use super::Propagated;
 use super::attend::Dropped;
 use super::chunks::Cut;
 use super::heads::Heads;
 use super::order::Order;
+use super::program::{Attended, Propagated};
 use super::scales::Scales;
-use super::slice_attention::SliceAttention;
+use super::slice_attention::{AttendedRows, SliceAttention};
 use crate::Error;
 
 /// What every worker knows of the whole graph where rows are cut by columns.
@@ -51,7 +51,9 @@ struct SliceHop {
     rows: Table,
     /// Gradients of what has arrived, by slot, where they cannot lie where activations were.
     back: Option<Table>,
-    attention: Option<SliceAttention>,
+    /// Whether rows are weighed by attention: by that of the first hop of the chain of hops that this one is of.
+    attends: bool,
+    first: usize,
     /// What the node task before makes of what has arrived and of what was held at first.
     by_column: [f32; 2],
 }
@@ -60,6 +62,8 @@ struct SliceHop {
 pub(super) struct Slices {
     graph: Columns,
     hops: Vec<SliceHop>,
+    /// By hop, where it attends and is the first of its chain.
+    attention: Vec<Option<SliceAttention>>,
     /// Gradients of what nodes held before the first layer, where later hops read it.
     initial_back: Option<Table>,
     chunks: Vec<Range<usize>>,
@@ -82,7 +86,8 @@ impl Slices {
     ) -> Result<Self, Error> {
         let room = |error: std::io::Error| Error::Machine(format!("no room for slices of the whole graph: {error}"));
         let (nodes, workers) = (graph.starts[graph.starts.len() - 1] as usize, graph.starts.len() - 1);
-        let mut made: Vec<SliceHop> = Vec::with_capacity(hops.len());
+        let (mut made, mut attentions): (Vec<SliceHop>, Vec<_>) = Default::default();
+        let chained = |task: usize| by_column[task].is_some();
         for (index, hop) in hops.iter().enumerate() {
             let width = if hop.propagation == Propagation::Nothing { 0 } else { hop.width };
             if width > 0 && width < workers {
@@ -95,13 +100,17 @@ impl Slices {
             }
             let mut columns = intervals(width, workers.max(1));
             columns.resize(workers, width..width);
+            let first = if chained(index) { made[index - 1].first } else { index };
             let (mut more, mut attention) = (0, None);
             if let Propagation::Attention { heads, slope, dropout } = hop.propagation {
                 let heads = Heads::new(width, heads, graph.parts.len(), workers);
                 columns = (0..workers).map(|worker| heads.of(worker)[0].clone()).collect();
-                more = 2 * heads.of(graph.worker)[1].len();
-                let state = SliceAttention::new(heads, graph.worker, [slope, dropout], nodes, place);
-                attention = Some(state.map_err(room)?);
+                if first == index {
+                    more = 2 * heads.of(graph.worker)[1].len();
+                    let room_for = (nodes, chained(index + 1));
+                    let state = SliceAttention::new(heads, graph.worker, [slope, dropout], room_for, place);
+                    attention = Some(state.map_err(room)?);
+                }
             }
             let own = columns[graph.worker].len();
             let same = hops[..index].iter().position(|earlier| earlier.propagation == hop.propagation);
@@ -109,7 +118,8 @@ impl Slices {
                 Some(same) => Arc::clone(&made[same].scales),
                 None => Arc::new(Scales::of_parts(hop.propagation, 0, &graph.parts)),
             };
-            let apart = attention.is_some() || graph.slots > 1;
+            // In a chain, they lie where the slices were that this hop's had been propagated to.
+            let apart = (hop.attends() || graph.slots > 1) && !chained(index + 1);
             let back = match apart && goes_back(index) {
                 true => Some(Table::zeros(nodes * graph.slots, own, place).map_err(room)?),
                 false => None,
@@ -120,13 +130,15 @@ impl Slices {
                 columns,
                 width,
                 rows: Table::zeros(nodes, own + more, place).map_err(room)?,
-                attention,
+                attends: hop.attends(),
+                first,
                 by_column: by_column[index].unwrap_or([1.0, 0.0]),
             });
+            attentions.push(attention);
         }
         let initial = by_column.iter().flatten().any(|[_, kept]| *kept != 0.0) && goes_back(0);
         let initial_back = match initial {
-            true => Some(Table::zeros(nodes, made[0].rows.width(), place).map_err(room)?),
+            true => Some(Table::zeros(nodes, made[0].columns[graph.worker].len(), place).map_err(room)?),
             false => None,
         };
         let order = |back: bool| match pipelined && chunks.len() > 1 {
@@ -138,7 +150,7 @@ impl Slices {
             false => Order::at_once(chunks.len(), &graph.starts),
         };
         let orders = [order(false), order(true), own];
-        Ok(Self { graph, hops: made, initial_back, chunks, orders })
+        Ok(Self { graph, hops: made, attention: attentions, initial_back, chunks, orders })
     }
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
@@ -162,11 +174,11 @@ impl Slices {
         rows: Range<usize>,
         table: &Table,
     ) -> Vec<WireBlock> {
-        let SliceHop { columns, width, attention, .. } = &self.hops[hop];
+        let SliceHop { columns, width, .. } = &self.hops[hop];
         if *width == 0 || rows.is_empty() {
             return Vec::new();
         }
-        let heads = attention.as_ref().map(|attention| &attention.heads).filter(|_| !back);
+        let heads = self.heads(hop).filter(|_| !back);
         let slots = if back { self.graph.slots } else { 1 };
         let (order, first) =
             (in_order(&self.orders, &self.hops[hop], back), self.graph.starts[self.graph.worker] as usize);
@@ -208,14 +220,15 @@ impl Slices {
 
     /// How attention's heads are cut at a hop that attends.
     pub(super) fn heads(&self, hop: usize) -> Option<&Heads> {
-        self.hops[hop].attention.as_ref().map(|attention| &attention.heads)
+        self.attention[self.hops[hop].first].as_ref().map(|attention| &attention.heads)
     }
 
     /// What the gradients at a chunk's receivers say of the attention that they pay.
-    pub(super) fn attend(&mut self, hop: usize, chunk: usize, drop: Dropped) {
-        let SliceHop { rows, attention, back, .. } = &mut self.hops[hop];
-        if let (Some(attention), Some(back)) = (attention, back) {
-            attention.complete(&self.graph.links[0], self.chunks[chunk].clone(), rows, back, drop);
+    pub(super) fn attend(&mut self, stage: Attended, drop: Dropped) {
+        let (of, back) = (attended(&self.hops, stage.hop), gradients(&self.hops, stage.hop));
+        if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
+            let rows = self.chunks[stage.chunk as usize].clone();
+            attention.complete(&self.graph.links[0], rows, of, (back, !stage.split), drop);
         }
     }
 
@@ -225,68 +238,67 @@ impl Slices {
     }
 
     /// Adds up the slices of a chunk's nodes; what is gathered now is sent to the nodes' owners.
-    pub(super) fn propagate(
-        &mut self,
-        header: Header,
-        stage: Propagated,
-        chunk: usize,
-        drop: Dropped,
-    ) -> Vec<WireBlock> {
-        let rows = self.chunks[chunk].clone();
+    pub(super) fn propagate(&mut self, header: Header, stage: Propagated, drop: Dropped) -> Vec<WireBlock> {
+        let rows = self.chunks[stage.chunk as usize].clone();
         let Propagated { hop, back, .. } = stage;
         let links = &self.graph.links[usize::from(back)];
         let own = self.hops[hop].columns[self.graph.worker].len();
         let slots = self.graph.slots;
-        let SliceHop { rows: table, attention, back: gradients, .. } = &mut self.hops[hop];
-        if let Some(attention) = attention {
-            if let (true, Some(gradients)) = (back, gradients) {
-                let made = attention.backward(links, rows.clone(), table, gradients, drop);
-                return self.gather(header, rows.clone(), made.len() / rows.len().max(1), &made);
+        let state = &self.hops[hop];
+        if let Some(attention) = &mut self.attention[state.first] {
+            let of = attended(&self.hops, hop);
+            if back {
+                let gradients = (gradients(&self.hops, hop), !stage.split);
+                let [made, terms] = attention.backward(links, rows.clone(), of, gradients, drop);
+                return self.gather_back(header, stage, rows, made, &terms);
             }
             let mut made = vec![0.0; rows.len() * own];
-            attention.forward(links, rows.clone(), table, drop, &mut made);
-            return self.gather(header, rows, own, &made);
+            attention.forward(links, rows.clone(), of, drop, &mut made);
+            return self.go_on(header, stage, rows, made);
         }
-        let state = &self.hops[hop];
         // Forwards, edges lead to slots; backwards, they come from them.
-        let (table, slots) = match &state.back {
-            Some(gradients) if back => (gradients, 1),
-            _ if back => (&state.rows, 1),
-            _ => (&state.rows, slots),
-        };
-        let width = slots * own;
-        let mut out = vec![0.0; rows.len() * width];
+        let (table, slots) = if back { (gradients(&self.hops, hop), 1) } else { (&state.rows, slots) };
+        let mut out = vec![0.0; rows.len() * slots * own];
         add_up(links, rows.start * slots..rows.end * slots, table, &state.scales, back, &mut out);
-        if back {
-            self.gather_back(header, stage, rows, out)
-        } else if stage.gather {
-            self.gather(header, rows, width, &out)
-        } else {
-            let [kept_of_sum, kept_of_first] = self.hops[hop + 1].by_column;
-            let (first, rest) = self.hops.split_at_mut(hop + 1);
-            let place = rest[0].rows.some_mut(rows.clone());
-            match kept_of_first == 0.0 {
-                true => place.iter_mut().zip(&out).for_each(|(held, x)| *held = kept_of_sum * x),
-                false => {
-                    let initial = first[0].rows.some(rows);
-                    for ((held, x), initial) in place.iter_mut().zip(&out).zip(initial) {
-                        *held = kept_of_sum * x + kept_of_first * initial;
-                    }
-                }
-            }
-            Vec::new()
+        match back {
+            true => self.gather_back(header, stage, rows, out, &[]),
+            false => self.go_on(header, stage, rows, out),
         }
     }
 
-    /// What becomes of gradients of sent slices: whole rows, or gradients of what arrived before.
+    /// What becomes of slices that have been added up: whole rows, or slices that are added up once more.
+    fn go_on(&mut self, header: Header, stage: Propagated, rows: Range<usize>, out: Vec<f32>) -> Vec<WireBlock> {
+        if stage.gather {
+            return self.gather(header, rows.clone(), out.len() / rows.len().max(1), &out);
+        }
+        let [kept_of_sum, kept_of_first] = self.hops[stage.hop + 1].by_column;
+        let (before, rest) = self.hops.split_at_mut(stage.hop + 1);
+        let place = rest[0].rows.some_mut(rows.clone());
+        if kept_of_first == 0.0 {
+            place.iter_mut().zip(&out).for_each(|(held, x)| *held = kept_of_sum * x);
+            return Vec::new();
+        }
+        // Terms of attention may lie behind the first slices.
+        let (first, width) = (&before[0].rows, rest[0].columns[self.graph.worker].len().max(1));
+        let initial = first.some(rows).chunks_exact(first.width().max(1));
+        let rows = place.chunks_exact_mut(width).zip(out.chunks_exact(width)).zip(initial);
+        for ((held, sums), initial) in rows {
+            for ((held, x), initial) in held.iter_mut().zip(sums).zip(initial) {
+                *held = kept_of_sum * x + kept_of_first * initial;
+            }
+        }
+        Vec::new()
+    }
+
+    /// What becomes of gradients of sent slices, and of attention's terms of out-edges: whole rows, or gradients of what arrived before.
     fn gather_back(
         &mut self,
         header: Header,
         stage: Propagated,
         rows: Range<usize>,
         mut out: Vec<f32>,
+        terms: &[f32],
     ) -> Vec<WireBlock> {
-        let width = self.hops[stage.hop].rows.width();
         let [kept_of_sum, kept_of_first] = self.hops[stage.hop].by_column;
         if stage.gather {
             if let Some(initial) = self.initial_back.as_mut().filter(|_| stage.hop == 0) {
@@ -294,13 +306,18 @@ impl Slices {
                 out.iter_mut().zip(&*initial).for_each(|(out, x)| *out += x);
                 initial.fill(0.0);
             }
-            return self.gather(header, rows, width, &out);
+            if let Some(attention) = &self.attention[stage.hop] {
+                out = attention.join(rows.clone(), &out, terms);
+            }
+            return self.gather(header, rows.clone(), out.len() / rows.len().max(1), &out);
         }
         if let Some(initial) = self.initial_back.as_mut().filter(|_| kept_of_first != 0.0) {
             let initial = initial.some_mut(rows.clone());
             initial.iter_mut().zip(&out).for_each(|(initial, x)| *initial += kept_of_first * x);
         }
-        let place = self.hops[stage.hop - 1].rows.some_mut(rows);
+        // Of these nodes, what has been propagated here is not asked for again.
+        let place = if self.hops[stage.hop].attends { stage.hop } else { stage.hop - 1 };
+        let place = self.hops[place].rows.some_mut(rows);
         place.iter_mut().zip(&out).for_each(|(back, x)| *back = kept_of_sum * x);
         Vec::new()
     }
@@ -321,12 +338,27 @@ impl Slices {
     }
 }
 
+/// What a hop that attends reads.
+fn attended(hops: &[SliceHop], hop: usize) -> AttendedRows<'_> {
+    AttendedRows { rows: &hops[hop].rows, terms: &hops[hops[hop].first].rows }
+}
+
+/// Where the gradients of what has arrived at a hop are.
+fn gradients(hops: &[SliceHop], hop: usize) -> &Table {
+    match &hops[hop].back {
+        Some(back) => back,
+        // Attention reads activations once more, but those of the hop behind have been read.
+        None if hops[hop].attends => &hops[hop + 1].rows,
+        None => &hops[hop].rows,
+    }
+}
+
 /// In which order a hop's rows are sent.
 fn in_order<'a>([activations, gradients, attended]: &'a [Order; 3], hop: &SliceHop, back: bool) -> &'a Order {
-    match (back, &hop.attention) {
+    match (back, hop.attends) {
         (false, _) => activations,
-        (true, None) => gradients,
-        (true, Some(_)) => attended,
+        (true, false) => gradients,
+        (true, true) => attended,
     }
 }
 

@@ -110,13 +110,16 @@ impl WholeGraph {
     }
 
     /// Sends the gradients that attention needs for the next chunk, or reads those of this one.
-    fn attend(&mut self, trainer: &mut Trainer, token: Token, Attended { hop, chunk }: Attended) -> Vec<WireBlock> {
+    fn attend(&mut self, trainer: &mut Trainer, token: Token, stage: Attended) -> Vec<WireBlock> {
         if token.item == 0 {
-            return self.next_slices(token, hop, GRADIENTS, chunk);
+            return match stage.split {
+                true => self.next_slices(token, stage.hop, GRADIENTS, stage.chunk),
+                false => Vec::new(),
+            };
         }
-        let drop = self.drop(token, hop);
+        let drop = self.drop(token, stage.hop);
         if let Some(slices) = &mut self.slices {
-            trainer.timed_backward(|| slices.attend(hop, chunk as usize, drop));
+            trainer.timed_backward(|| slices.attend(stage, drop));
         }
         Vec::new()
     }
@@ -153,7 +156,7 @@ impl WholeGraph {
         let last = token.tick + u64::from(chunks - 1 - stage.chunk);
         let header = Header { tag: KINDS * stage.hop as u32 + kind, key: last, ..Header::default() };
         let mut blocks = Vec::new();
-        let work = || blocks = slices.propagate(header, stage, stage.chunk as usize, drop);
+        let work = || blocks = slices.propagate(header, stage, drop);
         if stage.back {
             trainer.timed_backward(work)
         } else {

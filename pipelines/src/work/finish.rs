@@ -36,12 +36,14 @@ impl Run<'_> {
                 });
             }
             if infer.embeddings {
-                let rows = match self.edges {
-                    Some(_) => self.inference.results().clone(), // they are what is said of edges by
-                    None => self.inference.embeddings().clone(),
+                let carried = self.companion.call(|trainer| trainer.model().carried_dim());
+                let (rows, carried) = match self.edges {
+                    Some(_) => (self.inference.results().clone(), 0), // they are what is said of edges by
+                    None => (self.inference.embeddings().clone(), carried),
                 };
                 let path = self.job.run_dir.join("embeddings.parquet");
-                let rows = (rows.dim(), |node| rows.row_f32(node));
+                let dim = rows.dim() - carried;
+                let rows = (dim, |node| &rows.row_f32(node)[..dim]);
                 outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
             }
         }

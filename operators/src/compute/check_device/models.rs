@@ -19,12 +19,13 @@ pub(super) type Found = Vec<(String, Vec<f64>)>;
 pub(super) type More = fn(&mut ModelSpec);
 
 /// Models of every kind and aggregator, and of what may stand between layers: names, kinds, what else they have.
-pub(super) const KINDS: [(&str, &str, More); 14] = [
+pub(super) const KINDS: [(&str, &str, More); 15] = [
     ("sage mean", "sage", |_| ()),
     ("sage gcn", "sage", |spec| spec.options.aggregator = "gcn".to_owned()),
     ("sage pool", "sage", |spec| spec.options.aggregator = "pool".to_owned()),
     ("gcn", "gcn", |_| ()),
     ("gat", "gat", heads),
+    ("gat, decoupled", "gat", |spec| (spec.output_heads, spec.options.decoupled) = (2, true)),
     ("gatv2", "gatv2", heads),
     ("gin", "gin", |spec| spec.options.train_epsilon = true),
     ("sgc", "sgc", |_| ()),

@@ -99,7 +99,7 @@ impl Layer for Gat {
         false
     }
 
-    fn attention_terms(&self, sent: &Tensor) -> Result<[Tensor; 2]> {
+    fn attention_terms(&self, _: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
         Ok([head_dot(sent, &self.source)?, head_dot(sent, &self.destination)?])
     }
 

@@ -6,6 +6,7 @@
 
 mod appnp;
 mod gat;
+mod gat_propagation;
 mod gatv2;
 mod gcn;
 mod gin;
@@ -26,6 +27,7 @@ use super::ops::prefix;
 
 pub use appnp::Appnp;
 pub use gat::Gat;
+pub use gat_propagation::GatPropagation;
 pub use gatv2::Gatv2;
 pub use gcn::{Gcn, gcn_weights};
 pub use gin::Gin;
@@ -191,7 +193,8 @@ pub trait Layer: Send + Sync {
     }
 
     /// Where a node's new row is, column by column, a times what has arrived and b times what it held before the first layer:
-    /// `[a, b]`. Schedules that cut rows by columns then need not put them together.
+    /// `[a, b]`. Schedules that cut rows by columns then need not put them together. Where the layer behind it attends, as this one
+    /// does, it is by the same terms: those of the first of such layers.
     fn by_column(&self) -> Option<[f32; 2]> {
         None
     }
@@ -201,7 +204,12 @@ pub trait Layer: Send + Sync {
         self.in_dim()
     }
 
-    /// Whether [`Layer::send`] sends what a node holds as it is, so that there is nothing to learn in it.
+    /// Columns at the end of what comes in that are no part of a node's embedding: what the layers before have put there for this one.
+    fn carried_dim(&self) -> usize {
+        0
+    }
+
+    /// Whether [`Layer::send`] sends what a node holds as it is (less [what is carried](Layer::carried_dim)), so that there is nothing to learn in it.
     fn sends_as_held(&self) -> bool {
         false
     }
@@ -221,12 +229,12 @@ pub trait Layer: Send + Sync {
     }
 
     /// For [`Propagation::Attention`]: what a node has for its out-edges and what for its in-edges, each `[N, heads]`, from what it
-    /// sends.
+    /// holds and what it sends.
     ///
     /// # Errors
     /// By default, always: the layer has no attention. As [`Layer::send`] otherwise.
-    fn attention_terms(&self, sent: &Tensor) -> Result<[Tensor; 2]> {
-        let _ = sent;
+    fn attention_terms(&self, held: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
+        let _ = (held, sent);
         Err(Error::Input("the layer has no attention".to_owned()))
     }
 

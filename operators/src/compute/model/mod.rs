@@ -78,39 +78,54 @@ impl Model {
     /// [`Error::UnknownLayer`] and [`Error::Spec`] when it cannot be; [`Error::Tensor`] when the device has no memory left.
     pub fn build(spec: &ModelSpec, registry: &Registry, device: &Device, seed: u64) -> Result<Self> {
         let kind = registry.kind(&spec.kind)?;
-        check(spec, kind.order)?;
+        let (order, factory) = match (spec.options.decoupled, &kind.propagation) {
+            (false, _) => (kind.order, &kind.factory),
+            (true, Some(propagation)) => (Order::PredictFirst, propagation),
+            (true, None) => {
+                let why = format!("{:?} has no propagations that learn nothing; use \"gat\" as it comes", spec.kind);
+                return Err(Error::spec("decoupled", why));
+            }
+        };
+        check(spec, order)?;
         let activation = spec.activation.unwrap_or(kind.activation);
         let jumps = spec.jumping_knowledge != JumpingKnowledge::None;
         let mut params = ParamBuilder::new(seed, device);
-        let predictor = match kind.order {
+        // A prediction for each head, which the last layer's bias is added to; between layers, terms of attention behind them.
+        let decoupled = spec.options.decoupled;
+        let predicted = if decoupled { spec.output_heads * spec.out_dim } else { spec.out_dim };
+        let predictor = match order {
+            Order::PredictFirst if decoupled => {
+                let dims = Perceptron::dims(spec.in_dim, spec.hidden, predicted, spec.layers);
+                Some(Perceptron::without_last_bias(&dims, activation, &mut params)?)
+            }
             Order::PredictFirst => {
-                let dims = Perceptron::dims(spec.in_dim, spec.hidden, spec.out_dim, spec.options.mlp_layers);
+                let dims = Perceptron::dims(spec.in_dim, spec.hidden, predicted, spec.options.mlp_layers);
                 Some(Perceptron::new(&dims, activation, &mut params)?)
             }
             _ => None,
         };
-        let between = match kind.order {
-            Order::Interleaved => spec.hidden,
-            Order::PropagateFirst => spec.in_dim,
-            Order::PredictFirst => spec.out_dim,
+        let [first, between] = match order {
+            Order::Interleaved => [spec.in_dim, spec.hidden],
+            Order::PropagateFirst => [spec.in_dim; 2],
+            Order::PredictFirst if decoupled => [predicted, predicted + 2 * spec.output_heads],
+            Order::PredictFirst => [predicted; 2],
         };
         let (mut layers, mut joints) = (Vec::with_capacity(spec.layers), Vec::with_capacity(spec.layers));
         for index in 0..spec.layers {
             let last = index + 1 == spec.layers && !jumps;
-            let first = index == 0 && kind.order != Order::PredictFirst;
             let layer = LayerSpec {
                 index,
-                in_dim: if first { spec.in_dim } else { between },
+                in_dim: if index == 0 { first } else { between },
                 out_dim: if last { spec.out_dim } else { between },
                 hidden: spec.hidden,
-                heads: if last { spec.output_heads } else { spec.heads },
+                heads: if last || decoupled { spec.output_heads } else { spec.heads },
                 last,
                 attention_dropout: spec.attention_dropout.unwrap_or(spec.dropout),
                 activation,
                 options: spec.options.clone(),
             };
             params.set_prefix(format!("layers.{index}."));
-            layers.push((kind.factory)(&layer, &mut params)?);
+            layers.push(factory(&layer, &mut params)?);
             let norm = if last { Norm::None } else { spec.norm };
             joints.push(Joint::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
         }
@@ -128,7 +143,7 @@ impl Model {
             }
             Decoder::Pairs { outputs, layers } => Some(PairHead::new(spec.out_dim, outputs, layers, &mut params)?),
         };
-        let (params, device, order, spec) = (params.finish(), device.clone(), kind.order, spec.clone());
+        let (params, device, spec) = (params.finish(), device.clone(), spec.clone());
         Ok(Self { spec, activation, order, predictor, layers, joints, readout, pair_head, params, device })
     }
 
@@ -171,6 +186,11 @@ impl Model {
     pub fn dims(&self) -> Vec<usize> {
         let ins = self.layers.iter().map(|layer| layer.in_dim());
         ins.chain(self.layers.last().map(|layer| layer.out_dim())).collect()
+    }
+
+    /// Columns at the end of what the last of [`Model::stages`] reads that are no part of a node's embedding.
+    pub fn carried_dim(&self) -> usize {
+        self.layers.last().filter(|_| self.readout.is_none()).map_or(0, |layer| layer.carried_dim())
     }
 
     /// The vectors that the decoder knows of relations, `[relations, result]`, where it knows any.
@@ -274,7 +294,8 @@ impl Model {
     /// The steps of exact inference, in order; the last one's result is the model's.
     pub fn stages(&self) -> Vec<Stage> {
         let first = usize::from(self.predictor.is_some());
-        let predict = self.predictor.iter().map(|_| Stage { width: self.spec.out_dim, edges: false, own: Vec::new() });
+        let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.in_dim());
+        let predict = self.predictor.iter().map(|_| Stage { width, edges: false, own: Vec::new() });
         let layers = self.layers.iter().map(|layer| {
             let own = if layer.needs_initial() { vec![0] } else { Vec::new() };
             Stage { width: layer.out_dim(), edges: true, own }
@@ -351,6 +372,7 @@ fn check(spec: &ModelSpec, order: Order) -> Result<()> {
         ("in_dim", spec.in_dim),
         ("hidden", spec.hidden),
         ("out_dim", spec.out_dim),
+        ("output_heads", spec.output_heads),
         ("mlp_layers", spec.options.mlp_layers),
     ] {
         if value == 0 {

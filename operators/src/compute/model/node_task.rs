@@ -102,7 +102,10 @@ impl Model {
     pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
         let (before, after) = (self.layers.get(index.checked_sub(1)?)?, self.layers.get(index)?);
         let plain = self.order != Order::Interleaved && after.sends_as_held();
-        before.by_column().filter(|_| plain)
+        let attends = |layer: &dyn Layer| layer.propagation().filter(|p| matches!(p, Propagation::Attention { .. }));
+        // Slices have the terms of one attention.
+        let alike = attends(&**before) == attends(&**after);
+        before.by_column().filter(|_| plain && alike)
     }
 
     /// Whether the first task has anything to learn: else no gradient needs to come so far.
@@ -170,7 +173,7 @@ impl Model {
         let block = alone(held.dim(0)?);
         let sent = layer.send(&Pass::new(&block), &held)?;
         let terms = match layer.propagation() {
-            Some(Propagation::Attention { .. }) => Some(layer.attention_terms(&sent)?),
+            Some(Propagation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
             _ => None,
         };
         Ok(NodeOutputs { held, sent: Some(sent), terms })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::spec::LayerSpec;
 use crate::compute::error::{Error, Result};
-use crate::compute::layers::{Appnp, Gat, Gatv2, Gcn, Gin, Gine, Layer, Mlp, Rgcn, Sage, Sgc};
+use crate::compute::layers::{Appnp, Gat, GatPropagation, Gatv2, Gcn, Gin, Gine, Layer, Mlp, Rgcn, Sage, Sgc};
 use crate::compute::params::ParamBuilder;
 use crate::kernel::elementwise::Activation;
 
@@ -35,6 +35,8 @@ pub(super) struct Kind {
     pub(super) activation: Activation,
     pub(super) order: Order,
     pub(super) factory: Arc<LayerFactory>,
+    /// Its propagations alone, where its maps may come before all of them ([`KindOptions::decoupled`](super::KindOptions)).
+    pub(super) propagation: Option<Arc<LayerFactory>>,
 }
 
 impl Default for Registry {
@@ -47,6 +49,12 @@ impl Default for Registry {
         registry.register("rgcn", |spec, params| Ok(Box::new(Rgcn::new(spec, params)?)));
         registry.register("mlp", |spec, params| Ok(Box::new(Mlp::new(spec, params)?)));
         registry.register_with("gat", Activation::Elu, |spec, params| Ok(Box::new(Gat::new(spec, params)?)));
+        let propagation = |spec: &LayerSpec, params: &mut ParamBuilder| -> Result<Box<dyn Layer>> {
+            Ok(Box::new(GatPropagation::new(spec, params)?))
+        };
+        if let Some(gat) = registry.kinds.get_mut("gat") {
+            gat.propagation = Some(Arc::new(propagation));
+        }
         registry.register_with("gatv2", Activation::Elu, |spec, params| Ok(Box::new(Gatv2::new(spec, params)?)));
         let sgc = |spec: &LayerSpec, params: &mut ParamBuilder| -> Result<Box<dyn Layer>> {
             Ok(Box::new(Sgc::new(spec, params)?))
@@ -87,7 +95,7 @@ impl Registry {
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
     {
-        self.kinds.insert(name.to_owned(), Kind { activation, order, factory: Arc::new(factory) });
+        self.kinds.insert(name.to_owned(), Kind { activation, order, factory: Arc::new(factory), propagation: None });
     }
 
     /// All names, in order.

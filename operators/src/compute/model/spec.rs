@@ -124,6 +124,9 @@ pub struct KindOptions {
     pub bases: Option<usize>,
     /// Columns of the edges' features, for layers that read them; 0 where they are not to be read.
     pub edge_dim: usize,
+    /// Whether GAT's maps come before all propagations (NeutronTP, section 4.1): a perceptron of as many maps as there are layers, then
+    /// [`GatPropagation`](crate::compute::layers::GatPropagation)s with `output_heads` heads.
+    pub decoupled: bool,
 }
 
 impl Default for KindOptions {
@@ -137,6 +140,7 @@ impl Default for KindOptions {
             relations: 0,
             bases: None,
             edge_dim: 0,
+            decoupled: false,
         }
     }
 }

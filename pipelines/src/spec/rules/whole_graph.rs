@@ -132,12 +132,18 @@ fn edges(train: &Train, report: &mut Report<'_>) {
 
 /// Refuses what a model whose maps come before all propagations has no place for.
 fn decoupled(model: &Model, report: &mut Report<'_>) {
-    let between = [("residual", model.residual), ("norm", model.norm != Norm::None)];
+    let jumps = model.jumping_knowledge != JumpingKnowledge::None;
+    let between = [("residual", model.residual), ("norm", model.norm != Norm::None), ("jumping_knowledge", jumps)];
     for (key, _) in between.into_iter().filter(|(_, asked)| *asked) {
         report.add(
             &format!("model.{key}"),
             "a decoupled model learns nothing between its propagations; leave it out, or set `decoupled` to false",
         );
+    }
+    if model.decouples_attention() {
+        let message = "the hidden layers of a decoupled `gat` have no attention: say `output_heads`, with which all its \
+                       propagations attend, or set `decoupled` to false";
+        report.only(&["model.heads"], message);
     }
 }
 
