@@ -361,6 +361,7 @@ fn what_cannot_be_decoupled_is_refused() {
     refused(&batches, &["model.jumping_knowledge", "`decoupled` to false"]);
     refused(&["model.kind=gatv2"], &["model.decoupled", "\"gatv2\"", "use \"gcn\" or \"gat\""]);
     // Heads are cut where there are fewer of them than processes, but columns are not.
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
     let place_of = ["--processes", "4", "--set", "model.output_heads=1"];
     place.fail(&[&["run", "p.toml", "--dry-run"], &place_of[..]].concat(), 2, &["cuts rows by columns", "at most 3"]);
 }

@@ -219,7 +219,7 @@ impl WholeGraph {
         let range = self.nodes(&rows);
         let (state, drop) = (&self.hops[index], self.drop(token, index));
         let width = state.width;
-        let back = state.back.table(&state.sent).ok_or_else(|| Error::Bug("gradients that nobody wants".into()))?;
+        let back = || state.back.table(&state.sent).ok_or_else(|| Error::Bug("gradients that nobody wants".into()));
         let (links, reversed) = (&state.leaving, &state.reversed);
         let senders = links.rows().between(&range);
         let (mut sent, mut terms) = (None, None);
@@ -236,7 +236,7 @@ impl WholeGraph {
                 }
             }
             (Some(attention), _) => {
-                let own = state.sent.some(state.arriving.table().between(&range));
+                let (own, back) = (state.sent.some(state.arriving.table().between(&range)), back()?);
                 let mut made = Default::default();
                 trainer.timed_backward(|| made = attention.backward_left(links, senders, own, back, drop));
                 let [dx, d_left] = made;
@@ -251,6 +251,7 @@ impl WholeGraph {
             }
             (None, None) if width > 0 => {
                 let mut made = vec![0.0; count * width];
+                let back = back()?;
                 trainer.timed_backward(|| gather(links, senders, back, reversed, own, &mut made));
                 sent = Some(matrix(made, width));
             }
