@@ -244,6 +244,28 @@ fn tables_take_what_the_plan_says() {
     }
 }
 
+#[test]
+fn tables_of_four_processes_take_what_the_plan_says() {
+    let place = Place::new();
+    let decoupled = "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true";
+    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", decoupled] {
+        planted(&place, "p.toml", &settings(model, ""));
+        for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+            let sets = ["--set", schedule, "--set", "graph.generate.classes=4", "--processes", "4"];
+            let sets = [&MANY[..], &sets].concat();
+            let summary = succeed(&place, &sets);
+            let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
+            let plan: Value = serde_json::from_str(&plan).unwrap();
+            let all = |of: &Value, path: &str| -> Vec<u64> {
+                let number = |process: &Value| process.pointer(path).unwrap().as_u64().unwrap();
+                of.as_array().unwrap().iter().map(number).collect()
+            };
+            let (found, told) = (all(&summary["workers"], "/table_bytes"), all(&plan["processes"], "/memory/tables"));
+            assert_eq!(found, told, "{model}, {schedule}");
+        }
+    }
+}
+
 /// On a graph whose rows outweigh the program.
 #[test]
 fn a_process_takes_about_what_the_plan_says() {
