@@ -162,7 +162,9 @@ fn pass(weights: &Weights, layers: usize, heads: usize) -> Pass {
         for (logits, row) in logits.iter_mut().zip(&propagated[layers]) {
             logits.iter_mut().zip(row).for_each(|(logit, x)| *logit += x / heads as f64);
         }
-        (alphas.push(alpha), slopes.push(slope), steps.push(propagated));
+        alphas.push(alpha);
+        slopes.push(slope);
+        steps.push(propagated);
     }
 
     // The loss, and back.
