@@ -5,7 +5,7 @@
 
 2-layer GCN over a planted graph, or over FOLDER/{nodes,edges}.parquet; one process with one thread, tensor workers with one thread each.
 
-workers     seconds of an epoch, calls, seconds of calls, value by the prices of the paper (an hour of a graph worker 0.432, a million calls
+workers     seconds of an epoch, tasks, calls, seconds of calls, value by the prices of the paper (an hour of a graph worker 0.432, a million calls
             0.20, an hour of a worker 0.01125), for each number of workers; the autotuner off
 autotuner   its choice out of as many as the largest of these, and its epoch, beside the best of the sweep
 killed      the largest number, and two of them killed after the first epochs: the time that is lost
@@ -114,8 +114,8 @@ def main():
                 found[way].append(train(binary, pipeline, work / "run", keys, kill))
         rows = [row(way, found[way]) for way, *_ in kinds]
     for line in rows:
-        calls = line["tensor"]["calls"] if line["tensor"] else 0
-        print(f"{line['way']:>24}  {line['epoch_seconds']:8.4f} s an epoch  {calls:>7} calls  value {line['value']['value']:.4g}")
+        tasks, calls = (line["tensor"]["tasks"], line["tensor"]["calls"]) if line["tensor"] else (0, 0)
+        print(f"{line['way']:>24}  {line['epoch_seconds']:8.4f} s an epoch  {tasks:>7} tasks {calls:>7} calls  value {line['value']['value']:.4g}")
     by_way = {line["way"]: line for line in rows}
     sweep = [by_way[f"{number} workers"] for number in workers if number]
     result = {"results": rows}

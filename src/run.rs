@@ -76,9 +76,10 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     let liveness = membership.liveness();
     let tensor = match train.tensor.clone() {
         Some(settings) => {
-            // Those that are launched have the secret of the run; those that listen elsewhere have the user's.
-            let secret = if settings.hosts.is_some() { own_secret(spec)? } else { shared };
-            Some(Tensors { settings, secret, across })
+            // Those that are launched have the secret of the run; those that listen elsewhere, or come from there, have the user's.
+            let elsewhere = settings.hosts.is_some() || settings.enlist.is_some();
+            let secret = if elsewhere { own_secret(spec)? } else { shared };
+            Some(Tensors { settings, secret, across, first })
         }
         None => None,
     };
@@ -152,6 +153,8 @@ struct Tensors {
     secret: Option<Secret>,
     /// Another process of the run, on another machine.
     across: Option<String>,
+    /// Whether this is the first process.
+    first: bool,
 }
 
 impl Host for Watch {
@@ -167,9 +170,13 @@ impl Host for Watch {
         self.warnings.say(&format!("warning: {line}"));
     }
 
+    fn say(&self, line: &str) {
+        self.warnings.say(line);
+    }
+
     fn tensor_workers(&self) -> Result<Option<Arc<dyn TensorWorkers>>, PipelineError> {
-        let Some(Tensors { settings, secret, across }) = &self.tensor else { return Ok(None) };
-        let workers = FlightWorkers::new(settings, secret.clone(), across.clone());
+        let Some(Tensors { settings, secret, across, first }) = &self.tensor else { return Ok(None) };
+        let workers = FlightWorkers::new(settings, secret.clone(), across.clone(), *first);
         let workers = workers.map_err(|error| match error {
             Error::Pipeline(error) => error,
             Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),

@@ -1,16 +1,19 @@
 //! Tensor workers: the same bits as without them, however many there are and whoever dies; and who is not listened to.
 
 mod common;
+#[path = "tensor_workers/enlisting.rs"]
+mod enlisting;
 #[path = "tensor_workers/fake.rs"]
 mod fake;
+#[path = "tensor_workers/started.rs"]
+mod started;
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Place, planted, summary};
 use fake::Lie;
 use serde_json::Value;
+use started::{Worker, ended, kill, launched, under_way};
 
 const SECRET: &str = "a secret of the test's own";
 
@@ -35,44 +38,6 @@ fn hashes(summary: &Value) -> [String; 2] {
     ["model_sha256", "predictions_sha256"].map(|key| summary[key].as_str().unwrap().to_owned())
 }
 
-/// A tensor worker of the real binary, which ends with the test.
-struct Worker {
-    child: Child,
-    address: String,
-}
-
-impl Worker {
-    fn start(place: &Place, secret: Option<&str>) -> Self {
-        let mut command: Command = place.command(&["tensor-worker", "--listen", "127.0.0.1:0", "--threads", "1"]);
-        command.env_remove("GNNFLOW_SECRET").envs(secret.map(|secret| ("GNNFLOW_SECRET", secret)));
-        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening at ").unwrap().to_owned();
-        Self { child, address }
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Process ids of the tensor workers that process `parent` has launched.
-fn launched(parent: u32) -> Vec<u32> {
-    let processes =
-        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is = |&id: &u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        let behind_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
-        behind_name.split_whitespace().nth(1) == Some(&parent.to_string()) && line.contains("tensor-worker")
-    };
-    processes.filter(is).collect()
-}
-
 #[test]
 fn the_bits_are_those_of_no_tensor_workers() {
     let place = Place::new();
@@ -86,7 +51,8 @@ fn the_bits_are_those_of_no_tensor_workers() {
             let some = succeed(&place, &[&format!("train.tensor.workers={workers}")]);
             assert_eq!(hashes(&some), hashes(&alone), "{model}: {workers} tensor workers");
             let tensor = &some["tensor"];
-            assert!(tensor["calls"].as_u64() > Some(3 * 3 * 4), "{model}: {tensor}");
+            assert!(tensor["tasks"].as_u64() > Some(3 * 3 * 4), "{model}: {tensor}");
+            assert!(tensor["calls"].as_u64() > Some(0) && tensor["calls"].as_u64() <= tensor["tasks"].as_u64());
             assert_eq!(tensor["lost"], 0, "{model}: {tensor}");
         }
         let two = succeed(&place, &["train.tensor.workers=2", "--processes=2"]);
@@ -126,6 +92,101 @@ fn other_ways_of_training_over_whole_graphs_have_them_too() {
 }
 
 #[test]
+fn small_tasks_share_calls_and_change_nothing() {
+    let place = Place::new();
+    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4"] {
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
+        let small = "train.intervals=40";
+        let alone = succeed(&place, &[small]);
+        for (workers, mode) in [(1, "pipe"), (2, "pipe"), (4, "sync")] {
+            let workers = format!("train.tensor.workers={workers}");
+            let mode = format!("train.mode={mode}");
+            let some = succeed(&place, &[small, &workers, &mode]);
+            assert_eq!(hashes(&some), hashes(&alone), "{model}: {workers} {mode}");
+            let tensor = &some["tensor"];
+            let number = |key: &str| tensor[key].as_f64().unwrap();
+            assert!(number("tasks") > 2.0 * number("calls"), "{model}: {workers}: {tensor}");
+            assert_eq!(number("lost"), 0.0, "{tensor}");
+        }
+    }
+}
+
+#[test]
+fn long_tasks_come_in_halves_and_change_nothing() {
+    let place = Place::new();
+    // One partition of 1,500 nodes in one interval: 1,024 rows, and then the others.
+    for model in [
+        "kind = 'gcn'",
+        "kind = 'gat'\nheads = 4",
+        "kind = 'gin'\nnorm = 'layer'",
+        "kind = 'sage'\nnorm = 'batch'\nresidual = true",
+        "kind = 'appnp'",
+    ] {
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
+        let whole = ["partition.parts=1", "train.intervals=1"];
+        let alone = succeed(&place, &whole);
+        let some = succeed(&place, &[&whole[..], &["train.tensor.workers=2"]].concat());
+        assert_eq!(hashes(&some), hashes(&alone), "{model}");
+        assert_eq!(some["tensor"]["lost"], 0, "{}", some["tensor"]);
+    }
+}
+
+#[test]
+fn those_that_are_launched_are_started_again() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    let epochs = ["train.epochs=150", "train.evaluate_every=0"];
+    let alone = succeed(&place, &epochs);
+    // The only one: nobody else could do its tasks, and nobody else has to.
+    let only = ["train.tensor.workers=1", "train.tensor.when_gone=fail"];
+    let run = under_way(&place, &[&epochs[..], &only].concat(), None);
+    let children = launched(run.id());
+    assert_eq!(children.len(), 1);
+    kill(children[0]);
+    let (code, said) = ended(run);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("it is started again in 0.2 s"), "{said}");
+    let killed = summary(&place, "run");
+    assert_eq!(hashes(&killed), hashes(&alone));
+    assert_eq!((&killed["tensor"]["lost"], &killed["tensor"]["relaunched"]), (&1.into(), &1.into()));
+    // Never: then it is as `when_gone` says.
+    for (when, code) in [("local", 0), ("fail", 4)] {
+        let when = format!("train.tensor.when_gone={when}");
+        let never = ["train.tensor.workers=1", "train.tensor.relaunch=0", &when];
+        let run = under_way(&place, &[&epochs[..], &never].concat(), None);
+        kill(launched(run.id())[0]);
+        let (found, said) = ended(run);
+        assert_eq!(found, Some(code), "{when}: {said}");
+        assert!(said.contains("all tensor workers are gone"), "{when}: {said}");
+        if code == 0 {
+            assert_eq!(hashes(&summary(&place, "run")), hashes(&alone));
+            assert_eq!(summary(&place, "run")["tensor"]["relaunched"], 0);
+        }
+    }
+}
+
+#[test]
+fn the_plan_counts_rows_of_calls_under_way() {
+    let place = Place::new();
+    planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
+    for more in [&["train.intervals=1"][..], &["train.intervals=40"], &["model.kind=gat", "model.heads=4"]] {
+        for workers in ["train.tensor.workers=1", "train.tensor.workers=4"] {
+            let args = [more, &[workers]].concat();
+            let dry = place.succeed(&sets(&[&args[..], &["--dry-run", "--json"]].concat()));
+            let plan: Value = serde_json::from_str(&dry).unwrap();
+            let planned = plan["processes"][0]["memory"]["tensor_rows"].as_u64().unwrap();
+            assert!(plan["tensor_worker_bytes"].as_u64() > Some(64 << 20), "{plan}");
+            let measured = succeed(&place, &args)["tensor"]["row_bytes_max"].as_u64().unwrap();
+            assert!(0 < measured && measured <= planned, "{args:?}: {measured} of {planned}");
+        }
+    }
+    let dry = place.succeed(&sets(&["train.tensor.workers=1", "--dry-run"]));
+    assert!(dry.contains("rows of tasks with tensor workers") && dry.contains("for each tensor worker"), "{dry}");
+    let dry = place.succeed(&sets(&["--dry-run"]));
+    assert!(!dry.contains("tensor worker"), "{dry}");
+}
+
+#[test]
 fn two_that_are_killed_change_nothing() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
@@ -143,14 +204,13 @@ fn two_that_are_killed_change_nothing() {
     let children = launched(run.id());
     assert!(children.len() >= 2, "{children:?}");
     for child in &children[..2] {
-        // By their ids, which are this test's own grandchildren's.
-        let killed = Command::new("kill").args(["-9", &child.to_string()]).status().unwrap();
-        assert!(killed.success());
+        kill(*child);
     }
     assert!(run.wait().unwrap().success());
     let killed = summary(&place, "run");
     assert_eq!(hashes(&killed), hashes(&alone));
     assert_eq!(killed["tensor"]["lost"], 2, "{}", killed["tensor"]);
+    assert_eq!(killed["tensor"]["relaunched"], 2, "{}", killed["tensor"]);
 }
 
 #[test]
@@ -251,6 +311,15 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.tensor.hosts=['nowhere']"], &["train.tensor.hosts", "HOST:PORT"]);
     refused(&["train.tensor.hosts=['127.0.0.1:1']", "train.tensor.threads=2"], &["train.tensor.threads"]);
     refused(&["train.tensor.workers=2", "train.tensor.late=0.5"], &["train.tensor.late"]);
+    refused(&["train.tensor.enlist=nowhere"], &["train.tensor.enlist", "HOST:PORT"]);
+    refused(&["train.tensor.enlist=0.0.0.0:7100"], &["train.tensor.enlist", "could reach"]);
+    refused(
+        &["train.tensor.enlist=127.0.0.1:7100", "train.tensor.when_gone=fail"],
+        &["train.tensor.when_gone", "local"],
+    );
+    refused(&["train.tensor.enlist=127.0.0.1:7100", "train.tensor.threads=2"], &["train.tensor.threads"]);
+    refused(&["train.tensor.hosts=['127.0.0.1:1']", "train.tensor.relaunch=1"], &["train.tensor.relaunch", "workers"]);
+    refused(&["train.tensor.workers=1", "train.tensor.relaunch=-1"], &["train.tensor.relaunch"]);
     refused(&["train.tensor.workers=2", "train.tensor.when_gone=wait"], &["train.tensor.when_gone", "local"]);
     refused(&["train.tensor.workers=2", "train.device=cuda"], &["train.device", "cpu"]);
     refused(&["price.tensor_call=-1.0"], &["price.tensor_call"]);

@@ -42,6 +42,10 @@ pub trait Host: Send + Sync {
     fn warn(&self, line: &str) {
         let _ = line;
     }
+    /// Something worth a line goes on as was asked for.
+    fn say(&self, line: &str) {
+        let _ = line;
+    }
     /// The tensor workers that `train.tensor` asks for.
     ///
     /// # Errors

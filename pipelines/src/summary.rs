@@ -103,14 +103,23 @@ pub struct Summary {
 pub struct TensorUse {
     /// How many were in use at the end.
     pub workers: u64,
-    /// Calls, those that were made again or failed among them.
+    /// Tasks that were answered, those among them that another had answered before.
+    #[serde(default)]
+    pub tasks: u64,
+    /// Calls, of one task or several, those that failed among them.
     pub calls: u64,
     /// Seconds of all calls together, as who called counted them.
     pub seconds: f64,
     /// Tasks that were given out once more: their call was late, or its worker lost.
     pub again: u64,
-    /// Workers that were lost.
+    /// How often a worker was lost.
     pub lost: u64,
+    /// How often one that had been launched was started again.
+    #[serde(default)]
+    pub relaunched: u64,
+    /// The most bytes that rows of tasks under way had at once, in the process that had most.
+    #[serde(default)]
+    pub row_bytes_max: u64,
 }
 
 /// What a run cost and was worth (Dorylus, section 7.1), by the prices of its pipeline file.

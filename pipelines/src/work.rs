@@ -162,14 +162,13 @@ impl<'a> Run<'a> {
                 let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
                 companion.call(move |trainer| trainer.serve(published));
-                let intervals = graph.intervals.len();
                 let controller = elsewhere::controller(
                     worker,
                     job,
                     train,
                     &mut agreement,
                     &parameters,
-                    (&spec_of_model, &shape, intervals, params),
+                    (&spec_of_model, &shape, &graph.intervals[..], params),
                 )?;
                 let state = WholeGraph::new(graph, shape, setup.features.clone(), parameters, &place)?;
                 let state = Stages::new(state, companion.clone(), controller);

@@ -104,6 +104,14 @@ pub enum ClusterError {
         /// Who said so.
         address: String,
     },
+    /// A tensor worker has found no run where it was to enlist, or was refused there.
+    #[error("--connect {address}: the run there {why}")]
+    NotEnlisted {
+        /// Where the run's first process was looked for.
+        address: String,
+        /// What was seen.
+        why: String,
+    },
     /// A peer ended for a reason of its own, which it told.
     #[error("rank {rank} ({address}) failed: {message}")]
     Peer {
@@ -147,6 +155,7 @@ impl ClusterError {
             | ClusterError::Mismatch { .. }
             | ClusterError::WrongSecret { .. }
             | ClusterError::RankTaken { .. }
+            | ClusterError::NotEnlisted { .. }
             | ClusterError::Peer { .. } => 5,
             ClusterError::Own(failure) => failure.code,
             ClusterError::Bug { .. } => 70,

@@ -108,10 +108,12 @@ pub(super) fn costs(summary: &Summary) -> Vec<(&'static str, String)> {
     if let Some(tensor) = &summary.tensor {
         rows.extend([
             ("tensor workers at the end", count(tensor.workers)),
+            ("their tasks", count(tensor.tasks)),
             ("their calls", count(tensor.calls)),
             ("their time", seconds(tensor.seconds)),
             ("tasks given out again", count(tensor.again)),
             ("tensor workers lost", count(tensor.lost)),
+            ("and started again", count(tensor.relaunched)),
         ]);
     }
     if let Some(value) = &summary.value {

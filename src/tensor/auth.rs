@@ -10,6 +10,7 @@
 //! Versions are compared after the proof. The server shows its proof only to who has shown one. The token goes with every
 //! call; it says itself that this server has made it, so that nothing is kept.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use arrow_flight::HandshakeRequest;
@@ -25,6 +26,8 @@ use crate::cluster::{Secret, mac, random_hex, same};
 
 /// The name of the token among a call's metadata.
 const TOKEN: &str = "authorization";
+/// Lines about who was refused at most.
+const LINES: u32 = 20;
 /// How long a handshake may take.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 
@@ -85,12 +88,20 @@ pub(super) struct Guard {
     secret: Option<Secret>,
     /// Of this process alone.
     key: Vec<u8>,
+    refused: AtomicU32,
 }
 
 impl Guard {
     pub(super) fn new(secret: Option<Secret>) -> Result<Self, Status> {
         let key = random_hex(32).map_err(|error| Status::internal(error.to_string()))?.into_bytes();
-        Ok(Self { secret, key })
+        Ok(Self { secret, key, refused: AtomicU32::new(0) })
+    }
+
+    /// Somebody has been refused, which is worth a line, but not any number of them.
+    pub(super) fn refused(&self, status: &Status) {
+        if self.refused.fetch_add(1, Ordering::Relaxed) < LINES {
+            tracing::warn!("refused somebody who asked this process's Flight server: {}", status.message());
+        }
     }
 
     /// Answers a client's first word.
@@ -132,6 +143,34 @@ impl Guard {
     }
 }
 
+/// Why somebody is not listened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Why {
+    /// It never will be: what it is does not change.
+    Refused(String),
+    /// It may be later.
+    Lost(String),
+}
+
+impl Why {
+    /// What a status says.
+    pub(super) fn of(status: &Status) -> Self {
+        use tonic::Code::{FailedPrecondition, InvalidArgument, Unauthenticated, Unimplemented};
+        match status.code() {
+            Unauthenticated | FailedPrecondition | InvalidArgument | Unimplemented => Self::Refused(refusal(status)),
+            _ => Self::Lost(refusal(status)),
+        }
+    }
+}
+
+impl From<Why> for String {
+    fn from(why: Why) -> Self {
+        match why {
+            Why::Refused(why) | Why::Lost(why) => why,
+        }
+    }
+}
+
 /// A connection to a server that has proven the secret.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
@@ -143,40 +182,43 @@ impl Known {
     /// Connects to `address` and shakes hands.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub(super) async fn connect(address: &str, secret: Option<&Secret>, limit: Duration) -> Result<Self, String> {
+    /// What is wrong with it.
+    pub(super) async fn connect(address: &str, secret: Option<&Secret>, limit: Duration) -> Result<Self, Why> {
         let all = tokio::time::timeout(limit.min(HANDSHAKE), Self::shake(address, secret));
-        all.await.unwrap_or_else(|_| Err("connected, or did not, but said nothing in time".to_owned()))
+        let late = || Err(Why::Lost("connected, or did not, but said nothing in time".to_owned()));
+        all.await.unwrap_or_else(|_| late())
     }
 
-    async fn shake(address: &str, secret: Option<&Secret>) -> Result<Self, String> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| error.to_string())?;
+    async fn shake(address: &str, secret: Option<&Secret>) -> Result<Self, Why> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}"));
+        let endpoint = endpoint.map_err(|error| Why::Refused(error.to_string()))?;
         let endpoint = endpoint.connect_timeout(HANDSHAKE).tcp_nodelay(true).initial_stream_window_size(1 << 20);
-        let channel = endpoint.connect().await.map_err(|error| format!("cannot be reached: {}", root(&error)))?;
+        let unreachable = |error: &dyn std::error::Error| Why::Lost(format!("cannot be reached: {}", root(error)));
+        let channel = endpoint.connect().await.map_err(|error| unreachable(&error))?;
         let mut client = FlightServiceClient::new(channel);
-        let words = |status: Status| refusal(&status);
+        let words = |status: Status| Why::of(&status);
+        let text = |error: serde_json::Error| Why::Refused(error.to_string());
         let (say, said) = mpsc::channel::<HandshakeRequest>(2);
         let mine = Hello::new().map_err(words)?;
         let send =
             |payload: Vec<u8>| HandshakeRequest { protocol_version: u64::from(PROTOCOL), payload: payload.into() };
-        let gone = |_| "the connection was closed during the handshake".to_owned();
-        say.send(send(serde_json::to_vec(&mine).map_err(|error| error.to_string())?)).await.map_err(gone)?;
+        let closed = || Why::Lost("closed the connection during the handshake".to_owned());
+        say.send(send(serde_json::to_vec(&mine).map_err(text)?)).await.map_err(|_| closed())?;
         let said =
             futures_util::stream::unfold(said, |mut said| async move { said.recv().await.map(|next| (next, said)) });
         let mut heard = client.handshake(said).await.map_err(words)?.into_inner();
-        let closed = || "the connection was closed during the handshake".to_owned();
         let hello = heard.message().await.map_err(words)?.ok_or_else(closed)?;
         let theirs: Hello = serde_json::from_slice(&hello.payload)
-            .map_err(|_| "does not speak gnnflow's protocol of tensor workers".to_owned())?;
+            .map_err(|_| Why::Refused("does not speak gnnflow's protocol of tensor workers".to_owned()))?;
         let shown = Proof { proof: proof(secret, "flight client", &mine, &theirs), token: String::new() };
-        say.send(send(serde_json::to_vec(&shown).map_err(|error| error.to_string())?)).await.map_err(gone)?;
+        say.send(send(serde_json::to_vec(&shown).map_err(text)?)).await.map_err(|_| closed())?;
         let answer = heard.message().await.map_err(words)?.ok_or_else(closed)?;
         let answer: Proof = serde_json::from_slice(&answer.payload).unwrap_or_default();
         if !equal(&answer.proof, &proof(secret, "flight server", &mine, &theirs)) {
-            return Err("showed a wrong secret".to_owned());
+            return Err(Why::Refused("showed a wrong secret".to_owned()));
         }
         if let Some(why) = mine.refuse(&theirs) {
-            return Err(why);
+            return Err(Why::Refused(why));
         }
         Ok(Self { client, token: answer.token })
     }

@@ -1,92 +1,132 @@
-//! A graph worker's way to its tensor workers: launched beside it, or called up where they listen.
+//! A graph worker's tensor workers: launched beside it, called up where they listen, or come by themselves.
 
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use gnnflow_data::rng::Key;
 use gnnflow_operators::compute::model::ModelSpec;
 use gnnflow_pipelines::Error as PipelineError;
-use gnnflow_pipelines::parameters::{Choice, ParameterService};
+use gnnflow_pipelines::parameters::ParameterService;
 use gnnflow_pipelines::spec::Tensor;
-use gnnflow_pipelines::tensor::{TensorResult, TensorTask, TensorWorker, TensorWorkers};
+use gnnflow_pipelines::tensor::{Again, Enlisted, TensorWorker, TensorWorkers};
 use tokio::runtime::Runtime;
 
-use super::auth::{Guard, Known, refusal};
+use super::auth::{Guard, Known};
 use super::parameters::Parameters;
+use super::roll::Roll;
 use super::runtime;
-use super::server::serve;
-use super::service::{AHEAD, Serves, Service};
-use super::wire::{self, Matrices, Question};
+use super::server::{bound, serve};
+use super::service::{Serves, Service};
+use super::way::Met;
 use crate::cluster::{ClusterError, Secret, random_hex};
 
-/// Where tensor workers are.
-#[derive(Debug, Clone)]
-enum Place {
-    /// Launched: how many, and how many threads each has.
-    Here(usize, usize),
-    /// They listen there.
-    There(Vec<String>),
-}
+/// How long a worker that listens elsewhere is left alone before it is called up again.
+const AGAIN: Duration = Duration::from_secs(3);
+/// How long one that was launched is, at first; twice as long each time, and at most so long.
+const FIRST: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// Tensor workers over Flight.
 pub(crate) struct FlightWorkers {
-    place: Place,
+    settings: Tensor,
+    /// Where those listen that the pipeline names.
+    hosts: Vec<String>,
+    /// How many are launched. There are no hosts then.
+    launched: usize,
+    /// Whether this is the run's first process.
+    first: bool,
     secret: Option<Secret>,
     /// Of this process: versions of parameters are told apart by it.
     run: String,
     /// How this process can be reached by who fetches parameters: an address in their direction.
     towards: Option<String>,
     runtime: Option<Runtime>,
-    server: Mutex<Option<String>>,
-    children: Mutex<Vec<Child>>,
+    server: Mutex<String>,
+    children: Mutex<Vec<Option<Child>>>,
+    roll: Arc<Roll>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether `host` is this machine, and nothing but it.
+pub(super) fn is_here(host: &str) -> bool {
+    host.to_socket_addrs().is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
+}
+
+/// The address of this machine in the direction of another.
+pub(super) fn own_address(towards: &str) -> Option<IpAddr> {
+    let there: SocketAddr = towards.to_socket_addrs().ok()?.next()?;
+    let any = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    // Nothing is sent: the system only says which way it would go.
+    socket.connect(there).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }
 
 impl FlightWorkers {
-    /// Those that `settings` ask for; `secret` is the run's. `across` is another process's address, where the run has several machines.
+    /// Those that `settings` ask for; `secret` is the run's. `across` is another process's address, where the run has several machines; `first`
+    /// says whether this is its first process.
     ///
     /// # Errors
     /// When they would have to be reached over a network without a secret.
-    pub(crate) fn new(settings: &Tensor, secret: Option<Secret>, across: Option<String>) -> Result<Self, crate::Error> {
-        let place = match &settings.hosts {
-            Some(hosts) => Place::There(hosts.clone()),
-            None => Place::Here(settings.workers.unwrap_or(1), settings.threads),
-        };
-        let local = |host: &String| {
-            host.to_socket_addrs().is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
-        };
-        let far = match &place {
-            Place::There(hosts) => hosts.iter().find(|host| !local(host)).cloned(),
-            Place::Here(..) => None,
-        };
-        if let (Some(far), None) = (&far, &secret) {
+    pub(crate) fn new(
+        settings: &Tensor,
+        secret: Option<Secret>,
+        across: Option<String>,
+        first: bool,
+    ) -> Result<Self, crate::Error> {
+        let hosts = settings.hosts.clone().unwrap_or_default();
+        let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.enlist.iter().map(|host| ("enlist", host)));
+        let far = keyed.clone().find(|(_, host)| !is_here(host));
+        if let (Some((key, far)), None) = (far, &secret) {
             let message = format!(
-                "train.tensor.hosts: {far} is not this machine: a secret is needed, in GNNFLOW_SECRET or cluster.secret_file"
+                "train.tensor.{key}: {far} is not this machine: a secret is needed, in GNNFLOW_SECRET or cluster.secret_file"
             );
             return Err(ClusterError::Usage(message).into());
         }
-        let secret = match (&place, secret) {
-            (Place::Here(..), None) => Some(Secret::random()?),
-            (_, secret) => secret,
+        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "enlist")).map(|(_, host)| host.clone());
+        let secret = match secret {
+            // Nobody else is to ask those that are launched.
+            None if hosts.is_empty() && settings.enlist.is_none() => Some(Secret::random()?),
+            secret => secret,
         };
-        let runtime = Some(runtime("tensor-client")?);
-        let (run, towards) = (random_hex(8)?, far.or(across));
-        Ok(Self { place, secret, run, towards, runtime, server: Mutex::default(), children: Mutex::default() })
+        let launched = settings.workers.unwrap_or(0);
+        Ok(Self {
+            roll: Arc::new(Roll::new(launched + hosts.len())),
+            settings: settings.clone(),
+            hosts,
+            launched,
+            first,
+            secret,
+            run: random_hex(8)?,
+            towards: towards.or(across),
+            runtime: Some(runtime("tensor-client")?),
+            server: Mutex::default(),
+            children: Mutex::new((0..launched).map(|_| None).collect()),
+        })
     }
 
     fn runtime(&self) -> Result<&Runtime, String> {
         self.runtime.as_ref().ok_or_else(|| "the process is ending".to_owned())
     }
 
-    /// Launches a worker, and says where it listens.
-    fn launch(&self, threads: usize, limit: Duration) -> Result<String, String> {
+    /// Launches a worker, in place of the one that there was, and says where it listens.
+    fn launch(&self, worker: usize, limit: Duration) -> Result<String, String> {
+        if let Some(mut before) = lock(&self.children).get_mut(worker).and_then(Option::take) {
+            // It may only have stopped answering.
+            let _ = before.kill();
+            let _ = before.wait();
+        }
         let mut command = Command::new("/proc/self/exe");
         command
             .args(["tensor-worker", "--listen", "127.0.0.1:0", "--until-input-ends", "--threads"])
-            .arg(threads.to_string());
-        for inherited in ["GNNFLOW_LISTEN_FD", "GNNFLOW_HOPELESS_FD", "GNNFLOW_RANK", "GNNFLOW_SIZE"] {
+            .arg(self.settings.threads.to_string());
+        for inherited in ["GNNFLOW_LISTEN_FD", "GNNFLOW_HOPELESS_FD", "GNNFLOW_RANK", "GNNFLOW_SIZE", "GNNFLOW_SECRET"]
+        {
             command.env_remove(inherited);
         }
         if let Some(secret) = &self.secret {
@@ -96,7 +136,9 @@ impl FlightWorkers {
         let mut child = command.spawn().map_err(|error| format!("cannot be launched: {error}"))?;
         let stdout = child.stdout.take();
         // It ends when its input does: with the child here, or with this process.
-        self.children.lock().unwrap_or_else(PoisonError::into_inner).push(child);
+        if let Some(place) = lock(&self.children).get_mut(worker) {
+            *place = Some(child);
+        }
         let (say, said) = mpsc::channel();
         let reader = std::thread::Builder::new().name("tensor-launch".into()).spawn(move || {
             let mut line = String::new();
@@ -117,35 +159,23 @@ impl Drop for FlightWorkers {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
-        for child in self.children.get_mut().unwrap_or_else(PoisonError::into_inner) {
+        for child in self.children.get_mut().unwrap_or_else(PoisonError::into_inner).iter_mut().flatten() {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// The address of this machine in the direction of another.
-fn own_address(towards: &str) -> Option<IpAddr> {
-    let there: SocketAddr = towards.to_socket_addrs().ok()?.next()?;
-    let any = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(any).ok()?;
-    // Nothing is sent: the system only says which way it would go.
-    socket.connect(there).ok()?;
-    Some(socket.local_addr().ok()?.ip())
-}
-
 impl TensorWorkers for FlightWorkers {
     fn count(&self) -> usize {
-        match &self.place {
-            Place::Here(count, _) => *count,
-            Place::There(hosts) => hosts.len(),
-        }
+        self.launched + self.hosts.len()
     }
 
     fn name(&self, worker: usize) -> String {
-        match &self.place {
-            Place::Here(..) => format!("{worker} on this machine"),
-            Place::There(hosts) => hosts.get(worker).cloned().unwrap_or_default(),
+        match (self.hosts.get(worker), self.roll.member(worker)) {
+            (Some(host), _) => host.clone(),
+            (None, Some((listens, _))) => listens.to_string(),
+            (None, None) => format!("{worker} on this machine"),
         }
     }
 
@@ -155,15 +185,31 @@ impl TensorWorkers for FlightWorkers {
         };
         let ip = self.towards.as_deref().and_then(own_address);
         let ip = ip.unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]));
-        let listener = TcpListener::bind((ip, 0)).map_err(|error| machine(&error))?;
-        listener.set_nonblocking(true).map_err(|error| machine(&error))?;
-        let address = listener.local_addr().map_err(|error| machine(&error))?.to_string();
+        let (listener, address) = bound(&[(ip, 0).into()]).map_err(|error| machine(&error))?;
         let guard = Guard::new(self.secret.clone()).map_err(|status| machine(&status.message()))?;
-        let serves = Serves::Parameters(Arc::new(Parameters { service: parameters }));
+        let parameters = Arc::new(Parameters { service: parameters });
+        let serves = Serves::Parameters(parameters, Arc::clone(&self.roll));
         let service = Service { guard: Arc::new(guard), serves };
-        self.runtime().map_err(|error| machine(&error))?.spawn(serve(listener, service));
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.clone());
-        Ok(address)
+        let runtime = self.runtime().map_err(|error| machine(&error))?;
+        if let Some(enlist) = self.settings.enlist.as_ref().filter(|_| self.first) {
+            let found = enlist.to_socket_addrs().and_then(|found| bound(&found.collect::<Vec<_>>()));
+            let cannot = |error: std::io::Error| {
+                let message = "train.tensor.enlist: the run's first process cannot listen at";
+                PipelineError::Machine(format!(
+                    "{message} {enlist}: {error}; give an address of its machine, with a free port"
+                ))
+            };
+            runtime.spawn(serve(found.map_err(cannot)?.0, service.clone()));
+        }
+        runtime.spawn(serve(listener, service));
+        *lock(&self.server) = address.to_string();
+        Ok(address.to_string())
+    }
+
+    fn watch(&self, servers: &[String], told: Box<dyn Fn(Enlisted) + Send + Sync>) {
+        if self.settings.enlist.is_some() {
+            self.roll.open(servers, lock(&self.server).clone(), told.into());
+        }
     }
 
     fn meet(
@@ -173,9 +219,11 @@ impl TensorWorkers for FlightWorkers {
         servers: &[String],
         limit: Duration,
     ) -> Result<Arc<dyn TensorWorker>, String> {
-        let address = match &self.place {
-            Place::Here(_, threads) => self.launch(*threads, limit)?,
-            Place::There(hosts) => hosts.get(worker).cloned().ok_or("is not listed")?,
+        let address = match (self.hosts.get(worker), self.roll.member(worker)) {
+            (Some(host), _) => host.clone(),
+            (None, Some((listens, true))) => listens.to_string(),
+            (None, Some((_, false))) => return Err("has left".to_owned()),
+            (None, None) => self.launch(worker, limit)?,
         };
         let sent = serde_json::to_string(model).and_then(|text| serde_json::from_str::<ModelSpec>(&text));
         if sent.as_ref().ok() != Some(model) {
@@ -183,83 +231,60 @@ impl TensorWorkers for FlightWorkers {
         }
         let runtime = self.runtime()?;
         let known = runtime.block_on(Known::connect(&address, self.secret.as_ref(), limit))?;
-        let own = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Ok(Arc::new(Met {
             runtime: runtime.handle().clone(),
             known,
             model: model.clone(),
             run: self.run.clone(),
             servers: servers.to_vec(),
-            own: own.unwrap_or_default(),
+            own: lock(&self.server).clone(),
         }))
     }
 
-    fn may_come_back(&self) -> bool {
-        matches!(self.place, Place::There(_))
-    }
-}
-
-/// A tensor worker that knows the secret.
-struct Met {
-    runtime: tokio::runtime::Handle,
-    known: Known,
-    model: ModelSpec,
-    run: String,
-    servers: Vec<String>,
-    own: String,
-}
-
-impl Met {
-    fn question(&self, task: &TensorTask, choice: Choice, rows: usize, asks: wire::Asks) -> Question {
-        let mut servers: Vec<String> = self.servers.get(choice.server).cloned().into_iter().collect();
-        if !servers.contains(&self.own) {
-            servers.push(self.own.clone());
+    fn again(&self, worker: usize, times: u32) -> Again {
+        if worker < self.launched {
+            let doubled = 1 << (times.max(1) - 1).min(16);
+            return match times <= self.settings.relaunch() {
+                true => Again::Started((FIRST * doubled).min(LONGEST)),
+                false => Again::Never,
+            };
         }
-        Question {
-            model: self.model.clone(),
-            run: self.run.clone(),
-            version: choice.version,
-            servers,
-            index: task.index,
-            count: task.count,
-            rows,
-            key: task.key.map(Key::bits),
-            asks,
+        match self.roll.member(worker) {
+            Some((_, false)) => Again::Never,
+            _ => Again::CalledUp(AGAIN),
         }
     }
 
-    async fn exchange(&self, task: &TensorTask, choice: Choice) -> Result<TensorResult, String> {
-        let (say, said) = tokio::sync::mpsc::channel(AHEAD);
-        let said = futures_util::stream::unfold(said, |mut said: tokio::sync::mpsc::Receiver<_>| async move {
-            said.recv().await.map(|message| (message, said))
-        });
-        let (mut client, request) = self.known.ask(said)?;
-        let messages = wire::ask(task, |rows, asks| self.question(task, choice, rows, asks))?;
-        let send = async move {
-            for messages in messages {
-                for message in messages? {
-                    if say.send(message).await.is_err() {
-                        return Ok(()); // it has heard enough, and says why
-                    }
-                }
-            }
-            Ok::<(), String>(())
-        };
-        let receive = async {
-            let heard = client.do_exchange(request).await.map_err(|status| refusal(&status))?;
-            let mut heard = heard.into_inner();
-            let first = heard.message().await.map_err(|status| refusal(&status))?.ok_or("answered nothing")?;
-            wire::read(&first, &mut Matrices::new(heard), task.count).await
-        };
-        let (sent, received) = futures_util::future::join(send, receive).await;
-        sent.and(received)
+    fn end(&self) {
+        self.roll.end();
     }
 }
 
-impl TensorWorker for Met {
-    fn call(&self, task: &TensorTask, choice: Choice, limit: Duration) -> Result<TensorResult, String> {
-        let late = || format!("has not answered for {} s", limit.as_secs_f64());
-        let call = async { tokio::time::timeout(limit, self.exchange(task, choice)).await };
-        self.runtime.block_on(call).unwrap_or_else(|_| Err(late()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launched_workers_are_started_again_so_often_and_ever_later() {
+        let settings = Tensor { workers: Some(2), relaunch: Some(7), ..Tensor::default() };
+        let workers = FlightWorkers::new(&settings, None, None, true).unwrap();
+        let after: Vec<Again> = (1..=8).map(|times| workers.again(1, times)).collect();
+        let seconds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0].map(|after| Again::Started(Duration::from_secs_f64(after)));
+        assert_eq!(after[..7], seconds);
+        assert_eq!(after[7], Again::Never);
+        let hosts = Tensor { hosts: Some(vec!["127.0.0.1:1".into()]), ..Tensor::default() };
+        let workers = FlightWorkers::new(&hosts, None, None, true).unwrap();
+        assert_eq!(workers.again(0, 1000), Again::CalledUp(AGAIN));
+    }
+
+    #[test]
+    fn nobody_is_asked_over_a_network_without_a_secret() {
+        for (key, settings) in [
+            ("train.tensor.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
+            ("train.tensor.enlist", Tensor { enlist: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
+        ] {
+            let error = FlightWorkers::new(&settings, None, None, true).err().unwrap();
+            assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");
+        }
     }
 }

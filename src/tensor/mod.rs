@@ -2,22 +2,31 @@
 //!
 //! ```text
 //! graph worker  → tensor worker   Handshake: who are you, prove it          (auth)
-//! graph worker ⇄  tensor worker   DoExchange: a task, its rows; its results  (client, server, wire)
+//! graph worker ⇄  tensor worker   DoExchange: tasks, their rows; results     (client, tasks, desk; wire, matrices)
 //! tensor worker → graph worker    Handshake, DoGet: parameters by version    (parameters)
+//! tensor worker → graph worker    Handshake, DoAction: I am here             (enlist, roll)
 //! ```
 //!
-//! A task's rows travel as record batches of some 128 KB, one matrix after another, each behind its own schema. Those that the
-//! way forwards needs come first, so that a task that goes back begins while the gradients are still on their way (Dorylus, section 6:
+//! Rows travel as record batches of some 128 KB, one matrix after another, each behind its own schema; tasks that are alike and small share a
+//! call. A long task that goes forwards comes in halves, and the first is computed, and its results leave, while the second is on its way; of
+//! one that goes back, what the way forwards needs comes first, and that is run again while the gradients come (Dorylus, section 6:
 //! internal streaming). Everything has a deadline. Nothing after the proof is encrypted, as between all processes.
 
 mod auth;
 mod client;
+mod desk;
+mod enlist;
+mod matrices;
 mod parameters;
+mod roll;
 mod server;
 mod service;
+mod tasks;
+mod way;
 mod wire;
 
 pub(crate) use client::FlightWorkers;
+pub(crate) use enlist::{Post, listens_towards};
 pub(crate) use server::{Limits, listen};
 
 use tokio::runtime::{Builder, Runtime};
@@ -25,7 +34,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::Error;
 
 /// Changes when the questions or the answers do.
-pub(crate) const PROTOCOL: u32 = 1;
+pub(crate) const PROTOCOL: u32 = 2;
 /// The version that both sides must have.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tonic::Status;
 
 use super::auth::{Known, refusal};
-use super::wire::{Matrices, Name, numbers};
+use super::matrices::{Matrices, Name, numbers, plain};
 
 /// How long a version is waited for that another process has already.
 const LATE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(super) async fn fetch(server: &Known, version: u64) -> Result<Vec<f32>, Stri
     let (mut client, request) = server.ask(Ticket { ticket: ticket.into() })?;
     let heard = client.do_get(request).await.map_err(|status| refusal(&status))?.into_inner();
     match Matrices::new(heard).next().await? {
-        Some((Name::Flat, matrix)) => super::wire::plain(matrix),
+        Some((Name::Flat, matrix)) => plain(matrix),
         _ => Err("sent no parameters".to_owned()),
     }
 }

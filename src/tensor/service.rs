@@ -14,7 +14,8 @@ use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::auth::{Guard, HANDSHAKE};
 use super::parameters::Parameters;
-use super::server::Tasks;
+use super::roll::Roll;
+use super::tasks::Tasks;
 
 /// Messages that wait for the other side at most.
 pub(super) const AHEAD: usize = 4;
@@ -26,8 +27,8 @@ type Sending<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 pub(super) enum Serves {
     /// Tasks are done.
     Tasks(Arc<Tasks>),
-    /// Parameters are handed out.
-    Parameters(Arc<Parameters>),
+    /// Parameters are handed out, and workers are taken in.
+    Parameters(Arc<Parameters>, Arc<Roll>),
 }
 
 /// A service behind a guard.
@@ -77,7 +78,11 @@ impl FlightService for Service {
             };
             let answer = tokio::time::timeout(HANDSHAKE, all).await;
             let late = Err(Status::deadline_exceeded("the handshake took too long"));
-            let _ = say.send(answer.unwrap_or(late)).await;
+            let answer = answer.unwrap_or(late);
+            if let Err(status) = &answer {
+                guard.refused(status);
+            }
+            let _ = tokio::time::timeout(HANDSHAKE, say.send(answer)).await;
         });
         Ok(Response::new(through(said)))
     }
@@ -96,7 +101,7 @@ impl FlightService for Service {
 
     async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
         self.guard.check(request.metadata())?;
-        let Serves::Parameters(parameters) = &self.serves else { return not_here() };
+        let Serves::Parameters(parameters, _) = &self.serves else { return not_here() };
         let messages = Arc::clone(parameters).get(request.into_inner()).await?;
         Ok(Response::new(Box::pin(futures_util::stream::iter(messages.into_iter().map(Ok)))))
     }
@@ -121,8 +126,12 @@ impl FlightService for Service {
         not_here()
     }
 
-    async fn do_action(&self, _: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        not_here()
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        self.guard.check(request.metadata())?;
+        let Serves::Parameters(_, roll) = &self.serves else { return not_here() };
+        let (say, said) = mpsc::channel(AHEAD);
+        roll.enlist(&request.into_inner(), say)?;
+        Ok(Response::new(through(said)))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {

@@ -1,30 +1,25 @@
 //! Tasks and results as Flight messages.
 //!
-//! A question is a descriptor, then matrices; an answer is what is not a matrix, as metadata, then matrices. A matrix is a schema with
-//! its name, shape and number type as metadata, and record batches of one column: a row is one binary value of fixed size.
+//! A question is a descriptor, which says what all its tasks have in common and what each has by itself, and then the matrices of one task
+//! behind those of another. Of a task that comes in halves, first the first rows of all its matrices come, then the others; of one that
+//! goes back, first what its way forwards reads. An answer is, task by task, matrices and an end ([`super::matrices`]); the halves of a
+//! matrix are two.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use arrow::array::{Array, FixedSizeBinaryArray, RecordBatch};
-use arrow::buffer::Buffer;
-use arrow::datatypes::{DataType, Field, Schema};
-use arrow_flight::decode::{DecodedPayload, FlightDataDecoder};
-use arrow_flight::error::FlightError;
-use arrow_flight::utils::batches_to_flight_data;
 use arrow_flight::{FlightData, FlightDescriptor};
-use futures_util::{Stream, StreamExt, TryStreamExt};
 use gnnflow_data::rng::Key;
 use gnnflow_operators::compute::model::{ModelSpec, NodeOutputs};
-use gnnflow_operators::fetch::matrix::{Matrix, Number, Values};
-use gnnflow_pipelines::tensor::{NodeBack, NodeGradient, NodeRows, NodeTargets, TensorResult, TensorTask, Work};
+use gnnflow_operators::fetch::matrix::Matrix;
+use gnnflow_pipelines::tensor::{Asked, NodeBack, NodeGradient, NodeRows, NodeTargets, TensorResult, TensorTask, Work};
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a record batch, more or less.
-const BATCH: usize = 128 << 10;
-/// Numbers of one matrix that are taken from anybody: 16 GiB of them.
-const MOST: usize = 1 << 32;
+use super::matrices::{self, Matrices, Name, Part, Tells, end, numbers, plain};
 
-/// A task but for its rows.
+/// Matrices of an answer to one task at most: halves of four.
+const PARTS: usize = 8;
+
+/// Tasks but for their rows: they are of one kind, by one version of the parameters.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Question {
     pub(super) model: ModelSpec,
@@ -34,11 +29,29 @@ pub(super) struct Question {
     /// Who has them: the one that was chosen, then the one that asks.
     pub(super) servers: Vec<String>,
     pub(super) index: usize,
+    pub(super) asks: Asks,
+    pub(super) tasks: Vec<One>,
+}
+
+/// What each task has by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct One {
     pub(super) count: usize,
+    /// Rows of the first half, where it comes in halves.
+    pub(super) half: Option<usize>,
+    pub(super) key: Option<u64>,
     /// How many matrices the way forwards reads.
     pub(super) rows: usize,
-    pub(super) key: Option<u64>,
-    pub(super) asks: Asks,
+    /// How many come behind them.
+    pub(super) late: usize,
+}
+
+impl One {
+    /// The rows that come at once.
+    pub(super) fn pieces(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (half, count) = (self.half.filter(|&half| half < self.count), self.count);
+        [Some(0..half.unwrap_or(count)), half.map(|half| half..count)].into_iter().flatten()
+    }
 }
 
 /// What is asked.
@@ -51,122 +64,73 @@ pub(super) enum Asks {
     Numbers,
 }
 
-/// A result but for its matrices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Tells {
-    /// The bits of the loss, and how many examples it is of; nothing of the way forwards.
-    pub(super) loss: Option<(u64, u64)>,
-}
-
-/// Which matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Name {
-    Held,
-    Aggregated,
-    Initial,
-    Sent,
-    Left,
-    Right,
-    GradientHeld,
-    Targets,
-    Flat,
-}
-
-/// What stands before a matrix.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Head {
-    name: Name,
-    rows: usize,
-    dim: usize,
-    number: Number,
-}
-
-fn broken(error: impl std::fmt::Display) -> String {
-    format!("sent what is no answer: {error}")
-}
-
-/// Numbers as the messages of a matrix.
-pub(super) fn numbers(name: Name, values: &[f32], dim: usize) -> Result<Vec<FlightData>, String> {
-    let rows = values.len().checked_div(dim).unwrap_or(0);
-    messages(Head { name, rows, dim, number: Number::F32 }, bytemuck::cast_slice(values))
-}
-
-fn matrix(name: Name, matrix: &Matrix) -> Result<Vec<FlightData>, String> {
-    let (bytes, row) = (matrix.bytes(), matrix.row_bytes());
-    let rows = bytes.len().checked_div(row).unwrap_or(0);
-    messages(Head { name, rows, dim: matrix.dim, number: matrix.number() }, bytes)
-}
-
-fn messages(head: Head, bytes: &[u8]) -> Result<Vec<FlightData>, String> {
-    let row = head.dim * head.number.bytes();
-    let size = i32::try_from(row).map_err(|_| format!("a row of {row} bytes is too long"))?;
-    let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(size), false)]));
-    let mut batches = Vec::new();
-    if let Some(rows) = BATCH.checked_div(row) {
-        for chunk in bytes.chunks(rows.max(1) * row) {
-            let rows = FixedSizeBinaryArray::try_new(size, Buffer::from(chunk), None).map_err(broken)?;
-            batches.push(RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(rows)]).map_err(broken)?);
-        }
-    }
-    let mut messages = batches_to_flight_data(&schema, &batches).map_err(broken)?;
-    if let Some(first) = messages.first_mut() {
-        first.app_metadata = serde_json::to_vec(&head).map_err(broken)?.into();
-    }
-    Ok(messages)
-}
-
-/// The matrices of a task, those that the way forwards reads first; and how many those are.
-fn parts(task: &TensorTask) -> (Vec<(Name, Part<'_>)>, usize) {
+/// The matrices that a task's way forwards reads.
+fn rows(task: &TensorTask) -> impl Iterator<Item = (Name, &Matrix)> {
     let NodeRows { held, aggregated, initial } = &task.rows;
     let rows = [(Name::Held, held), (Name::Aggregated, aggregated), (Name::Initial, initial)];
-    let mut all: Vec<(Name, Part<'_>)> =
-        rows.into_iter().filter_map(|(name, matrix)| Some((name, Part::Matrix(matrix.as_ref()?)))).collect();
-    let first = all.len();
-    match &task.work {
-        Work::Forward => {}
-        Work::Backward { gradient: NodeGradient { held, sent, terms }, .. } => {
-            all.extend(held.iter().map(|held| (Name::GradientHeld, Part::Matrix(held))));
-            all.extend(sent.iter().map(|sent| (Name::Sent, Part::Matrix(sent))));
-            if let Some([left, right]) = terms {
-                all.extend([(Name::Left, Part::Matrix(left)), (Name::Right, Part::Matrix(right))]);
-            }
-        }
-        Work::Loss(NodeTargets::Classes(classes)) => all.push((Name::Targets, Part::Words(classes))),
-        Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => {
-            all.push((Name::Targets, Part::Numbers(numbers)));
-        }
-    }
-    (all, first)
+    rows.into_iter().filter_map(|(name, matrix)| Some((name, matrix.as_ref()?)))
 }
 
-enum Part<'a> {
+/// What its results are compared with.
+fn late(task: &TensorTask) -> Vec<(Name, Late<'_>)> {
+    let matrix = |name, matrix| (name, Late::Matrix(matrix));
+    match &task.work {
+        Work::Forward => Vec::new(),
+        Work::Backward { gradient: NodeGradient { held, sent, terms }, .. } => {
+            let held = held.iter().map(|held| matrix(Name::GradientHeld, held));
+            let sent = sent.iter().map(|sent| matrix(Name::Sent, sent));
+            let terms = terms.iter().flatten().zip([Name::Left, Name::Right]).map(|(term, name)| matrix(name, term));
+            held.chain(sent).chain(terms).collect()
+        }
+        Work::Loss(NodeTargets::Classes(classes)) => vec![(Name::Targets, Late::Words(classes))],
+        Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => {
+            vec![(Name::Targets, Late::Numbers(numbers))]
+        }
+    }
+}
+
+enum Late<'a> {
     Matrix(&'a Matrix),
     Numbers(&'a [f32]),
     Words(&'a [u32]),
 }
 
-/// The question of a task, and then its matrices one after another, made when they are asked for.
-pub(super) fn ask<'a>(
-    task: &'a TensorTask,
-    question: impl FnOnce(usize, Asks) -> Question,
-) -> Result<impl Iterator<Item = Result<Vec<FlightData>, String>> + 'a, String> {
-    let (parts, rows) = parts(task);
-    let asks = match &task.work {
+/// What is asked of a task.
+pub(super) fn asks(task: &TensorTask) -> Asks {
+    match &task.work {
         Work::Forward => Asks::Forward,
         Work::Backward { of_rows, .. } => Asks::Backward { of_rows: *of_rows },
         Work::Loss(NodeTargets::Classes(_)) => Asks::Classes,
         Work::Loss(NodeTargets::Flags(_)) => Asks::Flags,
         Work::Loss(NodeTargets::Numbers(_)) => Asks::Numbers,
-    };
-    let cmd = serde_json::to_vec(&question(rows, asks)).map_err(|error| error.to_string())?;
+    }
+}
+
+/// What a task has by itself.
+pub(super) fn one(asked: &Asked) -> One {
+    let Asked { task, half } = asked;
+    let key = task.key.map(Key::bits);
+    One { count: task.count, half: *half, key, rows: rows(task).count(), late: late(task).len() }
+}
+
+/// A question, and then its tasks' matrices one after another, made when they are asked for.
+pub(super) fn ask<'a>(
+    tasks: &'a [Asked],
+    question: &Question,
+) -> Result<impl Iterator<Item = Result<Vec<FlightData>, String>> + 'a, String> {
+    let cmd = serde_json::to_vec(question).map_err(|error| error.to_string())?;
     let first = FlightData { flight_descriptor: Some(FlightDescriptor::new_cmd(cmd)), ..FlightData::default() };
-    let rest = parts.into_iter().map(|(name, part)| match part {
-        Part::Matrix(found) => matrix(name, found),
-        Part::Numbers(values) => numbers(name, values, 1),
-        Part::Words(words) => {
-            let head = Head { name, rows: words.len(), dim: 1, number: Number::F32 };
-            messages(head, bytemuck::cast_slice(words))
-        }
+    let rest = tasks.iter().flat_map(|asked| {
+        let task = &*asked.task;
+        let pieces = one(asked).pieces();
+        let rows = pieces
+            .flat_map(move |piece| rows(task).map(move |(name, matrix)| matrices::rows(name, matrix, piece.clone())));
+        let late = late(task).into_iter().map(move |(name, part)| match part {
+            Late::Matrix(matrix) => matrices::rows(name, matrix, 0..task.count),
+            Late::Numbers(values) => numbers(name, values, 1),
+            Late::Words(words) => matrices::words(name, words),
+        });
+        rows.chain(late)
     });
     Ok([Ok(vec![first])].into_iter().chain(rest))
 }
@@ -175,98 +139,6 @@ pub(super) fn ask<'a>(
 pub(super) fn question(first: &FlightData) -> Result<Question, String> {
     let cmd = first.flight_descriptor.as_ref().map(|descriptor| &descriptor.cmd[..]).unwrap_or_default();
     serde_json::from_slice(cmd).map_err(|error| format!("not a task: {error}"))
-}
-
-/// Matrices, as they come.
-pub(super) struct Matrices {
-    decoder: FlightDataDecoder,
-}
-
-impl Matrices {
-    pub(super) fn new<S>(messages: S) -> Self
-    where
-        S: Stream<Item = Result<FlightData, tonic::Status>> + Send + 'static,
-    {
-        Self { decoder: FlightDataDecoder::new(messages.map_err(|status| FlightError::Tonic(Box::new(status)))) }
-    }
-
-    /// The next one; nothing at the end.
-    ///
-    /// # Errors
-    /// When a message is none of a matrix.
-    pub(super) async fn next(&mut self) -> Result<Option<(Name, Matrix)>, String> {
-        let head = match self.message().await? {
-            None => return Ok(None),
-            Some(Message::Head(head)) => head,
-            Some(Message::Rows(_)) => return Err("rows of no matrix".to_owned()),
-        };
-        let row = head.dim.checked_mul(head.number.bytes());
-        let len = head.rows.checked_mul(head.dim).filter(|&numbers| numbers <= MOST);
-        let (Some(row), Some(len)) = (row, len) else { return Err("a matrix that is too large".to_owned()) };
-        let mut bytes: Vec<u8> = Vec::new();
-        while bytes.len() < row * head.rows {
-            match self.message().await? {
-                Some(Message::Rows(rows)) => {
-                    if bytes.is_empty() {
-                        // No more than has been said, whatever comes.
-                        bytes.reserve_exact((row * head.rows).min(64 << 20));
-                    }
-                    bytes.extend_from_slice(&rows);
-                }
-                Some(Message::Head(_)) | None => return Err("a matrix of fewer rows than it said".to_owned()),
-            }
-        }
-        if bytes.len() != row * head.rows {
-            return Err("a matrix of more rows than it said".to_owned());
-        }
-        let values = match head.number {
-            Number::F32 => Values::F32(copied(&bytes, len)),
-            Number::F16 => Values::F16(copied(&bytes, len)),
-            Number::Bf16 => Values::Bf16(copied(&bytes, len)),
-        };
-        Ok(Some((head.name, Matrix { values, dim: head.dim })))
-    }
-
-    async fn message(&mut self) -> Result<Option<Message>, String> {
-        let Some(decoded) = self.decoder.next().await else { return Ok(None) };
-        let decoded = decoded.map_err(|error| match error {
-            FlightError::Tonic(status) => super::auth::refusal(&status),
-            error => broken(error),
-        })?;
-        match decoded.payload {
-            DecodedPayload::Schema(_) => {
-                let head = serde_json::from_slice(&decoded.inner.app_metadata).map_err(broken)?;
-                Ok(Some(Message::Head(head)))
-            }
-            DecodedPayload::RecordBatch(batch) => {
-                let rows =
-                    batch.columns().first().and_then(|rows| rows.as_any().downcast_ref::<FixedSizeBinaryArray>());
-                let rows = rows.ok_or_else(|| broken("rows that are no binary values"))?;
-                Ok(Some(Message::Rows(rows.value_data().to_vec())))
-            }
-            DecodedPayload::None => Err(broken("an empty message")),
-        }
-    }
-}
-
-enum Message {
-    Head(Head),
-    Rows(Vec<u8>),
-}
-
-/// Numbers from bytes, wherever these lie.
-fn copied<T: bytemuck::Pod>(bytes: &[u8], len: usize) -> Vec<T> {
-    let mut values = vec![T::zeroed(); len];
-    bytemuck::cast_slice_mut::<T, u8>(&mut values).copy_from_slice(bytes);
-    values
-}
-
-/// The numbers of a matrix that has 32-bit ones.
-pub(super) fn plain(matrix: Matrix) -> Result<Vec<f32>, String> {
-    match matrix.values {
-        Values::F32(values) => Ok(values),
-        _ => Err("half numbers where whole ones belong".to_owned()),
-    }
 }
 
 /// Puts a matrix that the way forwards reads in its place.
@@ -307,40 +179,40 @@ pub(super) fn work(asks: Asks, parts: Vec<(Name, Matrix)>) -> Result<Work, Strin
     })
 }
 
-/// A task's key from a question.
-pub(super) fn key(question: &Question) -> Option<Key> {
-    question.key.map(Key::from_bits)
-}
-
-/// The messages of a result.
-pub(super) fn answer(result: &TensorResult, count: usize) -> Result<Vec<FlightData>, String> {
-    let (loss, mut rest) = match result {
-        TensorResult::Outputs(outputs) => {
-            let NodeOutputs { held, sent, terms } = outputs;
-            let mut rest = tensor(Name::Held, held)?;
+/// The messages of what a task, or a half of one, of `count` rows has come to.
+pub(super) fn result(result: &TensorResult, count: usize) -> Result<Vec<FlightData>, String> {
+    match result {
+        TensorResult::Outputs(NodeOutputs { held, sent, terms }) => {
+            let mut all = tensor(Name::Held, held)?;
             if let Some(sent) = sent {
-                rest.extend(tensor(Name::Sent, sent)?);
+                all.extend(tensor(Name::Sent, sent)?);
             }
             if let Some([left, right]) = terms {
-                rest.extend(tensor(Name::Left, left)?);
-                rest.extend(tensor(Name::Right, right)?);
+                all.extend(tensor(Name::Left, left)?);
+                all.extend(tensor(Name::Right, right)?);
             }
-            (None, rest)
+            Ok(all)
         }
-        TensorResult::Back(NodeBack { held, aggregated, initial, flat, loss, examples }) => {
-            let mut rest = Vec::new();
+        TensorResult::Back(NodeBack { held, aggregated, initial, flat, .. }) => {
+            let mut all = Vec::new();
             for (name, values) in [(Name::Held, held), (Name::Aggregated, aggregated), (Name::Initial, initial)] {
                 if let Some(values) = values {
-                    rest.extend(numbers(name, values, values.len().checked_div(count).unwrap_or(0))?);
+                    all.extend(numbers(name, values, values.len().checked_div(count).unwrap_or(0))?);
                 }
             }
-            rest.extend(numbers(Name::Flat, flat, 1)?);
-            (Some((loss.to_bits(), *examples)), rest)
+            all.extend(numbers(Name::Flat, flat, 1)?);
+            Ok(all)
         }
+    }
+}
+
+/// The message behind a task's results, of which the last, or only, one is `result`.
+pub(super) fn end_of(result: &TensorResult) -> Result<Vec<FlightData>, String> {
+    let loss = match result {
+        TensorResult::Outputs(_) => None,
+        TensorResult::Back(NodeBack { loss, examples, .. }) => Some((loss.to_bits(), *examples)),
     };
-    let first = serde_json::to_vec(&Tells { loss }).map_err(|error| error.to_string())?;
-    rest.insert(0, FlightData { app_metadata: first.into(), ..FlightData::default() });
-    Ok(rest)
+    end(&Tells { loss })
 }
 
 fn tensor(name: Name, tensor: &candle_core::Tensor) -> Result<Vec<FlightData>, String> {
@@ -349,19 +221,33 @@ fn tensor(name: Name, tensor: &candle_core::Tensor) -> Result<Vec<FlightData>, S
     numbers(name, &values, dim)
 }
 
-/// The result of a question for `count` nodes, from the first message of an answer and the matrices behind it.
-pub(super) async fn read(first: &FlightData, matrices: &mut Matrices, count: usize) -> Result<TensorResult, String> {
-    let tells: Tells = serde_json::from_slice(&first.app_metadata).map_err(broken)?;
-    let mut found = Vec::new();
-    while let Some(part) = matrices.next().await? {
-        found.push(part);
-    }
-    let mut take = |name: Name| found.iter().position(|(found, _)| *found == name).map(|at| found.swap_remove(at).1);
-    let Some((loss, examples)) = tells.loss else {
-        let tensor = |matrix: Option<Matrix>| -> Result<Option<candle_core::Tensor>, String> {
-            let Some(matrix) = matrix else { return Ok(None) };
-            let dim = matrix.dim;
-            let values = plain(matrix)?;
+/// The next result of an answer: of a task of `count` nodes.
+pub(super) async fn read(matrices: &mut Matrices, count: usize) -> Result<TensorResult, String> {
+    let mut found: Vec<(Name, usize, Vec<f32>)> = Vec::new();
+    let Tells { loss } = loop {
+        match matrices.part().await? {
+            None if found.is_empty() => return Err("answered nothing".to_owned()),
+            None => return Err("broke off in the midst of an answer".to_owned()),
+            Some(Part::End(tells)) => break tells,
+            Some(Part::Matrix(..)) if found.len() == PARTS => return Err("sent more than was asked for".to_owned()),
+            Some(Part::Matrix(name, matrix)) => {
+                let dim = matrix.dim;
+                found.push((name, dim, plain(matrix)?));
+            }
+        }
+    };
+    let mut take = |name: Name| {
+        let at = found.iter().position(|(found, ..)| *found == name)?;
+        let (_, dim, mut values) = found.remove(at);
+        // The other half.
+        if let Some(at) = found.iter().position(|(found, other, _)| (*found, *other) == (name, dim)) {
+            values.extend(found.remove(at).2);
+        }
+        Some((dim, values))
+    };
+    let Some((loss, examples)) = loss else {
+        let tensor = |found: Option<(usize, Vec<f32>)>| -> Result<Option<candle_core::Tensor>, String> {
+            let Some((dim, values)) = found else { return Ok(None) };
             if values.len() != count * dim {
                 return Err(format!("sent {} numbers for {count} rows of {dim}", values.len()));
             }
@@ -376,12 +262,12 @@ pub(super) async fn read(first: &FlightData, matrices: &mut Matrices, count: usi
         let held = held.ok_or_else(|| "left out what nodes hold".to_owned())?;
         return Ok(TensorResult::Outputs(NodeOutputs { held, sent, terms }));
     };
-    let mut values = |name: Name| take(name).map(plain).transpose();
+    let mut values = |name: Name| take(name).map(|(_, values)| values);
     Ok(TensorResult::Back(NodeBack {
-        held: values(Name::Held)?,
-        aggregated: values(Name::Aggregated)?,
-        initial: values(Name::Initial)?,
-        flat: values(Name::Flat)?.ok_or_else(|| "left out the parameters' gradient".to_owned())?,
+        held: values(Name::Held),
+        aggregated: values(Name::Aggregated),
+        initial: values(Name::Initial),
+        flat: values(Name::Flat).ok_or_else(|| "left out the parameters' gradient".to_owned())?,
         loss: f64::from_bits(loss),
         examples,
     }))

@@ -89,14 +89,16 @@ fn through<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> Se
     }))
 }
 
-/// A matrix of one number, and before it what an answer begins with.
+/// A matrix of one number, and behind it what an answer ends with.
 fn wrong_shape() -> Vec<FlightData> {
     let schema = Arc::new(Schema::new(vec![Field::new("rows", DataType::FixedSizeBinary(4), false)]));
     let rows = FixedSizeBinaryArray::try_new(4, vec![0u8; 4].into(), None).unwrap();
     let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(rows)]).unwrap();
     let mut messages = batches_to_flight_data(&schema, &[batch]).unwrap();
     messages[0].app_metadata = r#"{"name":"Held","rows":1,"dim":1,"number":"F32"}"#.into();
-    messages.insert(0, FlightData { app_metadata: r#"{"loss":null}"#.into(), ..FlightData::default() });
+    let mut end = batches_to_flight_data(&Schema::empty(), &[]).unwrap();
+    end[0].app_metadata = r#"{"loss":null}"#.into();
+    messages.extend(end);
     messages
 }
 

@@ -44,7 +44,7 @@ impl PairHead {
     pub fn forward(&self, x: &Tensor, pairs: &Pairs) -> Result<Tensor> {
         let rows = |places: &[u32]| x.index_select(&Tensor::new(places, x.device())?, 0);
         let both = Tensor::cat(&[rows(&pairs.heads)?, rows(&pairs.tails)?], 1)?;
-        self.0.forward(&both, None)
+        self.0.forward(&both, None, 0)
     }
 }
 

@@ -52,15 +52,17 @@ impl Perceptron {
         std::iter::once(in_dim).chain(between).chain([out_dim]).collect()
     }
 
-    /// All maps in turn: `[N, dims[0]]` → `[N, last of dims]`; of every map's input the share `dropout.0` is dropped.
+    /// All maps in turn: `[N, dims[0]]` → `[N, last of dims]`; of every map's input the share `dropout.0` is dropped, by masks
+    /// for rows of which `first` stand before these.
     ///
     /// # Errors
     /// When shapes disagree or the device fails.
-    pub fn forward(&self, x: &Tensor, dropout: Option<(f64, Key)>) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, dropout: Option<(f64, Key)>, first: usize) -> Result<Tensor> {
         let mut h = x.clone();
         for (k, (weight, bias)) in self.maps.iter().enumerate() {
             let mask = dropout.filter(|(share, _)| *share > 0.0);
-            let mask = mask.map(|(share, key)| Dropout::new(share, key.fold(k as u64)));
+            let before = (first * weight.dim(1)?) as u64;
+            let mask = mask.map(|(share, key)| Dropout::new(share, key.fold(k as u64)).behind(before));
             let activation = if k == 0 { Activation::Identity } else { self.activation };
             h = linear(&activate(&h, activation, mask)?, weight, bias.as_ref().map(Var::as_tensor))?;
         }

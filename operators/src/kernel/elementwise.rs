@@ -38,6 +38,8 @@ pub struct Dropout {
     /// Draws (of 32 bits) below this are dropped.
     cut: u32,
     scale: f64,
+    /// How many of the mask's elements stand before the first one here.
+    first: u64,
 }
 
 impl Dropout {
@@ -47,13 +49,31 @@ impl Dropout {
     /// Unless `probability` is in `[0, 1)`.
     pub fn new(probability: f64, key: Key) -> Self {
         assert!((0.0..1.0).contains(&probability), "dropout of {probability}");
-        Self { key, cut: (probability * 4_294_967_296.0) as u32, scale: 1.0 / (1.0 - probability) }
+        Self { key, cut: (probability * 4_294_967_296.0) as u32, scale: 1.0 / (1.0 - probability), first: 0 }
     }
 
     /// The same share dropped by draws of their own, for `word` (a node, say).
     #[inline(always)]
     pub fn under(self, word: u64) -> Self {
         Self { key: self.key.fold(word), ..self }
+    }
+
+    /// The same mask for numbers that stand behind `elements` others of it: a part of a matrix is dropped as in the whole.
+    ///
+    /// ```
+    /// use gnnflow_data::rng::{Key, Purpose};
+    /// use gnnflow_operators::kernel::elementwise::Dropout;
+    ///
+    /// let whole = Dropout::new(0.5, Key::new(1, Purpose::Dropout));
+    /// assert!((0..99).all(|i| whole.behind(7).factor(i) == whole.factor(7 + i)));
+    /// ```
+    pub fn behind(self, elements: u64) -> Self {
+        Self { first: self.first + elements, ..self }
+    }
+
+    /// How many of the mask's elements stand before the first one here.
+    pub fn first(&self) -> u64 {
+        self.first
     }
 
     /// What element `i` is multiplied by: 0, or one over the share that is kept.
@@ -79,7 +99,7 @@ impl Dropout {
 
     #[inline(always)]
     fn keeps(&self, i: u64) -> bool {
-        (self.key.draw(i) >> 32) as u32 >= self.cut
+        (self.key.draw(self.first + i) >> 32) as u32 >= self.cut
     }
 }
 

@@ -9,7 +9,7 @@ use super::{Layer, PartSize, Sizes, Training, batch, embedding};
 use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
 use crate::spec::{Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
 
-const PROGRAM_BYTES: u64 = 64 << 20;
+pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
 
 /// One process of the run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,6 +56,9 @@ pub struct Memory {
     /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients. Where they
     /// do not fit into `train.memory`, they are among the scratch files.
     pub tables: u64,
+    /// Where there are tensor workers: rows and results of the tasks that are with them, or on the way. A process has
+    /// 4 + 4 × workers tasks under way, more of those that are smaller than 256 KiB; and one more, as messages, of each of 2 × workers calls.
+    pub tensor_rows: u64,
     /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4. Nothing where whole
     /// graphs are evaluated as they are trained.
@@ -77,6 +80,7 @@ impl Memory {
     pub fn heap(&self) -> u64 {
         (self.batches + self.activations).max(self.inference)
             + self.tables
+            + self.tensor_rows
             + self.cache
             + self.sampler
             + self.parameters

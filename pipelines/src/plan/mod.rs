@@ -69,6 +69,9 @@ pub struct Plan {
     pub window: usize,
     /// Whether rows of the whole graph lie in mapped scratch files, as they do not fit into `train.memory`.
     pub tables_mapped: bool,
+    /// What each tensor worker needs, where there are any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tensor_worker_bytes: Option<u64>,
 }
 
 impl Plan {
@@ -131,6 +134,7 @@ impl Plan {
                     process.memory.tables = if tables_mapped { 0 } else { tables };
                     process.memory.scratch += if tables_mapped { tables } else { 0 };
                     process.memory.batches = 0;
+                    process.memory.tensor_rows = whole.elsewhere(&learnt, &process.parts);
                     process.memory.activations = whole.at_once(&learnt, &process.parts, processes);
                     if let Some(pairs) = &whole.pairs {
                         process.memory.scratch += pairs.results(process.nodes);
@@ -146,6 +150,7 @@ impl Plan {
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
         let tables_mapped = whole.is_some() && most(plan(1, false)) > memory;
         let window = window(spec, |window| most(plan(window, tables_mapped)))?;
+        let tensor_worker_bytes = whole.as_ref().and_then(|whole| whole.tensor_worker(&learnt, processes));
         let processes = plan(window, tables_mapped);
         Ok(Self {
             name: spec.name.clone(),
@@ -163,6 +168,7 @@ impl Plan {
             training,
             window,
             tables_mapped,
+            tensor_worker_bytes,
         })
     }
 }

@@ -143,9 +143,16 @@ impl fmt::Display for Plan {
                 if memory.tables > 0 {
                     writeln!(f, "  tables    {} rows of the whole graph", bytes(memory.tables))?;
                 }
+                if memory.tensor_rows > 0 {
+                    let rows = bytes(memory.tensor_rows);
+                    writeln!(f, "  tensor    {rows} rows of tasks with tensor workers, or on the way")?;
+                }
                 writeln!(f, "  infer     {inference} chunks; the program itself {program}")?;
                 writeln!(f, "  together  about {}, {} of it mapped", bytes(memory.total()), bytes(memory.mapped()))?;
             }
+        }
+        if let Some(size) = self.tensor_worker_bytes {
+            writeln!(f, "tensor      about {} for each tensor worker", bytes(size))?;
         }
         Ok(())
     }

@@ -12,9 +12,15 @@ use gnnflow_operators::compute::{Model, Registry};
 use gnnflow_operators::kernel::propagate::attention::STATE;
 
 use super::Sizes;
+use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
+use crate::schedule::whole_graph::ROOM;
 use crate::spec::{Mode, Schedule, Spec};
+use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
 use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage};
+
+/// Versions of the parameters that a tensor worker keeps.
+const WORKER_KEEPS: u64 = 8;
 
 /// The model's hops and the stages of its epochs.
 pub(super) struct Whole {
@@ -36,6 +42,11 @@ pub(super) struct Whole {
     pub(super) pairs: Option<Pairs>,
     /// Numbers in the flat vector of parameters.
     pub(super) parameters: u64,
+    /// Tensor workers that each process makes room for, where it has any; and whether others have the same.
+    tensor: Option<(usize, bool)>,
+    /// Columns of the first task's rows and of the last one's results; and which tasks read what nodes held before the first layer.
+    ends: [usize; 2],
+    reads_initial: Vec<bool>,
 }
 
 impl Whole {
@@ -68,6 +79,11 @@ impl Whole {
             None => program,
         };
         let parameters = built.params().flat_len() as u64;
+        let tensor = train
+            .tensor
+            .as_ref()
+            .map(|tensor| (tensor.expected(), tensor.workers.is_none() || tensor.enlist.is_some()));
+        let reads_initial = (0..=hops.len()).map(|index| built.task_reads_initial(index)).collect();
         let may_share = spec.graph.undirected && train.mode() != Mode::Async;
         Some(Self {
             hops,
@@ -86,6 +102,9 @@ impl Whole {
             keeps_initial,
             pairs,
             parameters,
+            tensor,
+            ends: [described.in_dim, described.out_dim],
+            reads_initial,
         })
     }
 
@@ -243,13 +262,46 @@ impl Whole {
         4 * (numbers + if self.keeps_initial { graph.nodes * first } else { 0 })
     }
 
+    /// Nodes of the largest interval of these partitions.
+    fn interval(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+        let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
+        self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64))
+    }
+
+    fn arithmetic(&self, nodes: u64) -> u64 {
+        let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.inside) as u64;
+        6 * nodes * widest * 4
+    }
+
+    /// Bytes of a task's rows and results, at most.
+    fn task(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+        let [features, results] = self.ends;
+        task_bytes(self.interval(graph, parts), (&self.hops, &self.reads_initial), features, results, self.parameters)
+    }
+
+    /// Bytes of rows and results of tasks that are with tensor workers, or on the way to them and back: as many as may be under way, and one
+    /// more, as messages, of each call.
+    pub(super) fn elsewhere(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
+        let Some((workers, _)) = self.tensor else { return 0 };
+        let bytes = self.task(graph, parts);
+        let tasks = (ROOM + under_way(workers, bytes)) as u64;
+        tasks * bytes + (AT_ONCE * workers) as u64 * bytes.max(BATCH as u64)
+    }
+
+    /// Bytes that a tensor worker needs: for each call that processes may have with it rows, results, messages and arithmetic; and parameters
+    /// of late, in models and by themselves.
+    pub(super) fn tensor_worker(&self, graph: &Sizes, processes: usize) -> Option<u64> {
+        let (_, shared) = self.tensor?;
+        let all = 0..graph.parts.len();
+        let calls = (AT_ONCE * if shared { processes } else { 1 }) as u64;
+        let call = 2 * self.task(graph, &all).max(BATCH as u64) + self.arithmetic(self.interval(graph, &all));
+        Some(PROGRAM_BYTES + calls * call + (WORKER_KEEPS + calls) * 4 * self.parameters)
+    }
+
     /// Bytes of what is computed at once. An interval's arithmetic: its rows at the widest task, values, kept inputs and
     /// gradients; and by columns a chunk's sums, of which there are no more than nodes in a partition.
     pub(super) fn at_once(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
-        let most = graph.parts[parts.clone()].iter().map(|part| part.nodes).max().unwrap_or(0);
-        let nodes = self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64));
-        let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.inside) as u64;
-        let arithmetic = 6 * nodes * widest * 4;
+        let arithmetic = self.arithmetic(self.interval(graph, parts));
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let slice = self.hops.iter().map(|hop| hop.width.div_ceil(processes)).max().unwrap_or(0) as u64;
         arithmetic + if self.by_columns { (largest * slice * 4).min(self.chunk_memory) } else { 0 }

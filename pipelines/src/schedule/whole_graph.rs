@@ -61,7 +61,7 @@ use crate::trainer::Trainer;
 use crate::whole_graph::{Done, Results, Stages, Token};
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent. With tensor workers, more.
-const ROOM: usize = 4;
+pub(crate) const ROOM: usize = 4;
 /// Epochs of a round at most, where nothing is due earlier.
 const ROUND: u32 = 16;
 

@@ -21,12 +21,17 @@ pub(crate) struct Autotuner {
 impl Autotuner {
     /// Begins with `min(intervals, 100)`, of `most` that there are.
     pub(crate) fn new(intervals: usize, most: usize) -> Self {
-        Self { number: intervals.min(FIRST).clamp(1, most.max(1)), most: most.max(1), seen: 0, sum: 0, before: None }
+        Self { number: intervals.clamp(1, FIRST), most: most.max(1), seen: 0, sum: 0, before: None }
+    }
+
+    /// There are so many now, where there were fewer.
+    pub(crate) fn widen(&mut self, most: usize) {
+        self.most = self.most.max(most);
     }
 
     /// How many there should be.
     pub(crate) fn number(&self) -> usize {
-        self.number
+        self.number.min(self.most)
     }
 
     /// An answer has come, and so many jobs are in the queue.
@@ -40,9 +45,9 @@ impl Autotuner {
         let before = self.before.replace(mean);
         let short = mean < 1.0;
         match before {
-            _ if short => self.number = (self.number + 1).min(self.most),
-            Some(before) if mean > before * 1.25 + 0.5 => self.number = (self.number - 1).max(1),
-            Some(before) if mean < before * 0.75 - 0.5 => self.number = (self.number + 1).min(self.most),
+            _ if short => self.number = (self.number() + 1).max(self.number),
+            Some(before) if mean > before * 1.25 + 0.5 => self.number = (self.number() - 1).max(1),
+            Some(before) if mean < before * 0.75 - 0.5 => self.number = (self.number() + 1).max(self.number),
             _ => {}
         }
     }
@@ -63,6 +68,11 @@ mod tests {
         assert_eq!(Autotuner::new(500, 800).number(), 100);
         assert_eq!(Autotuner::new(500, 4).number(), 4);
         assert_eq!(Autotuner::new(0, 0).number(), 1);
+        let mut tuner = Autotuner::new(3, 0);
+        tuner.widen(2);
+        assert_eq!(tuner.number(), 2, "who comes later is in use at once, as far as there are intervals");
+        tuner.widen(9);
+        assert_eq!(tuner.number(), 3);
     }
 
     #[test]

@@ -1,37 +1,24 @@
-//! The controller of a graph worker's tensor workers (Dorylus, section 6): gives tasks out, times every call, gives late ones to
-//! another as well, drops who is gone or answers nonsense, and tunes how many there are.
+//! The controller of a graph worker's tensor workers (Dorylus, section 6): gives tasks out in batches, times every call, gives late tasks
+//! to another as well, drops who is gone or answers nonsense, has those started again that were launched, takes in who enlists, and tunes
+//! how many are in use.
 //!
-//! Threads wait on tensor workers, two for each, so that one task is on its way while another is computed; whoever answers
+//! Threads wait on tensor workers, two for each, so that one call is on its way while another is computed ([`super::hand`]); whoever answers
 //! first counts, for all answers have the same bits. No wait is without a deadline.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use gnnflow_operators::compute::model::ModelSpec;
 
 use super::autotune::Autotuner;
-use super::{ResultShapes, TensorResult, TensorTask, TensorWorker, TensorWorkers};
+use super::queue::Queue;
+use super::worker::{Again, Enlisted};
+use super::{ResultShapes, TensorResult, TensorTask, TensorWorkers};
 use crate::Error;
 use crate::job::Host;
 use crate::parameters::{Choice, ParameterService};
 use crate::spec::{Tensor, WhenGone};
 use crate::summary::TensorUse;
-
-/// Calls that a worker has at once.
-const AT_ONCE: usize = 2;
-/// How long a thread sleeps at most before it looks whether a call is late.
-const LOOK: Duration = Duration::from_millis(20);
-/// Calls that are timed before any is called late, and how many are remembered.
-const TIMED: usize = 8;
-const REMEMBERED: usize = 64;
-/// No call is late earlier.
-const EARLIEST: Duration = Duration::from_millis(50);
-/// How often a task is given out at most.
-const COPIES: usize = 3;
-/// How long a worker that is gone is left alone before it is called up again.
-const AGAIN: Duration = Duration::from_secs(3);
 
 /// What became of a task.
 pub(crate) enum Answer<T> {
@@ -40,54 +27,69 @@ pub(crate) enum Answer<T> {
     Nobody(T),
 }
 
-type Then = Box<dyn FnOnce(Result<Answer<TensorTask>, Error>) + Send>;
-
 /// Gives tasks to tensor workers. Dropping it ends its threads.
 pub(crate) struct Controller {
     shared: Arc<Shared>,
+    /// Tasks that may be under way at once.
+    room: usize,
 }
 
-struct Shared {
+/// What the controller and its threads know together.
+pub(super) struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
-    settings: Tensor,
-    workers: Arc<dyn TensorWorkers>,
-    parameters: Arc<ParameterService>,
-    host: Arc<dyn Host>,
-    model: ModelSpec,
-    shapes: ResultShapes,
-    servers: Vec<String>,
-    queued: Arc<AtomicUsize>,
+    pub(super) changed: Condvar,
+    pub(super) settings: Tensor,
+    pub(super) workers: Arc<dyn TensorWorkers>,
+    pub(super) parameters: Arc<ParameterService>,
+    pub(super) host: Arc<dyn Host>,
+    pub(super) model: ModelSpec,
+    pub(super) shapes: ResultShapes,
+    pub(super) servers: Vec<String>,
+    /// Jobs that wait for the companion thread.
+    pub(super) queued: Arc<AtomicUsize>,
 }
 
-struct State {
-    /// Tasks that nobody has been given, and those that somebody has.
-    waiting: VecDeque<u64>,
-    calls: BTreeMap<u64, Call>,
-    next: u64,
-    standing: Vec<Standing>,
-    tuner: Autotuner,
-    times: VecDeque<Duration>,
-    done: TensorUse,
-    closed: bool,
+pub(super) struct State {
+    pub(super) queue: Queue,
+    pub(super) workers: Vec<Worker>,
+    pub(super) tuner: Autotuner,
+    pub(super) done: TensorUse,
+    pub(super) closed: bool,
+    /// Threads of workers in use that have nothing to do.
+    pub(super) idle: usize,
     /// Whether it has been said that nobody is left.
     said: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
-    /// Not asked for yet, or being met.
+/// What is known of one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Worker {
+    pub(super) standing: Standing,
+    /// How often it was lost, or could not be met.
+    pub(super) lost: u32,
+    /// What is done about that.
+    pub(super) again: Option<Again>,
+    /// Whether a thread attends to it.
+    pub(super) attended: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// Not asked for yet, or being met, or started again.
+    #[default]
     Coming,
     Here,
     Gone,
 }
 
-struct Call {
-    task: Arc<TensorTask>,
-    choice: Choice,
-    then: Then,
-    /// Who has it, and since when.
-    with: Vec<(usize, Instant)>,
+/// How a worker is lost.
+pub(super) enum Loss {
+    /// It could not be met, in words why.
+    Unmet(String),
+    /// It was there; what is wrong with it.
+    Broken(String),
+    /// It has left by itself.
+    Left,
 }
 
 /// What a controller is told of a run.
@@ -99,6 +101,8 @@ pub(crate) struct Setting {
     /// Where each process of the run serves parameters.
     pub(crate) servers: Vec<String>,
     pub(crate) intervals: usize,
+    /// Tasks that may be under way at once, beside those that the worker has room for anyway.
+    pub(crate) room: usize,
 }
 
 impl Controller {
@@ -108,22 +112,17 @@ impl Controller {
     /// When the system has no threads to give.
     pub(crate) fn start(workers: Arc<dyn TensorWorkers>, host: Arc<dyn Host>, setting: Setting) -> Result<Self, Error> {
         let count = workers.count();
-        let tuner = match setting.settings.autotune {
-            true => Autotuner::new(setting.intervals, count),
-            false => Autotuner::new(usize::MAX, count.min(100)),
-        };
+        let begin = if setting.settings.autotune { setting.intervals } else { usize::MAX };
         let state = State {
-            waiting: VecDeque::new(),
-            calls: BTreeMap::new(),
-            next: 0,
-            standing: vec![Standing::Coming; count],
-            tuner,
-            times: VecDeque::new(),
+            queue: Queue::default(),
+            workers: Vec::new(),
+            tuner: Autotuner::new(begin, 0),
             done: TensorUse::default(),
             closed: false,
+            idle: 0,
             said: false,
         };
-        let Setting { settings, parameters, model, shapes, servers, .. } = setting;
+        let Setting { settings, parameters, model, shapes, servers, room, .. } = setting;
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -137,14 +136,18 @@ impl Controller {
             queued: Arc::default(),
         });
         // From here on, dropping it ends those that have been started.
-        let controller = Self { shared };
+        let controller = Self { shared, room };
+        let shared = &controller.shared;
         for worker in 0..count {
-            let shared = Arc::clone(&controller.shared);
-            std::thread::Builder::new()
-                .name(format!("tensor-{worker}"))
-                .spawn(move || shared.attend(worker))
-                .map_err(|error| Error::Machine(format!("cannot start a thread for a tensor worker: {error}")))?;
+            shared.take_in(worker).map_err(Error::Machine)?;
         }
+        let watching = Arc::downgrade(shared);
+        let told = move |enlisted| {
+            if let Some(shared) = watching.upgrade() {
+                shared.enlisted(enlisted);
+            }
+        };
+        shared.workers.watch(&shared.servers, Box::new(told));
         Ok(controller)
     }
 
@@ -153,9 +156,9 @@ impl Controller {
         Arc::clone(&self.shared.queued)
     }
 
-    /// Calls that may be under way at once, two for each worker, and as many tasks that wait for them.
-    pub(crate) fn calls_at_once(&self) -> usize {
-        2 * AT_ONCE * self.shared.workers.count()
+    /// Tasks that may be under way at once, beside those that the worker has room for anyway.
+    pub(crate) fn room(&self) -> usize {
+        self.room
     }
 
     /// Gives a task out; `then` is told what becomes of it, on whatever thread.
@@ -167,21 +170,24 @@ impl Controller {
     ) {
         let mut state = self.shared.state();
         if state.nobody() {
+            let first = !std::mem::replace(&mut state.said, true);
             drop(state);
+            if first {
+                let line =
+                    "no tensor worker has enlisted yet: tasks are computed here until one does (train.tensor.enlist)";
+                self.shared.host.say(line);
+            }
             return then(self.shared.nobody(task));
         }
-        let number = state.next;
-        state.next += 1;
-        state.waiting.push_back(number);
-        let call = Call { task: Arc::new(task), choice, then: Box::new(then), with: Vec::new() };
-        state.calls.insert(number, call);
+        state.queue.push(task, choice, Box::new(then));
+        drop(state);
         self.shared.changed.notify_all();
     }
 
     /// What has been done so far.
     pub(crate) fn done(&self) -> TensorUse {
         let state = self.shared.state();
-        TensorUse { workers: state.tuner.number() as u64, ..state.done }
+        TensorUse { workers: state.tuner.number() as u64, row_bytes_max: state.queue.most_bytes(), ..state.done }
     }
 }
 
@@ -189,42 +195,25 @@ impl Drop for Controller {
     fn drop(&mut self) {
         self.shared.state().closed = true;
         self.shared.changed.notify_all();
+        self.shared.workers.end();
     }
 }
 
 impl State {
     /// Whether there is nobody, and nobody to come.
     fn nobody(&self) -> bool {
-        self.standing.iter().all(|&standing| standing == Standing::Gone)
+        self.workers.iter().all(|worker| worker.standing == Standing::Gone)
     }
 
     /// Whether a worker is among those that are given tasks: the first so many that are not gone.
-    fn in_use(&self, worker: usize) -> bool {
-        let before = self.standing[..worker].iter().filter(|&&standing| standing != Standing::Gone).count();
+    pub(super) fn in_use(&self, worker: usize) -> bool {
+        let before = self.workers[..worker].iter().filter(|before| before.standing != Standing::Gone).count();
         before < self.tuner.number()
-    }
-
-    /// A call that takes so long that somebody else shall try too.
-    fn late(&self, worker: usize, factor: f64) -> Option<u64> {
-        if self.times.len() < TIMED {
-            return None;
-        }
-        let mut times: Vec<Duration> = self.times.iter().copied().collect();
-        times.sort_unstable();
-        let bound = times[times.len() / 2].mul_f64(factor).max(EARLIEST);
-        let late = |call: &Call| {
-            let others = call.with.iter().all(|&(with, _)| with != worker);
-            !call.with.is_empty()
-                && others
-                && call.with.len() < COPIES
-                && call.with.iter().all(|(_, since)| since.elapsed() > bound)
-        };
-        self.calls.iter().find(|(_, call)| late(call)).map(|(&number, _)| number)
     }
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,145 +227,95 @@ impl Shared {
         }
     }
 
-    /// One worker, from its first task to its end, and again if it may come back.
-    fn attend(self: &Arc<Self>, worker: usize) {
-        loop {
-            if !self.wanted(worker) {
-                return;
-            }
-            let limit = self.settings.timeout.0;
-            match self.workers.meet(worker, &self.model, &self.servers, limit) {
-                Ok(met) => {
-                    {
-                        let mut state = self.state();
-                        state.standing[worker] = Standing::Here;
-                        state.said = false;
-                    }
-                    let second = (Arc::clone(self), Arc::clone(&met));
-                    let second = std::thread::Builder::new()
-                        .name(format!("tensor-{worker}b"))
-                        .spawn(move || second.0.serve(worker, &*second.1));
-                    self.serve(worker, &*met);
-                    // Without the second thread the worker has one call at a time.
-                    second.into_iter().for_each(|thread| drop(thread.join()));
-                }
-                Err(why) => self.lose(worker, &why),
-            }
-            let begin = Instant::now();
+    /// Has a thread attend to a worker, unless one does.
+    ///
+    /// # Errors
+    /// When the system has none to give.
+    fn take_in(self: &Arc<Self>, worker: usize) -> Result<(), String> {
+        {
             let mut state = self.state();
-            while !state.closed && begin.elapsed() < AGAIN {
-                state = self.changed.wait_timeout(state, LOOK * 5).unwrap_or_else(PoisonError::into_inner).0;
+            if state.workers.len() <= worker {
+                state.workers.resize(worker + 1, Worker { standing: Standing::Gone, ..Worker::default() });
+                state.tuner.widen(worker + 1);
             }
-            if state.closed || !self.workers.may_come_back() {
-                return;
+            if std::mem::replace(&mut state.workers[worker].attended, true) {
+                return Ok(());
             }
+            state.workers[worker].standing = Standing::Coming;
         }
-    }
-
-    /// Waits until there is something to do for a worker; false when there never will be.
-    fn wanted(&self, worker: usize) -> bool {
-        let mut state = self.state();
-        while !state.closed {
-            if state.standing[worker] == Standing::Gone || state.in_use(worker) && !state.waiting.is_empty() {
-                return true;
-            }
-            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        false
-    }
-
-    /// Gives a worker one task after another.
-    fn serve(&self, worker: usize, met: &dyn TensorWorker) {
-        while let Some((number, task, choice)) = self.next(worker) {
-            let begin = Instant::now();
-            self.parameters.call_begins(choice.server);
-            let answer = met.call(&task, choice, self.settings.timeout.0);
-            self.parameters.call_ends(choice.server);
-            let answer = answer.and_then(|result| self.shapes.check(&task, &result).map(|()| result));
-            drop(task);
+        let shared = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(format!("tensor-{worker}"));
+        let started = thread.spawn(move || shared.attend(worker));
+        started.map(drop).map_err(|error| {
             let mut state = self.state();
-            state.done.calls += 1;
-            state.done.seconds += begin.elapsed().as_secs_f64();
-            match answer {
-                Ok(result) => {
-                    if state.times.len() == REMEMBERED {
-                        state.times.pop_front();
-                    }
-                    state.times.push_back(begin.elapsed());
-                    if self.settings.autotune {
-                        state.tuner.see(self.queued.load(Ordering::Relaxed));
-                    }
-                    // Somebody else may have been faster.
-                    if let Some(call) = state.calls.remove(&number) {
-                        drop(state);
-                        (call.then)(Ok(Answer::Result(result)));
-                    }
-                }
-                Err(why) => {
-                    drop(state);
-                    return self.lose(worker, &why);
-                }
-            }
-        }
+            let worker = &mut state.workers[worker];
+            (worker.standing, worker.attended) = (Standing::Gone, false);
+            format!("cannot start a thread for a tensor worker: {error}")
+        })
     }
 
-    /// The next task for a worker: one that nobody has, or one that is late elsewhere. Nothing when the worker is to end.
-    fn next(&self, worker: usize) -> Option<(u64, Arc<TensorTask>, Choice)> {
-        let mut state = self.state();
-        while !state.closed && state.standing[worker] == Standing::Here {
-            let number = match state.in_use(worker) {
-                true => state.waiting.pop_front().or_else(|| {
-                    let late = state.late(worker, self.settings.late)?;
-                    state.done.again += 1;
-                    Some(late)
-                }),
-                false => None,
-            };
-            if let Some(call) = number.and_then(|number| state.calls.get_mut(&number)) {
-                call.with.push((worker, Instant::now()));
-                return Some((number?, Arc::clone(&call.task), call.choice));
+    /// Somebody has come or gone by himself.
+    fn enlisted(self: &Arc<Self>, enlisted: Enlisted) {
+        match enlisted {
+            Enlisted::Came(worker) => {
+                self.host.say(&format!("tensor worker {} has enlisted", self.workers.name(worker)));
+                if let Err(why) = self.take_in(worker) {
+                    self.host.warn(&format!("tensor worker {}: {why}", self.workers.name(worker)));
+                }
             }
-            if number.is_none() {
-                state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-            }
+            Enlisted::Left(worker) => self.lose(worker, &Loss::Left),
         }
-        None
+        self.changed.notify_all();
     }
 
     /// A worker is gone: its tasks are given out again, or back.
-    fn lose(&self, worker: usize, why: &str) {
+    pub(super) fn lose(&self, worker: usize, loss: &Loss) {
         let mut state = self.state();
-        if state.closed || state.standing[worker] == Standing::Gone {
+        let Worker { standing, again: before, .. } = state.workers[worker];
+        // Another of its calls may have said so.
+        let known = standing == Standing::Gone || matches!(loss, Loss::Broken(_)) && standing != Standing::Here;
+        if state.closed || known {
             return;
         }
-        state.standing[worker] = Standing::Gone;
-        state.done.lost += 1;
-        let mut again = Vec::new();
-        for (&number, call) in &mut state.calls {
-            let had = call.with.len();
-            call.with.retain(|&(with, _)| with != worker);
-            if had > 0 && call.with.is_empty() {
-                again.push(number);
-            }
-        }
-        state.done.again += again.len() as u64;
-        again.into_iter().rev().for_each(|number| state.waiting.push_front(number));
+        let times = state.workers[worker].lost + 1;
+        let again = self.workers.again(worker, times);
+        let standing = if matches!(again, Again::Started(_)) { Standing::Coming } else { Standing::Gone };
+        state.workers[worker] = Worker { standing, lost: times, again: Some(again), ..state.workers[worker] };
+        let had = state.queue.lose(worker) as u64;
+        let quiet = matches!(loss, Loss::Left) && had == 0;
+        state.done.lost += u64::from(!quiet);
+        state.done.relaunched += u64::from(standing == Standing::Coming);
+        state.done.again += had;
         let nobody = state.nobody();
-        let mut given_back = Vec::new();
-        if nobody {
-            state.waiting.clear();
-            given_back.extend(std::mem::take(&mut state.calls).into_values());
-        }
+        let given_back = if nobody { state.queue.give_back() } else { Vec::new() };
         let first = nobody && !std::mem::replace(&mut state.said, nobody);
         drop(state);
         self.changed.notify_all();
-        self.host.warn(&format!("tensor worker {}: {why}; its tasks are given to others", self.workers.name(worker)));
+        let then = match (again, before) {
+            (Again::Started(after), _) => format!("; it is started again in {} s", after.as_secs_f64()),
+            (Again::Never, Some(Again::Started(_))) => "; it has been started again often enough".to_owned(),
+            _ => String::new(),
+        };
+        let name = self.workers.name(worker);
+        match loss {
+            Loss::Left if quiet => self.host.say(&format!("tensor worker {name} has left")),
+            Loss::Left => self.host.warn(&format!("tensor worker {name} has left; its tasks are given to others")),
+            Loss::Unmet(why) | Loss::Broken(why) => {
+                self.host.warn(&format!("tensor worker {name}: {why}; its tasks are given to others{then}"));
+            }
+        }
         if first && self.settings.when_gone == WhenGone::Local {
             self.host.warn("all tensor workers are gone: their tasks are computed here (train.tensor.when_gone)");
         }
-        for call in given_back {
-            let task = Arc::try_unwrap(call.task).unwrap_or_else(|shared| (*shared).clone());
-            (call.then)(self.nobody(task));
+        for (task, then) in given_back {
+            then(self.nobody(task));
         }
+    }
+
+    /// A worker is there.
+    pub(super) fn met(&self, worker: usize) {
+        let mut state = self.state();
+        state.workers[worker].standing = Standing::Here;
+        state.said = false;
     }
 }

@@ -6,14 +6,19 @@
 
 mod autotune;
 mod controller;
+mod hand;
+mod queue;
 mod shape;
+mod size;
 mod task;
 mod worker;
 
 pub(crate) use controller::{Answer, Controller, Setting};
+pub(crate) use queue::BATCH;
 pub(crate) use shape::ResultShapes;
+pub(crate) use size::{AT_ONCE, ENLISTED, task_bytes, under_way};
 pub(crate) use task::matrix;
 pub use task::{NodeBack, NodeGradient, NodeRows, TensorResult, TensorTask, Work};
-pub use worker::{TensorWorker, TensorWorkers};
+pub use worker::{Again, Asked, Enlisted, TensorWorker, TensorWorkers};
 
 pub use crate::task::NodeTargets;

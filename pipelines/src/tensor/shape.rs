@@ -1,7 +1,7 @@
-//! What the result of a task must look like, whoever says that it is one.
+//! What the result of a task must look like, whoever says that it is one; and which tasks may come in halves.
 
 use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::compute::model::{Hop, half_of_rows};
 use gnnflow_operators::fetch::matrix::Matrix;
 
 use super::{TensorResult, TensorTask, Work};
@@ -10,6 +10,8 @@ use super::{TensorResult, TensorTask, Work};
 #[derive(Clone, Debug)]
 pub(crate) struct ResultShapes {
     tasks: Vec<Columns>,
+    /// Whether a task may be done in halves: in evaluation, and in training.
+    by_row: Vec<[bool; 2]>,
     params: usize,
 }
 
@@ -21,8 +23,8 @@ struct Columns {
 }
 
 impl ResultShapes {
-    /// For a model with these hops, `results` columns in its result and `params` parameters.
-    pub(crate) fn new(hops: &[Hop], results: usize, params: usize) -> Self {
+    /// For a model with these hops, `results` columns in its result and `params` parameters; `by_row` says which tasks may be done in halves.
+    pub(crate) fn new(hops: &[Hop], by_row: Vec<[bool; 2]>, results: usize, params: usize) -> Self {
         let of = |hop: &Hop| Columns {
             held: hop.held,
             sent: Some(hop.width),
@@ -32,7 +34,13 @@ impl ResultShapes {
             },
         };
         let last = Columns { held: results, ..Columns::default() };
-        Self { tasks: hops.iter().map(of).chain([last]).collect(), params }
+        Self { tasks: hops.iter().map(of).chain([last]).collect(), by_row, params }
+    }
+
+    /// How many rows the first half of a task has, where it goes forwards and comes to the same bits in halves.
+    pub(crate) fn half(&self, task: &TensorTask) -> Option<usize> {
+        let may = self.by_row.get(task.index).is_some_and(|may| may[usize::from(task.key.is_some())]);
+        half_of_rows(task.count).filter(|_| may && task.is_forward())
     }
 
     /// Whether `result` can be what `task` comes to; else in words, why not.

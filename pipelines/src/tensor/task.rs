@@ -93,12 +93,28 @@ pub enum TensorResult {
     Back(NodeBack),
 }
 
+impl NodeRows {
+    fn bytes(&self) -> usize {
+        [&self.held, &self.aggregated, &self.initial].into_iter().flatten().map(|rows| rows.bytes().len()).sum()
+    }
+}
+
+impl NodeGradient {
+    fn bytes(&self) -> usize {
+        let Self { held, sent, terms } = self;
+        let all = held.iter().chain(sent).chain(terms.iter().flatten());
+        all.map(|rows| rows.bytes().len()).sum()
+    }
+}
+
 /// Rows on the model's device: the variables are those that want a gradient.
 struct Inputs {
     held: Option<Tensor>,
     aggregated: Option<Tensor>,
     initial: Option<Tensor>,
     vars: [Option<Var>; 3],
+    /// How many of the task's rows stand before these.
+    first: usize,
 }
 
 /// Numbers as a matrix.
@@ -115,6 +131,20 @@ impl TensorTask {
         self.run_when(model, Ok)
     }
 
+    /// Goes forwards with rows that stand behind `first` others of the same task, whose masks are those of the whole; what is made of the halves
+    /// of a task ([`half_of_rows`](gnnflow_operators::compute::model::half_of_rows)) is then what is made of the whole.
+    ///
+    /// # Errors
+    /// As [`TensorTask::run`].
+    pub fn run_behind(self, model: &Model, first: usize) -> Result<TensorResult, Error> {
+        let Self { index, count, rows, key, .. } = self;
+        let inputs = Inputs { first, ..Inputs::new(count, rows, false, model)? };
+        // The way back tells the running statistics; here the batch's are only used.
+        let mut untold = vec![0.0; model.params().flat_len() - model.params().trained_len()];
+        let sums = key.is_some().then_some(&mut untold[..]);
+        Ok(TensorResult::Outputs(model.node_task(index, inputs.rows(), key, sums)?))
+    }
+
     /// As [`TensorTask::run`], where what is to be compared with what it makes may come while it is made: `late` is called when it
     /// is wanted, with what the task says of it.
     ///
@@ -125,6 +155,9 @@ impl TensorTask {
         model: &Model,
         late: impl FnOnce(Work) -> Result<Work, Error>,
     ) -> Result<TensorResult, Error> {
+        if self.is_forward() {
+            return self.run_behind(model, 0);
+        }
         let Self { index, count, rows, key, work } = self;
         let of_rows = match &work {
             Work::Forward => false,
@@ -132,12 +165,6 @@ impl TensorTask {
             Work::Loss(_) => true,
         };
         let inputs = Inputs::new(count, rows, of_rows, model)?;
-        if let Work::Forward = work {
-            // The way back tells the running statistics; here the batch's are only used.
-            let mut untold = vec![0.0; model.params().flat_len() - model.params().trained_len()];
-            let sums = key.is_some().then_some(&mut untold[..]);
-            return Ok(TensorResult::Outputs(model.node_task(index, inputs.rows(), key, sums)?));
-        }
         let (trained, all) = (model.params().trained_len(), model.params().flat_len());
         let (mut flat, mut sums) = (vec![0.0; all], vec![0.0; all - trained]);
         let outputs = model.node_task(index, inputs.rows(), key, Some(&mut sums))?;
@@ -167,6 +194,29 @@ impl TensorTask {
         let [held, aggregated, initial] = &inputs.vars;
         let (held, aggregated, initial) = (of(held)?, of(aggregated)?, of(initial)?);
         Ok(TensorResult::Back(NodeBack { held, aggregated, initial, flat, loss, examples }))
+    }
+
+    /// Bytes of its rows, and of what they are to be compared with.
+    pub fn bytes(&self) -> usize {
+        let more = match &self.work {
+            Work::Forward => 0,
+            Work::Backward { gradient, .. } => gradient.bytes(),
+            Work::Loss(NodeTargets::Classes(classes)) => 4 * classes.len(),
+            Work::Loss(NodeTargets::Flags(numbers) | NodeTargets::Numbers(numbers)) => 4 * numbers.len(),
+        };
+        self.rows.bytes() + more
+    }
+
+    /// Whether the same is asked of it as of `other`, only for other nodes.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let asks = match (&self.work, &other.work) {
+            (Work::Backward { of_rows, .. }, Work::Backward { of_rows: others, .. }) => of_rows == others,
+            (Work::Loss(targets), Work::Loss(others)) => {
+                std::mem::discriminant(targets) == std::mem::discriminant(others)
+            }
+            (work, other) => std::mem::discriminant(work) == std::mem::discriminant(other),
+        };
+        asks && self.index == other.index && self.key.is_some() == other.key.is_some()
     }
 
     /// Whether it only goes forwards.
@@ -212,10 +262,15 @@ impl Inputs {
         };
         let [held, aggregated, initial] = [place(rows.held)?, place(rows.aggregated)?, place(rows.initial)?];
         let vars = [held.1, aggregated.1, initial.1];
-        Ok(Self { held: held.0, aggregated: aggregated.0, initial: initial.0, vars })
+        Ok(Self { held: held.0, aggregated: aggregated.0, initial: initial.0, vars, first: 0 })
     }
 
     fn rows(&self) -> NodeInputs<'_> {
-        NodeInputs { held: self.held.as_ref(), aggregated: self.aggregated.as_ref(), initial: self.initial.as_ref() }
+        NodeInputs {
+            held: self.held.as_ref(),
+            aggregated: self.aggregated.as_ref(),
+            initial: self.initial.as_ref(),
+            first: self.first,
+        }
     }
 }

@@ -28,6 +28,9 @@ impl Trainer {
             first_is_constant: self.model.first_task_is_constant(),
             reads_initial: (0..=self.model.num_layers()).map(|index| self.model.task_reads_initial(index)).collect(),
             by_column: (0..=self.model.num_layers()).map(|index| self.model.task_by_column(index)).collect(),
+            by_row: (0..=self.model.num_layers())
+                .map(|i| [false, true].map(|training| self.model.task_works_by_row(i, training)))
+                .collect(),
             pipelined: true,
             overlaps: false,
             pairs: None,

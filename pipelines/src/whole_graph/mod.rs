@@ -172,6 +172,8 @@ pub(crate) struct Shape {
     pub(crate) by_column: Vec<Option<[f32; 2]>>,
     /// By node task, whether it reads what nodes held before the first layer.
     pub(crate) reads_initial: Vec<bool>,
+    /// By node task, whether it may be done in halves of its rows: in evaluation, and in training.
+    pub(crate) by_row: Vec<[bool; 2]>,
     /// Whether slices are sent chunk by chunk, while others are added up.
     pub(crate) pipelined: bool,
     /// Whether an epoch may begin before another has ended.

@@ -67,7 +67,7 @@ impl Stages {
 
     /// Intervals that may be under way at once, where `alone` are when nothing is computed elsewhere.
     pub(crate) fn room(&self, alone: usize) -> usize {
-        self.controller.as_ref().map_or(alone, |controller| alone + controller.calls_at_once())
+        self.controller.as_ref().map_or(alone, |controller| alone + controller.room())
     }
 
     /// Does what a token asks for; what it comes to is put into `place`.

@@ -10,8 +10,8 @@ use crate::agree::Agreement;
 use crate::job::Job;
 use crate::parameters::ParameterService;
 use crate::spec::Train;
-use crate::tensor::{Controller, ResultShapes, Setting};
-use crate::whole_graph::Shape;
+use crate::tensor::{Controller, ResultShapes, Setting, task_bytes, under_way};
+use crate::whole_graph::{Interval, Shape};
 
 /// The controller of this worker's tensor workers, where the pipeline asks for any. All workers must call it at once.
 pub(super) fn controller(
@@ -20,7 +20,7 @@ pub(super) fn controller(
     train: &Train,
     agreement: &mut Agreement,
     parameters: &Arc<ParameterService>,
-    (model, shape, intervals, params): (&ModelSpec, &Shape, usize, usize),
+    (model, shape, intervals, params): (&ModelSpec, &Shape, &[Interval], usize),
 ) -> Result<Option<Controller>, Error> {
     let Some(settings) = &train.tensor else { return Ok(None) };
     let Some(workers) = job.host.tensor_workers()? else { return Ok(None) };
@@ -29,13 +29,17 @@ pub(super) fn controller(
         .parts_of(worker.index())
         .start;
     let words = agreement.lists(worker, &*job.host, |part| if part == first { encode(&own) } else { Vec::new() })?;
+    let nodes = intervals.iter().map(|interval| interval.rows.len() as u64).max().unwrap_or(0);
+    let of_model = (&shape.hops[..], &shape.reads_initial[..]);
+    let bytes = task_bytes(nodes, of_model, model.in_dim, model.out_dim, params as u64);
     let setting = Setting {
+        room: under_way(settings.expected(), bytes),
         settings: settings.clone(),
         parameters: Arc::clone(parameters),
         model: model.clone(),
-        shapes: ResultShapes::new(&shape.hops, model.out_dim, params),
+        shapes: ResultShapes::new(&shape.hops, shape.by_row.clone(), model.out_dim, params),
         servers: decode(&words),
-        intervals,
+        intervals: intervals.len(),
     };
     Controller::start(workers, Arc::clone(&job.host), setting).map(Some)
 }

@@ -71,6 +71,7 @@ impl Run<'_> {
             .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
             .chain(self.training.rows().unwrap_or_default())
             .chain([tensor.workers, tensor.calls, (tensor.seconds * 1e9) as u64, tensor.again, tensor.lost])
+            .chain([tensor.tasks, tensor.relaunched, tensor.row_bytes_max])
             .collect();
         let told = self.agreement.by_worker(worker, host, &own)?;
         // The files of the layers are unlinked; only the folder is left.
@@ -95,6 +96,9 @@ impl Run<'_> {
             seconds: sum(21) as f64 / 1e9,
             again: sum(22),
             lost: sum(23),
+            tasks: sum(24),
+            relaunched: sum(25),
+            row_bytes_max: told.iter().map(|words| words[26]).max().unwrap_or(0),
         });
         let trained = self.trained.as_secs_f64();
         let value = self.job.spec.price.as_ref();

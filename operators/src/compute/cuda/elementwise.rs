@@ -9,7 +9,13 @@ use crate::compute::ops::{Activate, ActivateBackward, AddBias, ColumnSum};
 use crate::kernel::elementwise::Activation;
 
 /// Activation (as `elementwise.cu` numbers them), slope, and the dropout mask's key, cut and scale, 0 for none.
-fn describe(op: &Activate) -> [Argument; 5] {
+///
+/// # Errors
+/// When the mask is of a part of a matrix: only tensor workers have those, and they compute on the processor.
+fn describe(op: &Activate) -> Result<[Argument; 5]> {
+    if op.dropout.is_some_and(|mask| mask.first() > 0) {
+        candle_core::bail!("activate: a mask for a part of a matrix, which only the processor has");
+    }
     let (number, slope) = match op.activation {
         Activation::Identity => (0, 0.0),
         Activation::Relu => (1, 0.0),
@@ -19,13 +25,13 @@ fn describe(op: &Activate) -> [Argument; 5] {
         Activation::Gelu => (5, 0.0),
     };
     let (key, cut, scale) = op.dropout.map_or((0, 0, 0.0), |mask| (mask.key().bits(), mask.cut(), mask.scale()));
-    [Argument::U32(number), slope.into(), Argument::U64(key), Argument::U32(cut), scale.into()]
+    Ok([Argument::U32(number), slope.into(), Argument::U64(key), Argument::U32(cut), scale.into()])
 }
 
 pub(crate) fn activate(op: &Activate, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
     let call = Call::new(op.name(), x);
     let n = layout.shape().elem_count();
-    let [number, slope, key, cut, scale] = describe(op);
+    let [number, slope, key, cut, scale] = describe(op)?;
     with_element!(call, x, T => {
         let (x, out) = (call.input::<T>(x, layout)?, call.room::<<T as Number>::Sum>(n)?);
         let count = Argument::U64(n as u64);
@@ -46,7 +52,7 @@ pub(crate) fn activate_backward(
     let call = Call::new(op.name(), x);
     let n = lx.shape().elem_count();
     call.expect("numbers in the gradient", lg.shape().elem_count(), n)?;
-    let [number, slope, key, cut, scale] = describe(&op.0);
+    let [number, slope, key, cut, scale] = describe(&op.0)?;
     with_real!(call, x, A => {
         let (x, g, out) = (call.input::<A>(x, lx)?, call.input::<A>(g, lg)?, call.room::<A>(n)?);
         let count = Argument::U64(n as u64);

@@ -38,6 +38,10 @@ impl Layer for Appnp {
         self.dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::Symmetric)
     }

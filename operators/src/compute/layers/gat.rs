@@ -87,6 +87,10 @@ impl Layer for Gat {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::Attention { heads: self.heads, slope: SLOPE, dropout: self.attention_dropout })
     }

@@ -89,6 +89,10 @@ impl Layer for Gcn {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::Symmetric)
     }

@@ -69,6 +69,10 @@ impl Layer for Gin {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::Sum)
     }
@@ -82,6 +86,6 @@ impl Layer for Gin {
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-        self.mlp.forward(&(self.epsilon.scale(&widen(h_dst)?)? + aggregated)?, None)
+        self.mlp.forward(&(self.epsilon.scale(&widen(h_dst)?)? + aggregated)?, None, 0)
     }
 }

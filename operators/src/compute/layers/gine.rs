@@ -68,6 +68,6 @@ impl Layer for Gine {
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-        self.mlp.forward(&(self.epsilon.scale(&widen(h_dst)?)? + aggregated)?, None)
+        self.mlp.forward(&(self.epsilon.scale(&widen(h_dst)?)? + aggregated)?, None, 0)
     }
 }

@@ -39,6 +39,10 @@ impl Layer for Mlp {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::Nothing)
     }

@@ -223,6 +223,14 @@ pub trait Layer: Send + Sync {
         Ok(arrived.clone())
     }
 
+    /// Whether [`Layer::merge_arrived`], [`Layer::apply_node`], [`Layer::send`] and [`Layer::attention_terms`] make the same of a
+    /// node's row, to the bit, whichever rows stand beside it, where these are cut at multiples of [`PANEL`](super::ops::PANEL)
+    /// rows; and draw no masks of their own. Rows may then be worked on in parts ([`Model::task_works_by_row`](super::Model::task_works_by_row)).
+    /// By default not: nothing is known of a registered layer.
+    fn works_by_row(&self) -> bool {
+        false
+    }
+
     /// Whether [`Layer::apply_node`] reads what the node held.
     fn reads_own(&self) -> bool {
         true

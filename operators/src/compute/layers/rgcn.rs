@@ -75,6 +75,10 @@ impl Layer for Rgcn {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::MeanByRelation { relations: self.relations })
     }

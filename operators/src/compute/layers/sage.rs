@@ -90,6 +90,10 @@ impl Layer for Sage {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         match self.aggregator {
             Aggregator::Mean => Some(Propagation::Mean),

@@ -47,6 +47,10 @@ impl Layer for Sgc {
         self.out_dim
     }
 
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
     fn propagation(&self) -> Option<Propagation> {
         Some(Propagation::Symmetric)
     }

@@ -23,7 +23,7 @@ use super::params::{ParamBuilder, Params};
 use super::perceptron::Perceptron;
 use crate::kernel::elementwise::{Activation, Dropout};
 
-pub use node_task::{Hop, NodeInputs, NodeOutputs};
+pub use node_task::{Hop, NodeInputs, NodeOutputs, half_of_rows};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
 
@@ -251,7 +251,7 @@ impl Model {
         let mask = |key: Option<Key>| key.filter(|_| share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
         let mut h = x.clone();
         if let Some(predictor) = &self.predictor {
-            h = predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)))?;
+            h = predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)), 0)?;
         }
         let (first, mut results) = (h.clone(), Vec::new());
         for (index, (block, layer)) in blocks.iter().zip(&self.layers).enumerate() {
@@ -325,7 +325,7 @@ impl Model {
     ) -> Result<Tensor> {
         match self.step(stage) {
             Step::Predict => match &self.predictor {
-                Some(predictor) => predictor.forward(h, None),
+                Some(predictor) => predictor.forward(h, None, 0),
                 None => Ok(h.clone()),
             },
             Step::Layer(index) => {

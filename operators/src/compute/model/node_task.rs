@@ -13,7 +13,7 @@ use crate::block::Block;
 use crate::compute::error::{Error, Result};
 use crate::compute::graph_block::GraphBlock;
 use crate::compute::layers::{Layer, Pass, Propagation};
-use crate::compute::ops::{activate, widen};
+use crate::compute::ops::{PANEL, activate, widen};
 use crate::kernel::elementwise::{Activation, Dropout};
 
 /// What one aggregation is given and gives: layer by layer.
@@ -53,6 +53,8 @@ pub struct NodeInputs<'a> {
     pub aggregated: Option<&'a Tensor>,
     /// What they held before the first layer, where a layer asks for it.
     pub initial: Option<&'a Tensor>,
+    /// How many of the task's rows stand before these, where they are its second half ([`half_of_rows`]); else 0.
+    pub first: usize,
 }
 
 /// What a node task makes of its rows.
@@ -64,6 +66,11 @@ pub struct NodeOutputs {
     pub sent: Option<Tensor>,
     /// Where the next layer attends: terms of their out-edges and of their in-edges.
     pub terms: Option<[Tensor; 2]>,
+}
+
+/// How many of a task's rows its first half has: about half of them, a multiple of [`PANEL`]. `None` where it has no more than that.
+pub fn half_of_rows(rows: usize) -> Option<usize> {
+    Some(rows.div_ceil(2).next_multiple_of(PANEL)).filter(|&half| half < rows)
 }
 
 impl Model {
@@ -118,6 +125,27 @@ impl Model {
         !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
     }
 
+    /// Whether task `index` comes to the same bits when its rows are cut in two ([`half_of_rows`]), so that one half may be computed while the
+    /// other is on its way (Dorylus, section 6: Lambda-internal streaming). Not where a batch norm reads all rows, in training, nor with a
+    /// registered layer of which nothing is known ([`Layer::works_by_row`]).
+    ///
+    /// ```
+    /// use candle_core::Device;
+    /// use gnnflow_operators::compute::model::half_of_rows;
+    /// use gnnflow_operators::compute::{Model, ModelSpec, Registry};
+    ///
+    /// let model = Model::build(&ModelSpec::new("gcn", 2, 3, 8, 2), &Registry::default(), &Device::Cpu, 7)?;
+    /// assert!(model.task_works_by_row(1, true));
+    /// assert_eq!([2000, 512].map(half_of_rows), [Some(1024), None]);
+    /// # Ok::<(), gnnflow_operators::compute::Error>(())
+    /// ```
+    pub fn task_works_by_row(&self, index: usize, training: bool) -> bool {
+        let before = index.checked_sub(1);
+        let mut layers = [before, Some(index)].into_iter().flatten().filter_map(|layer| self.layers.get(layer));
+        let mixes = before.and_then(|before| self.joints.get(before)).is_some_and(|joint| joint.running().is_some());
+        !(training && mixes) && layers.all(|layer| layer.works_by_row())
+    }
+
     /// Runs node task `index`, from 0 to [`Model::num_layers`]. `dropout` is the key of the nodes' masks when training, which no
     /// other interval may share; what a batch norm is to be told ([`Model::absorb`]) is put into `sums`, where training.
     ///
@@ -138,7 +166,9 @@ impl Model {
             0 => {
                 let x = inputs.held.ok_or_else(|| missing("features"))?;
                 match &self.predictor {
-                    Some(predictor) => predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)))?,
+                    Some(predictor) => {
+                        predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)), inputs.first)?
+                    }
                     None => x.clone(),
                 }
             }
@@ -165,6 +195,8 @@ impl Model {
             Order::PredictFirst => false,
         };
         let mask = key_of(index).filter(|_| drops && share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
+        let before = (inputs.first * held.dim(1)?) as u64;
+        let mask = mask.map(|mask| mask.behind(before));
         let activation = if index == 0 { Activation::Identity } else { self.activation() };
         if activation != Activation::Identity || mask.is_some() {
             held = activate(&held, activation, mask)?;

@@ -13,8 +13,9 @@ use super::{column_sum, elements, expect, gradient_of, store, widen, with_real};
 #[cfg(feature = "cuda")]
 use crate::compute::cuda;
 
-/// Rows of one task when results have many rows, and summed rows of one task when they are few.
-const PANEL: usize = 512;
+/// Rows of one task when results have many rows, and summed rows of one task when they are few. A matrix that is cut at a
+/// multiple of so many rows has products of the same bits as the whole.
+pub const PANEL: usize = 512;
 /// Products of panels of the summed dimension that are held at once.
 const WAVE: usize = 16;
 

@@ -26,7 +26,7 @@ pub use attention::{AttentionLogits, AttentionLogitsBackward, Wanted, attention_
 pub use beside::{OwnAndMean, OwnAndMeanBackward, own_and_mean};
 pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
 pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
-pub use linear::{Linear, MatMul, linear, matmul};
+pub use linear::{Linear, MatMul, PANEL, linear, matmul};
 pub use max::{Argmax, Pick, PickBackward, segment_max};
 pub use messages::{MessageSum, MessageSumBackward, message_sum};
 pub use norm::{

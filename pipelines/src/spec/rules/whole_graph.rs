@@ -1,8 +1,10 @@
 //! Rules of training over the whole graph.
 
+use std::net::SocketAddr;
+
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
 use super::super::train::{Device, Mode, Schedule, SeedSplit, Train};
-use super::super::{Spec, Topology};
+use super::super::{Spec, Tensor, Topology, WhenGone};
 use super::Report;
 
 /// Keys that only whole graphs have.
@@ -31,24 +33,38 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
         return report.add("train.tensor", message);
     }
     match (tensor.workers, &tensor.hosts) {
-        (None, None) => {
-            report.add("train.tensor", "give either `workers`, how many to launch, or `hosts`, where they listen")
-        }
+        (None, None) if tensor.enlist.is_none() => report.add(
+            "train.tensor",
+            "give `workers`, how many to launch, `hosts`, where they listen, or `enlist`, where they come to",
+        ),
+        (None, None) if tensor.when_gone == WhenGone::Fail => report.add(
+            "train.tensor.when_gone",
+            "nobody has enlisted yet when a run begins: use \"local\", or have `workers` or `hosts` too",
+        ),
         (Some(_), Some(_)) => report.add("train.tensor.hosts", "`workers` beside it: use one of them"),
         _ => {}
     }
-    for (i, host) in tensor.hosts.iter().flatten().enumerate() {
+    let hosts = tensor.hosts.iter().flatten().enumerate().map(|(i, host)| (format!("train.tensor.hosts[{i}]"), host));
+    let enlist = tensor.enlist.iter().map(|host| ("train.tensor.enlist".to_owned(), host));
+    for (key, host) in hosts.chain(enlist) {
         let port =
             host.rsplit_once(':').and_then(|(name, port)| (!name.is_empty()).then(|| port.parse::<u16>().ok())?);
         if port.is_none_or(|port| port == 0) {
-            report.add(&format!("train.tensor.hosts[{i}]"), format!("expected HOST:PORT, found {host:?}"));
+            report.add(&key, format!("expected HOST:PORT, found {host:?}"));
         }
     }
-    if tensor.hosts.is_some() {
-        report.only(
-            &["train.tensor.threads"],
-            "of workers that run elsewhere their own command line says so (`--threads`)",
-        );
+    let any = |host: &str| host.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
+    if let Some(host) = tensor.enlist.as_deref().filter(|host| any(host)) {
+        let message = format!("{host} is no address that workers could reach: give the first process's own one");
+        report.add("train.tensor.enlist", message);
+    }
+    if tensor.workers.is_none() {
+        // Defaults are written into every resolved file.
+        if tensor.threads != Tensor::default().threads {
+            let message = "of workers that run elsewhere their own command line says so (`--threads`)";
+            report.add("train.tensor.threads", message);
+        }
+        report.only(&["train.tensor.relaunch"], "only workers that are launched (`workers`) are started again");
     }
     if train.device != Device::Cpu {
         report.add(

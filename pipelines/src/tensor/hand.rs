@@ -1,0 +1,145 @@
+//! The threads that wait on one tensor worker, from its first task to its end.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::controller::{Answer, Loss, Shared, Standing};
+use super::queue::Order;
+use super::size::AT_ONCE;
+use super::worker::{Again, Asked};
+use super::{TensorResult, TensorWorker};
+
+/// How long a thread sleeps at most before it looks whether a task is late.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Shared {
+    /// One worker, from its first task to its end, and again as often as it may come back.
+    pub(super) fn attend(self: &Arc<Self>, worker: usize) {
+        while self.wanted(worker) {
+            match self.workers.meet(worker, &self.model, &self.servers, self.settings.timeout.0) {
+                Ok(met) => {
+                    self.met(worker);
+                    let others = (1..AT_ONCE).map(|other| {
+                        let (shared, met) = (Arc::clone(self), Arc::clone(&met));
+                        let thread = std::thread::Builder::new().name(format!("tensor-{worker}.{other}"));
+                        thread.spawn(move || shared.serve(worker, &*met))
+                    });
+                    let others: Vec<_> = others.collect();
+                    self.serve(worker, &*met);
+                    // Where there was no thread to be had, the worker has fewer calls at a time.
+                    others.into_iter().flatten().for_each(|thread| drop(thread.join()));
+                }
+                Err(why) => self.lose(worker, &Loss::Unmet(why)),
+            }
+            if !self.waits_for(worker) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until there is something to do for a worker; false when there never will be.
+    fn wanted(&self, worker: usize) -> bool {
+        let mut state = self.state();
+        while !state.closed {
+            let gone = state.workers[worker].standing == Standing::Gone;
+            if gone || state.in_use(worker) && state.queue.has_waiting() {
+                return true;
+            }
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        false
+    }
+
+    /// Waits as long as a lost worker is left alone; false when it is not met again.
+    fn waits_for(&self, worker: usize) -> bool {
+        let begin = Instant::now();
+        let mut state = self.state();
+        while !state.closed {
+            let after = match state.workers[worker].again {
+                Some(Again::CalledUp(after) | Again::Started(after)) => after,
+                Some(Again::Never) | None => break,
+            };
+            let Some(left) = after.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) else {
+                // Who has enlisted may have left meanwhile.
+                let lost = state.workers[worker].lost;
+                if self.workers.again(worker, lost) == Again::Never {
+                    break;
+                }
+                return true;
+            };
+            state = self.changed.wait_timeout(state, left.min(LOOK * 5)).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.workers[worker].attended = false;
+        false
+    }
+
+    /// Gives a worker one call after another.
+    fn serve(&self, worker: usize, met: &dyn TensorWorker) {
+        loop {
+            let orders = self.next(worker);
+            let Some(first) = orders.first() else { return };
+            let (choice, begin) = (first.choice, Instant::now());
+            let half = |order: &Order| self.shapes.half(&order.task);
+            let tasks: Vec<Asked> =
+                orders.iter().map(|order| Asked { task: Arc::clone(&order.task), half: half(order) }).collect();
+            let mut answered = |place: usize, result: TensorResult| -> Result<(), String> {
+                let (order, asked) = (orders.get(place), tasks.get(place));
+                let (Some(order), Some(asked)) = (order, asked) else {
+                    return Err("answered more than was asked".into());
+                };
+                self.shapes.check(&asked.task, &result)?;
+                self.answered(worker, order.number, result);
+                Ok(())
+            };
+            self.parameters.call_begins(choice.server);
+            let called = met.call(&tasks, choice, self.settings.timeout.0, &mut answered);
+            self.parameters.call_ends(choice.server);
+            let mut state = self.state();
+            state.done.calls += 1;
+            state.done.seconds += begin.elapsed().as_secs_f64();
+            drop(state);
+            if let Err(why) = called {
+                return self.lose(worker, &Loss::Broken(why));
+            }
+        }
+    }
+
+    /// A right answer has come.
+    fn answered(&self, worker: usize, number: u64, result: TensorResult) {
+        let mut state = self.state();
+        state.done.tasks += 1;
+        if self.settings.autotune {
+            state.tuner.see(self.queued.load(Ordering::Relaxed));
+        }
+        // Somebody else may have been faster.
+        let then = state.queue.answered(worker, number);
+        drop(state);
+        if let Some(then) = then {
+            then(Ok(Answer::Result(result)));
+        }
+    }
+
+    /// The next call of a worker: tasks that nobody has, or one that is late elsewhere. Nothing when the worker is to end.
+    fn next(&self, worker: usize) -> Vec<Order> {
+        let mut state = self.state();
+        while !state.closed && state.workers[worker].standing == Standing::Here {
+            let in_use = state.in_use(worker);
+            if in_use {
+                let free = state.idle;
+                let mut orders = state.queue.take(worker, free);
+                if orders.is_empty() {
+                    orders = state.queue.take_late(worker, self.settings.late);
+                    state.done.again += orders.len() as u64;
+                }
+                if !orders.is_empty() {
+                    return orders;
+                }
+            }
+            state.idle += usize::from(in_use);
+            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            state.idle -= usize::from(in_use);
+        }
+        Vec::new()
+    }
+}
