@@ -57,6 +57,10 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     ),
     (&[NO_FEATURES, "model.embedding.dim=0"], &["model.embedding.dim", "at least 1"]),
     (&[NO_FEATURES, "model.embedding.dim=8", "train.cache=1MiB"], &["train.cache", "learnt rows"]),
+    (&[NO_FEATURES, ALONE, "model.embedding.dim=8"], &["model.embedding", "use \"mini-batch\""]),
+    (&[FULL, "model.embedding.dim=8"], &["model.embedding", "these have 24"]),
+    (&[FULL, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
+    (&[COLUMNS, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
     // [train]
     (&["train.task=node-classify"], &["train.task", "did you mean \"node-classification\"?"]),
     (&["train.batch=0"], &["train.batch", "at least 1"]),

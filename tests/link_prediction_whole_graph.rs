@@ -233,6 +233,7 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.mode=async"], &["train.mode", "use \"pipe\""]);
     refused(&["train.link.exclude_training_targets=true"], &["exclude_training_targets", "leave it out", "mini-batch"]);
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
-    refused(&["model.embedding.dim=8"], &["model.embedding", "mini-batch"]);
+    refused(&["model.embedding.dim=8"], &["model.embedding", "these have 8"]);
+    refused(&["model.embedding.mode=async"], &["model.embedding.mode", "mini-batch"]);
     refused(&["train.schedule=partition-parallel"], &["train.schedule", "mini-batch"]);
 }

@@ -10,8 +10,8 @@ use gnnflow_operators::compute::model::{Hop, ModelSpec};
 use gnnflow_operators::compute::{Model, Registry};
 use gnnflow_operators::kernel::propagate::attention::STATE;
 
-use super::Sizes;
 use super::pairs::{Pairs, decoder};
+use super::{Sizes, embedding};
 use crate::spec::{Mode, Schedule, Spec};
 use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage};
 
@@ -20,7 +20,7 @@ pub(super) struct Whole {
     hops: Vec<Hop>,
     program: Program,
     by_columns: bool,
-    /// Columns of features, or of what is hidden in a node task, where that has more.
+    /// Columns of features or learnt rows, or of what is hidden in a node task, where that has more.
     inside: usize,
     intervals: Option<usize>,
     /// What a chunk may take.
@@ -44,17 +44,19 @@ impl Whole {
         }
         let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
         let network = model.network(train.schedule);
-        let described = network.describe(graph.features.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+        let (input, _) = embedding::input(spec, graph);
+        let described = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
         let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
+        let first_learns = built.first_task_learns() || embedding::of(spec).is_some();
         let program = match by_columns {
             true => {
                 let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
-                Program::by_columns(hops.len(), built.first_task_learns(), &chained, &attends, 1)
+                Program::by_columns(hops.len(), first_learns, &chained, &attends, 1)
             }
-            false => Program::by_nodes(hops.len(), built.first_task_learns()),
+            false => Program::by_nodes(hops.len(), first_learns),
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
@@ -69,7 +71,7 @@ impl Whole {
             hops,
             program,
             by_columns,
-            inside: graph.features.max(if model.kind == "mlp" || network.kind == "appnp" { model.hidden } else { 0 }),
+            inside: input.max(if model.kind == "mlp" || network.kind == "appnp" { model.hidden } else { 0 }),
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
