@@ -83,7 +83,11 @@ impl PushedRows {
     /// ```
     pub fn at_home(tick: u64, examples: u64, nodes: Vec<u32>, rows: Arc<Vec<f32>>) -> Self {
         let values = 0..rows.len();
-        Self { tick, examples, blocks: vec![WireBlock::new(Header::default(), vec![], nodes, Rows::Shared(rows, values))] }
+        Self {
+            tick,
+            examples,
+            blocks: vec![WireBlock::new(Header::default(), vec![], nodes, Rows::Shared(rows, values))],
+        }
     }
 
     /// Global ids and their gradients, in the order in which to add them up.

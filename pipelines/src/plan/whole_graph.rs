@@ -60,7 +60,7 @@ impl Whole {
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
-        let pairs = Pairs::of(spec);
+        let pairs = Pairs::of(spec, graph);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
             None => program,
