@@ -24,6 +24,8 @@ const WALK: &str = "train.sampler=saint-walk";
 const CLUSTER: &str = "train.sampler=cluster";
 const ALONE: &str = "train.schedule=partition-parallel";
 const NO_FEATURES: &str = "graph.generate.features=0";
+const FULL: &str = "train.schedule=full-graph";
+const COLUMNS: &str = "train.schedule=tensor-parallel";
 const LINKS: &str = "train.task=link-prediction";
 
 /// Settings, and what is said about them.
@@ -57,6 +59,10 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     ),
     (&[NO_FEATURES, "model.embedding.dim=0"], &["model.embedding.dim", "at least 1"]),
     (&[NO_FEATURES, "model.embedding.dim=8", "train.cache=1MiB"], &["train.cache", "learnt rows"]),
+    (&[NO_FEATURES, ALONE, "model.embedding.dim=8"], &["model.embedding", "use \"mini-batch\""]),
+    (&[FULL, "model.embedding.dim=8"], &["model.embedding", "these have 24"]),
+    (&[FULL, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
+    (&[COLUMNS, NO_FEATURES, "model.embedding.mode=async"], &["model.embedding.mode", "once an epoch"]),
     // [train]
     (&["train.task=node-classify"], &["train.task", "did you mean \"node-classification\"?"]),
     (&["train.batch=0"], &["train.batch", "at least 1"]),
@@ -113,6 +119,9 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     (&[LINKS, "train.link.target_etype=[\"buys\"]"], &["train.link.target_etype", "no types"]),
     (&[LINKS, "train.sampler=cluster"], &["train.sampler", "\"uniform\""]),
     (&[LINKS, "train.metric=accuracy"], &["train.metric", "\"mrr\""]),
+    (&[LINKS, "train.edges_per_epoch=5"], &["train.edges_per_epoch", "\"full-graph\""]),
+    (&[LINKS, FULL, "train.edges_per_epoch=0"], &["train.edges_per_epoch", "at least 1"]),
+    (&[COLUMNS, "train.edges_per_epoch=5"], &["train.edges_per_epoch", "all training nodes"]),
     // [infer]
     (&["infer.batch=0"], &["infer.batch", "at least 1"]),
 ];

@@ -140,7 +140,9 @@ fn what_has_no_meaning_is_refused() {
     refused(&["model.kind=gatv2"], &["model.kind", "use \"gat\""]);
     refused(&["model.kind=sage", "model.aggregator=pool"], &["model.aggregator", "use the mean aggregator"]);
     refused(&["model.jumping_knowledge=cat"], &["model.jumping_knowledge"]);
-    refused(&["model.embedding.dim=8"], &["model.embedding", "mini-batch"]);
+    refused(&["model.embedding.dim=8"], &["model.embedding", "these have 24"]);
+    let rows = ["graph.generate.features=0", "model.embedding.mode=async"];
+    refused(&rows, &["model.embedding.mode", "mini-batch"]);
     refused(&["partition.topology=replicated"], &["partition.topology", "own edges"]);
     refused(&["train.seed_split=even"], &["train.seed_split", "own nodes"]);
     refused(&["train.schedule=mini-batch", "train.mode=async"], &["train.mode", "full-graph"]);

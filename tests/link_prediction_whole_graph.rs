@@ -190,6 +190,53 @@ fn it_goes_on_where_it_was_left() {
     assert_eq!(bits(&succeed(&place, &[], &["--resume", "--processes", "4"])), bits(&whole));
 }
 
+/// So many edges an epoch, whoever has which; and all, where there are no more.
+#[test]
+fn an_epoch_may_learn_from_some_of_the_edges() {
+    let place = Place::new();
+    dump(&place, true);
+    for (way, [graph, model, link]) in WAYS.into_iter().enumerate() {
+        pipeline(&place, graph, model, "batch = 50\nintervals = 2\ncheckpoint_every = 1", link);
+        let schedule = format!("train.schedule={}", BOTH[way % 2]);
+        let all = succeed(&place, &[&schedule], &[]);
+        assert_eq!(bits(&succeed(&place, &[&schedule, "train.edges_per_epoch=100000"], &[])), bits(&all), "{model}");
+        let some = [&schedule[..], "train.edges_per_epoch=301"];
+        let one = succeed(&place, &some, &[]);
+        assert_ne!(bits(&one), bits(&all), "{model}");
+        for processes in ["2", "4"] {
+            let more = succeed(&place, &some, &["--processes", processes]);
+            assert_eq!(bits(&more), bits(&one), "{model} {link}: {processes} processes");
+        }
+        std::fs::remove_dir_all(place.path("run")).unwrap();
+        succeed(&place, &[some[0], some[1], "train.epochs=2"], &["--processes", "2"]);
+        assert_eq!(bits(&succeed(&place, &some, &["--resume"])), bits(&one), "{model}: resumed");
+        let plan: Vec<&str> = some.iter().flat_map(|set| ["--set", set]).collect();
+        let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &plan[..]].concat());
+        let plan: Value = serde_json::from_str(&plan).unwrap();
+        assert!(plan["training"]["seeds"].as_u64().unwrap().abs_diff(301) <= 2, "{plan}");
+    }
+}
+
+/// A model that stays as it is: what some edges say is in the mean what all say, and another thing in every epoch.
+#[test]
+fn some_of_the_edges_speak_for_all() {
+    let place = Place::new();
+    dump(&place, true);
+    classes(&place, "kind = 'sage'\ndropout = 0.0", "");
+    for schedule in BOTH {
+        let schedule = format!("train.schedule={schedule}");
+        let sets = [&schedule[..], "train.optimizer.lr=1e-12", "train.evaluate_every=0", "train.epochs=60"];
+        succeed(&place, &sets, &[]);
+        let all = losses(&place)[0];
+        succeed(&place, &[&sets[..], &["train.edges_per_epoch=300"]].concat(), &["--processes", "2"]);
+        let some = losses(&place);
+        let mean = some.iter().sum::<f64>() / some.len() as f64;
+        let deviation = (some.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / some.len() as f64).sqrt();
+        let error = deviation / (some.len() as f64).sqrt();
+        assert!(deviation > 0.0 && (mean - all).abs() < 4.0 * error, "{mean} ± {error} of some, {all} of all");
+    }
+}
+
 #[test]
 fn an_epoch_moves_what_the_plan_says() {
     let place = Place::new();
@@ -197,13 +244,14 @@ fn an_epoch_moves_what_the_plan_says() {
         for link in
             ["num_negative_edges = 4", "negative_sampler = 'joint'\nnum_negative_edges = 300", "decoder = 'dot'"]
         {
+            let some = if link.contains("'dot'") { "train.edges_per_epoch=3000" } else { "train.epochs=2" };
             let link = link.replace('\n', ", ");
             let train = format!(
                 "[model]\nkind = 'gcn'\nhidden = 16\n[train]\ntask = 'link-prediction'\nschedule = '{schedule}'\nepochs = 2\n\
                  batch = 200\nevaluate_every = 0\nlink = {{ {link} }}\n"
             );
             planted(&place, "p.toml", &train);
-            let sets = ["partition.parts=2", "graph.undirected=true"];
+            let sets = ["partition.parts=2", "graph.undirected=true", some];
             let summary = succeed(&place, &sets, &["--processes", "2"]);
             let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
             let plan = [&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &sets[..]].concat();
@@ -233,6 +281,9 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.mode=async"], &["train.mode", "use \"pipe\""]);
     refused(&["train.link.exclude_training_targets=true"], &["exclude_training_targets", "leave it out", "mini-batch"]);
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
-    refused(&["model.embedding.dim=8"], &["model.embedding", "mini-batch"]);
+    refused(&["model.embedding.dim=8"], &["model.embedding", "these have 8"]);
+    refused(&["model.embedding.mode=async"], &["model.embedding.mode", "mini-batch"]);
+    refused(&["train.edges_per_epoch=0"], &["train.edges_per_epoch", "at least 1"]);
+    refused(&["train.schedule=mini-batch", "train.edges_per_epoch=9"], &["train.edges_per_epoch", "full-graph"]);
     refused(&["train.schedule=partition-parallel"], &["train.schedule", "mini-batch"]);
 }

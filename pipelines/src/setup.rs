@@ -385,7 +385,11 @@ impl Setup {
     pub(crate) fn scored(&self, train: &spec::Train) -> Result<Scored, Error> {
         let width = self.task.objective().width();
         let rows = Arc::new(LayerStore::create(&self.scratch, &self.graph, self.worker, width)?);
-        Ok(Scored { rows, chunks: self.steps(train.batch) })
+        let chunks = match train.edge_share(&self.train_nodes) {
+            Some(share) => share.most().div_ceil(train.batch as u64) as u32,
+            None => self.steps(train.batch),
+        };
+        Ok(Scored { rows, chunks })
     }
 
     /// Steps of an epoch: as many as the partition with most training nodes needs.

@@ -192,6 +192,9 @@ pub struct WorkerUse {
     /// whole graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_numbers: Option<u64>,
+    /// Bytes of its learnt rows, their optimiser's state and the rows of the best epoch, where rows are learnt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_bytes: Option<u64>,
 }
 
 /// What became of learnt rows.

@@ -40,7 +40,7 @@ use crate::task;
 use crate::task::EdgePass;
 use crate::threads::Split;
 use crate::trainer::{Spent, Trainer};
-use crate::whole_graph::{Shape, Stages, WholeGraph, by_columns, by_nodes};
+use crate::whole_graph::{LearntRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -170,8 +170,10 @@ impl<'a> Run<'a> {
                     &parameters,
                     (&spec_of_model, &shape, &graph.intervals[..], params),
                 )?;
+                let examples = setup.train_nodes.iter().sum();
+                let learnt = setup.embeddings.as_ref().map(|rows| LearntRows::new(rows, train, examples));
                 let state = WholeGraph::new(graph, shape, setup.features.clone(), parameters, &place)?;
-                let state = Stages::new(state, companion.clone(), controller);
+                let state = Stages::new(state.learning(learnt), companion.clone(), controller);
                 Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &companion))
             }
             spec::Schedule::PartitionParallel => {

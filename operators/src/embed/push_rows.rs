@@ -70,6 +70,26 @@ pub struct PushedRows {
 }
 
 impl PushedRows {
+    /// Gradients that need no way, since they were made where the rows are: a row for each of `nodes`, of batches with so many
+    /// examples.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use gnnflow_operators::embed::push_rows::PushedRows;
+    ///
+    /// let pushed = PushedRows::at_home(0, 7, vec![3, 4], Arc::new(vec![0.5, 1.0, 1.5, 2.0]));
+    /// assert_eq!(pushed.examples, 7);
+    /// assert_eq!(pushed.pieces().next(), Some((&[3, 4][..], &[0.5, 1.0, 1.5, 2.0][..])));
+    /// ```
+    pub fn at_home(tick: u64, examples: u64, nodes: Vec<u32>, rows: Arc<Vec<f32>>) -> Self {
+        let values = 0..rows.len();
+        Self {
+            tick,
+            examples,
+            blocks: vec![WireBlock::new(Header::default(), vec![], nodes, Rows::Shared(rows, values))],
+        }
+    }
+
     /// Global ids and their gradients, in the order in which to add them up.
     pub fn pieces(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
         self.blocks.iter().map(|block| (block.ids(), block.rows_f32().expect("gradients are numbers")))

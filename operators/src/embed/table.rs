@@ -122,6 +122,15 @@ impl Table {
         rows * (4 * dim as u64 * (1 + optimizer.state_per_number() as u64) + counts)
     }
 
+    /// Bytes that this table has reserved, state and counts included.
+    pub fn reserved(&self) -> u64 {
+        let of = |maps: &Maps| {
+            let all = [Some(&maps.values), maps.state.as_ref(), maps.steps.as_ref()];
+            all.into_iter().flatten().map(|map| map.len() as u64).sum::<u64>()
+        };
+        self.shards.iter().flatten().map(of).sum()
+    }
+
     /// Draws all rows anew, on the threads of the current pool.
     #[must_use]
     pub fn drawn(mut self, draw: Draw, seed: u64) -> Self {
@@ -343,6 +352,6 @@ mod tests {
         assert_eq!((copy.shard(0).state, table.shard(0).state.len()), (&[][..], 2 * table.shard(0).values.len()));
         assert_eq!(copy.shard(1), Shard::default(), "a partition without nodes");
         let bytes: usize = (0..3).map(|p| 4 * table.shard(p).values.len() * 3 + 4 * table.shard(p).steps.len()).sum();
-        assert_eq!(Table::bytes(40, 3, adam), bytes as u64);
+        assert_eq!([Table::bytes(40, 3, adam), table.reserved()], [bytes as u64; 2]);
     }
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use gnnflow_data::rng::{Key, Permutation, Purpose};
 
+use super::edge_share::EdgeShare;
 use super::mini_batch::{BatchKey, MiniBatch};
 use super::node_groups::NodeGroups;
 use super::pairs::{Edge, Pairs, Shared};
@@ -64,6 +65,8 @@ pub struct EdgeBook {
     pub hides: bool,
     /// By relation: the type of the edges that say the same the other way round, where they have one of their own.
     pub reverses: Vec<Option<u16>>,
+    /// How many of a partition's edges an epoch takes, where not all: the first in its order.
+    pub share: Option<EdgeShare>,
 }
 
 impl Book for EdgeBook {
@@ -88,11 +91,13 @@ impl EdgeBook {
 
     /// Their places among the partition's edges.
     fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
-        let edges = self.edges[key.partition as usize].len();
+        let part = key.partition as usize;
+        let edges = self.edges[part].len();
+        let taken = self.share.as_ref().map_or(edges, |share| share.of(part, key.epoch, self.seed) as usize);
         let root = Key::new(self.seed, Purpose::Shuffle);
         let order = Permutation::new(root.fold(u64::from(key.partition)).fold(u64::from(key.epoch)), edges as u64);
-        let first = (key.step as usize).saturating_mul(self.batch).min(edges);
-        let end = first.saturating_add(self.batch).min(edges);
+        let first = (key.step as usize).saturating_mul(self.batch).min(taken);
+        let end = first.saturating_add(self.batch).min(taken);
         (first..end).map(move |i| order.at(i as u64) as usize)
     }
 
@@ -194,6 +199,7 @@ mod tests {
             negatives,
             hides: true,
             reverses: vec![Some(7), None],
+            share: None,
         }
     }
 
@@ -230,6 +236,21 @@ mod tests {
         seen.sort_unstable();
         assert_eq!(seen, book.edges[0]);
         assert_eq!(book.batch(BatchKey { epoch: 0, step: 0, partition: 1 }).num_seeds, 0);
+    }
+
+    #[test]
+    fn an_epoch_may_take_some_of_the_edges_and_another_one_others() {
+        let book = EdgeBook { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
+        let of_epoch = |epoch| -> Vec<Edge> {
+            let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));
+            let sizes: Vec<usize> = batches.clone().map(|batch| batch.len()).collect();
+            assert_eq!(sizes, [4, 2, 0]);
+            batches.flatten().collect()
+        };
+        let distinct: HashSet<Edge> = of_epoch(0).into_iter().collect();
+        assert_eq!(distinct.len(), 6);
+        let seen: HashSet<Edge> = (0..20).flat_map(of_epoch).collect();
+        assert_eq!(seen.len(), 10, "every edge has its epochs");
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod clusters;
 mod draw;
 pub mod draw_batches;
 pub mod edge_seeds;
+pub mod edge_share;
 pub mod induce;
 pub mod mini_batch;
 pub mod node_groups;

@@ -77,6 +77,11 @@ impl NodeEmbeddings {
         RowsAt { source, number: Number::F32, dim: self.dim(), packed: None, halo: None }
     }
 
+    /// Bytes of scratch files that the rows, their state and the rows of the best epoch have.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.table.reserved() + self.best.reserved()
+    }
+
     /// Changes the learning rate from the next push on.
     pub(crate) fn set_learning_rate(&self, rate: f64) {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);

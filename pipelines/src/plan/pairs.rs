@@ -31,6 +31,8 @@ pub(super) struct Pairs {
     negatives: u64,
     /// Of all edges, those that are trained on; at most.
     share: f64,
+    /// Of those, the share that an epoch takes.
+    taken: f64,
     /// Maps of a perceptron over both rows.
     maps: u64,
 }
@@ -49,7 +51,7 @@ pub(super) fn decoder(train: &Train, graph: &Sizes) -> Decoder {
 
 impl Pairs {
     /// Of a pipeline that learns of edges.
-    pub(super) fn of(spec: &Spec) -> Option<Self> {
+    pub(super) fn of(spec: &Spec, graph: &Sizes) -> Option<Self> {
         let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
         if !train.learns_edges() {
             return None;
@@ -70,20 +72,24 @@ impl Pairs {
         };
         // Reverses are not predicted.
         let of_types = if spec.graph.dataset.is_none() && spec.graph.reverse_edges { 0.5 } else { 1.0 };
+        let share = of_splits * of_types;
+        let trained = share * graph.parts.iter().map(|part| part.edges as f64).sum::<f64>();
+        let taken = train.edges_per_epoch.map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));
         Some(Self {
             width: model.hidden as u64,
             batch: train.batch as u64,
             each,
             together,
             negatives,
-            share: of_splits * of_types,
+            share,
+            taken,
             maps: if train.predicts_links() { 0 } else { edge.num_decoder_layers as u64 },
         })
     }
 
-    /// Edges that a partition with so many trains on.
+    /// Edges that a partition with so many trains on, in an epoch.
     fn edges(&self, all: u64) -> u64 {
-        (all as f64 * self.share).round() as u64
+        (all as f64 * self.share * self.taken).round() as u64
     }
 
     /// Edges that are trained on.

@@ -11,9 +11,9 @@ use gnnflow_operators::compute::model::{Hop, ModelSpec};
 use gnnflow_operators::compute::{Model, Registry};
 use gnnflow_operators::kernel::propagate::attention::STATE;
 
-use super::Sizes;
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
+use super::{Sizes, embedding};
 use crate::schedule::whole_graph::ROOM;
 use crate::spec::{Mode, Schedule, Spec};
 use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
@@ -27,17 +27,16 @@ pub(super) struct Whole {
     hops: Vec<Hop>,
     program: Program,
     by_columns: bool,
-    /// Columns of features, or of what is hidden in a node task, where that has more.
+    /// Columns of features or learnt rows, or of what is hidden in a node task, where that has more.
     inside: usize,
     intervals: Option<usize>,
     /// What a chunk may take.
     chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
-    /// By node task, whether it is done on slices; and whether one of those, or one behind them, reads what nodes held before the first layer.
+    /// By node task, whether it is done on slices; and whether one of those reads what nodes held before the first layer.
     chained: Vec<bool>,
     keeps_initial: bool,
-    reads_initial: bool,
     /// Where it is pairs of nodes that are learnt from.
     pub(super) pairs: Option<Pairs>,
     /// Numbers in the flat vector of parameters.
@@ -58,22 +57,23 @@ impl Whole {
         }
         let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
         let network = model.network(train.schedule);
-        let described = network.describe(graph.features.max(1), classes, relations, graph.edge_features.unwrap_or(0));
+        let (input, _) = embedding::input(spec, graph);
+        let described = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
         let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
         let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
+        let first_learns = built.first_task_learns() || embedding::of(spec).is_some();
         let program = match by_columns {
             true => {
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
-                Program::by_columns(hops.len(), built.first_task_learns(), &chained, &attends, 1)
+                Program::by_columns(hops.len(), first_learns, &chained, &attends, 1)
             }
-            false => Program::by_nodes(hops.len(), built.first_task_learns(), &chained),
+            false => Program::by_nodes(hops.len(), first_learns, &chained),
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
-        let reads_initial = (0..=hops.len()).any(|index| built.task_reads_initial(index));
-        let pairs = Pairs::of(spec);
+        let pairs = Pairs::of(spec, graph);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
             None => program,
@@ -89,15 +89,14 @@ impl Whole {
             hops,
             program,
             by_columns,
-            inside: graph.features.max(match network.kind.as_str() {
+            inside: input.max(match network.kind.as_str() {
                 "mlp" | "appnp" => model.hidden,
-                _ if network.decouples_attention() => model.hidden,
+                _ if model.kind == "mlp" || network.decouples_attention() => model.hidden,
                 _ => 0,
             }),
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
-            reads_initial,
             chained,
             keeps_initial,
             pairs,
@@ -106,6 +105,11 @@ impl Whole {
             ends: [described.in_dim, described.out_dim],
             reads_initial,
         })
+    }
+
+    /// Columns of a hop's rows, where it has edges to add them up along.
+    fn width(hop: &Hop) -> usize {
+        if hop.propagation == Propagation::Nothing { 0 } else { hop.width }
     }
 
     /// Columns of a hop's rows as they move: of activations, and of gradients.
@@ -151,18 +155,18 @@ impl Whole {
         if processes == 1 {
             return 0;
         }
-        let arrives = |hop: usize| self.hops[hop].slots() * self.hops[hop].width;
+        let arrives = |hop: usize| self.hops[hop].slots() * Self::width(&self.hops[hop]);
         let mut bytes = self.pairs.as_ref().map_or(0, |pairs| pairs.bytes(graph, hosted));
         for step in 0..self.program.stages() {
             let stage = self.program.stage(step);
             if self.by_columns {
                 let width = match stage {
-                    Stage::Forward(hop) => self.hops[hop].width + 2 * self.terms(graph, hop, hosted.len())[0],
+                    Stage::Forward(hop) => Self::width(&self.hops[hop]) + 2 * self.terms(graph, hop, hosted.len())[0],
                     Stage::Loss if self.program.goes_back(self.hops.len() - 1) => arrives(self.hops.len() - 1),
                     Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => arrives(hop - 1),
                     Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
-                        let width = if back { self.hops[hop].width } else { arrives(hop) };
+                        let width = if back { Self::width(&self.hops[hop]) } else { arrives(hop) };
                         width + 2 * terms
                     }
                     _ => 0,
@@ -220,10 +224,10 @@ impl Whole {
         let mut numbers = self.pairs.as_ref().map_or(0, |pairs| pairs.results(own) / 4);
         for (index, hop) in self.hops.iter().enumerate() {
             let back = u64::from(self.program.goes_back(index));
-            let ([sent, gradient], width) = (Self::moved(hop), hop.width as u64);
+            let ([sent, gradient], width) = (Self::moved(hop), Self::width(hop) as u64);
             // By columns, whole rows are only where a node task reads or makes them.
             let whole = |task: usize| !self.by_columns || !self.chained[task];
-            let keeps = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial);
+            let keeps = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial.contains(&true));
             let held = if keeps { hop.held as u64 * own * (1 + back) } else { 0 };
             if self.by_columns {
                 let [splits, gathers] = [whole(index), whole(index + 1)].map(u64::from);

@@ -17,7 +17,7 @@ section! {
         pub init_scale: Option<f64> = None,
         /// How the rows move that a step has read.
         pub optimizer: SparseOptimizer = SparseOptimizer::default(),
-        /// When rows are read and moved, in relation to the steps.
+        /// When rows are read and moved, in relation to the steps. Over whole graphs (`full-graph`, `tensor-parallel`) `sync`: a row moves once an epoch, where it is, and is never behind.
         pub mode: EmbeddingMode = EmbeddingMode::Sync,
         /// Steps that a row may be behind when it is read (`async`). `train.window` bounds it too; unset, that is one more. Unset: 1.
         #[schemars(range(min = 1, max = 63), extend("examples" = [2]))]
@@ -48,7 +48,7 @@ impl Embedding {
 }
 
 section! {
-    /// The optimiser of learnt rows: each row that a step has read moves once, the others rest.
+    /// The optimiser of learnt rows: each row that a step has read moves once, the others rest. A step over a whole graph reads all.
     pub struct SparseOptimizer {
         /// Which one.
         pub kind: SparseKind = SparseKind::Adam,

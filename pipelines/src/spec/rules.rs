@@ -276,9 +276,17 @@ fn embedding(embedding: &Embedding, spec: &Spec, report: &mut Report<'_>) {
         if train.cache.is_some() {
             report.add("train.cache", "learnt rows change in every step and cannot be kept: leave it out");
         }
-        if train.schedule != Schedule::MiniBatch {
+        if train.schedule == Schedule::PartitionParallel {
             let message = format!("\"{}\" cannot learn rows of nodes; use \"{}\"", train.schedule, Schedule::MiniBatch);
             report.add("model.embedding", message);
+        }
+        if train.is_whole_graph() && embedding.is_async() {
+            let message = format!(
+                "\"{}\" moves a node's row once an epoch, where the node is, and it is never behind: leave it out, or use \"{}\"",
+                train.schedule,
+                Schedule::MiniBatch
+            );
+            report.add("model.embedding.mode", message);
         }
     }
 }

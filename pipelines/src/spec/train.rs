@@ -8,6 +8,7 @@ use super::optimizer::{LrSchedule, Optimizer};
 use super::section::{section, words};
 use super::tensor::Tensor;
 use super::values::Bytes;
+use gnnflow_operators::sample::edge_share::EdgeShare;
 
 /// Samplers of this version.
 pub(super) const SAMPLERS: &[&str] = &[
@@ -45,6 +46,9 @@ section! {
         /// Seeds per partition and step; a step takes one batch of every partition. Over whole graphs: edges of each partition that are scored at once, where it is edges that something is learnt of. With `saint-node`, `saint-edge` and `saint-walk`: nodes, edges or roots of walks that are drawn. `cluster` has `clusters_per_batch` in its place.
         #[schemars(range(min = 1, max = 16777216))]
         pub batch: usize = 1000,
+        /// Edges that an epoch over a whole graph learns from, of all partitions together: so many of the training edges, drawn anew in every epoch, of each partition its share. Unset, or where there are no more: all.
+        #[schemars(range(min = 1), extend("examples" = [100_000]))]
+        pub edges_per_epoch: Option<u64> = None,
         /// Which training nodes a partition takes as seeds: `even`, as many as every other, by ranges of ids (DistDGL), which costs two more rounds of messages where a seed belongs to another process; or `partition`, its own, so that partitions with few are done early. Unset: `even` where a partition has more than 1.1 times the mean; with `partition-parallel`, and where batches are subgraphs, always its own.
         #[schemars(extend("examples" = ["partition"]))]
         pub seed_split: Option<SeedSplit> = None,
@@ -196,6 +200,11 @@ impl Train {
     /// Whether a batch of edges must not see them.
     pub fn excludes_targets(&self) -> bool {
         self.asks_to_exclude_targets().unwrap_or(!self.is_whole_graph())
+    }
+
+    /// How many of these training edges, by partition, an epoch takes, where not all.
+    pub(crate) fn edge_share(&self, counts: &[u64]) -> Option<EdgeShare> {
+        self.edges_per_epoch.map(|edges| EdgeShare::new(counts, edges))
     }
 
     /// Whether a vector is learnt for each edge type behind the model.

@@ -24,8 +24,8 @@ impl Trainer {
     pub(crate) fn shape(&mut self) -> Result<Shape, Error> {
         Ok(Shape {
             hops: self.model.hops()?,
-            first_learns: self.model.first_task_learns(),
-            first_is_constant: self.model.first_task_is_constant(),
+            first_learns: self.model.first_task_learns() || self.learns_rows,
+            first_is_constant: self.model.first_task_is_constant() && !self.learns_rows,
             reads_initial: (0..=self.model.num_layers()).map(|index| self.model.task_reads_initial(index)).collect(),
             by_column: (0..=self.model.num_layers()).map(|index| self.model.task_by_column(index)).collect(),
             by_row: (0..=self.model.num_layers())

@@ -9,6 +9,7 @@ mod evaluate;
 mod exchange;
 mod gather;
 mod heads;
+mod learnt;
 mod links;
 mod moves;
 mod order;
@@ -27,6 +28,7 @@ mod write;
 
 pub(crate) use evaluate::Results;
 pub(crate) use heads::Heads;
+pub(crate) use learnt::LearntRows;
 pub(crate) use links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
 pub(crate) use pairs::Scored;
 pub(crate) use program::{Program, Propagated, Stage};
@@ -153,6 +155,8 @@ pub(crate) struct WholeGraph {
     results: Option<Results>,
     /// Where pairs are learnt from.
     pairs: Option<pairs::Results>,
+    /// Where what the first task reads is learnt.
+    learnt: Option<LearntRows>,
     /// Where rows are cut by columns; all edges are then there, and the hops' links have none.
     slices: Option<Slices>,
     /// By node task, whether it is done on slices.
@@ -166,6 +170,7 @@ pub(crate) struct WholeGraph {
 /// What training over the whole graph is told of the model.
 pub(crate) struct Shape {
     pub(crate) hops: Vec<Hop>,
+    /// Whether the first node task, or what it reads, is learnt.
     pub(crate) first_learns: bool,
     pub(crate) first_is_constant: bool,
     /// By node task, what it does with every column, where that is the same.
@@ -339,10 +344,18 @@ impl WholeGraph {
             last_hop,
             results: None,
             pairs,
+            learnt: None,
             slices,
             chained,
             settled: false,
         })
+    }
+
+    /// Says that what the first node task reads is learnt, which the shape of the model has said already.
+    #[must_use]
+    pub(crate) fn learning(mut self, rows: Option<LearntRows>) -> Self {
+        self.learnt = rows;
+        self
     }
 
     /// Says where evaluation writes.

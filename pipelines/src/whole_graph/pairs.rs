@@ -9,6 +9,7 @@ use gnnflow_data::rng::Key;
 use gnnflow_operators::compute::model::NodeOutputs;
 use gnnflow_operators::embed::push_rows::{PushedRows, RowGradients};
 use gnnflow_operators::propagate::{Place, Table};
+use gnnflow_operators::tick;
 
 use super::rows::Selection;
 use super::sums::Share;
@@ -33,6 +34,8 @@ pub(super) struct Results {
     rows: Arc<LayerStore>,
     /// Their gradients so far, by own row.
     back: Table,
+    /// An epoch, and the examples that all partitions' chunks had in it so far.
+    examples: (u32, u64),
 }
 
 impl Results {
@@ -42,7 +45,12 @@ impl Results {
     /// When there is none.
     pub(super) fn new(rows: Arc<LayerStore>, own: usize, place: &Place) -> std::io::Result<Self> {
         let back = Table::zeros(own, rows.dim(), place)?;
-        Ok(Self { rows, back })
+        Ok(Self { rows, back, examples: (0, 0) })
+    }
+
+    /// Examples of an epoch's chunks, all of which have been scored.
+    pub(super) fn examples(&self, epoch: u32) -> u64 {
+        if self.examples.0 == epoch { self.examples.1 } else { 0 }
     }
 }
 
@@ -84,7 +92,10 @@ impl WholeGraph {
     /// Adds gradients of own nodes' results, in their order.
     pub(crate) fn pushed(&mut self, pushed: &PushedRows) -> Result<(), Error> {
         let own = self.own.start;
-        let back = &mut self.pairs.as_mut().ok_or_else(no_pairs)?.back;
+        let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
+        let epoch = tick::epoch(pushed.tick);
+        results.examples = (epoch, results.examples(epoch) + pushed.examples);
+        let back = &mut results.back;
         let width = back.width();
         for (nodes, rows) in pushed.pieces() {
             for (&node, row) in nodes.iter().zip(rows.chunks_exact(width)) {

@@ -241,6 +241,9 @@ impl Slices {
     pub(super) fn propagate(&mut self, header: Header, stage: Propagated, drop: Dropped) -> Vec<WireBlock> {
         let rows = self.chunks[stage.chunk as usize].clone();
         let Propagated { hop, back, .. } = stage;
+        if self.hops[hop].width == 0 {
+            return Vec::new(); // nothing is on edges there
+        }
         let links = &self.graph.links[usize::from(back)];
         let own = self.hops[hop].columns[self.graph.worker].len();
         let slots = self.graph.slots;

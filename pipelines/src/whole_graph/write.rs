@@ -57,7 +57,7 @@ impl WholeGraph {
             (Stage::Loss, None) if !evaluates => self.end_loss(trainer, token, interval, None),
             (Stage::Backward(index), Some(TensorResult::Back(mut back))) => {
                 share = Some(Share::of(&mut back));
-                self.end_backward(trainer, token, index, interval, back)
+                self.end_backward(trainer, token, index, interval, back)?
             }
             (Stage::Forward(_) | Stage::Loss | Stage::Embed, None) => Vec::new(),
             _ => return Err(Error::Bug("a task came to what was not asked of it".into())),
@@ -193,14 +193,15 @@ impl WholeGraph {
         index: usize,
         interval: &Interval,
         back: NodeBack,
-    ) -> Vec<WireBlock> {
-        self.hand_back(index, Selection::Range(interval.rows.clone()), back);
+    ) -> Result<Vec<WireBlock>, Error> {
         if index == 0 {
-            return Vec::new();
+            self.move_rows(trainer, token, interval, back.held)?;
+            return Ok(Vec::new());
         }
+        self.hand_back(index, Selection::Range(interval.rows.clone()), back);
         self.attend_back(trainer, token, index - 1, interval);
         let receivers = self.receivers(index - 1, &self.nodes(&interval.rows));
-        self.outgoing(token, index - 1, GRADIENTS, receivers)
+        Ok(self.outgoing(token, index - 1, GRADIENTS, receivers))
     }
 
     /// Puts gradients of what node task `index` read where the stages before will look for them.

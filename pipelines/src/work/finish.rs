@@ -70,6 +70,7 @@ impl Run<'_> {
             .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
             .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
             .chain(self.training.rows().unwrap_or_default())
+            .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.reserved())])
             .chain([tensor.workers, tensor.calls, (tensor.seconds * 1e9) as u64, tensor.again, tensor.lost])
             .chain([tensor.tasks, tensor.relaunched, tensor.row_bytes_max])
             .collect();
@@ -82,23 +83,25 @@ impl Run<'_> {
         let slowest = |i: usize| told.iter().map(|words| words[i]).max().unwrap_or(0) as f64 / 1e9;
         let (stale_most, stale_mean) =
             (told.iter().map(|words| words[13]).max().unwrap_or(0), sum(14) as f64 / sum(15).max(1) as f64);
-        // Of rows that are learnt, staleness is counted in steps, and stands with them.
-        let stale = self.training.staleness().filter(|_| self.setup.embeddings.is_none());
+        // That of rows that batches ask for is counted in steps, and stands with them.
+        let rows_are_stale = self.setup.embeddings.is_some() && !self.train.is_whole_graph();
+        let stale = self.training.staleness().filter(|_| !rows_are_stale);
         let has_rows = self.training.rows().is_some();
         let of_worker = |words: &Vec<u64>| WorkerUse {
             bytes_per_step: words[11] as f64 / steps,
             table_bytes: has_rows.then(|| words[17]),
             edge_numbers: has_rows.then(|| words[18]),
+            embedding_bytes: self.setup.embeddings.as_ref().map(|_| words[19]),
         };
         let tensor = self.training.tensor().map(|_| TensorUse {
-            workers: sum(19),
-            calls: sum(20),
-            seconds: sum(21) as f64 / 1e9,
-            again: sum(22),
-            lost: sum(23),
-            tasks: sum(24),
-            relaunched: sum(25),
-            row_bytes_max: told.iter().map(|words| words[26]).max().unwrap_or(0),
+            workers: sum(20),
+            calls: sum(21),
+            seconds: sum(22) as f64 / 1e9,
+            again: sum(23),
+            lost: sum(24),
+            tasks: sum(25),
+            relaunched: sum(26),
+            row_bytes_max: told.iter().map(|words| words[27]).max().unwrap_or(0),
         });
         let trained = self.trained.as_secs_f64();
         let value = self.job.spec.price.as_ref();
@@ -144,8 +147,8 @@ impl Run<'_> {
             node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
                 dim: rows.dim(),
                 rows_moved: sum(16),
-                staleness_max: stale_most,
-                staleness_mean: stale_mean,
+                staleness_max: if rows_are_stale { stale_most } else { 0 },
+                staleness_mean: if rows_are_stale { stale_mean } else { 0.0 },
                 sha256: rows_sha256,
             }),
             workers: told.iter().map(of_worker).collect(),

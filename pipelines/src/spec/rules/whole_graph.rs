@@ -8,7 +8,7 @@ use super::super::{Spec, Tensor, Topology, WhenGone};
 use super::Report;
 
 /// Keys that only whole graphs have.
-const KEYS: [&str; 3] = ["train.mode", "train.staleness", "train.intervals"];
+const KEYS: [&str; 4] = ["train.mode", "train.staleness", "train.intervals", "train.edges_per_epoch"];
 /// Keys of sampled batches, which whole graphs have none of.
 const SAMPLED: [&str; 8] = [
     "train.fanouts",
@@ -120,6 +120,9 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
     }
     if train.learns_edges() {
         edges(train, report);
+    } else {
+        let message = format!("\"{}\" learns from all training nodes in every epoch: leave it out", train.task);
+        report.only(&["train.edges_per_epoch"], &message);
     }
     cannot(train, model, report);
 }

@@ -99,6 +99,7 @@ impl ClassedEdges {
             negatives: Negatives { way: NegativeWay::Uniform, count: 0, nodes: Arc::new(NodeGroups::one(self.nodes)) },
             hides: train.excludes_targets(),
             reverses: self.reverses.clone(),
+            share: train.edge_share(&self.counts),
         }
     }
 }

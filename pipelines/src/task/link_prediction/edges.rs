@@ -110,7 +110,8 @@ impl LinkEdges {
         let negatives = Negatives { way, count: link.num_negative_edges, nodes: Arc::clone(&self.nodes) };
         let (edges, reverses) = (std::mem::take(&mut self.train), self.reverses.clone());
         let hides = train.excludes_targets();
-        EdgeBook { batch: train.batch, seed: train.seed, edges, labels: Vec::new(), negatives, hides, reverses }
+        let share = train.edge_share(&self.counts);
+        EdgeBook { batch: train.batch, seed: train.seed, edges, labels: Vec::new(), negatives, hides, reverses, share }
     }
 }
 
