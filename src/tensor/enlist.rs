@@ -57,7 +57,7 @@ pub(super) async fn enlist(
                 let processes = stay.servers.len();
                 told(&format!("enlisted with the run at {address}, of {processes} process{}", plural(processes)))?;
                 let others = others(&stay, listens, secret.as_ref());
-                let ended = stay.to_the_end().await;
+                let ended = stay.listen().await;
                 others.into_iter().for_each(|other| other.abort());
                 (seen, said) = (Instant::now(), false);
                 match ended {
@@ -94,7 +94,7 @@ fn others(first: &Stay, listens: SocketAddr, secret: Option<&Secret>) -> Vec<tok
         tokio::spawn(async move {
             loop {
                 if let Ok(mut stay) = Stay::begin(&server, listens, secret.as_ref()).await
-                    && stay.to_the_end().await.is_ok()
+                    && stay.listen().await.is_ok()
                 {
                     return;
                 }
@@ -128,7 +128,7 @@ impl Stay {
     }
 
     /// Listens until the run is over.
-    async fn to_the_end(&mut self) -> Result<(), Why> {
+    async fn listen(&mut self) -> Result<(), Why> {
         while self.word().await? != Word::Over {}
         Ok(())
     }

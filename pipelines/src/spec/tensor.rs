@@ -28,7 +28,7 @@ section! {
         #[schemars(extend("x-results" = false))]
         pub timeout: Span = Span::seconds(30),
         /// How often each worker that was launched is started again when it is lost, after 0.2 s, 0.4 s and so on, at most 10 s. Unset: 3.
-        #[schemars(range(max = 1000), extend("x-results" = false))]
+        #[schemars(range(max = 1000), extend("x-results" = false), extend("examples" = [5]))]
         pub relaunch: Option<u32> = None,
         /// What to do when all are gone.
         #[schemars(extend("x-results" = false))]

@@ -98,9 +98,14 @@ impl Shared {
             let mut state = self.state();
             state.done.calls += 1;
             state.done.seconds += begin.elapsed().as_secs_f64();
+            // Where others have answered everything meanwhile, the weights may be gone, which is no fault of this worker's; silence is.
+            let open = orders.iter().any(|order| state.queue.is_open(order.number));
             drop(state);
-            if let Err(why) = called {
-                return self.lose(worker, &Loss::Broken(why));
+            match called {
+                Err(why) if open || begin.elapsed() >= self.settings.timeout.0 => {
+                    return self.lose(worker, &Loss::Broken(why));
+                }
+                _ => {}
             }
         }
     }

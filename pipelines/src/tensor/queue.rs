@@ -78,6 +78,11 @@ impl Queue {
         !self.waiting.is_empty()
     }
 
+    /// Whether a task still waits for an answer.
+    pub(super) fn is_open(&self, number: u64) -> bool {
+        self.calls.contains_key(&number)
+    }
+
     /// The most bytes that the rows of all tasks here had at once.
     pub(super) fn most_bytes(&self) -> u64 {
         self.bytes[1]
@@ -222,6 +227,7 @@ mod tests {
         assert_eq!(numbers(&queue.take(0, 1)), [0, 1]);
         assert_eq!(numbers(&queue.take(1, 0)), [2, 3]);
         assert!(queue.answered(0, 0).is_some() && queue.answered(1, 0).is_none(), "whoever is first counts");
+        assert!(!queue.is_open(0) && queue.is_open(1));
         assert_eq!(queue.lose(0), 1);
         assert_eq!(numbers(&queue.take(1, 0)), [1]);
         assert_eq!(queue.lose(0), 0);
