@@ -9,7 +9,7 @@ use super::{SECRET, hashes, sets, settings, succeed};
 fn those_that_enlist_may_come_late_and_go() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
-    let epochs = ["train.epochs=600", "train.evaluate_every=0"];
+    let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
     for processes in ["--processes=1", "--processes=2"] {
         let at = free();
@@ -46,7 +46,7 @@ fn those_that_enlist_may_come_late_and_go() {
 fn who_enlists_helps_those_that_were_launched() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
-    let epochs = ["train.epochs=600", "train.evaluate_every=0"];
+    let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
     let enlist = format!("train.tensor.enlist={}", free());
     let at = enlist.rsplit_once('=').unwrap().1;
