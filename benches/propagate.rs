@@ -83,7 +83,9 @@ impl Bench {
         self.report("mean, f32", threads, width, 4, &seconds);
         self.report("gcn, f32", threads, width, 4, &gcn_seconds);
         drop((out, rows));
-        self.attention(threads, features);
+        if self.session.numbers("attention", &[1]) != [0] {
+            self.attention(threads, features);
+        }
     }
 
     /// Reads and writes of a plain copy.

@@ -33,6 +33,7 @@ BENCHES = {
     "propagate": {
         "script": "bench_propagate.py",
         "variants": {"sum": ["--reps", "3"], "mean": ["--reps", "3"]},
+        "options": ["--attention", "0"],  # no peer has its passes apart
         "backends": {"sum": ["dgl_sum", "dgl32_sum"], "mean": ["dgl_mean", "dgl32_mean", "torch_sparse_mean"]},
         "ours": lambda row: (OURS[row["case"]], row["rate"]) if row["case"] in OURS else None,
         "peer": lambda row: row["edges_per_s"],
@@ -63,6 +64,7 @@ def run_ours(executable, bench, threads, repeats):
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "result.json")
         command = [executable, "--bench", "--threads", str(threads), "--repeats", str(repeats), "--out", out]
+        command += BENCHES[bench].get("options", [])
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         result = json.load(open(out))
     rates = [BENCHES[bench]["ours"](row) for row in result.pop("results") if row["threads"] == threads]

@@ -5,7 +5,7 @@
     GNNFLOW_BENCH_GRAPH=<folder of nodes.parquet, edges.parquet and the peers' .npy> \\
     benches/peers/epoch.py [--rounds 3] [--threads 1,2] [--batches 20] [--backends dgl,graphbolt,…] [--out FILE]
 
-Every run is bound to as many cores as it has threads. Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, one partition in one process. Ours is the second epoch of
+Every run is bound to as many cores as it has threads. Mean aggregation, hidden 256, fanouts 15,10,5, batches of 1000, Adam, no dropout, one partition in one process. Ours is the second epoch of
 `gnnflow run`, whole; a peer is the median of its batches times the batches of an epoch, which leaves its data loader's start out.
 The result goes to benches/runs/<date>-epoch-beside-peers.json.
 """
@@ -31,6 +31,7 @@ out = "dataset"
 kind = "sage"
 layers = 3
 hidden = 256
+dropout = 0.0
 [train]
 epochs = 2
 batch = 1000

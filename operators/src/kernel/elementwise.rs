@@ -330,6 +330,58 @@ multiversion! {
     }
 }
 
+/// As [`activate`] with [`Activation::Relu`], in place and on this thread.
+pub fn relu_in_place<A: Real>(dropout: Option<Dropout>, x: &mut [A]) {
+    match dropout {
+        None => relu_piece(x),
+        Some(dropout) => relu_dropout_piece(dropout, x),
+    }
+}
+
+multiversion! {
+    fn relu_piece [A: Real] (x: &mut [A]) {
+        for x in x {
+            *x = Relu.value(*x);
+        }
+    }
+}
+
+multiversion! {
+    fn relu_dropout_piece [A: Real] (dropout: Dropout, x: &mut [A]) {
+        let scale = A::from_f64(dropout.scale);
+        for (i, x) in (0..).zip(x) {
+            *x = if dropout.keeps(i) { Relu.value(*x) * scale } else { A::ZERO };
+        }
+    }
+}
+
+/// Gradient of [`activate`] with [`Activation::Relu`] by its result: what is above 0 was, and was kept.
+///
+/// ```
+/// use gnnflow_operators::kernel::elementwise::relu_of_result;
+///
+/// let mut out = [0f32; 2];
+/// relu_of_result(None, &[0., 3.], &[5., 7.], &mut out);
+/// assert_eq!(out, [0., 7.]);
+/// ```
+///
+/// # Panics
+/// When lengths differ.
+pub fn relu_of_result<A: Real>(dropout: Option<Dropout>, result: &[A], gradient: &[A], out: &mut [A]) {
+    assert!(result.len() == out.len() && result.len() == gradient.len(), "as many numbers out as in");
+    let scale = A::from_f64(dropout.map_or(1.0, |dropout| dropout.scale));
+    let pieces = result.par_chunks(PIECE).zip(gradient.par_chunks(PIECE)).zip(out.par_chunks_mut(PIECE));
+    pieces.for_each(|((result, g), out)| relu_slope_piece(scale, result, g, out));
+}
+
+multiversion! {
+    fn relu_slope_piece [A: Real] (scale: A, result: &[A], gradient: &[A], out: &mut [A]) {
+        for ((&x, &g), out) in result.iter().zip(gradient).zip(out) {
+            *out = g * Relu.slope(x) * scale;
+        }
+    }
+}
+
 /// `out[r, c] = x[r, c] + bias[c]`
 ///
 /// # Panics

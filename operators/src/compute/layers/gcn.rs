@@ -7,8 +7,9 @@ use crate::compute::error::{Error, Result};
 use crate::compute::graph_block::GraphBlock;
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
-use crate::compute::ops::{add_bias, linear, weighted_sum};
+use crate::compute::ops::{activate, add_bias, linear, linear_relu, weighted_sum};
 use crate::compute::params::ParamBuilder;
+use crate::kernel::elementwise::{Activation, Dropout};
 
 /// `W·Σ_j w_ij·h_j + b` over the neighbours and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
 ///
@@ -123,6 +124,14 @@ impl Layer for Gcn {
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
         propagated(pass, sent, edges)
+    }
+
+    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+        if self.transforms_first() {
+            return Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?);
+        }
+        let aggregated = propagated(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
+        Ok(linear_relu(&aggregated, &self.weight, &self.bias, dropout)?)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

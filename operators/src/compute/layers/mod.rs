@@ -23,7 +23,8 @@ use gnnflow_data::rng::Key;
 
 use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
-use super::ops::prefix;
+use super::ops::{activate, prefix};
+use crate::kernel::elementwise::{Activation, Dropout};
 
 pub use appnp::Appnp;
 pub use gat::Gat;
@@ -287,5 +288,14 @@ pub trait Layer: Send + Sync {
         let edges = self.apply_edge(pass, &h_dst, &sent)?;
         let aggregated = self.aggregate(pass, &sent, edges.as_ref())?;
         self.apply_node(pass, &h_dst, &aggregated)
+    }
+
+    /// `max(_, 0)` of [`Layer::forward`], masked by `dropout`: what the next layer begins with. A layer that ends with a matrix product can do
+    /// both at once ([`linear_relu`](super::ops::linear_relu)), with the same bits.
+    ///
+    /// # Errors
+    /// As [`Layer::send`].
+    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+        Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?)
     }
 }

@@ -6,9 +6,11 @@ use super::{Layer, Pass, Propagation};
 use crate::compute::error::{Error, Result};
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
-use crate::compute::ops::{activate, add_bias, linear, own_and_mean, prefix, segment_max, segment_mean, weighted_sum};
+use crate::compute::ops::{
+    activate, add_bias, linear, linear_relu, own_and_mean, prefix, segment_max, segment_mean, weighted_sum,
+};
 use crate::compute::params::ParamBuilder;
-use crate::kernel::elementwise::Activation;
+use crate::kernel::elementwise::{Activation, Dropout};
 
 /// How [`Sage`] aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +78,17 @@ impl Sage {
         Ok(Self { in_dim, out_dim, aggregator, neighbor, own, pool, bias })
     }
 
+    /// The weights of a destination's own row, where that can stand beside its sources' mean.
+    fn own_beside_mean(&self, pass: &Pass<'_>) -> Option<&Var> {
+        let is_weighted = pass.block.block().edge_weights().is_some();
+        self.own.as_ref().filter(|_| self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted)
+    }
+
+    /// Weights of a destination's own row and, behind them, of its sources' mean.
+    fn both(&self, own: &Var) -> Result<Tensor> {
+        Ok(Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?)
+    }
+
     fn transforms_first(&self) -> bool {
         self.aggregator != Aggregator::Pool && self.in_dim > self.out_dim
     }
@@ -125,16 +138,19 @@ impl Layer for Sage {
     /// As the pieces do, but a mean that is transformed afterwards stands beside the node's own row, so that one product does
     /// for both: fewer and longer sums, and no rows copied.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        let is_weighted = pass.block.block().edge_weights().is_some();
-        match &self.own {
-            Some(own) if self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted => {
-                let weight = Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?;
-                Ok(linear(&own_and_mean(pass.block, h_src)?, &weight, Some(&self.bias))?)
-            }
-            _ => {
+        match self.own_beside_mean(pass) {
+            Some(own) => Ok(linear(&own_and_mean(pass.block, h_src)?, &self.both(own)?, Some(&self.bias))?),
+            None => {
                 let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
                 self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
             }
+        }
+    }
+
+    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+        match self.own_beside_mean(pass) {
+            Some(own) => Ok(linear_relu(&own_and_mean(pass.block, h_src)?, &self.both(own)?, &self.bias, dropout)?),
+            None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
         }
     }
 

@@ -53,6 +53,11 @@ impl Joint {
         self.norm.as_ref().map_or(Ok(z.clone()), |norm| norm.apply(&z, sums))
     }
 
+    /// Whether there is nothing: a layer's result is left as it is.
+    pub(super) fn is_nothing(&self) -> bool {
+        matches!(self.residual, Residual::None) && self.norm.is_none()
+    }
+
     /// The running statistics of a batch norm.
     pub(super) fn running(&self) -> Option<&Running> {
         self.norm.as_ref().and_then(|norm| norm.running.as_ref())

@@ -262,13 +262,19 @@ impl Model {
                 Order::PropagateFirst => index == 0,
                 Order::PredictFirst => false,
             };
-            let mask = mask(key).filter(|_| drops);
-            let activation = if index == 0 { Activation::Identity } else { self.activation() };
-            if activation != Activation::Identity || mask.is_some() {
-                h = activate(&h, activation, mask)?;
+            if index == 0 || !self.ends_with_relu(index - 1) {
+                let activation = if index == 0 { Activation::Identity } else { self.activation() };
+                let mask = mask(key).filter(|_| drops);
+                if activation != Activation::Identity || mask.is_some() {
+                    h = activate(&h, activation, mask)?;
+                }
             }
             let initial = if layer.needs_initial() { Some(prefix(&first, block.num_dst())?) } else { None };
             let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
+            if self.ends_with_relu(index) {
+                h = layer.forward_relu(&pass, &h, mask(key_of(index + 1)))?;
+                continue;
+            }
             let z = layer.forward(&pass, &h)?;
             let sums = dropout.is_some().then_some(&mut sums[..]);
             h = self.joints[index].apply(z, &prefix(&h, block.num_dst())?, sums)?;
@@ -331,6 +337,9 @@ impl Model {
             Step::Layer(index) => {
                 self.check(index, block, h)?;
                 let pass = Pass { block, degrees, dropout: None, initial: own.first() };
+                if self.ends_with_relu(index) {
+                    return self.layers[index].forward_relu(&pass, h, None);
+                }
                 let z = self.layers[index].forward(&pass, h)?;
                 let z = self.joints[index].apply(z, &prefix(h, block.num_dst())?, None)?;
                 let last = index + 1 == self.layers.len() && self.readout.is_none();
@@ -341,6 +350,12 @@ impl Model {
                 None => Ok(h.clone()),
             },
         }
+    }
+
+    /// Whether nothing stands between a layer and the `max(_, 0)` that the next one begins with, so that it can do both.
+    fn ends_with_relu(&self, index: usize) -> bool {
+        let is_last = index + 1 == self.layers.len();
+        !is_last && self.activation() == Activation::Relu && self.joints[index].is_nothing() && self.readout.is_none()
     }
 
     fn step(&self, stage: usize) -> Step {

@@ -4,6 +4,8 @@
 //! that is the long one, whose products are added up in order. rayon shares the panels out and each goes through single-threaded
 //! `gemm`, so that the bits do not depend on the number of threads.
 
+use std::mem::MaybeUninit;
+
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
@@ -54,7 +56,7 @@ pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     a.contiguous()?.apply_op2(&b.contiguous()?, MatMul { transpose_a: false, transpose_b: false })
 }
 
-fn product(a: &Tensor, b: &Tensor, transpose_a: bool, transpose_b: bool) -> Result<Tensor> {
+pub(super) fn product(a: &Tensor, b: &Tensor, transpose_a: bool, transpose_b: bool) -> Result<Tensor> {
     a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &MatMul { transpose_a, transpose_b })
 }
 
@@ -84,8 +86,8 @@ impl CustomOp3 for Linear {
         let out = with_real!(x, self.name(), T => {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
             let base = elements::<T>(base, lb, self.name())?;
-            let out = if whole { base.to_vec() } else { base.repeat(rows) };
-            store(rows_product(x, w, Dims { rows, columns, k, transpose_b: true }, Some(out)))
+            let onto = if whole { Onto::Rows(base) } else { Onto::Bias(base) };
+            store(rows_product(x, w, Dims { rows, columns, k, transpose_b: true }, onto, |_, _| ()))
         });
         Ok((out, (rows, columns).into()))
     }
@@ -133,7 +135,7 @@ impl CustomOp2 for MatMul {
         let out = with_real!(a, self.name(), T => {
             let (a, b) = (elements::<T>(a, la, self.name())?, elements::<T>(b, lb, self.name())?);
             let dims = Dims { rows, columns, k, transpose_b: self.transpose_b };
-            store(if self.transpose_a { summed_product(a, b, dims) } else { rows_product(a, b, dims, None) })
+            store(if self.transpose_a { summed_product(a, b, dims) } else { rows_product(a, b, dims, Onto::Nothing, |_, _| ()) })
         });
         Ok((out, (rows, columns).into()))
     }
@@ -159,12 +161,24 @@ impl CustomOp2 for MatMul {
 
 /// `a·bᵀ` for `a` of `[_, k]` and `b` of `[columns, k]`.
 pub(super) fn times_transposed<T: WithDType>(a: &[T], b: &[T], k: usize, columns: usize) -> Vec<T> {
-    rows_product(a, b, Dims { rows: a.len() / k.max(1), columns, k, transpose_b: true }, None)
+    times_transposed_onto(a, b, [a.len() / k.max(1), k, columns], Onto::Nothing, |_, _| ())
+}
+
+/// As [`times_transposed`], with its three dimensions, added to `onto`; each panel of the result is then `finish`ed while it is in
+/// the cache: what is told is the index of its first number.
+pub(super) fn times_transposed_onto<T: WithDType>(
+    a: &[T],
+    b: &[T],
+    [rows, k, columns]: [usize; 3],
+    onto: Onto<'_, T>,
+    finish: impl Fn(usize, &mut [T]) + Sync,
+) -> Vec<T> {
+    rows_product(a, b, Dims { rows, columns, k, transpose_b: true }, onto, finish)
 }
 
 /// `a·b` for `a` of `[_, k]` and `b` of `[k, columns]`.
 pub(super) fn times<T: WithDType>(a: &[T], b: &[T], k: usize, columns: usize) -> Vec<T> {
-    rows_product(a, b, Dims { rows: a.len() / k.max(1), columns, k, transpose_b: false }, None)
+    rows_product(a, b, Dims { rows: a.len() / k.max(1), columns, k, transpose_b: false }, Onto::Nothing, |_, _| ())
 }
 
 /// `aᵀ·b` for `a` of `[_, rows]` and `b` of `[_, columns]`.
@@ -181,35 +195,74 @@ struct Dims {
     transpose_b: bool,
 }
 
-/// `a·b`, added to `onto` if given, by panels of rows; `a` is `[rows, k]`.
-fn rows_product<T: WithDType>(a: &[T], b: &[T], dims: Dims, onto: Option<Vec<T>>) -> Vec<T> {
+/// What a product is added to.
+#[derive(Clone, Copy)]
+pub(super) enum Onto<'a, T> {
+    Nothing,
+    /// Every row to the same numbers.
+    Bias(&'a [T]),
+    /// Each row to one of as many.
+    Rows(&'a [T]),
+}
+
+/// `a·b`, added to `onto`, by panels of rows, each of which is `finish`ed at the index of its first number; `a` is `[rows, k]`.
+fn rows_product<T: WithDType>(
+    a: &[T],
+    b: &[T],
+    dims: Dims,
+    onto: Onto<'_, T>,
+    finish: impl Fn(usize, &mut [T]) + Sync,
+) -> Vec<T> {
     let Dims { rows, columns, k, .. } = dims;
-    let add = onto.is_some();
-    let mut out = onto.unwrap_or_else(|| room_of(rows * columns));
-    if out.is_empty() || k == 0 {
+    let len = rows * columns;
+    let mut out = Vec::with_capacity(len);
+    if len == 0 {
         return out;
     }
-    out.par_chunks_mut(PANEL * columns).zip(a.par_chunks(PANEL * k)).for_each(|(out, a)| {
-        let rows = out.len() / columns;
-        // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`.
-        unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr(), add) }
-    });
+    // Nothing is written twice: panels begin with what they are added to, or with the product.
+    let panel = |(p, out): (usize, &mut [MaybeUninit<T>])| {
+        let (first, rows) = (p * PANEL * columns, out.len() / columns);
+        match onto {
+            Onto::Bias(bias) => out.chunks_exact_mut(columns).for_each(|row| {
+                row.write_copy_of_slice(bias);
+            }),
+            Onto::Rows(base) => {
+                out.write_copy_of_slice(&base[first..first + out.len()]);
+            }
+            Onto::Nothing if k == 0 => {
+                out.fill(MaybeUninit::new(T::zero()));
+            }
+            Onto::Nothing => {}
+        }
+        if k > 0 {
+            let a = &a[p * PANEL * k..(p * PANEL + rows) * k];
+            let add = !matches!(onto, Onto::Nothing);
+            // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`, of which nothing is read
+            // unless it is added to: then it has been written.
+            unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr().cast(), add) }
+        }
+        // SAFETY: all of it has been written.
+        finish(first, unsafe { out.assume_init_mut() });
+    };
+    out.spare_capacity_mut()[..len].par_chunks_mut(PANEL * columns).enumerate().for_each(panel);
+    // SAFETY: every panel has been written, and together they are `len` numbers.
+    unsafe { out.set_len(len) };
     out
 }
 
 /// `aᵀ·b` by panels of the summed dimension; `a` is `[k, rows]`.
 fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
     let Dims { rows, columns, k, transpose_b } = dims;
-    let mut out: Vec<T> = room_of(rows * columns);
+    let mut out = vec![T::zero(); rows * columns];
     if out.is_empty() {
         return out;
     }
     let panel = |p: usize| {
         let k0 = p * PANEL;
-        let mut part: Vec<T> = room_of(rows * columns);
+        let mut part: Vec<T> = Vec::with_capacity(rows * columns);
         let b = &b[if transpose_b { k0 } else { k0 * columns }..];
         // SAFETY: `a[k0..]` and `b` hold at least the panel's rows by the strides (`b`'s are those of the whole), and
-        // `part` is `rows × columns`.
+        // `part` has room for `rows × columns`, and a panel sums over one number at least.
         unsafe {
             let dims = Dims { k: PANEL.min(k - k0), ..dims };
             gemm_strided(
@@ -221,6 +274,8 @@ fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
                 part.as_mut_ptr(),
                 false,
             );
+            // Written without having been read.
+            part.set_len(rows * columns);
         }
         part
     };
@@ -232,10 +287,6 @@ fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
         }
     }
     out
-}
-
-fn room_of<T: WithDType>(len: usize) -> Vec<T> {
-    vec![T::zero(); len]
 }
 
 /// Row and column strides of `b`, whose summed dimension is `k` in all.

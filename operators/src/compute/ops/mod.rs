@@ -10,6 +10,7 @@ mod beside;
 mod edges;
 mod heads;
 mod linear;
+mod linear_relu;
 mod max;
 mod messages;
 mod norm;
@@ -27,6 +28,7 @@ pub use beside::{OwnAndMean, OwnAndMeanBackward, own_and_mean};
 pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
 pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
 pub use linear::{Linear, MatMul, PANEL, linear, matmul};
+pub use linear_relu::{LinearRelu, ReluOfResult, linear_relu};
 pub use max::{Argmax, Pick, PickBackward, segment_max};
 pub use messages::{MessageSum, MessageSumBackward, message_sum};
 pub use norm::{
@@ -48,6 +50,7 @@ pub(super) use weighted::split;
 pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
+use rayon::prelude::*;
 
 /// The elements of a contiguous tensor.
 fn elements<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
@@ -108,9 +111,20 @@ macro_rules! with_element {
 
 pub(super) use {with_element, with_real};
 
-/// A vector of `len` zeros for a kernel to fill.
-fn room<A: Default + Clone>(len: usize) -> Vec<A> {
-    vec![A::default(); len]
+/// A vector of `len` zeros for a kernel to fill. Large ones are zeroed by all threads: memory that has been used before, and that is to be
+/// had from the system, take their time.
+fn room<A: Default + Copy + Send>(len: usize) -> Vec<A> {
+    const PIECE: usize = 1 << 18;
+    if len <= PIECE {
+        return vec![A::default(); len];
+    }
+    let mut out = Vec::with_capacity(len);
+    out.spare_capacity_mut()[..len].par_chunks_mut(PIECE).for_each(|piece| {
+        piece.fill(std::mem::MaybeUninit::new(A::default()));
+    });
+    // SAFETY: the pieces, which together are `len` numbers, have been written.
+    unsafe { out.set_len(len) };
+    out
 }
 
 /// `values` as the storage that candle holds them in.
