@@ -265,6 +265,9 @@ pub struct LabelInfo {
     pub counts: Vec<u64>,
 }
 
+/// Names of the types that edges without types have once each is there the other way round too.
+pub const FORWARD_AND_REVERSE: [&str; 2] = ["forward", "reverse"];
+
 /// Types of nodes or edges.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TypeInfo {

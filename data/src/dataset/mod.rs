@@ -33,8 +33,8 @@ pub use features::{DTYPE_KEY, Features};
 pub use halo::Halo;
 pub(crate) use halo::NODE as HALO_NODE;
 pub use manifest::{
-    Cleaning, EdgeColumns, FORMAT, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind, Manifest,
-    PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
+    Cleaning, EdgeColumns, FORMAT, FORWARD_AND_REVERSE, FeatureInfo, FileInfo, IdKind, InputFile, LabelInfo, LabelKind,
+    Manifest, PartitionInfo, SCHEMA_VERSION, SplitCounts, TypeInfo, UpdateCounts, UpdateInfo,
 };
 pub(crate) use nodes::schema as nodes_schema;
 pub use nodes::{IdColumn, Labels, Nodes, split};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{Topology, TypeInfo, split};
+use gnnflow_data::dataset::{FORWARD_AND_REVERSE, Topology, TypeInfo, split};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
 use gnnflow_operators::sample::pairs::Edge;
@@ -47,7 +47,8 @@ impl TargetRules {
             let message = "edges have splits of their own (graph.columns.edge_split): leave it out";
             return Err(job.spec.problem(&format!("{section}.split_fractions"), message));
         }
-        let reverses = reverses(types, job.spec.graph.reverse_edges);
+        let graph = &job.spec.graph;
+        let reverses = reverses(types, graph.reverse_edges, graph.dataset.is_some());
         let count = types.map_or(1, |types| types.count as usize);
         let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
         let targets: Vec<bool> = match target_etype {
@@ -135,11 +136,14 @@ impl TargetRules {
     }
 }
 
-/// By type, the type of its reverses: `rev_…` of its name; or, where types are numbers and the pipeline adds reverses, so many
-/// further on.
-fn reverses(types: Option<&TypeInfo>, added: bool) -> Vec<Option<u16>> {
+/// By type, the type of its reverses: `rev_…` of its name; or, where types are numbers and the pipeline has `added` reverses, so many
+/// further on. Edges without types have got two by that: of a dataset that was `ready`, names alone say so.
+fn reverses(types: Option<&TypeInfo>, added: bool, ready: bool) -> Vec<Option<u16>> {
     let Some(types) = types else { return vec![None] };
     let count = types.count as usize;
+    if (added || ready) && types.names.starts_with(&FORWARD_AND_REVERSE.map(String::from)) {
+        return (0..count).map(|index| (index == 0).then_some(1)).collect();
+    }
     let of = |index: usize| match types.names.get(index) {
         Some(name) => types.names.iter().position(|other| *other == format!("rev_{name}")),
         None => Some(index + count / 2).filter(|&reverse| added && types.names.is_empty() && reverse < count),
@@ -249,11 +253,15 @@ mod tests {
     #[test]
     fn reverses_are_found_by_name_and_by_number() {
         let named = TypeInfo { count: 3, names: ["buys", "likes", "rev_buys"].map(String::from).into() };
-        assert_eq!(reverses(Some(&named), false), [Some(2), None, None]);
+        assert_eq!(reverses(Some(&named), false, true), [Some(2), None, None]);
         let numbered = TypeInfo { count: 4, names: vec![] };
-        assert_eq!(reverses(Some(&numbered), true), [Some(2), Some(3), None, None]);
-        assert_eq!(reverses(Some(&numbered), false), [None; 4]);
-        assert_eq!(reverses(None, false), [None]);
+        assert_eq!(reverses(Some(&numbered), true, false), [Some(2), Some(3), None, None]);
+        assert_eq!(reverses(Some(&numbered), false, true), [None; 4]);
+        assert_eq!(reverses(None, false, true), [None]);
+        let of_none = TypeInfo { count: 2, names: FORWARD_AND_REVERSE.map(String::from).into() };
+        assert_eq!(reverses(Some(&of_none), true, false), [Some(1), None]);
+        assert_eq!(reverses(Some(&of_none), false, true), [Some(1), None]);
+        assert_eq!(reverses(Some(&of_none), false, false), [None; 2], "types that somebody has called so");
         assert_eq!(find_type(Some(&named), "likes"), Ok(1));
         assert_eq!(find_type(Some(&numbered), "3"), Ok(3));
         let message = find_type(Some(&named), "bys").unwrap_err();

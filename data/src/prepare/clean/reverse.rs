@@ -1,6 +1,6 @@
 //! `reverse_edges`: the types of edges and of their reverses.
 
-use crate::dataset::TypeInfo;
+use crate::dataset::{FORWARD_AND_REVERSE, TypeInfo};
 use crate::error::{Error, Result};
 
 /// Types are below this.
@@ -10,7 +10,7 @@ const LIMIT: u64 = u16::MAX as u64;
 /// added to a type for that of the reverse edge.
 pub(in crate::prepare) fn with_reverse(types: Option<TypeInfo>) -> Result<(TypeInfo, u16)> {
     let Some(types) = types else {
-        return Ok((TypeInfo { count: 2, names: vec!["forward".into(), "reverse".into()] }, 1));
+        return Ok((TypeInfo { count: 2, names: FORWARD_AND_REVERSE.map(String::from).into() }, 1));
     };
     let found = 2 * u64::from(types.count);
     if found > LIMIT {
