@@ -109,7 +109,9 @@ impl Plan {
         let parameters = parameters.filter(|_| spec.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
         let whole = Whole::of(spec, &learnt);
-        if let Some(columns) = whole.as_ref().and_then(|whole| whole.fewer_columns_than(processes)) {
+        // Before labels were read, nobody knows how wide the last layer is.
+        let cut = whole.as_ref().filter(|_| known);
+        if let Some(columns) = cut.and_then(|whole| whole.fewer_columns_than(processes)) {
             let message = format!(
                 "train.schedule = \"tensor-parallel\" cuts rows by columns, and a layer adds up rows of {columns} for {processes} \
                  processes: use at most {columns}, or \"full-graph\""

@@ -151,3 +151,14 @@ fn footers_tell_sizes_of_a_real_graph() {
     assert_eq!((plan.graph.nodes, plan.graph.features, plan.graph.prepared), (2708, 1433, false));
     assert!(plan.graph.edges >= 10_556, "{}", plan.graph.edges);
 }
+
+#[test]
+fn rows_of_classes_that_nobody_has_counted_yet_are_not_too_narrow() {
+    let text = "[graph]\ngenerate = { nodes = 2000, edges = 3000, classes = 3 }\nundirected = true\n[partition]\nparts = 4\n\
+        [model]\nkind = 'gcn'\n[train]\nschedule = 'tensor-parallel'";
+    let spec = Spec::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
+    let known = Sizes::of(&spec).unwrap();
+    let error = Plan::of(&spec, known.clone(), 4, 4).unwrap_err();
+    assert!(error.to_string().contains("use at most 3"), "{error}");
+    Plan::of(&spec, Sizes { classes: None, ..known }, 4, 4).unwrap();
+}
