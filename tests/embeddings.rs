@@ -4,11 +4,10 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use common::{Place, planted, summary};
+use common::{Place, killed, planted, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 /// A planted graph without features.
@@ -134,17 +133,6 @@ fn a_run_goes_on_with_another_number_of_processes() {
     refused(&["--processes", "2"], &["e6-p00003.safetensors: is not there"]);
 }
 
-/// Process ids of the children of `parent`.
-fn children(parent: u32) -> Vec<u32> {
-    let of = |entry: std::fs::DirEntry| -> Option<u32> {
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        (fields.nth(1)?.parse() == Ok(parent)).then_some(pid)
-    };
-    std::fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.unwrap())).collect()
-}
-
 #[test]
 fn a_killed_process_changes_nothing() {
     let place = Place::new();
@@ -153,23 +141,7 @@ fn a_killed_process_changes_nothing() {
     let whole = run(&place, &[]);
     for (victim, after) in [(1, 2), (0, 5)] {
         let folder = format!("killed-{victim}");
-        let args =
-            ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", &folder, "--set", "cluster.restarts=2"];
-        let mut parent = place.command(&[&args[..], &["--set", NONE]].concat()).spawn().unwrap();
-        let begin = Instant::now();
-        let trained = || std::fs::read_to_string(place.path(&folder).join("metrics.jsonl")).unwrap_or_default();
-        while trained().lines().count() < after && parent.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(120), "no {after} epochs in two minutes");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        let mut ranks = children(parent.id());
-        ranks.sort_unstable();
-        if let Some(&pid) = ranks.get(victim) {
-            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-            // A child that is through already cannot be killed, and the test still says something.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-        assert!(parent.wait().unwrap().success(), "victim {victim}");
+        killed(&place, &folder, &["--set", NONE], victim, after);
         assert_eq!(hashes(&summary(&place, &folder)), hashes(&whole), "victim {victim}");
     }
 }

@@ -4,12 +4,11 @@
 mod common;
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use arrow::array::AsArray;
 use arrow::datatypes::{Float32Type, Int64Type};
-use common::linked::dump;
-use common::{Place, children, data, losses, planted, succeed, summary};
+use common::linked::{TYPED, dump};
+use common::{Place, data, killed, losses, planted, succeed, summary};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 
@@ -149,8 +148,6 @@ fn bare(place: &Place) {
     place.parquet("nodes.parquet", vec![("node_id", ids)]);
 }
 
-const TYPED: &str = "columns = { edge_type = 'kind', edge_split = 'part' }";
-
 /// Lines of `[graph]`, `[model]` and `[train.link]`.
 const WAYS: [[&str; 3]; 4] = [
     ["undirected = true", "kind = 'gcn'", "negative_sampler = 'in-batch'\nnum_negative_edges = 10"],
@@ -234,21 +231,7 @@ fn it_goes_on_where_it_was_left_or_killed() {
 
         let folder = format!("killed{}", schedule.len());
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-        let args =
-            ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", &folder, "--set", "cluster.restarts=2"];
-        let mut parent = place.command(&[&args[..], &sets].concat()).spawn().unwrap();
-        let begin = Instant::now();
-        let trained = || std::fs::read_to_string(place.path(&folder).join("metrics.jsonl")).unwrap_or_default();
-        while trained().lines().count() < 3 && parent.try_wait().unwrap().is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(120), "no 3 epochs in two minutes");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if let Some(&pid) = children(parent.id()).iter().max() {
-            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-            // A child that is through already cannot be killed, and the test still says something.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-        assert!(parent.wait().unwrap().success(), "{schedule}");
+        killed(&place, &folder, &sets, 1, 3);
         assert_eq!(hashes(&summary(&place, &folder)), hashes(&whole), "{schedule}: killed");
     }
 }

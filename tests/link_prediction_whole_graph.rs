@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::linked::dump;
-use common::{Place, data, planted, summary};
+use common::linked::{TYPED, dump};
+use common::{Place, data, losses, planted, summary};
 use serde_json::Value;
 
 const BOTH: [&str; 2] = ["full-graph", "tensor-parallel"];
@@ -28,17 +28,9 @@ fn succeed(place: &Place, sets: &[&str], more: &[&str]) -> Value {
     summary(place, "run")
 }
 
-/// The loss of every epoch.
-fn losses(place: &Place) -> Vec<f64> {
-    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
-    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
-}
-
 fn bits(summary: &Value) -> [Value; 4] {
     ["model_sha256", "predictions_sha256", "val", "test"].map(|key| summary[key].clone())
 }
-
-const TYPED: &str = "columns = { edge_type = 'kind', edge_split = 'part' }";
 
 /// Lines of `[graph]`, `[model]` and `[train.link]`.
 const WAYS: [[&str; 3]; 6] = [

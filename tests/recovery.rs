@@ -3,10 +3,9 @@
 mod common;
 
 use std::path::Path;
-use std::process::Child;
 use std::time::{Duration, Instant};
 
-use common::{Place, children, planted, summary};
+use common::{Place, children, kill, killed, planted, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
@@ -89,21 +88,6 @@ fn a_checkpoint_of_another_model_is_refused() {
     assert!(ended.code == 3 && ended.stderr.contains("damaged"), "{}", ended.stderr);
 }
 
-/// Waits until the run has trained `count` epochs, or has ended.
-fn wait_for_epochs(place: &Place, run: &str, count: usize, child: &mut Child) {
-    let begin = Instant::now();
-    while epochs(&place.path(run)).len() < count && child.try_wait().unwrap().is_none() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "no {count} epochs in a minute");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn kill(pid: u32) {
-    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
-    // A child that is through already cannot be killed, and the test still says something.
-    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-}
-
 #[test]
 fn a_killed_process_is_restarted_with_the_others_and_the_model_is_the_same() {
     let place = Place::new();
@@ -111,15 +95,7 @@ fn a_killed_process_is_restarted_with_the_others_and_the_model_is_the_same() {
     succeed(&place, &["--run-dir", "whole"]);
     for (victim, after) in [(1, 1), (0, 4)] {
         let run = format!("killed-{victim}");
-        let args = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", &run, "--set", "cluster.restarts=2"];
-        let mut parent = place.command(&args).spawn().unwrap();
-        wait_for_epochs(&place, &run, after, &mut parent);
-        let mut ranks = children(parent.id());
-        ranks.sort_unstable();
-        if let Some(&pid) = ranks.get(victim) {
-            kill(pid);
-        }
-        assert!(parent.wait().unwrap().success(), "victim {victim}");
+        killed(&place, &run, &[], victim, after);
         same_results(&place, "whole", &run);
     }
 }

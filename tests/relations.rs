@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Float32Array, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, summary};
+use common::{Place, losses, summary};
 use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 
@@ -65,11 +65,6 @@ fn train(place: &Place, processes: &str, sets: &[&str]) -> Value {
     let ended = place.run(&[&args[..], &sets].concat());
     assert_eq!(ended.code, 0, "{sets:?}: {}", ended.stderr);
     summary(place, "run")
-}
-
-fn losses(place: &Place) -> Vec<f64> {
-    let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
-    lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
 }
 
 #[test]

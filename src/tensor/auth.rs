@@ -196,7 +196,11 @@ impl Known {
         let unreachable = |error: &dyn std::error::Error| Why::Lost(format!("cannot be reached: {}", root(error)));
         let channel = endpoint.connect().await.map_err(|error| unreachable(&error))?;
         let mut client = FlightServiceClient::new(channel);
-        let words = |status: Status| Why::of(&status);
+        // Whoever answers in another protocol, or hangs up, is told of by the library that reads frames.
+        let words = |status: Status| match status.message().starts_with("h2 protocol error") {
+            true => Why::Lost("answers, but not in gnnflow's protocol of tensor workers, or hangs up".to_owned()),
+            false => Why::of(&status),
+        };
         let text = |error: serde_json::Error| Why::Refused(error.to_string());
         let (say, said) = mpsc::channel::<HandshakeRequest>(2);
         let mine = Hello::new().map_err(words)?;

@@ -14,6 +14,9 @@ pub const NODES: u64 = 240;
 /// Edges that are drawn.
 const EDGES: u64 = 2400;
 
+/// Where edges have their type and split, in `[graph]`.
+pub const TYPED: &str = "columns = { edge_type = 'kind', edge_split = 'part' }";
+
 /// An edge of the dump: ends, kind, split.
 pub type Row = (i64, i64, &'static str, &'static str);
 

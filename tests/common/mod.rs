@@ -5,7 +5,8 @@
 pub mod linked;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, RecordBatch};
 use parquet::arrow::ArrowWriter;
@@ -166,4 +167,34 @@ pub fn children(parent: u32) -> Vec<u32> {
         (fields.nth(1)?.parse() == Ok(parent)).then_some(pid)
     };
     std::fs::read_dir("/proc").unwrap().filter_map(|entry| of(entry.unwrap())).collect()
+}
+
+/// Kills a process at once. One that is through already cannot be killed, and the test still says something.
+pub fn kill(pid: u32) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+/// Waits until the run in `run` has trained `count` epochs, or has ended.
+pub fn wait_for_epochs(place: &Place, run: &str, count: usize, child: &mut Child) {
+    let begin = Instant::now();
+    let trained = || std::fs::read_to_string(place.path(run).join("metrics.jsonl")).unwrap_or_default();
+    while trained().lines().count() < count && child.try_wait().unwrap().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "no {count} epochs in a minute");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs `p.toml` on two processes in the run folder `run`, with `args`, kills process `victim` after so many epochs, and waits: the run must
+/// end well, with its processes started again.
+pub fn killed(place: &Place, run: &str, args: &[&str], victim: usize, after: usize) {
+    let all = ["run", "p.toml", "--quiet", "--processes", "2", "--run-dir", run, "--set", "cluster.restarts=2"];
+    let mut parent = place.command(&[&all[..], args].concat()).spawn().unwrap();
+    wait_for_epochs(place, run, after, &mut parent);
+    let mut ranks = children(parent.id());
+    ranks.sort_unstable();
+    if let Some(&pid) = ranks.get(victim) {
+        kill(pid);
+    }
+    assert!(parent.wait().unwrap().success(), "{run}: process {victim} killed after {after} epochs");
 }
