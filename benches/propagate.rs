@@ -2,7 +2,7 @@
 //! peers' `bench_propagate.py`.
 //!
 //! Rows are gathered at random from a matrix far larger than the caches: this measures memory, not arithmetic. So a plain
-//! copy on the same threads stands beside it, and the same sum from small pages.
+//! copy on the same threads stands beside it, and the same sum from small pages. `--attention 0` leaves attention out.
 
 mod common;
 #[path = "common/graph.rs"]

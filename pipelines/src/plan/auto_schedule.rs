@@ -10,7 +10,7 @@
 //!                     + bytes of rows that lie in files / 10⁹, twice
 //! ```
 //!
-//! The rates are those of one core of an EPYC (Zen 5): an epoch of SAGE by batches does 5 · 10¹² multiplications in 44 s on two of them
+//! The rates are those of one core of an EPYC (Zen 5): an epoch of SAGE by batches does 5 · 10¹² multiplications in 41 s on two of them
 //! (`benches/peers/epoch.py`), one of GCN over the whole graph adds up 2.8 · 10¹⁰ numbers in 2.3 s beside its products
 //! (`benches/peers/full_graph.py`). Bytes and rounds are the plan's. With batches, a layer of i → o columns multiplies 3 · rows · parameters (forwards, and both
 //! gradients) and adds up twice edges · i, for the batch that the plan bounds, in every step. Over the whole graph it is 4 · nodes ·

@@ -25,6 +25,18 @@ pub struct ReluOfResult {
 /// On the CPU, what stands before the activation is never stored: where the result is above 0 tells all that the gradient needs. Other
 /// devices put the two together.
 ///
+/// ```
+/// use candle_core::{Device, Result, Tensor};
+/// use gnnflow_operators::compute::ops::linear_relu;
+///
+/// # fn main() -> Result<()> {
+/// let (x, weight) = (Tensor::new(&[[1f32, 2.0]], &Device::Cpu)?, Tensor::new(&[[1f32, 1.0], [1.0, -1.0]], &Device::Cpu)?);
+/// let result = linear_relu(&x, &weight, &Tensor::new(&[0.5f32, 0.5], &Device::Cpu)?, None)?;
+/// assert_eq!(result.to_vec2::<f32>()?, [[3.5, 0.0]]);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// # Errors
 /// When shapes disagree.
 pub fn linear_relu(x: &Tensor, weight: &Tensor, bias: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
