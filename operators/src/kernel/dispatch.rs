@@ -79,7 +79,7 @@ mod tests {
     use crate::kernel::propagate::attention_backward::AttentionBackward;
     use crate::kernel::propagate::{self, Sources};
     use crate::kernel::transpose::transpose;
-    use crate::kernel::{edge_softmax, heads, norm, segment, weighted};
+    use crate::kernel::{edge_softmax, heads, loss, norm, segment, weighted};
 
     /// 0: as found; else the level to use. Other tests may run meanwhile: all levels give the same.
     static FORCED: AtomicU8 = AtomicU8::new(0);
@@ -193,6 +193,18 @@ mod tests {
             let mut d_left = vec![0f32; sources * heads];
             job.run(&mut dx, &mut d_left);
             all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
+            let labels: Vec<u32> = (0..sources as u64).map(|r| key.fold(11).below(r, width as u64) as u32).collect();
+            let targets: Vec<f32> = x.iter().map(|x| f32::from(*x > 0.0)).collect();
+            let losses = [loss::cross_entropy(&x, &labels, width), loss::binary_cross_entropy(&x, &targets, width)];
+            all.extend(losses.iter().flat_map(|loss| [*loss as f32, (loss - f64::from(*loss as f32)) as f32]));
+            loss::cross_entropy_backward(&x, &labels, width, 0.3, &mut dx);
+            all.extend_from_slice(&dx);
+            loss::binary_cross_entropy_backward(&x, &targets, width, 0.3, &mut dx);
+            all.extend_from_slice(&dx);
+            let mut logarithms = vec![0f32; x.len()];
+            loss::log_softmax(&x, width, &mut logarithms);
+            loss::log_softmax_backward(&logarithms, &x, width, &mut dx);
+            all.extend(logarithms.iter().chain(&dx));
             let mut dots = vec![0f32; sources];
             heads::dot(&x, &sums, 1, &mut dots);
             all.extend_from_slice(&dots);
