@@ -2,7 +2,12 @@
 
 mod common;
 
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
+use arrow::datatypes::Float32Type;
 use common::{Place, hashes, losses, planted, succeed};
+use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 
 fn settings(model: &str, train: &str) -> String {
@@ -268,6 +273,21 @@ fn tables_of_four_processes_take_what_the_plan_says() {
     }
 }
 
+/// Each process' peak beside what the plan says, of a run in `processes`.
+fn takes_about_what_the_plan_says(place: &Place, sets: &[&str], processes: &str) {
+    let words: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).chain(["--processes", processes]).collect();
+    let summary = succeed(place, &words);
+    let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &words[..]].concat());
+    let plan: Value = serde_json::from_str(&plan).unwrap();
+    for (rank, process) in plan["processes"].as_array().unwrap().iter().enumerate() {
+        let memory: u64 = process["memory"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+        let peak = summary["peak_rss_bytes"][rank].as_u64().unwrap();
+        let ratio = peak as f64 / memory as f64;
+        eprintln!("{sets:?}, process {rank} of {processes}: {} of {} MiB, {ratio:.2}", peak >> 20, memory >> 20);
+        assert!((0.6..1.05).contains(&ratio), "{sets:?}: {peak} bytes, where the plan says {memory}");
+    }
+}
+
 /// On a graph whose rows outweigh the program.
 #[test]
 fn a_process_takes_about_what_the_plan_says() {
@@ -276,18 +296,38 @@ fn a_process_takes_about_what_the_plan_says() {
     let graph = ["graph.generate.nodes=200000", "graph.generate.edges=1000000", "partition.parts=2", "train.epochs=2"];
     for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
         let sets = [&graph[..], &["model.hidden=256", "infer.embeddings=false", schedule]].concat();
-        let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
-        let sets = [&sets[..], &["--processes", "2"]].concat();
-        let summary = succeed(&place, &sets);
-        let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
-        let plan: Value = serde_json::from_str(&plan).unwrap();
-        for (rank, process) in plan["processes"].as_array().unwrap().iter().enumerate() {
-            let memory: u64 =
-                process["memory"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
-            let peak = summary["peak_rss_bytes"][rank].as_u64().unwrap();
-            let ratio = peak as f64 / memory as f64;
-            eprintln!("{schedule}, process {rank}: {} of {} MiB, {ratio:.2}", peak >> 20, memory >> 20);
-            assert!((0.6..1.05).contains(&ratio), "{schedule}: {peak} bytes, where the plan says {memory}");
-        }
+        takes_about_what_the_plan_says(&place, &sets, "2");
+    }
+}
+
+/// On a graph whose edges have three types, so many nodes with five edges each.
+#[test]
+fn a_process_of_a_typed_graph_takes_about_what_the_plan_says() {
+    let (place, nodes) = (Place::new(), 100_000u64);
+    let key = Key::new(12, Purpose::GenerateNodes);
+    let row = |v: u64| Some((0..8).map(move |i| Some(key.fold(v).normal(i) as f32)));
+    let split = |v: u64| ["train", "train", "train", "val", "test"][key.below(v, 5) as usize];
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("node_id", Arc::new(Int64Array::from_iter_values(0..nodes as i64))),
+        ("features", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>((0..nodes).map(row)))),
+        ("label", Arc::new(Int64Array::from_iter_values((0..nodes).map(|v| key.fold(7).below(v, 4) as i64)))),
+        ("split", Arc::new(StringArray::from_iter_values((0..nodes).map(split)))),
+    ];
+    place.parquet("nodes.parquet", columns);
+    let key = Key::new(12, Purpose::GenerateEdges);
+    let end =
+        |side: u64| Int64Array::from_iter_values((0..5 * nodes).map(move |e| key.fold(side).below(e, nodes) as i64));
+    let kind = |e: u64| ["cites", "writes", "knows"][key.fold(3).below(e, 3) as usize];
+    let kinds = StringArray::from_iter_values((0..5 * nodes).map(kind));
+    place.parquet(
+        "edges.parquet",
+        vec![("src", Arc::new(end(0))), ("dst", Arc::new(end(1))), ("kind", Arc::new(kinds))],
+    );
+    let text = "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\ncolumns = { edge_type = 'kind' }\nundirected = true\n\
+                [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n[model]\nkind = 'rgcn'\nhidden = 128\n\
+                [train]\nepochs = 2\nseed = 5\n[infer]\nembeddings = false\n";
+    place.write("p.toml", text);
+    for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+        takes_about_what_the_plan_says(&place, &[schedule], "4");
     }
 }

@@ -272,9 +272,28 @@ impl Whole {
         self.intervals.map_or(most.min(INTERVAL_NODES as u64), |count| most.div_ceil(count as u64))
     }
 
+    /// What a task computes on: six times its widest rows; where sums of several relations arrive side by side, eight times those,
+    /// which are kept, have a gradient, and are added up once more.
     fn arithmetic(&self, nodes: u64) -> u64 {
-        let widest = self.hops.iter().map(|hop| hop.width.max(hop.held)).max().unwrap_or(0).max(self.inside) as u64;
-        6 * nodes * widest * 4
+        let columns = |hop: &Hop| match hop.slots() {
+            1 => 6 * hop.width.max(hop.held),
+            slots => (8 * slots * hop.width).max(6 * hop.held),
+        };
+        let most = self.hops.iter().map(columns).max().unwrap_or(0).max(6 * self.inside) as u64;
+        nodes * most * 4
+    }
+
+    /// Bytes of rows that are on their way to a process at once: those of its ghosts, of the stage that has most.
+    fn on_their_way(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
+        if self.by_columns || processes == 1 {
+            return 0;
+        }
+        let of = |(index, hop): (usize, &Hop)| {
+            let [sent, gradient] = Self::moved(hop);
+            let back = if self.program.goes_back(index) { gradient } else { 0 };
+            (self.ghosts(graph, parts, index, false) * sent).max(self.ghosts(graph, parts, index, true) * back) * 4
+        };
+        self.hops.iter().enumerate().map(of).max().unwrap_or(0)
     }
 
     /// Bytes of a task's rows and results, at most.
@@ -303,11 +322,13 @@ impl Whole {
     }
 
     /// Bytes of what is computed at once. An interval's arithmetic: its rows at the widest task, values, kept inputs and
-    /// gradients; and by columns a chunk's sums, of which there are no more than nodes in a partition.
+    /// gradients; by columns a chunk's sums, of which there are no more than nodes in a partition; by nodes the rows on their way.
     pub(super) fn at_once(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let arithmetic = self.arithmetic(self.interval(graph, parts));
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
         let slice = self.hops.iter().map(|hop| hop.width.div_ceil(processes)).max().unwrap_or(0) as u64;
-        arithmetic + if self.by_columns { (largest * slice * 4).min(self.chunk_memory) } else { 0 }
+        arithmetic
+            + self.on_their_way(graph, parts, processes)
+            + if self.by_columns { (largest * slice * 4).min(self.chunk_memory) } else { 0 }
     }
 }
