@@ -1,6 +1,6 @@
 //! Losses over rows of logits, their gradients, and log-softmax.
 //!
-//! A loss is the sum over rows, made in `f64` and in the order of the rows. The sum within a row is made in [`LANES`] partial
+//! A loss is the sum over rows, made in `f64` and in the order of the rows. The sum within a row is made in sixteen partial
 //! sums, whatever the machine, so that loops over columns vectorise and have the same bits everywhere.
 
 use rayon::prelude::*;
