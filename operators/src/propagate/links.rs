@@ -200,6 +200,11 @@ impl Links {
             (first < end).then(|| (worker, first, &wanted[first..end]))
         })
     }
+
+    /// All rows of the table that `worker` has as ghosts, in the order in which it has them.
+    pub fn wanted_by(&self, worker: usize) -> &[u32] {
+        self.wanted.get(worker).map_or(&[], Vec::as_slice)
+    }
 }
 
 #[cfg(test)]
@@ -312,6 +317,9 @@ mod tests {
                     }
                 }
                 assert_eq!(found, wanted, "rows {first} to {end}");
+                for (worker, at, rows) in found {
+                    assert_eq!(links.wanted_by(worker)[at..at + rows.len()], rows);
+                }
             }
         }
         let none = Links::none(3..8, 3..8);

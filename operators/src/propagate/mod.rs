@@ -2,12 +2,14 @@
 //!
 //! A worker's [`Links`] say, for each of its nodes, which rows of a [`Table`] belong together: those of its own nodes, and behind
 //! them the *ghost buffer*, those of nodes that other workers host (Dorylus, section 3). [`Scatter`](scatter::Scatter) brings
-//! rows to the ghost buffers of those who need them; [`intervals`](intervals::intervals) cut nodes into what is computed at once.
+//! rows to the ghost buffers of those who need them, and [`PacedScatter`](paced::PacedScatter) no more of them at once than have room;
+//! [`intervals`](intervals::intervals) cut nodes into what is computed at once.
 
 pub mod array;
 pub mod intervals;
 pub mod links;
 pub mod numbering;
+pub mod paced;
 pub mod scatter;
 pub mod table;
 

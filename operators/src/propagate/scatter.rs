@@ -48,25 +48,42 @@ impl<'scope> Scatter<'scope> for StreamVec<'scope, u64, WireBlock> {
     }
 }
 
-/// Cuts rows of `width` numbers into messages of at most 256 KB (or one row). `header.seq` numbers the rows from what it is;
-/// `rows` has them one after another, and `fill` copies those of a range behind what it is given.
+/// The headers of messages of at most 256 KB (or one row) that so many rows of `width` numbers are cut into: `seq` numbers the rows from
+/// what it is, `aux` says how many a message has.
+pub fn row_headers(header: Header, rows: usize, width: usize) -> impl Iterator<Item = Header> {
+    let each = (MESSAGE_BYTES / 4 / width.max(1)).max(1);
+    let cut = move |first: usize| {
+        let count = each.min(rows - first);
+        Header { seq: header.seq + first as u32, aux: count as u32, ..header }
+    };
+    (0..rows).step_by(each).map(cut)
+}
+
+/// Cuts rows of `width` numbers into messages by [`row_headers`]; `rows` has them one after another, and `fill` copies those of a range
+/// behind what it is given.
 pub fn row_blocks(
     header: Header,
     rows: usize,
     width: usize,
     mut fill: impl FnMut(Range<usize>, &mut Vec<f32>),
 ) -> Vec<WireBlock> {
-    let each = (MESSAGE_BYTES / 4 / width.max(1)).max(1);
-    let mut blocks = Vec::with_capacity(rows.div_ceil(each));
-    for first in (0..rows).step_by(each) {
-        let range = first..(first + each).min(rows);
-        let mut values = Vec::with_capacity(range.len() * width);
-        fill(range.clone(), &mut values);
-        assert_eq!(values.len(), range.len() * width, "as many numbers as rows have");
-        let header = Header { seq: header.seq + first as u32, aux: range.len() as u32, ..header };
-        blocks.push(WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(values)));
-    }
-    blocks
+    let cut = row_headers(header, rows, width).map(|cut| {
+        let first = (cut.seq - header.seq) as usize;
+        row_block(cut, width, |values| fill(first..first + cut.aux as usize, values))
+    });
+    cut.collect()
+}
+
+/// The message of a header of [`row_headers`]; `fill` adds its rows.
+///
+/// # Panics
+/// When these are not as many as the header says.
+pub fn row_block(header: Header, width: usize, fill: impl FnOnce(&mut Vec<f32>)) -> WireBlock {
+    let numbers = header.aux as usize * width;
+    let mut values = Vec::with_capacity(numbers);
+    fill(&mut values);
+    assert_eq!(values.len(), numbers, "as many numbers as rows have");
+    WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(values))
 }
 
 #[cfg(test)]

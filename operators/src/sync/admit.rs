@@ -5,7 +5,8 @@
 //!
 //! It stands before what is large (a batch's features), so that memory is bounded per worker however many partitions it
 //! hosts. Items of a time are admitted only when no item of an earlier time can still arrive: later ones could otherwise
-//! take all room while they wait, further on, for the earlier ones.
+//! take all room while they wait, further on, for the earlier ones. Where items wait for nobody further on, they may be
+//! admitted in turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -61,6 +62,9 @@ pub trait Admit<'scope, D> {
     /// });
     /// ```
     fn admit(self, room: Rc<Room>) -> Self;
+
+    /// The same for items that wait for nobody once they are admitted: in the order in which they come, whatever their times.
+    fn admit_in_turn(self, room: Rc<Room>) -> Self;
 }
 
 impl<'scope, D: 'static> Admit<'scope, D> for StreamVec<'scope, u64, D> {
@@ -89,6 +93,31 @@ impl<'scope, D: 'static> Admit<'scope, D> for StreamVec<'scope, u64, D> {
                     if waiting.is_empty() {
                         first.remove();
                     }
+                }
+            }
+        })
+    }
+
+    fn admit_in_turn(self, room: Rc<Room>) -> Self {
+        let scope = self.scope();
+        self.unary::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "admit in turn", move |initial, info| {
+            drop(initial);
+            *room.waiting.borrow_mut() = Some(scope.activator_for(info.address));
+            let mut held: VecDeque<(Capability<u64>, VecDeque<D>)> = VecDeque::new();
+            move |input, output| {
+                input.for_each(|time, items| {
+                    held.push_back((time.retain(output.output_index()), items.drain(..).collect()));
+                });
+                while let Some((time, waiting)) = held.front_mut() {
+                    let count = waiting.len().min(room.free.get());
+                    if count > 0 {
+                        room.free.set(room.free.get() - count);
+                        output.session(&*time).give_iterator(waiting.drain(..count));
+                    }
+                    if !waiting.is_empty() {
+                        break;
+                    }
+                    held.pop_front();
                 }
             }
         })
@@ -144,6 +173,39 @@ mod tests {
             while !probe.done() {
                 worker.step();
             }
+        });
+    }
+
+    #[test]
+    fn in_turn_no_more_than_fit_are_under_way_whatever_their_times() {
+        timely::execute_directly(|worker| {
+            let (room, admitted) = (Rc::new(Room::new(2)), Rc::new(RefCell::new(Vec::new())));
+            let probe = probe::Handle::new();
+            let mut input = worker.dataflow::<u64, _, _>(|scope| {
+                let ((input, items), admitted) = (scope.new_input::<u64>(), admitted.clone());
+                let inspect = move |&n: &u64| admitted.borrow_mut().push(n);
+                items.admit_in_turn(Rc::clone(&room)).inspect(inspect).probe_with(&probe);
+                input
+            });
+            let mut settle = || (0..10).for_each(|_| _ = worker.step());
+            (0..3).for_each(|n| input.send(n));
+            input.advance_to(1);
+            (3..5).for_each(|n| input.send(n));
+            input.flush();
+            settle();
+            assert_eq!(*admitted.borrow(), [0, 1]);
+            assert!(probe.less_than(&1), "what waits holds its time");
+            room.leave();
+            room.leave();
+            settle();
+            assert_eq!(*admitted.borrow(), [0, 1, 2, 3], "time 1 need not be over");
+            assert!(!probe.less_than(&1) && probe.less_than(&2));
+            room.leave();
+            input.close();
+            while !probe.done() {
+                worker.step();
+            }
+            assert_eq!(*admitted.borrow(), [0, 1, 2, 3, 4]);
         });
     }
 }

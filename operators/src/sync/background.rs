@@ -20,12 +20,29 @@ type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 ///
 /// Dropping the last handle ends the thread after the jobs that are queued.
 pub struct Companion<S> {
-    jobs: mpsc::Sender<Job<S>>,
+    /// Jobs, and whether they go ahead of others.
+    jobs: mpsc::Sender<(bool, Job<S>)>,
+    ahead: bool,
 }
 
 impl<S> Clone for Companion<S> {
     fn clone(&self) -> Self {
-        Self { jobs: self.jobs.clone() }
+        Self { jobs: self.jobs.clone(), ahead: self.ahead }
+    }
+}
+
+/// Jobs that wait: those that go ahead, and the others.
+struct Waiting<S> {
+    jobs: [VecDeque<Job<S>>; 2],
+}
+
+impl<S> Waiting<S> {
+    fn push(&mut self, (ahead, job): (bool, Job<S>)) {
+        self.jobs[usize::from(!ahead)].push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<Job<S>> {
+        self.jobs.iter_mut().find_map(VecDeque::pop_front)
     }
 }
 
@@ -35,12 +52,25 @@ impl<S: 'static> Companion<S> {
     /// # Errors
     /// When the system has no thread to give.
     pub fn start(name: &str, make: impl FnOnce() -> S + Send + 'static) -> std::io::Result<Self> {
-        let (jobs, queue) = mpsc::channel::<Job<S>>();
+        let (jobs, queue) = mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let mut state = make();
-            queue.into_iter().for_each(|job| job(&mut state));
+            let (mut state, mut waiting) = (make(), Waiting { jobs: Default::default() });
+            while let Ok(job) = queue.recv() {
+                waiting.push(job);
+                queue.try_iter().for_each(|job| waiting.push(job));
+                while let Some(job) = waiting.pop() {
+                    job(&mut state);
+                    queue.try_iter().for_each(|job| waiting.push(job));
+                }
+            }
         })?;
-        Ok(Self { jobs })
+        Ok(Self { jobs, ahead: false })
+    }
+
+    /// The same thread for short jobs that others wait for: they go ahead of those queued by other handles.
+    #[must_use]
+    pub fn ahead(&self) -> Self {
+        Self { jobs: self.jobs.clone(), ahead: true }
     }
 
     /// Queues `job` behind those queued before.
@@ -48,7 +78,7 @@ impl<S: 'static> Companion<S> {
     /// # Panics
     /// When the thread has panicked; its panic has already been reported.
     pub fn run(&self, job: impl FnOnce(&mut S) + Send + 'static) {
-        assert!(self.jobs.send(Box::new(job)).is_ok(), "the companion thread has panicked");
+        assert!(self.jobs.send((self.ahead, Box::new(job))).is_ok(), "the companion thread has panicked");
     }
 
     /// Runs `job` behind those queued before and waits for its result.
@@ -131,6 +161,23 @@ mod tests {
     use timely::dataflow::operators::{Capture, capture::Extract};
 
     use super::*;
+
+    #[test]
+    fn short_jobs_go_ahead_of_those_that_wait() {
+        let companion = Companion::start("lanes", Vec::new).unwrap();
+        let (begun, wait) = (mpsc::channel(), mpsc::channel::<()>());
+        companion.run(move |_: &mut Vec<u32>| {
+            begun.0.send(()).unwrap();
+            _ = wait.1.recv();
+        });
+        begun.1.recv().unwrap();
+        for n in 0..3 {
+            companion.run(move |done| done.push(n));
+            companion.ahead().run(move |done| done.push(10 + n));
+        }
+        drop(wait.0);
+        assert_eq!(companion.call(|done| done.clone()), [10, 11, 12, 0, 1, 2]);
+    }
 
     #[test]
     fn every_item_is_answered_in_order_at_its_time_at_1_2_and_4_workers() {

@@ -51,7 +51,10 @@ pub struct Memory {
     /// partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
-    /// nodes × width × 4; of `rgcn` with `num_bases` also nodes × bases × the input's width × 4.
+    /// nodes × width × 4; of `rgcn` with `num_bases` also nodes × bases × the input's width × 4. Over whole graphs: an interval's nodes × 4 ×
+    /// six times the widest rows of a task (or eight times the sums of all relations side by side, if that is more); the rows on their
+    /// way, those of one stage, and at most 16 MiB of each process; and in `tensor-parallel` a chunk's sums, no more than
+    /// `train.chunk_memory`, and of each process as much on its way.
     pub activations: u64,
     /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients. Where they
     /// do not fit into `train.memory`, they are among the scratch files.

@@ -10,6 +10,7 @@ use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::{Hop, ModelSpec};
 use gnnflow_operators::compute::{Model, Registry};
 use gnnflow_operators::kernel::propagate::attention::STATE;
+use gnnflow_operators::wire::MESSAGE_BYTES;
 
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
@@ -17,7 +18,7 @@ use super::{Sizes, embedding};
 use crate::schedule::whole_graph::ROOM;
 use crate::spec::{Mode, Schedule, Spec};
 use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
-use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage};
+use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
 
 /// Versions of the parameters that a tensor worker keeps.
 const WORKER_KEEPS: u64 = 8;
@@ -283,17 +284,24 @@ impl Whole {
         nodes * most * 4
     }
 
-    /// Bytes of rows that are on their way to a process at once: those of its ghosts, of the stage that has most.
+    /// Bytes of rows that are on their way to a process at once: those of the stage that moves most, if so many have room on the way.
     fn on_their_way(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
-        if self.by_columns || processes == 1 {
-            return 0;
-        }
+        let own = graph.parts[parts.clone()].iter().map(|part| part.nodes).sum::<u64>();
         let of = |(index, hop): (usize, &Hop)| {
+            if self.by_columns {
+                // As many as a process has of its own rows: slices of all rows take no more.
+                return own * (hop.slots() * Self::width(hop)) as u64 * 4;
+            }
+            if processes == 1 {
+                return 0;
+            }
             let [sent, gradient] = Self::moved(hop);
             let back = if self.program.goes_back(index) { gradient } else { 0 };
             (self.ghosts(graph, parts, index, false) * sent).max(self.ghosts(graph, parts, index, true) * back) * 4
         };
-        self.hops.iter().enumerate().map(of).max().unwrap_or(0)
+        let most = self.hops.iter().enumerate().map(of).max().unwrap_or(0);
+        let window = window(self.by_columns.then_some(self.chunk_memory)) * MESSAGE_BYTES;
+        most.min((processes * window) as u64)
     }
 
     /// Bytes of a task's rows and results, at most.
@@ -322,7 +330,7 @@ impl Whole {
     }
 
     /// Bytes of what is computed at once. An interval's arithmetic: its rows at the widest task, values, kept inputs and
-    /// gradients; by columns a chunk's sums, of which there are no more than nodes in a partition; by nodes the rows on their way.
+    /// gradients; by columns a chunk's sums, of which there are no more than nodes in a partition; and the rows on their way.
     pub(super) fn at_once(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let arithmetic = self.arithmetic(self.interval(graph, parts));
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);

@@ -1,9 +1,9 @@
 //! Training over the whole graph (Dorylus, sections 4 and 5).
 //!
 //! ```text
-//! tokens → hold → admit → stage (companion) → scatter → ghosts (companion) ─┬→ probe
-//!           ↑                  └→ all_reduce → apply (companion) ───────────┤
-//!           └──────────────────────── opened by what has passed ────────────┘
+//! tokens → hold → admit → stage (companion) → paced scatter (companion) ─┬→ probe
+//!           ↑                  └→ all_reduce → apply (companion) ────────┤
+//!           └──────────────────────── opened by what has passed ─────────┘
 //! ```
 //!
 //! Where pairs of nodes are learnt from, chunks of them go another way behind the gate ([`score_pairs`]).
@@ -18,7 +18,9 @@
 //! meanwhile, and nothing else knows of it.
 //!
 //! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
-//! one is computed.
+//! one is computed. Rows are copied into messages when there is room for these on the way
+//! ([`PacedScatter`](gnnflow_operators::propagate::paced)); where they cannot wait in a table, nothing new is begun until they have
+//! left: what is sent is bounded, however slow its receiver.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,17 +31,16 @@ use std::time::Instant;
 
 use gnnflow_operators::meter::Meter;
 use gnnflow_operators::propagate::Table;
-use gnnflow_operators::propagate::scatter::Scatter;
+use gnnflow_operators::propagate::paced::PacedScatter;
 use gnnflow_operators::sync::admit::{Admit, Room};
 use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
-use gnnflow_operators::sync::background::{Background, Companion};
+use gnnflow_operators::sync::background::Companion;
 use gnnflow_operators::sync::barrier::Barrier;
 use gnnflow_operators::sync::hold::{Gate, Hold};
 use gnnflow_operators::sync::later::Later;
 use gnnflow_operators::sync::retime::Retime;
 use gnnflow_operators::sync::when_passed::WhenPassed;
 use gnnflow_operators::tick;
-use gnnflow_operators::wire::WireBlock;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::core::{Inspect, OkErr};
 use timely::dataflow::operators::vec::{Branch, Map};
@@ -58,12 +59,26 @@ use crate::spec::{Mode, Train};
 use crate::summary::TensorUse;
 use crate::tensor::Controller;
 use crate::trainer::Trainer;
-use crate::whole_graph::{Done, Results, Stages, Token};
+use crate::whole_graph::{Done, Parcel, Results, Stages, Token};
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent. With tensor workers, more.
 pub(crate) const ROOM: usize = 4;
+/// By columns: one chunk is added up while another's sums are sent.
+pub(crate) const ROOM_FOR_CHUNKS: usize = 2;
 /// Epochs of a round at most, where nothing is due earlier.
 const ROUND: u32 = 16;
+
+/// A place in the room for what is under way; it is free when this is gone.
+struct Taken(Rc<Room>);
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+/// A message, and the place that it takes while it waits, where it is more than a note of rows in a table.
+type Waiting = (Parcel, Option<Rc<Taken>>);
 
 /// The training dataflow of one worker.
 pub(crate) struct WholeGraphTraining {
@@ -146,9 +161,9 @@ impl WholeGraphTraining {
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let (stages, rounds) = state.graph().work();
-        let (evaluation, pairs) = {
+        let (evaluation, pairs, by_columns, window) = {
             let graph = state.graph();
-            (graph.stages_of_evaluation(), graph.chunks_of_pairs())
+            (graph.stages_of_evaluation(), graph.chunks_of_pairs(), graph.is_by_columns(), graph.window())
         };
         let shared = Rc::new(Shared {
             gate: Rc::default(),
@@ -162,8 +177,9 @@ impl WholeGraphTraining {
             stale: Cell::default(),
         });
         worker.dataflow::<u64, _, _>(|scope| {
-            let room = Rc::new(Room::new(state.room(ROOM)));
-            let (left, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
+            let alone = if by_columns { ROOM_FOR_CHUNKS } else { ROOM };
+            let room = Rc::new(Room::new(state.room(alone)));
+            let (taken, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);
             let tokens = scope.input_from(&mut input).hold(Rc::clone(&shared.gate));
@@ -182,25 +198,30 @@ impl WholeGraphTraining {
                 .inspect(move |&token: &Token| seen.goes_on(token))
                 .later("stage", move |token, place| run.take(token, place))
                 .flat_map(move |done| {
-                    left.leave();
-                    kept.keep(done)
+                    let place = Rc::new(Taken(Rc::clone(&taken)));
+                    kept.keep(done).map(|done: Done| (done, place))
                 });
-            let parts = done.flat_map(|done: Done| {
-                let blocks = done.blocks.into_iter().map(Ok);
-                blocks.chain(done.contribution.into_iter().map(Err))
+            let parts = done.flat_map(|(done, place)| {
+                let parcels = done.parcels.into_iter().map(move |parcel| {
+                    let place = matches!(parcel, Parcel::Made(_)).then(|| Rc::clone(&place));
+                    Ok((parcel, place))
+                });
+                parcels.chain(done.contribution.into_iter().map(Err))
             });
-            let (blocks, contributions): (StreamVec<'_, u64, WireBlock>, StreamVec<'_, u64, Contribution>) =
-                parts.ok_err(|part: Result<WireBlock, Contribution>| part);
-            // A chunk's sums need not be at home before the next chunk is added up.
-            let blocks = blocks.retime(|block: &WireBlock| block.header().key);
-            let blocks = if train.mode() == Mode::Sync { blocks.barrier() } else { blocks };
-            let ghosts = Arc::clone(&state);
-            let scattered = blocks.scatter(Rc::clone(&setup.meter)).background(
-                "ghosts",
-                companion.clone(),
-                move |_: &mut Trainer, block: WireBlock| {
-                    ghosts.graph().arrived(&block);
-                },
+            let (parcels, contributions): (StreamVec<'_, u64, Waiting>, StreamVec<'_, u64, Contribution>) =
+                parts.ok_err(|part: Result<Waiting, Contribution>| part);
+            let parcels = match train.mode() {
+                Mode::Sync => parcels.barrier(),
+                // A chunk's sums need not be at home before the next chunk is added up.
+                _ => parcels.retime(|(parcel, _): &Waiting| parcel.time()),
+            };
+            let (tables, ghosts) = (Arc::clone(&state), Arc::clone(&state));
+            let scattered = parcels.paced_scatter(
+                window,
+                companion,
+                Rc::clone(&setup.meter),
+                move |_: &mut Trainer, parcel| tables.graph().message(parcel),
+                move |_: &mut Trainer, block| ghosts.graph().arrived(block),
             );
             let reduced = contributions
                 .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))

@@ -139,7 +139,7 @@ section! {
         pub intervals: Option<usize> = None,
         /// Tensor workers, which do the arithmetic on nodes for whole graphs.
         pub tensor: Option<Tensor> = None,
-        /// What a chunk of nodes may take while its rows are added up, their in-edges and neighbours' slices counted (`tensor-parallel`). Unset: 256MiB.
+        /// What a chunk of nodes may take while its rows are added up, their in-edges and neighbours' slices counted, and what may be on its way from each process then (`tensor-parallel`). Unset: 256MiB.
         #[schemars(extend("x-results" = false), extend("examples" = ["64MiB"]))]
         pub chunk_memory: Option<Bytes> = None,
         /// Momentum of the averages (`partition-parallel`): how much of the way that earlier ones went the next one goes on. Where partitions differ much in what they teach, 0.5 to 0.8 makes up for it; too much is unstable. Unset: 0, plain averages.

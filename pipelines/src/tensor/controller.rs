@@ -55,8 +55,6 @@ pub(super) struct State {
     pub(super) tuner: Autotuner,
     pub(super) done: TensorUse,
     pub(super) closed: bool,
-    /// Threads of workers in use that have nothing to do.
-    pub(super) idle: usize,
     /// Whether it has been said that nobody is left.
     said: bool,
 }
@@ -71,6 +69,8 @@ pub(super) struct Worker {
     pub(super) again: Option<Again>,
     /// Whether a thread attends to it.
     pub(super) attended: bool,
+    /// Calls that are with it.
+    pub(super) calls: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -119,7 +119,6 @@ impl Controller {
             tuner: Autotuner::new(begin, 0),
             done: TensorUse::default(),
             closed: false,
-            idle: 0,
             said: false,
         };
         let Setting { settings, parameters, model, shapes, servers, room, .. } = setting;
@@ -209,6 +208,14 @@ impl State {
     pub(super) fn in_use(&self, worker: usize) -> bool {
         let before = self.workers[..worker].iter().filter(|before| before.standing != Standing::Gone).count();
         before < self.tuner.number()
+    }
+
+    /// How many workers but this one could take a call at once.
+    pub(super) fn free(&self, but: usize) -> usize {
+        let is_free = |&(number, worker): &(usize, &Worker)| {
+            number != but && worker.standing == Standing::Here && worker.calls == 0 && self.in_use(number)
+        };
+        self.workers.iter().enumerate().filter(is_free).count()
     }
 }
 

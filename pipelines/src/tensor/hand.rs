@@ -4,14 +4,15 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::controller::{Answer, Loss, Shared, Standing};
+use super::controller::{Answer, Loss, Shared, Standing, State};
 use super::queue::Order;
 use super::size::AT_ONCE;
 use super::worker::{Again, Asked};
 use super::{TensorResult, TensorWorker};
 
-/// How long a thread sleeps at most before it looks whether a task is late.
+/// How long a thread sleeps at most before it looks whether a task is late; and whether tasks have waited for others long enough.
 const LOOK: Duration = Duration::from_millis(20);
+const LOOK_AT_HELD: Duration = Duration::from_millis(1);
 
 impl Shared {
     /// One worker, from its first task to its end, and again as often as it may come back.
@@ -96,11 +97,13 @@ impl Shared {
             let called = met.call(&tasks, choice, self.settings.timeout.0, &mut answered);
             self.parameters.call_ends(choice.server);
             let mut state = self.state();
+            state.workers[worker].calls -= 1;
             state.done.calls += 1;
             state.done.seconds += begin.elapsed().as_secs_f64();
             // Where others have answered everything meanwhile, the weights may be gone, which is no fault of this worker's; silence is.
             let open = orders.iter().any(|order| state.queue.is_open(order.number));
             drop(state);
+            self.changed.notify_all();
             match called {
                 Err(why) if open || begin.elapsed() >= self.settings.timeout.0 => {
                     return self.lose(worker, &Loss::Broken(why));
@@ -129,22 +132,31 @@ impl Shared {
     fn next(&self, worker: usize) -> Vec<Order> {
         let mut state = self.state();
         while !state.closed && state.workers[worker].standing == Standing::Here {
-            let in_use = state.in_use(worker);
-            if in_use {
-                let free = state.idle;
-                let mut orders = state.queue.take(worker, free);
+            if state.in_use(worker) {
+                let mut orders = Vec::new();
+                if self.is_time(&state, worker) {
+                    let free = state.free(worker);
+                    orders = state.queue.take(worker, free);
+                }
                 if orders.is_empty() {
                     orders = state.queue.take_late(worker, self.settings.late);
                     state.done.again += orders.len() as u64;
                 }
                 if !orders.is_empty() {
+                    state.workers[worker].calls += 1;
                     return orders;
                 }
             }
-            state.idle += usize::from(in_use);
-            state = self.changed.wait_timeout(state, LOOK).unwrap_or_else(PoisonError::into_inner).0;
-            state.idle -= usize::from(in_use);
+            let look = if state.queue.has_waiting() { LOOK_AT_HELD } else { LOOK };
+            state = self.changed.wait_timeout(state, look).unwrap_or_else(PoisonError::into_inner).0;
         }
         Vec::new()
+    }
+
+    /// Whether it is time for a call of what waits: there is enough for one, or the worker has nothing to do and there is nothing to wait
+    /// for. While the companion thread has jobs, more tasks are about to come.
+    fn is_time(&self, state: &State, worker: usize) -> bool {
+        let nothing_comes = || self.queued.load(Ordering::Relaxed) == 0 || state.queue.has_held();
+        state.queue.has_full_call() || state.workers[worker].calls == 0 && nothing_comes()
     }
 }

@@ -1,8 +1,9 @@
 //! Tasks that wait for a tensor worker, or are with one; and which of them go together in one call.
 //!
-//! Small tasks wait for one another as little as large ones: a call takes what waits when a hand is free, up to [`BATCH`] bytes of
-//! what is like the first one (the same node task, the same question, the same weights), but no more than its share where other
-//! hands are free too. Each is computed by itself, answered by itself, and given out again by itself; only the way is shared.
+//! A call takes what waits, up to [`BATCH`] bytes of what is like the first one (the same node task, the same question, the same
+//! weights), but no more than its share where other workers are free too. Small tasks wait until there is a call full of them, as long
+//! as more are about to come, but never longer than [`HOLD`]. Each is computed by itself, answered by itself, and given out again by
+//! itself; only the way is shared.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use crate::parameters::Choice;
 pub(crate) const BATCH: usize = 256 << 10;
 /// Tasks of a call at most.
 pub(crate) const MOST: usize = 64;
+/// How long a task waits at most for others to share a call with.
+pub(super) const HOLD: Duration = Duration::from_millis(5);
 /// Calls that are timed before any is called late, and how many are remembered.
 const TIMED: usize = 8;
 const REMEMBERED: usize = 64;
@@ -45,6 +48,8 @@ struct Call {
     choice: Choice,
     then: Then,
     with: Vec<Given>,
+    /// When it was put here.
+    put: Instant,
 }
 
 /// Who has a task.
@@ -70,12 +75,24 @@ impl Queue {
         self.waiting.push_back(number);
         self.bytes[0] += task.bytes() as u64;
         self.bytes[1] = self.bytes[1].max(self.bytes[0]);
-        self.calls.insert(number, Call { task: Arc::new(task), choice, then, with: Vec::new() });
+        self.calls.insert(number, Call { task: Arc::new(task), choice, then, with: Vec::new(), put: Instant::now() });
     }
 
     /// Whether there are tasks that nobody has.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// Whether what waits fills a call.
+    pub(super) fn has_full_call(&self) -> bool {
+        let waiting = self.waiting.iter().filter_map(|number| self.calls.get(number));
+        self.waiting.len() >= MOST || waiting.map(|call| call.task.bytes()).sum::<usize>() >= BATCH
+    }
+
+    /// Whether a task has waited for others as long as it may.
+    pub(super) fn has_held(&self) -> bool {
+        let held = |number| self.calls.get(number).is_some_and(|call: &Call| call.put.elapsed() >= HOLD);
+        self.waiting.front().is_some_and(held)
     }
 
     /// Whether a task still waits for an answer.
@@ -88,7 +105,7 @@ impl Queue {
         self.bytes[1]
     }
 
-    /// The tasks of a worker's next call: of those that wait the first one and some like it, its share where `free` other hands could
+    /// The tasks of a worker's next call: of those that wait the first one and some like it, its share where `free` other workers could
     /// take some too. Nothing when none waits.
     pub(super) fn take(&mut self, worker: usize, free: usize) -> Vec<Order> {
         // Somebody who was taken for lost may have answered meanwhile.
@@ -219,6 +236,19 @@ mod tests {
         assert_eq!(numbers(&queue.take(2, 0)), [5, 6]);
         assert_eq!(self::queue(&[(0, 4, 1); 2 * MOST]).take(0, 0).len(), MOST);
         assert_eq!(queue.most_bytes(), 7 * 4 * 4);
+    }
+
+    #[test]
+    fn a_call_is_full_by_bytes_or_by_tasks_and_none_waits_for_ever() {
+        let full = |tasks: &[(usize, usize, u64)]| queue(tasks).has_full_call();
+        assert!(!full(&[]) && !full(&[(0, 4, 1); MOST - 1]) && full(&[(0, 4, 1); MOST]));
+        assert!(full(&[(0, BATCH / 4, 1)]) && !full(&[(0, BATCH / 8, 1)]) && full(&[(0, BATCH / 8, 1); 2]));
+        let mut queue = queue(&[(0, 4, 1)]);
+        assert!(!queue.has_held());
+        std::thread::sleep(HOLD);
+        assert!(queue.has_held());
+        queue.take(0, 0);
+        assert!(!queue.has_held(), "it waits no more");
     }
 
     #[test]

@@ -30,6 +30,7 @@ pub(crate) use evaluate::Results;
 pub(crate) use heads::Heads;
 pub(crate) use learnt::LearntRows;
 pub(crate) use links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
+pub(crate) use moves::{Parcel, window};
 pub(crate) use pairs::Scored;
 pub(crate) use program::{Program, Propagated, Stage};
 pub(crate) use stages::Stages;
@@ -361,6 +362,11 @@ impl WholeGraph {
     /// Says where evaluation writes.
     pub(crate) fn set_results(&mut self, results: Results) {
         self.results = Some(results);
+    }
+
+    /// Whether rows are cut by columns.
+    pub(crate) fn is_by_columns(&self) -> bool {
+        self.slices.is_some()
     }
 
     /// The stages that are chunks of pairs.

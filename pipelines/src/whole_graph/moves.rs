@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::propagate::scatter::row_blocks;
-use gnnflow_operators::wire::{Header, WireBlock};
+use gnnflow_operators::propagate::scatter::{row_block, row_headers};
+use gnnflow_operators::propagate::{Links, Table};
+use gnnflow_operators::wire::{Header, MESSAGE_BYTES, WireBlock};
 
 use super::WholeGraph;
 use super::evaluate::LastHop;
@@ -21,7 +22,39 @@ pub(super) const FOR_ALL: u32 = 4;
 /// Kinds of tables.
 pub(super) const KINDS: u32 = 5;
 
+/// Messages of a worker that are on their way at once; by columns, as many as what a chunk may take, if that is more: the rows of the
+/// next chunk travel while this one is added up, and nobody has time to put any of them then.
+const WINDOW: usize = 64;
+
+/// The same where chunks may take `chunk_memory`, if rows are cut by columns.
+pub(crate) fn window(chunk_memory: Option<u64>) -> usize {
+    chunk_memory.map_or(WINDOW, |memory| WINDOW.max(memory as usize / MESSAGE_BYTES))
+}
+
+/// A message that is to be sent.
+pub(crate) enum Parcel {
+    /// Rows that stay where they are, and are copied when it is their turn.
+    Rows(Header),
+    /// Rows that lie nowhere else, or that must leave before anything else is computed.
+    Made(WireBlock),
+}
+
+impl Parcel {
+    /// The time that it travels at.
+    pub(crate) fn time(&self) -> u64 {
+        match self {
+            Self::Rows(header) => header.key,
+            Self::Made(block) => block.header().key,
+        }
+    }
+}
+
 impl WholeGraph {
+    /// How many messages may be on their way from here at once.
+    pub(crate) fn window(&self) -> usize {
+        window(self.slices.as_ref().map(|slices| slices.chunk_memory()))
+    }
+
     /// Puts rows that have come where they are read: into a ghost buffer, among slices, or from slices into rows.
     pub(crate) fn arrived(&mut self, block: &WireBlock) {
         let header = block.header();
@@ -78,51 +111,73 @@ impl WholeGraph {
         [hop, chunk]: [usize; 2],
         kind: u32,
         rows: Range<usize>,
-    ) -> Vec<WireBlock> {
-        let (state, back) = (&self.hops[hop], kind == GRADIENTS);
-        let table = if back { state.back.table(&state.sent) } else { Some(&state.sent) };
-        let header = Header { tag: KINDS * hop as u32 + kind, key: token.tick, ..Header::default() };
-        match (&self.slices, table) {
-            (Some(slices), Some(table)) => slices.split(header, [hop, chunk], back, rows, table),
+    ) -> Vec<Header> {
+        let header = self.header(token, hop, kind);
+        match (&self.slices, self.slices_from(hop, kind)) {
+            (Some(slices), Some(_)) => slices.split(header, [hop, chunk], kind == GRADIENTS, rows),
             _ => Vec::new(),
         }
     }
 
-    /// Rows of a hop's table, for those who have them as ghosts.
-    pub(super) fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<WireBlock> {
+    /// What is split into slices of activations or gradients.
+    fn slices_from(&self, hop: usize, kind: u32) -> Option<&Table> {
+        let state = &self.hops[hop];
+        if kind == GRADIENTS { state.back.table(&state.sent) } else { Some(&state.sent) }
+    }
+
+    fn header(&self, token: Token, hop: usize, kind: u32) -> Header {
+        let (from, tag) = (self.worker as u32, KINDS * hop as u32 + kind);
+        Header { from, tag, key: token.tick, ..Header::default() }
+    }
+
+    /// Where rows lie that others have as ghosts, and who has which of them.
+    fn ghosts_from(&self, hop: usize, kind: u32) -> Option<(&Links, &Table)> {
         let state = &self.hops[hop];
         let (links, table) = match (kind, &self.last_hop) {
             (FOR_ALL, Some(last)) => (&last.links, last.sent.as_ref().unwrap_or(&state.sent)),
-            (GRADIENTS, _) => match state.back.table(&state.sent) {
-                Some(back) => (&state.leaving, back),
-                None => return Vec::new(),
-            },
+            (GRADIENTS, _) => (&state.leaving, state.back.table(&state.sent)?),
             _ => (&state.arriving, &state.sent),
         };
-        if table.width() == 0 || table.rows() == 0 {
-            return Vec::new();
-        }
+        (table.width() > 0 && table.rows() > 0).then_some((links, table))
+    }
+
+    /// Rows of a hop's table, for those who have them as ghosts.
+    pub(super) fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<Parcel> {
+        let Some((links, table)) = self.ghosts_from(hop, kind) else { return Vec::new() };
         if self.slices.is_some() {
             // Gradients lie by slot.
             let slots = if kind == GRADIENTS { self.slots as usize } else { 1 };
-            return self.slices_of(token, [hop, 0], kind, rows.start / slots..rows.end / slots);
+            let headers = self.slices_of(token, [hop, 0], kind, rows.start / slots..rows.end / slots);
+            return headers.into_iter().map(Parcel::Rows).collect();
         }
-        let block = |(worker, first, wanted): (usize, usize, &[u32])| {
-            let header = Header {
-                to: worker as u32,
-                from: self.worker as u32,
-                partition: 0,
-                tag: KINDS * hop as u32 + kind,
-                key: token.tick,
-                seq: first as u32,
-                aux: 0,
-            };
-            row_blocks(header, wanted.len(), table.width(), |range, values| {
-                for &row in &wanted[range] {
-                    values.extend_from_slice(table.some(row as usize..row as usize + 1));
-                }
-            })
+        let header = self.header(token, hop, kind);
+        let to_worker = |(worker, first, wanted): (usize, usize, &[u32])| {
+            row_headers(Header { to: worker as u32, seq: first as u32, ..header }, wanted.len(), table.width())
         };
-        links.wanted(rows).flat_map(block).collect()
+        links.wanted(rows).flat_map(to_worker).map(Parcel::Rows).collect()
+    }
+
+    /// The message of a parcel, whose turn it is.
+    pub(crate) fn message(&self, parcel: Parcel) -> WireBlock {
+        match parcel {
+            Parcel::Made(block) => block,
+            Parcel::Rows(header) => self.rows(header),
+        }
+    }
+
+    /// The message of a header that [`WholeGraph::outgoing`] or [`WholeGraph::slices_of`] has made.
+    pub(super) fn rows(&self, header: Header) -> WireBlock {
+        let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
+        if let Some(slices) = &self.slices {
+            let table = self.slices_from(hop, kind).expect("nothing is split that is not there");
+            return slices.slices(header, hop, kind == GRADIENTS, table);
+        }
+        let (links, table) = self.ghosts_from(hop, kind).expect("nothing is sent that is not there");
+        let wanted = &links.wanted_by(header.to as usize)[header.seq as usize..(header.seq + header.aux) as usize];
+        row_block(header, table.width(), |values| {
+            for &row in wanted {
+                values.extend_from_slice(table.some(row as usize..row as usize + 1));
+            }
+        })
     }
 }

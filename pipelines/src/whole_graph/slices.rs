@@ -12,7 +12,7 @@ use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::kernel::propagate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
 use gnnflow_operators::local_graph::InEdges;
 use gnnflow_operators::propagate::intervals::intervals;
-use gnnflow_operators::propagate::scatter::row_blocks;
+use gnnflow_operators::propagate::scatter::{row_block, row_blocks, row_headers};
 use gnnflow_operators::propagate::{Links, Place, Table};
 use gnnflow_operators::wire::{Header, WireBlock};
 use rayon::prelude::*;
@@ -163,42 +163,59 @@ impl Slices {
         self.hops.iter().enumerate().map(hop).sum::<usize>() as u64
     }
 
-    /// Cuts whole rows of own nodes that `chunk` is the first to need, as far as they are among the own rows `rows` of `table`, into
+    /// What slices may take that are added up at once.
+    pub(super) fn chunk_memory(&self) -> u64 {
+        self.graph.memory
+    }
+
+    /// Cuts whole rows of own nodes that `chunk` is the first to need, as far as they are among the own rows `rows` of a table, into
     /// slices for everybody: of activations, and, where a hop attends, the terms behind them; or of gradients, a node's slots side
-    /// by side.
+    /// by side. [`Slices::slices`] makes the messages.
     pub(super) fn split(
         &self,
         header: Header,
         [hop, chunk]: [usize; 2],
         back: bool,
         rows: Range<usize>,
-        table: &Table,
-    ) -> Vec<WireBlock> {
+    ) -> Vec<Header> {
         let SliceHop { columns, width, .. } = &self.hops[hop];
         if *width == 0 || rows.is_empty() {
             return Vec::new();
         }
-        let heads = self.heads(hop).filter(|_| !back);
-        let slots = if back { self.graph.slots } else { 1 };
         let (order, first) =
             (in_order(&self.orders, &self.hops[hop], back), self.graph.starts[self.graph.worker] as usize);
         let places = order.places(chunk, first + rows.start..first + rows.end, self.graph.worker);
-        let to_worker = |(worker, columns): (usize, &Range<usize>)| {
-            let from = self.graph.worker as u32;
-            let header = Header { to: worker as u32, from, seq: places.start as u32, ..header };
-            let ranges: Vec<Range<usize>> = match heads {
-                Some(heads) => SliceAttention::ranges(heads, worker, *width).to_vec(),
-                None => (0..slots).map(|slot| slot * width + columns.start..slot * width + columns.end).collect(),
-            };
-            row_blocks(header, places.len(), ranges.iter().map(Range::len).sum(), |range, values| {
-                for place in places.start + range.start..places.start + range.end {
-                    let row = order.node(place) - first;
-                    let row = table.some(row * slots..(row + 1) * slots);
-                    ranges.iter().for_each(|range| values.extend_from_slice(&row[range.clone()]));
-                }
-            })
+        let to_worker = |worker: usize| {
+            let header = Header { to: worker as u32, seq: places.start as u32, ..header };
+            let ranges = self.ranges(hop, back, worker);
+            row_headers(header, places.len(), ranges.iter().map(Range::len).sum())
         };
-        columns.iter().enumerate().flat_map(to_worker).collect()
+        (0..columns.len()).flat_map(to_worker).collect()
+    }
+
+    /// The ranges of a whole row that make a row of a worker's slices.
+    fn ranges(&self, hop: usize, back: bool, worker: usize) -> Vec<Range<usize>> {
+        let SliceHop { columns, width, .. } = &self.hops[hop];
+        let (columns, slots) = (&columns[worker], if back { self.graph.slots } else { 1 });
+        match self.heads(hop).filter(|_| !back) {
+            Some(heads) => SliceAttention::ranges(heads, worker, *width).to_vec(),
+            None => (0..slots).map(|slot| slot * width + columns.start..slot * width + columns.end).collect(),
+        }
+    }
+
+    /// The message of a header of [`Slices::split`], out of `table`.
+    pub(super) fn slices(&self, header: Header, hop: usize, back: bool, table: &Table) -> WireBlock {
+        let order = in_order(&self.orders, &self.hops[hop], back);
+        let first = self.graph.starts[self.graph.worker] as usize;
+        let slots = if back { self.graph.slots } else { 1 };
+        let ranges = self.ranges(hop, back, header.to as usize);
+        row_block(header, ranges.iter().map(Range::len).sum(), |values| {
+            for place in header.seq as usize..(header.seq + header.aux) as usize {
+                let row = order.node(place) - first;
+                let row = table.some(row * slots..(row + 1) * slots);
+                ranges.iter().for_each(|range| values.extend_from_slice(&row[range.clone()]));
+            }
+        })
     }
 
     /// Puts slices that have been split off where they are added up.

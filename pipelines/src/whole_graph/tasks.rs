@@ -10,12 +10,12 @@ use gnnflow_operators::fetch::matrix::Matrix;
 use gnnflow_operators::propagate::Table;
 use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::tick;
-use gnnflow_operators::wire::{Header, WireBlock};
+use gnnflow_operators::wire::Header;
 
 use super::attend::Dropped;
 use super::gather::gather;
 use super::links::slots_of;
-use super::moves::{ACTIVATIONS, ARRIVED, GRADIENTS, KINDS, SENT_BACK};
+use super::moves::{ACTIVATIONS, ARRIVED, GRADIENTS, KINDS, Parcel, SENT_BACK};
 use super::program::Attended;
 use super::rows::Selection;
 use super::{HopState, Interval, Progress, Propagated, Stage, WholeGraph};
@@ -37,7 +37,7 @@ pub(crate) struct Token {
 #[derive(Default)]
 pub(crate) struct Done {
     /// Rows for other workers' ghost buffers.
-    pub(crate) blocks: Vec<WireBlock>,
+    pub(crate) parcels: Vec<Parcel>,
     /// What a partition adds to the epoch's gradient, behind its last interval's last stage.
     pub(crate) contribution: Option<Contribution>,
 }
@@ -63,11 +63,11 @@ impl WholeGraph {
         let stage = self.program.stage(self.step(token));
         match stage {
             Stage::Propagate(stage) => {
-                let done = Done { blocks: self.propagate(trainer, token, stage), contribution: None };
+                let done = Done { parcels: self.propagate(trainer, token, stage), contribution: None };
                 return Ok(Begun::Ended(vec![(token, done)]));
             }
             Stage::Attend(attended) => {
-                let done = Done { blocks: self.attend(trainer, token, attended), contribution: None };
+                let done = Done { parcels: self.attend(trainer, token, attended), contribution: None };
                 return Ok(Begun::Ended(vec![(token, done)]));
             }
             _ => {}
@@ -110,7 +110,7 @@ impl WholeGraph {
     }
 
     /// Sends the gradients that attention needs for the next chunk, or reads those of this one.
-    fn attend(&mut self, trainer: &mut Trainer, token: Token, stage: Attended) -> Vec<WireBlock> {
+    fn attend(&mut self, trainer: &mut Trainer, token: Token, stage: Attended) -> Vec<Parcel> {
         if token.item == 0 {
             return match stage.split {
                 true => self.next_slices(token, stage.hop, GRADIENTS, stage.chunk),
@@ -124,16 +124,23 @@ impl WholeGraph {
         Vec::new()
     }
 
-    /// What the chunk behind `chunk` is the first to need of own rows.
-    fn next_slices(&self, token: Token, hop: usize, kind: u32, chunk: u32) -> Vec<WireBlock> {
-        match chunk + 1 < self.program.chunks() {
-            true => self.slices_of(token, [hop, chunk as usize + 1], kind, 0..self.own.len()),
-            false => Vec::new(),
+    /// What the chunk behind `chunk` is the first to need of own rows. As much of it as may be on its way at once is copied now: this
+    /// thread will be busy with `chunk` while it travels.
+    fn next_slices(&self, token: Token, hop: usize, kind: u32, chunk: u32) -> Vec<Parcel> {
+        if chunk + 1 == self.program.chunks() {
+            return Vec::new();
         }
+        let headers = self.slices_of(token, [hop, chunk as usize + 1], kind, 0..self.own.len());
+        let window = self.window();
+        let parcel = |(place, header)| match place < window {
+            true => Parcel::Made(self.rows(header)),
+            false => Parcel::Rows(header),
+        };
+        headers.into_iter().enumerate().map(parcel).collect()
     }
 
     /// Sends what the next chunk needs, or adds up slices of this one.
-    fn propagate(&mut self, trainer: &mut Trainer, token: Token, stage: Propagated) -> Vec<WireBlock> {
+    fn propagate(&mut self, trainer: &mut Trainer, token: Token, stage: Propagated) -> Vec<Parcel> {
         // What never changes is added up once: a chain of hops that begins with what is sent in every epoch.
         let from_start = stage.hop == 0 || self.chained[1..=stage.hop].iter().all(|&chained| chained);
         if self.constant && self.settled && from_start && !stage.back {
@@ -162,7 +169,7 @@ impl WholeGraph {
         } else {
             trainer.timed_forward(work)
         }
-        blocks
+        blocks.into_iter().map(Parcel::Made).collect()
     }
 
     /// The task of going forwards, unless its results are there.

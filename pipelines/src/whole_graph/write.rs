@@ -6,10 +6,9 @@ use gnnflow_operators::compute::model::NodeOutputs;
 use gnnflow_operators::kernel::propagate::attention::STATE;
 use gnnflow_operators::propagate::Table;
 use gnnflow_operators::tick;
-use gnnflow_operators::wire::WireBlock;
 
 use super::links::slots_of;
-use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS};
+use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, Parcel};
 use super::rows::{Selection, put_columns};
 use super::scales::scale_rows;
 use super::sums::Share;
@@ -35,7 +34,7 @@ impl WholeGraph {
         let step = self.step(token);
         let (stage, evaluates) = (self.program.stage(step), token.evaluates.is_some());
         let mut share = None;
-        let blocks = match (stage, result) {
+        let parcels = match (stage, result) {
             (Stage::Forward(index), Some(TensorResult::Outputs(outputs))) => {
                 self.end_forward(trainer, token, index, interval, &outputs)?
             }
@@ -62,7 +61,7 @@ impl WholeGraph {
             (Stage::Forward(_) | Stage::Loss | Stage::Embed, None) => Vec::new(),
             _ => return Err(Error::Bug("a task came to what was not asked of it".into())),
         };
-        let done = Done { blocks, contribution: None };
+        let done = Done { parcels, contribution: None };
         if evaluates {
             return Ok(vec![(token, done)]);
         }
@@ -100,7 +99,7 @@ impl WholeGraph {
         index: usize,
         interval: &Interval,
         outputs: &NodeOutputs,
-    ) -> Result<Vec<WireBlock>, Error> {
+    ) -> Result<Vec<Parcel>, Error> {
         let (rows, range, evaluates) = (interval.rows.clone(), self.nodes(&interval.rows), token.evaluates.is_some());
         let last = index + 1 == self.hops.len();
         let embeddings = match (&self.results, last && evaluates) {
@@ -164,7 +163,7 @@ impl WholeGraph {
         token: Token,
         interval: &Interval,
         back: Option<NodeBack>,
-    ) -> Vec<WireBlock> {
+    ) -> Vec<Parcel> {
         let (hop, range) = (self.hops.len() - 1, self.nodes(&interval.rows));
         // Only nodes with a loss go through the last task; the others' gradients are zeros.
         for state in &mut self.hops {
@@ -193,7 +192,7 @@ impl WholeGraph {
         index: usize,
         interval: &Interval,
         back: NodeBack,
-    ) -> Result<Vec<WireBlock>, Error> {
+    ) -> Result<Vec<Parcel>, Error> {
         if index == 0 {
             self.move_rows(trainer, token, interval, back.held)?;
             return Ok(Vec::new());
