@@ -15,7 +15,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and keys of the graph that go with them.
-const MODELS: [&str; 8] = [
+const MODELS: [&str; 10] = [
     "kind = 'gcn'",
     "kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'",
     "kind = 'sage'",
@@ -24,6 +24,8 @@ const MODELS: [&str; 8] = [
     "kind = 'gat'\nheads = 4",
     "kind = 'appnp'\nlayers = 3",
     "kind = 'mlp'",
+    "kind = 'gcn'\nlayers = 3\njumping_knowledge = 'cat'",
+    "kind = 'sage'\nlayers = 3\nresidual = true\njumping_knowledge = 'max'",
 ];
 
 /// So many training nodes that the last hop leaves nobody out.
@@ -144,7 +146,6 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.sampler=labor"], &["train.sampler", "samples nothing"]);
     refused(&["model.kind=gatv2"], &["model.kind", "use \"gat\""]);
     refused(&["model.kind=sage", "model.aggregator=pool"], &["model.aggregator", "use the mean aggregator"]);
-    refused(&["model.jumping_knowledge=cat"], &["model.jumping_knowledge"]);
     refused(&["model.embedding.dim=8"], &["model.embedding", "these have 24"]);
     let rows = ["graph.generate.features=0", "model.embedding.mode=async"];
     refused(&rows, &["model.embedding.mode", "mini-batch"]);

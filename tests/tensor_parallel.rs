@@ -10,7 +10,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and how often rows move in an epoch of two layers.
-const MODELS: [(&str, f64); 12] = [
+const MODELS: [(&str, f64); 13] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
     ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
@@ -19,6 +19,7 @@ const MODELS: [(&str, f64); 12] = [
     ("kind = 'sgc'\nlayers = 3", 2.0),
     ("kind = 'sage'\nhidden = 16\naggregator = 'gcn'", 8.0),
     ("kind = 'gcn'\nhidden = 16\nresidual = true\nnorm = 'layer'", 8.0),
+    ("kind = 'gcn'\nhidden = 16\njumping_knowledge = 'mean'", 8.0),
     ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),
     // Heads that processes share, and weights that are dropped.
     ("kind = 'gat'\nhidden = 18\nheads = 3\nattention_dropout = 0.4\nresidual = true", 8.0),

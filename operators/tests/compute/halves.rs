@@ -3,7 +3,7 @@
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::compute::model::{NodeInputs, NodeOutputs, half_of_rows};
-use gnnflow_operators::compute::{KindOptions, Model, ModelSpec, Norm, Registry};
+use gnnflow_operators::compute::{JumpingKnowledge, KindOptions, Model, ModelSpec, Norm, Registry};
 
 use crate::factory::{flat, tensor};
 
@@ -40,6 +40,9 @@ fn node_tasks_make_the_same_of_halves() {
         spec("appnp", Norm::None, false),
         spec("sgc", Norm::None, false),
         spec("mlp", Norm::None, false),
+        ModelSpec { jumping_knowledge: JumpingKnowledge::Cat, ..spec("gcn", Norm::None, false) },
+        ModelSpec { jumping_knowledge: JumpingKnowledge::Max, ..spec("sage", Norm::Layer, true) },
+        ModelSpec { jumping_knowledge: JumpingKnowledge::Mean, ..spec("mlp", Norm::None, false) },
     ];
     for spec in specs {
         let model = Model::build(&spec, &Registry::default(), &Device::Cpu, 5).unwrap();

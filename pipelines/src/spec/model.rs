@@ -81,7 +81,7 @@ section! {
         /// Whether a `gcn` or `gat` is cut in two: a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1),
         /// which is another model than a plain one, and saves `tensor-parallel` all but four of an epoch's exchanges. A `gat` then attends
         /// with `output_heads` heads, by the perceptron's results, and alike in every propagation. Unset: false for a `gat`; for a `gcn`
-        /// where `train.schedule` is `tensor-parallel` and the model has neither `residual` nor `norm`.
+        /// where `train.schedule` is `tensor-parallel` and the model has neither `residual`, `norm` nor `jumping_knowledge`.
         #[schemars(extend("examples" = [true]))]
         pub decoupled: Option<bool> = None,
         /// What stands between layers, and inside the perceptrons of `gin`, `gine` and `appnp`. Unset: `elu` for `gat` and `gatv2`, else
@@ -111,7 +111,8 @@ impl Model {
     /// The network that is built: where the layers of a `gcn` are decoupled, the perceptron and the propagations that they become, which
     /// are those of an `appnp` that keeps nothing of its prediction. A `gat` has propagations of its own.
     pub fn network(&self, schedule: Schedule) -> Self {
-        let may = !self.residual && self.norm == Norm::None;
+        let jumps = self.jumping_knowledge != JumpingKnowledge::None;
+        let may = !self.residual && self.norm == Norm::None && !jumps;
         let decoupled = self.decoupled.unwrap_or(may && schedule == Schedule::TensorParallel);
         if self.kind != "gcn" || !decoupled {
             return self.clone();

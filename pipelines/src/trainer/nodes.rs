@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gnnflow_operators::compute::JumpingKnowledge;
+
 use super::Trainer;
 use crate::Error;
 use crate::parameters::ParameterService;
@@ -31,6 +33,7 @@ impl Trainer {
             by_row: (0..=self.model.num_layers())
                 .map(|i| [false, true].map(|training| self.model.task_works_by_row(i, training)))
                 .collect(),
+            reads_out: self.model.spec().jumping_knowledge != JumpingKnowledge::None,
             pipelined: true,
             overlaps: false,
             pairs: None,

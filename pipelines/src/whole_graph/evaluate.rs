@@ -65,9 +65,10 @@ pub(crate) struct Results {
 }
 
 impl WholeGraph {
-    /// Whether what the last layer reads is whole rows at some time.
+    /// Whether embeddings, which are what the last layer reads, are whole rows at some time. Not where a readout stands behind it, which
+    /// reads the last layer's own results.
     pub(crate) fn has_embeddings(&self) -> bool {
-        !self.chained[self.hops.len() - 1]
+        !self.chained[self.hops.len() - 1] && !self.reads_out
     }
 
     /// The last node task of an interval, whose results are the model's.

@@ -162,6 +162,8 @@ pub(crate) struct WholeGraph {
     slices: Option<Slices>,
     /// By node task, whether it is done on slices.
     chained: Vec<bool>,
+    /// Whether a readout joins the results of all layers.
+    reads_out: bool,
     /// Whether an epoch has been done.
     settled: bool,
     /// Where each worker's ghosts begin in a hop's table: `[hop][arriving or leaving][worker]`.
@@ -180,6 +182,8 @@ pub(crate) struct Shape {
     pub(crate) reads_initial: Vec<bool>,
     /// By node task, whether it may be done in halves of its rows: in evaluation, and in training.
     pub(crate) by_row: Vec<[bool; 2]>,
+    /// Whether a readout joins the results of all layers: then nothing is sent of the last of them.
+    pub(crate) reads_out: bool,
     /// Whether slices are sent chunk by chunk, while others are added up.
     pub(crate) pipelined: bool,
     /// Whether an epoch may begin before another has ended.
@@ -348,6 +352,7 @@ impl WholeGraph {
             learnt: None,
             slices,
             chained,
+            reads_out: shape.reads_out,
             settled: false,
         })
     }

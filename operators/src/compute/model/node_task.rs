@@ -4,11 +4,13 @@
 //! the next layer sends. That is one *node task*: a function of rows and parameters, and of nothing else, so that it can be
 //! done anywhere, for any interval of nodes (Dorylus, section IV: apply-vertex). Task 0 reads features, task l what has
 //! arrived at layer l − 1; the last one's result is the model's.
+//!
+//! Where a readout joins the results of all layers, a node holds those that there are behind what it holds anyway, from task to task.
 
 use candle_core::{DType, Tensor};
 use gnnflow_data::rng::Key;
 
-use super::{JumpingKnowledge, Model, Order};
+use super::{Model, Order};
 use crate::block::Block;
 use crate::compute::error::{Error, Result};
 use crate::compute::graph_block::GraphBlock;
@@ -23,7 +25,7 @@ pub struct Hop {
     pub propagation: Propagation,
     /// Columns of what is sent, and of what arrives in each of the [slots](Hop::slots).
     pub width: usize,
-    /// Columns of what a node holds meanwhile.
+    /// Columns of what a node holds meanwhile: of its own row, and, where a readout joins them, of the results of the layers before.
     pub held: usize,
     /// Whether a later task reads what a node holds here.
     pub keeps_held: bool,
@@ -79,10 +81,6 @@ impl Model {
     /// # Errors
     /// [`Error::Spec`] when a layer, or what stands behind the last one, cannot be run in pieces of nodes.
     pub fn hops(&self) -> Result<Vec<Hop>> {
-        if self.spec.jumping_knowledge != JumpingKnowledge::None {
-            let why = "reads every layer's result, which training over the whole graph does not keep; use \"none\"";
-            return Err(Error::spec("jumping_knowledge", why));
-        }
         let asks_initial = self.layers.iter().any(|layer| layer.needs_initial());
         let hop = |(index, layer): (usize, &dyn Layer)| {
             let propagation = layer.propagation().ok_or_else(|| {
@@ -93,10 +91,35 @@ impl Model {
                 );
                 Error::spec("kind", why)
             })?;
-            let keeps_held = layer.reads_own() || self.spec.residual || index == 0 && asks_initial;
-            Ok(Hop { propagation, width: layer.sent_dim(), held: layer.in_dim(), keeps_held })
+            let [own, results] = self.held_columns(index);
+            let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
+            Ok(Hop { propagation, width: layer.sent_dim(), held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
+    }
+
+    /// Whether what stands behind layer `index` reads the row that its nodes had before it.
+    fn reads_own(&self, index: usize) -> bool {
+        self.layers[index].reads_own() || self.spec.residual
+    }
+
+    /// Columns of what a node holds at hop `index`: of its own row, and of results of the layers before, for a readout.
+    fn held_columns(&self, index: usize) -> [usize; 2] {
+        let results = if self.readout.is_some() { index * self.spec.hidden } else { 0 };
+        [if results == 0 || self.reads_own(index) { self.layers[index].in_dim() } else { 0 }, results]
+    }
+
+    /// Takes apart what a node held at hop `index`: its own row, if it is there, and the results of the layers before.
+    fn take_apart(&self, index: usize, held: Option<&Tensor>) -> Result<(Option<Tensor>, Vec<Tensor>)> {
+        let [own, results] = self.held_columns(index);
+        if results == 0 {
+            return Ok((held.cloned(), Vec::new()));
+        }
+        let held = held.ok_or_else(|| Error::Input(format!("node task {} needs earlier results", index + 1)))?;
+        let columns = |first: usize, count: usize| held.narrow(1, first, count)?.contiguous();
+        let result = |layer: usize| columns(own + layer * self.spec.hidden, self.spec.hidden);
+        let results = (0..index).map(result).collect::<candle_core::Result<_>>()?;
+        Ok((if own > 0 { Some(columns(0, own)?) } else { None }, results))
     }
 
     /// Whether task `index` reads what its nodes held before the first layer.
@@ -161,6 +184,8 @@ impl Model {
         let missing = |what: &str| Error::Input(format!("node task {index} needs {what}"));
         let share = self.spec.dropout;
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
+        // Of what came before the first layer, nothing is joined.
+        let mut results = Vec::new();
         let alone = |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
         let mut held = match index {
             0 => {
@@ -174,13 +199,15 @@ impl Model {
             }
             _ => {
                 let layer = &self.layers[index - 1];
+                let own;
+                (own, results) = self.take_apart(index - 1, inputs.held)?;
                 let aggregated = match layer.propagation() {
-                    Some(Propagation::Nothing) => inputs.held,
+                    Some(Propagation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
                 };
                 let aggregated = layer.merge_arrived(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
                 // Layers that read nothing of their own do not look at it.
-                let own = inputs.held.unwrap_or(&aggregated);
+                let own = own.as_ref().unwrap_or(&aggregated);
                 let block = alone(aggregated.dim(0)?);
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
@@ -188,6 +215,14 @@ impl Model {
                 self.joints[index - 1].apply(z, own, sums)?
             }
         };
+        if let Some(readout) = self.readout.as_ref().filter(|_| index > 0) {
+            results.push(activate(&held, self.activation(), None)?);
+            if index == self.layers.len() {
+                let mask = key_of(index).filter(|_| share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
+                let mask = mask.map(|mask| mask.behind((inputs.first * readout.width()) as u64));
+                return Ok(NodeOutputs { held: readout.apply(&results, mask)?, sent: None, terms: None });
+            }
+        }
         let Some(layer) = self.layers.get(index) else { return Ok(NodeOutputs { held, sent: None, terms: None }) };
         let drops = match self.order {
             Order::Interleaved => true,
@@ -207,6 +242,11 @@ impl Model {
         let terms = match layer.propagation() {
             Some(Propagation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
             _ => None,
+        };
+        let held = match (results.is_empty(), self.held_columns(index)[0]) {
+            (true, _) => held,
+            (false, 0) => Tensor::cat(&results, 1)?,
+            (false, _) => Tensor::cat(&[&[held], &results[..]].concat(), 1)?,
         };
         Ok(NodeOutputs { held, sent: Some(sent), terms })
     }

@@ -39,6 +39,11 @@ impl Readout {
         self.bias.elem_count()
     }
 
+    /// Columns of the joined results.
+    pub(super) fn width(&self) -> usize {
+        self.weight.dims().last().copied().unwrap_or(0)
+    }
+
     /// From the results of all layers, each `[N, hidden]`, the model's: `[N, out_dim]`.
     pub(super) fn apply(&self, results: &[Tensor], mask: Option<Dropout>) -> Result<Tensor> {
         let Some((first, others)) = results.split_first() else {

@@ -183,8 +183,4 @@ fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
         );
         report.add(if model.kind == "sage" { "model.aggregator" } else { "model.kind" }, message);
     }
-    if model.jumping_knowledge != JumpingKnowledge::None {
-        let message = format!("\"{}\" keeps no layer's results to the end; leave it out", train.schedule);
-        report.add("model.jumping_knowledge", message);
-    }
 }
