@@ -15,11 +15,12 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and keys of the graph that go with them.
-const MODELS: [&str; 10] = [
+const MODELS: [&str; 11] = [
     "kind = 'gcn'",
     "kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'",
     "kind = 'sage'",
     "kind = 'sage'\naggregator = 'gcn'",
+    "kind = 'sage'\naggregator = 'pool'",
     "kind = 'gin'\ntrain_eps = true",
     "kind = 'gat'\nheads = 4",
     "kind = 'appnp'\nlayers = 3",
@@ -145,7 +146,6 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.batch=10"], &["train.batch", "no batches"]);
     refused(&["train.sampler=labor"], &["train.sampler", "samples nothing"]);
     refused(&["model.kind=gatv2"], &["model.kind", "use \"gat\""]);
-    refused(&["model.kind=sage", "model.aggregator=pool"], &["model.aggregator", "use the mean aggregator"]);
     refused(&["model.embedding.dim=8"], &["model.embedding", "these have 24"]);
     let rows = ["graph.generate.features=0", "model.embedding.mode=async"];
     refused(&rows, &["model.embedding.mode", "mini-batch"]);
@@ -182,6 +182,7 @@ fn an_epoch_moves_what_the_plan_says() {
         ("kind = 'gcn'", ""),
         ("kind = 'gat'\nheads = 4", ""),
         ("kind = 'sage'\nlayers = 3", ""),
+        ("kind = 'sage'\naggregator = 'pool'", ""),
         ("kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true", ""),
     ] {
         planted(&place, "p.toml", &settings(model, more));
@@ -217,6 +218,8 @@ fn tables_take_what_the_plan_says() {
         "kind = 'gat'\nlayers = 1\noutput_heads = 4\ndecoupled = true",
         "kind = 'appnp'\nlayers = 3",
         "kind = 'sage'",
+        "kind = 'sage'\naggregator = 'pool'",
+        "kind = 'gcn'\nlayers = 3\njumping_knowledge = 'cat'",
         "kind = 'gin'",
     ];
     for model in models {
@@ -256,7 +259,7 @@ fn tables_take_what_the_plan_says() {
 fn tables_of_four_processes_take_what_the_plan_says() {
     let place = Place::new();
     let decoupled = "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true";
-    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", decoupled] {
+    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'sage'\naggregator = 'pool'", decoupled] {
         planted(&place, "p.toml", &settings(model, ""));
         for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
             let sets = ["--set", schedule, "--set", "graph.generate.classes=4", "--processes", "4"];

@@ -10,7 +10,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and how often rows move in an epoch of two layers.
-const MODELS: [(&str, f64); 13] = [
+const MODELS: [(&str, f64); 14] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
     ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
@@ -18,6 +18,7 @@ const MODELS: [(&str, f64); 13] = [
     ("kind = 'appnp'\nhidden = 16", 4.0),
     ("kind = 'sgc'\nlayers = 3", 2.0),
     ("kind = 'sage'\nhidden = 16\naggregator = 'gcn'", 8.0),
+    ("kind = 'sage'\nhidden = 16\naggregator = 'pool'", 8.0),
     ("kind = 'gcn'\nhidden = 16\nresidual = true\nnorm = 'layer'", 8.0),
     ("kind = 'gcn'\nhidden = 16\njumping_knowledge = 'mean'", 8.0),
     ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),

@@ -9,9 +9,11 @@ The peers' scripts and packages are not part of this project. Every round runs e
 time, so that what else the machine does falls on all alike; the median over rounds is compared. The result goes to
 benches/runs/<date>-<bench>-beside-peers.json.
 """
-import argparse, datetime, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from contest import bound, graph_and_python, peer
+from program import ROOT, about, write
 
 # The bench's cases that have peers, and their variant here.
 OURS = {"sum, f32": "sum", "sum, f32, rows across lines": "sum, rows across lines", "sum, f32, small pages": "sum, small pages",
@@ -44,12 +46,6 @@ BENCHES = {
 }
 
 
-def need(name):
-    """The value of an environment variable that has no default."""
-    value = os.environ.get(name)
-    return value or sys.exit(f"error: set {name}; see --help")
-
-
 def build(bench):
     """Builds our bench and returns its executable."""
     command = ["cargo", "bench", "--bench", bench, "--no-run", "--message-format=json"]
@@ -65,7 +61,7 @@ def run_ours(executable, bench, threads, repeats):
         out = os.path.join(folder, "result.json")
         command = [executable, "--bench", "--threads", str(threads), "--repeats", str(repeats), "--out", out]
         command += BENCHES[bench].get("options", [])
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([*bound(threads), *command], check=True, stdout=subprocess.DEVNULL)
         result = json.load(open(out))
     rates = [BENCHES[bench]["ours"](row) for row in result.pop("results") if row["threads"] == threads]
     return {(variant, threads): rate for variant, rate in filter(None, rates)}, result
@@ -73,13 +69,9 @@ def run_ours(executable, bench, threads, repeats):
 
 def run_peer(bench, variant, backend, threads, graph, python):
     """One run of one peer: its rate, or why it has none."""
-    options = [*BENCHES[bench]["variants"][variant], "--graph", graph, "--threads", str(threads), "--backend", backend]
-    script = pathlib.Path(need("GNNFLOW_PEERS")) / BENCHES[bench]["script"]
-    output = subprocess.run([python, script, *options], stdout=subprocess.PIPE, text=True).stdout
-    rows = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    if rows and "failed" not in rows[-1]:
-        return BENCHES[bench]["peer"](rows[-1]), None
-    return None, (rows[-1].get("why") or str(rows[-1]["failed"])).strip().splitlines()[-1] if rows else "it printed nothing"
+    options = [*BENCHES[bench]["variants"][variant], "--graph", graph, "--backend", backend]
+    row, why = peer(BENCHES[bench]["script"], threads, python, *options)
+    return (BENCHES[bench]["peer"](row), None) if row else (None, why)
 
 
 def main():
@@ -91,22 +83,21 @@ def main():
     parser.add_argument("--backends", help="a comma list, in place of all")
     parser.add_argument("--out")
     options = parser.parse_args()
-    bench, graph = options.bench, need("GNNFLOW_BENCH_GRAPH")
-    python = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
+    bench, (graph, python) = options.bench, graph_and_python()
     everyone = BENCHES[bench]["backends"]
     wanted = options.backends and options.backends.split(",")
     of = {v: everyone[v] if isinstance(everyone, dict) else everyone for v in BENCHES[bench]["variants"]}
     thread_counts = [int(t) for t in options.threads.split(",")]
     executable = build(bench)
 
-    rates, failures, about = {}, {}, {}
+    rates, failures, measured = {}, {}, {}
     for number in range(options.rounds):
         for threads in thread_counts:
             contests = [(v, b) for v in of for b in of[v] if not wanted or b in wanted] + [None]
             turn = number * 3 % len(contests)
             for contest in contests[turn:] + contests[:turn]:
                 if contest is None:
-                    found, about = run_ours(executable, bench, threads, options.repeats)
+                    found, measured = run_ours(executable, bench, threads, options.repeats)
                     for key, rate in found.items():
                         rates.setdefault((*key, "gnnflow"), []).append(rate)
                 elif (*contest, threads) not in failures:
@@ -137,15 +128,10 @@ def main():
         print(f"{bench} {variant}, {threads} threads: gnnflow {ours / 1e6:.1f} M {BENCHES[bench]['unit']} = "
               f"{row.get('ratio_to_best_peer', '?')} × {best}  ({others})")
 
-    about = {name: about.get(name) for name in ("commit", "cpu", "cores", "memory", "graph", "nodes", "edges", "seed")}
-    now = datetime.datetime.now(datetime.timezone.utc)
-    result = {"bench": f"{bench} beside peers", "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), **about,
-              "load_after": os.getloadavg()[0], "rounds": options.rounds, "results": rows,
-              "failures": {" ".join(map(str, key)): why for key, why in failures.items()}}
-    out = pathlib.Path(options.out or ROOT / f"benches/runs/{now:%Y-%m-%d}-{bench}-beside-peers.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"wrote {out}")
+    measured = {name: measured.get(name) for name in ("cpu", "memory", "graph", "nodes", "edges", "seed")}
+    failures = {" ".join(map(str, key)): why for key, why in failures.items()}
+    result = about(f"{bench} beside peers") | measured | {"rounds": options.rounds, "results": rows, "failures": failures}
+    print(f"wrote {write(result, f'{bench}-beside-peers', options.out)}")
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ by `tensor-parallel` (the layers as they are, and a GCN and a GAT decoupled, whi
 Prints the largest relative difference of any loss and the largest difference of any weight; exits 1 beyond 1e-5. Twice: with SGD, where all
 of that counts; and with Adam, where weights are not looked at: a gradient that is nothing but rounding moves them as far as any other.
 """
-import argparse, datetime, json, os, pathlib, struct, subprocess, sys, tempfile
+import argparse, json, os, pathlib, struct, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from program import about, build, sets, write
+
 EPOCHS, HIDDEN, HEADS, BOUND = 5, 16, 4, 1e-5
 RATES = {"sgd": 0.5, "adam": 0.01}
 PIPELINE = """
@@ -54,10 +56,10 @@ def weights(path):
     return found
 
 
-def ours(binary, work, sets, processes=1):
+def ours(binary, work, settings, processes=1):
     run = work / "run"
     command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--processes", str(processes)]
-    subprocess.run([*map(str, command), *(word for key in sets for word in ("--set", key))], check=True)
+    subprocess.run([*map(str, command), *sets(settings)], check=True)
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines], weights(run / "model.safetensors")
 
@@ -138,9 +140,7 @@ def main():
         read = lambda name: torch.frombuffer(bytearray(found[name][1]), dtype=torch.float32).reshape(found[name][0])
         print(json.dumps({"losses": losses, "weights": max((read(name) - params[name]).abs().max().item() for name in params)}))
         return
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "gnnflow"
-    python, rows = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable), []
+    binary, python, rows = build(), os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable), []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         columns = "train.schedule=tensor-parallel"
@@ -150,24 +150,22 @@ def main():
             ("gat", ["model.kind=gat", f"model.heads={HEADS}", columns], 2),
             ("decoupled-gat", ["model.kind=gat", f"model.output_heads={HEADS}", "model.decoupled=true", columns], 2),
         ]
-        for rule, (kind, sets, processes) in [(rule, contest) for rule in RATES for contest in contests]:
+        for rule, (kind, settings, processes) in [(rule, contest) for rule in RATES for contest in contests]:
             (work / "p.toml").write_text(PIPELINE.format(graph=options.graph.resolve(), optimizer=rule, lr=RATES[rule]))
             # A step of no length: the weights that training begins with.
-            ours(binary, work, [*sets, "train.epochs=1", "train.optimizer.lr=1e-30"])
+            ours(binary, work, [*settings, "train.epochs=1", "train.optimizer.lr=1e-30"])
             (work / "start").write_bytes((work / "run" / "model.safetensors").read_bytes())
-            losses, _ = ours(binary, work, sets, processes)
+            losses, _ = ours(binary, work, settings, processes)
             (work / "end").write_bytes((work / "run" / "model.safetensors").read_bytes())
             command = [python, __file__, options.graph, "--inside", work]
             told = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True, env=os.environ | {"KIND": f"{kind} {rule}"})
             theirs = json.loads(told.stdout.splitlines()[-1])
             loss = max(abs(a / b - 1) for a, b in zip(losses, theirs["losses"], strict=True))
-            row = {"optimizer": rule, "model": kind, "settings": sets, "processes": processes, "loss_relative": loss, "weights": theirs["weights"]}
+            row = {"optimizer": rule, "model": kind, "settings": settings, "processes": processes, "loss_relative": loss, "weights": theirs["weights"]}
             rows.append(row)
-            print(f"{rule:4} {kind:13} {processes} processes {' '.join(sets)}: losses within {loss:.1e}, weights within {row['weights']:.1e}", flush=True)
+            print(f"{rule:4} {kind:13} {processes} processes {' '.join(settings)}: losses within {loss:.1e}, weights within {row['weights']:.1e}", flush=True)
     if options.out:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-        result = {"bench": "exact beside PyG", "date": datetime.date.today().isoformat(), "commit": commit, "epochs": EPOCHS, "results": rows}
-        pathlib.Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+        write(about("exact beside PyG") | {"epochs": EPOCHS, "results": rows}, "exact-beside-pyg", options.out)
     sys.exit(any(row["loss_relative"] > BOUND or row["optimizer"] == "sgd" and row["weights"] > BOUND for row in rows))
 
 

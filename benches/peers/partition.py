@@ -10,9 +10,11 @@ timed, the CSR counts as memory); its quality is measured like all others', by `
 Edges/s of the passes stand beside what the machine's disk and memory can do, measured first.
 The result goes to benches/runs/<date>-partition.json, and a table to stdout.
 """
-import argparse, datetime, json, os, pathlib, platform, shutil, subprocess, sys, tempfile
+import argparse, json, os, pathlib, shutil, subprocess, sys, tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from program import about, build, write
+
 METHODS = ["random", "dbh", "greedy", "hdrf", "2ps-l", "2ps-l held", "ldg", "fennel", "spring", "spring refined", "multilevel"]
 KEYS = {"2ps-l held": 'method = "2ps-l"\nhold_balance = true', "spring refined": 'method = "spring"\nrefine = 5'}
 
@@ -108,10 +110,7 @@ def main():
     parser.add_argument("--no-metis", action="store_true")
     parser.add_argument("--out")
     options = parser.parse_args()
-    python = os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable)
-    subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    rows, rates = [], None
+    binary, python, rows = build(), os.environ.get("GNNFLOW_PEERS_PYTHON", sys.executable), []
     with tempfile.TemporaryDirectory(dir=os.environ.get("GNNFLOW_BENCH_SCRATCH")) as scratch:
         work = pathlib.Path(scratch)
         (work / "metis.py").write_text(METIS)
@@ -141,7 +140,7 @@ def main():
                         run = [python, work / "metis.py", "cut", folder, scratch, parts]
                         cost = json.loads(subprocess.run(run, check=True, stdout=subprocess.PIPE, text=True).stdout)
                         keys = f'method = "file"\nfile = "{scratch}/parts.parquet"'
-                    found, why = prepare(target / "release" / "gnnflow", work, toml(folder, parts, keys, options.memory))
+                    found, why = prepare(binary, work, toml(folder, parts, keys, options.memory))
                     if found is None:
                         print(f"{name} {parts} {method}: no result: {why}", file=sys.stderr)
                         rows.append({"graph": name, "parts": int(parts), "method": method, "why": why})
@@ -152,14 +151,9 @@ def main():
                     rows.append(row)
                     show(row)
     summary = compare(rows) | {"passes of multilevel on the largest graph": passes(rows, rates)}
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.strip()
-    result = {
-        "bench": "partition beside METIS", "date": datetime.date.today().isoformat(), "commit": commit,
-        "machine": {"cores": os.cpu_count(), "architecture": platform.machine()}, "memory": options.memory,
-        "rates": {name: round(rate) for name, rate in rates.items()}, "summary": summary, "results": rows,
-    }
-    out = pathlib.Path(options.out or ROOT / "benches" / "runs" / f"{result['date']}-partition.json")
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    rates = {name: round(rate) for name, rate in rates.items()}
+    result = about("partition beside METIS") | {"memory": options.memory, "rates": rates, "summary": summary, "results": rows}
+    write(result, "partition", options.out)
     print(json.dumps(summary, indent=1))
 
 

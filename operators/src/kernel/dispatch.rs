@@ -77,6 +77,7 @@ mod tests {
     use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
     use crate::kernel::propagate::attention::STATE;
     use crate::kernel::propagate::attention_backward::AttentionBackward;
+    use crate::kernel::propagate::maximum::{Maximum, MaximumBackward};
     use crate::kernel::propagate::{self, Sources};
     use crate::kernel::transpose::transpose;
     use crate::kernel::{edge_softmax, heads, loss, norm, segment, weighted};
@@ -193,6 +194,20 @@ mod tests {
             let mut d_left = vec![0f32; sources * heads];
             job.run(&mut dx, &mut d_left);
             all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
+            let mut largest = vec![0; out.len()];
+            Maximum { indptr: &indptr, indices: &indices, x: Sources::new(&x, width), width }
+                .run(&mut out, &mut largest);
+            let known: Vec<f32> = largest.iter().map(|&row| f32::from_bits(row)).collect();
+            MaximumBackward {
+                indptr: &by_source.indptr,
+                indices: &by_source.indices,
+                gradient: Sources::new(&right, width),
+                largest: Sources::new(&known, width),
+                ids: &(0..sources as u32).collect::<Vec<_>>(),
+                width,
+            }
+            .run(&mut dx);
+            all.extend(out.iter().chain(&dx));
             let labels: Vec<u32> = (0..sources as u64).map(|r| key.fold(11).below(r, width as u64) as u32).collect();
             let targets: Vec<f32> = x.iter().map(|x| f32::from(*x > 0.0)).collect();
             let losses = [loss::cross_entropy(&x, &labels, width), loss::binary_cross_entropy(&x, &targets, width)];

@@ -2,7 +2,8 @@
 //!
 //! By nodes, with n own nodes and g ghosts (Dorylus): activations (n + g) × width, what has arrived n × width, its gradients
 //! (n + g) × width (where edges go both ways, in the activations' place), of each hop; the last hop's receivers are the training nodes, where these are fewer than half. Each stage
-//! but the last sends g rows to everybody who has them as ghosts. By columns (NeutronTP), with N nodes and w of a hop's S columns here:
+//! but the last sends g rows to everybody who has them as ghosts. Where the largest arrive, n × width more say whose, and go with the
+//! gradients, (n + g) × width of them. By columns (NeutronTP), with N nodes and w of a hop's S columns here:
 //! N × w, n × S three times; where propagations follow one another, whole rows only before and behind all of them, and with attention, N × w
 //! for each of them (its gradients ask for what was propagated) and once more for gradients. A split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
 
@@ -119,6 +120,7 @@ impl Whole {
         match hop.propagation {
             Propagation::Nothing => [0, 0],
             Propagation::Attention { heads, .. } => [width + heads as u64, width + (STATE * heads) as u64],
+            Propagation::Max => [width, 2 * width],
             // A ghost has gradients of those slots that it is asked for: at most all.
             _ => [width, width * hop.slots() as u64],
         }
@@ -230,6 +232,8 @@ impl Whole {
             let whole = |task: usize| !self.by_columns || !self.chained[task];
             let keeps = hop.keeps_held && (whole(index + 1) || index == 0 && self.reads_initial.contains(&true));
             let held = if keeps { hop.held as u64 * own * (1 + back) } else { 0 };
+            // Who was the largest, by receiver and column.
+            let largest = u64::from(hop.takes_largest());
             if self.by_columns {
                 let [splits, gathers] = [whole(index), whole(index + 1)].map(u64::from);
                 let slice = width.div_ceil(processes as u64);
@@ -240,7 +244,7 @@ impl Whole {
                 let apart = u64::from(hop.attends() || slots > 1);
                 let cut = entries.div_ceil(processes as u64);
                 let terms = splits * (shared * 2 + cut * (STATE as u64 + 1 + (1 - gathers)));
-                let slices = slice * (1 + apart * back * gathers * slots) + terms;
+                let slices = slice * (1 + apart * back * gathers * slots + largest) + terms;
                 let sent = splits * (width + 2 * heads * u64::from(hop.attends()));
                 let sent_back = splits * back * (width + 2 * entries);
                 // Where nothing is in the way, gradients lie where activations were.
@@ -251,16 +255,20 @@ impl Whole {
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };
             let ghosts = |back| if processes == 1 { 0 } else { self.ghosts(graph, parts, index, back) };
-            let states =
-                if sent > width { receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1) } else { 0 };
+            let states = match sent > width {
+                true => receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1),
+                false => receivers * width * largest,
+            };
             numbers += (own + ghosts(false)) * sent + receivers * width * hop.slots() as u64 + held + states;
             if self.leaves_out(graph, index) {
                 // All nodes are evaluated, and rows of others lie elsewhere then.
                 let heads = sent - width;
                 let elsewhere = if ghosts(false) > 0 { (own + ghosts(false)) * sent } else { 0 };
-                numbers += elsewhere + own * heads * (STATE as u64 + 1);
+                numbers += elsewhere + own * (heads * (STATE as u64 + 1) + width * largest);
             }
-            let over_sent = self.may_share && sent == width && hop.slots() == 1 && index + 1 < self.hops.len();
+            // Gradients alone have room where activations were.
+            let alike = sent == width && gradient == width;
+            let over_sent = self.may_share && alike && index + 1 < self.hops.len();
             numbers += if over_sent { 0 } else { back * (receivers + ghosts(true)) * gradient };
         }
         let first = self.hops.first().map_or(0, |hop| hop.width.div_ceil(processes)) as u64;

@@ -12,6 +12,7 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 
 use super::attend::{AttentionState, Dropped};
 use super::gather::gather;
+use super::largest::Largest;
 use super::links::slots_of;
 use super::rows::Selection;
 use super::tasks::Token;
@@ -26,6 +27,7 @@ pub(super) struct LastHop {
     /// Activations, where other workers' are among them; else those of training have the same rows.
     pub(super) sent: Option<Table>,
     pub(super) attention: Option<AttentionState>,
+    pub(super) largest: Option<Largest>,
     /// Where each worker's ghosts begin.
     pub(super) ghosts: Vec<usize>,
 }
@@ -45,13 +47,17 @@ impl LastHop {
             }
             _ => None,
         };
+        let largest = match hop.takes_largest() {
+            true => Some(Largest::new(links.rows().len(), hop.width, place)?),
+            false => None,
+        };
         let own = links.table().len();
         let sent = match links.ghosts() {
             [] => None,
             _ => Some(Table::zeros(links.table_rows(), stride, place)?),
         };
         let ghosts = starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect();
-        Ok(Self { links: Arc::clone(links), sent, attention, ghosts })
+        Ok(Self { links: Arc::clone(links), sent, attention, largest, ghosts })
     }
 }
 
@@ -98,16 +104,17 @@ impl WholeGraph {
     fn arrived_at_all(&mut self, trainer: &mut Trainer, interval: &Interval) -> Option<(Vec<f32>, usize)> {
         let (range, own, seed): (Range<u32>, _, _) = (self.nodes(&interval.rows), self.own.start, self.seed);
         let last = self.hops.len() - 1;
-        let LastHop { links, sent, attention, .. } = self.last_hop.as_mut()?;
+        let LastHop { links, sent, attention, largest, .. } = self.last_hop.as_mut()?;
         let HopState { sent: trained, scales, width, .. } = &self.hops[last];
         let (width, table, slots) = (*width, sent.as_ref().unwrap_or(trained), self.slots);
         let rows = links.rows().between(&slots_of(&range, slots));
         let mut out = vec![0.0; rows.len() * width];
-        trainer.timed_forward(|| match attention {
-            Some(attention) => {
+        trainer.timed_forward(|| match (attention, largest) {
+            (Some(attention), _) => {
                 attention.forward(links, rows, table, Dropped { seed, epoch: 0, hop: last, nothing: true }, &mut out)
             }
-            None => gather(links, rows, table, scales, own * slots, &mut out),
+            (_, Some(largest)) => largest.forward(links, rows, table, &mut out),
+            _ => gather(links, rows, table, scales, own * slots, &mut out),
         });
         (width > 0).then_some((out, slots as usize * width))
     }

@@ -9,6 +9,7 @@ mod evaluate;
 mod exchange;
 mod gather;
 mod heads;
+mod largest;
 mod learnt;
 mod links;
 mod moves;
@@ -49,6 +50,7 @@ use gnnflow_operators::propagate::{Links, Place, Table};
 use self::attend::AttentionState;
 use self::chunks::{Cut, cut};
 use self::evaluate::LastHop;
+use self::largest::Largest;
 use self::scales::Scales;
 use self::slices::Slices;
 use self::sums::PartSum;
@@ -125,6 +127,8 @@ struct HopState {
     back: Back,
     /// Where rows are weighed by attention.
     attention: Option<AttentionState>,
+    /// Where the largest of each column arrives.
+    largest: Option<Largest>,
     /// What own nodes hold, where a later task reads it, and its gradient.
     held: Option<[Table; 2]>,
 }
@@ -244,11 +248,12 @@ impl WholeGraph {
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
             let (splits, gathers) = (whole(index), whole(index + 1));
-            // Attention goes back by the activations, and where epochs overlap, others may still read them.
-            let attends = hop.attends();
+            // Attention goes back by the activations, beside gradients stands who was the largest, and where epochs overlap, others may
+            // still read them.
+            let remembers = hop.attends() || hop.takes_largest() && columns.is_none();
             // The last hop's gradients come while others are still adding up its activations.
             let apart = index + 1 < count || columns.is_some();
-            let over_sent = Arc::ptr_eq(&arriving, &leaving) && !attends && !shape.overlaps && apart && splits;
+            let over_sent = Arc::ptr_eq(&arriving, &leaving) && !remembers && !shape.overlaps && apart && splits;
             let back_rows = leaving.table_rows();
             let read_at_end = index == 0 && shape.reads_initial.contains(&true);
             let held = match hop.keeps_held && (gathers || read_at_end) {
@@ -268,7 +273,12 @@ impl WholeGraph {
                         AttentionState::new(sizes, slope, dropout, [&arriving, &leaving], place).map_err(room)?;
                     (hop.width, [heads, STATE * heads], Some(state))
                 }
+                Propagation::Max if columns.is_none() => (hop.width, [0, hop.width], None),
                 _ => (hop.width, [0; 2], None),
+            };
+            let largest = match hop.takes_largest() && columns.is_none() {
+                true => Some(Largest::new(arriving.rows().len(), width, place).map_err(room)?),
+                false => None,
             };
             // Behind the gradients of rows, those of terms, by piece.
             let terms = match (&columns, hop.propagation) {
@@ -298,6 +308,7 @@ impl WholeGraph {
                     true => Back::Own(Table::zeros(back_rows, width + more_back, place).map_err(room)?),
                 },
                 attention,
+                largest,
                 held,
                 reversed: scales.reversed(),
                 scales,

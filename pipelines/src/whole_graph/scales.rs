@@ -49,7 +49,7 @@ impl Scales {
         // A self-loop that is in the graph is not counted twice.
         let own = || Some(degrees(&|_, loops| 1.0 - loops as f32));
         match propagation {
-            Propagation::Nothing | Propagation::Sum => Self::default(),
+            Propagation::Nothing | Propagation::Sum | Propagation::Max => Self::default(),
             Propagation::Mean | Propagation::MeanByRelation { .. } => {
                 let inverse = degrees(&|all, _| if all == 0 { 0.0 } else { (1.0 / all as f64) as f32 });
                 Self { after: Some(inverse), ..Self::default() }

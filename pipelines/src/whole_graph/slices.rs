@@ -20,6 +20,7 @@ use rayon::prelude::*;
 use super::attend::Dropped;
 use super::chunks::Cut;
 use super::heads::Heads;
+use super::largest::Largest;
 use super::order::Order;
 use super::program::{Attended, Propagated};
 use super::scales::Scales;
@@ -64,6 +65,8 @@ pub(super) struct Slices {
     hops: Vec<SliceHop>,
     /// By hop, where it attends and is the first of its chain.
     attention: Vec<Option<SliceAttention>>,
+    /// By hop, where the largest of each column arrives: whose.
+    largest: Vec<Option<Largest>>,
     /// Gradients of what nodes held before the first layer, where later hops read it.
     initial_back: Option<Table>,
     chunks: Vec<Range<usize>>,
@@ -86,7 +89,7 @@ impl Slices {
     ) -> Result<Self, Error> {
         let room = |error: std::io::Error| Error::Machine(format!("no room for slices of the whole graph: {error}"));
         let (nodes, workers) = (graph.starts[graph.starts.len() - 1] as usize, graph.starts.len() - 1);
-        let (mut made, mut attentions): (Vec<SliceHop>, Vec<_>) = Default::default();
+        let (mut made, mut attentions, mut largest): (Vec<SliceHop>, Vec<_>, Vec<_>) = Default::default();
         let chained = |task: usize| by_column[task].is_some();
         for (index, hop) in hops.iter().enumerate() {
             let width = if hop.propagation == Propagation::Nothing { 0 } else { hop.width };
@@ -124,6 +127,10 @@ impl Slices {
                 true => Some(Table::zeros(nodes * graph.slots, own, place).map_err(room)?),
                 false => None,
             };
+            largest.push(match hop.takes_largest() {
+                true => Some(Largest::new(nodes, own, place).map_err(room)?),
+                false => None,
+            });
             made.push(SliceHop {
                 back,
                 scales,
@@ -150,7 +157,7 @@ impl Slices {
             false => Order::at_once(chunks.len(), &graph.starts),
         };
         let orders = [order(false), order(true), own];
-        Ok(Self { graph, hops: made, attention: attentions, initial_back, chunks, orders })
+        Ok(Self { graph, hops: made, attention: attentions, largest, initial_back, chunks, orders })
     }
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
@@ -275,6 +282,15 @@ impl Slices {
             let mut made = vec![0.0; rows.len() * own];
             attention.forward(links, rows.clone(), of, drop, &mut made);
             return self.go_on(header, stage, rows, made);
+        }
+        if let Some(largest) = &mut self.largest[hop] {
+            let mut out = vec![0.0; rows.len() * own];
+            if back {
+                largest.backward_apart(links, rows.clone(), gradients(&self.hops, hop), &mut out);
+                return self.gather_back(header, stage, rows, out, &[]);
+            }
+            largest.forward(links, rows.clone(), &state.rows, &mut out);
+            return self.go_on(header, stage, rows, out);
         }
         // Forwards, edges lead to slots; backwards, they come from them.
         let (table, slots) = if back { (gradients(&self.hops, hop), 1) } else { (&state.rows, slots) };

@@ -14,6 +14,7 @@ use gnnflow_operators::wire::Header;
 
 use super::attend::Dropped;
 use super::gather::gather;
+use super::largest::Largest;
 use super::links::slots_of;
 use super::moves::{ACTIVATIONS, ARRIVED, GRADIENTS, KINDS, Parcel, SENT_BACK};
 use super::program::Attended;
@@ -259,7 +260,10 @@ impl WholeGraph {
             (None, None) if width > 0 => {
                 let mut made = vec![0.0; count * width];
                 let back = back()?;
-                trainer.timed_backward(|| gather(links, senders, back, reversed, own, &mut made));
+                trainer.timed_backward(|| match state.largest {
+                    Some(_) => Largest::backward(links, senders, back, &mut made),
+                    None => gather(links, senders, back, reversed, own, &mut made),
+                });
                 sent = Some(matrix(made, width));
             }
             _ => {}
@@ -285,11 +289,12 @@ impl WholeGraph {
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
         let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
         let (rows, slots) = (self.receivers(hop, &range), self.slots);
-        let HopState { arriving, sent, scales, arrived, attention, .. } = &mut self.hops[hop];
+        let HopState { arriving, sent, scales, arrived, attention, largest, .. } = &mut self.hops[hop];
         let out = arrived.some_mut(rows.start / slots as usize..rows.end / slots as usize);
-        trainer.timed_forward(|| match attention {
-            Some(attention) => attention.forward(arriving, rows, sent, drop, out),
-            None => gather(arriving, rows, sent, scales, own * slots, out),
+        trainer.timed_forward(|| match (attention, largest) {
+            (Some(attention), _) => attention.forward(arriving, rows, sent, drop, out),
+            (_, Some(largest)) => largest.forward(arriving, rows, sent, out),
+            _ => gather(arriving, rows, sent, scales, own * slots, out),
         });
     }
 

@@ -181,7 +181,7 @@ impl WholeGraph {
         if let Some(back) = back {
             self.hand_back(hop + 1, Selection::Rows(&interval.seeds), back);
         }
-        self.attend_back(trainer, token, hop, interval);
+        self.tell_senders(trainer, token, hop, interval);
         self.outgoing(token, hop, GRADIENTS, receivers)
     }
 
@@ -198,7 +198,7 @@ impl WholeGraph {
             return Ok(Vec::new());
         }
         self.hand_back(index, Selection::Range(interval.rows.clone()), back);
-        self.attend_back(trainer, token, index - 1, interval);
+        self.tell_senders(trainer, token, index - 1, interval);
         let receivers = self.receivers(index - 1, &self.nodes(&interval.rows));
         Ok(self.outgoing(token, index - 1, GRADIENTS, receivers))
     }
@@ -234,13 +234,18 @@ impl WholeGraph {
         }
     }
 
-    /// Where a hop attends: completes the states of an interval's receivers, whose gradients are there, and puts them beside these.
-    fn attend_back(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+    /// Puts what senders must know of an interval's receivers beside their gradients, which are there: where a hop attends, their states,
+    /// which are completed; where the largest arrive, of whom.
+    fn tell_senders(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
         let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
-        let HopState { back, arriving, width, attention, sent, .. } = &mut self.hops[hop];
-        let (Some(attention), Back::Own(back)) = (attention, back) else { return };
+        let HopState { back, arriving, width, attention, largest, sent, .. } = &mut self.hops[hop];
+        let Back::Own(back) = back else { return };
         // Receivers are numbered alike among rows of edges and rows of gradients.
         let (receivers, width, stride) = (arriving.rows().between(&range), *width, back.width());
+        if let Some(largest) = largest {
+            return largest.beside(receivers, width, back);
+        }
+        let Some(attention) = attention else { return };
         let gradient = back.columns(receivers.clone(), 0..width);
         trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
         put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);

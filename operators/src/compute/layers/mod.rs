@@ -99,6 +99,8 @@ pub enum Propagation {
     Mean,
     /// The mean over the in-neighbours and the node itself, self-loops not counted.
     MeanWithSelf,
+    /// The largest of each column over the in-edges; zeros where there are none.
+    Max,
     /// The sum over the in-neighbours and the node itself, self-loops not counted, of `1 / sqrt((d_i + 1)(d_j + 1))` times what
     /// they send.
     Symmetric,

@@ -111,7 +111,7 @@ impl Layer for Sage {
         match self.aggregator {
             Aggregator::Mean => Some(Propagation::Mean),
             Aggregator::Gcn => Some(Propagation::MeanWithSelf),
-            Aggregator::Pool => None,
+            Aggregator::Pool => Some(Propagation::Max),
         }
     }
 

@@ -40,6 +40,11 @@ impl Hop {
         }
     }
 
+    /// Whether the largest of each column arrives, rather than a sum.
+    pub fn takes_largest(&self) -> bool {
+        self.propagation == Propagation::Max
+    }
+
     /// Whether rows are weighed by attention.
     pub fn attends(&self) -> bool {
         matches!(self.propagation, Propagation::Attention { .. })
@@ -86,7 +91,7 @@ impl Model {
             let propagation = layer.propagation().ok_or_else(|| {
                 let why = format!(
                     "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
-                     \"sage\" with the mean, \"gin\", \"gat\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
+                     \"sage\", \"gin\", \"gat\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
                     self.spec.kind
                 );
                 Error::spec("kind", why)

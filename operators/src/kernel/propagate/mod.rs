@@ -3,8 +3,8 @@
 //!
 //! [`Propagate`] is the weighted sum of sources' rows, fused with the normalisation on both sides and the destination's own
 //! row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped.
-//! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has. Nothing here is as
-//! long as edges and as wide as a row.
+//! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has; [`maximum`] takes the largest
+//! instead of a sum. Nothing here is as long as edges and as wide as a row.
 //!
 //! **The same bits.** A destination's edges are summed by one thread, in the order that `indices` has them, in `f32` (or
 //! `f64`) whatever rows are stored in, on every instruction set. So neither threads nor intervals nor the array in which a row
@@ -12,6 +12,7 @@
 
 pub mod attention;
 pub mod attention_backward;
+pub mod maximum;
 mod pieces;
 pub(super) mod rows;
 mod sources;

@@ -1,6 +1,7 @@
 //! Graphs to try, and the naive programs that everything is held against.
 
 mod attention;
+mod maximum;
 mod sums;
 
 use gnnflow_data::rng::{Key, Purpose};
