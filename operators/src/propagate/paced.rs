@@ -35,6 +35,29 @@ pub trait PacedScatter<'scope, D, K> {
     /// Makes a block of each item with `cut`, brings it to the worker of its header's `to`, and hands it to `put` there; of each
     /// worker's blocks at most `window` are on their way. A block's `from` must be the worker that cuts it. Items go in turn: no
     /// block may wait for a later one. What comes with an item (a place in a room before this one) is dropped when it is its turn.
+    ///
+    /// # Example
+    /// ```
+    /// use gnnflow_operators::propagate::paced::PacedScatter;
+    /// use gnnflow_operators::sync::background::Companion;
+    /// use gnnflow_operators::wire::{Header, Rows, WireBlock};
+    /// use timely::dataflow::operators::{ToStream, core::Inspect};
+    ///
+    /// timely::example(|scope| {
+    ///     // The companion owns the table that rows are copied from, and put into.
+    ///     let table = Companion::start("table", || [1.0f32, 2.0, 0.0, 0.0]).unwrap();
+    ///     let cut = |table: &mut [f32; 4], row: u32| {
+    ///         let header = Header { seq: row + 2, ..Header::default() };
+    ///         WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(vec![table[row as usize]]))
+    ///     };
+    ///     let put = |table: &mut [f32; 4], block: &WireBlock| {
+    ///         table[block.header().seq as usize] = block.rows_f32().unwrap()[0];
+    ///     };
+    ///     let rows = [(0u32, ()), (1, ())].to_stream(scope).container::<Vec<(u32, ())>>();
+    ///     let told = rows.paced_scatter(1, &table, Default::default(), cut, put);
+    ///     told.inspect(move |()| println!("{:?}", table.call(|table| *table)));
+    /// });
+    /// ```
     fn paced_scatter<S: 'static>(
         self,
         window: usize,

@@ -64,6 +64,20 @@ pub trait Admit<'scope, D> {
     fn admit(self, room: Rc<Room>) -> Self;
 
     /// The same for items that wait for nobody once they are admitted: in the order in which they come, whatever their times.
+    ///
+    /// # Example
+    /// ```
+    /// use std::rc::Rc;
+    /// use gnnflow_operators::sync::admit::{Admit, Room};
+    /// use timely::dataflow::operators::{ToStream, core::Inspect};
+    ///
+    /// timely::example(|scope| {
+    ///     let room = Rc::new(Room::new(2));
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
+    ///         .admit_in_turn(Rc::clone(&room))
+    ///         .inspect(move |n| { println!("{n} is on its way"); room.leave() });
+    /// });
+    /// ```
     fn admit_in_turn(self, room: Rc<Room>) -> Self;
 }
 

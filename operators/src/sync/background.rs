@@ -68,6 +68,16 @@ impl<S: 'static> Companion<S> {
     }
 
     /// The same thread for short jobs that others wait for: they go ahead of those queued by other handles.
+    ///
+    /// ```
+    /// use gnnflow_operators::sync::background::Companion;
+    ///
+    /// let numbers = Companion::start("numbers", Vec::new)?;
+    /// numbers.run(|numbers: &mut Vec<u32>| numbers.push(1));
+    /// assert!(numbers.ahead().call(|numbers| numbers.len()) <= 1, "it may have come first");
+    /// assert_eq!(numbers.call(|numbers| numbers.len()), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     #[must_use]
     pub fn ahead(&self) -> Self {
         Self { jobs: self.jobs.clone(), ahead: true }

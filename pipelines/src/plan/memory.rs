@@ -60,7 +60,7 @@ pub struct Memory {
     /// do not fit into `train.memory`, they are among the scratch files.
     pub tables: u64,
     /// Where there are tensor workers: rows and results of the tasks that are with them, or on the way. A process has
-    /// 4 + 4 × workers tasks under way, more of those that are smaller than 256 KiB; and one more, as messages, of each of 2 × workers calls.
+    /// 4 (`tensor-parallel`: 2) + 4 × workers tasks under way, more of those that are smaller than 256 KiB; and one more, as messages, of each of 2 × workers calls.
     pub tensor_rows: u64,
     /// Exact inference, for evaluation and outputs: 3 chunks under way, and twice one more being computed. A chunk
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4. Nothing where whole

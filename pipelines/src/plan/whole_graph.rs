@@ -16,7 +16,7 @@ use gnnflow_operators::wire::MESSAGE_BYTES;
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
 use super::{Sizes, embedding};
-use crate::schedule::whole_graph::ROOM;
+use crate::schedule::whole_graph::room;
 use crate::spec::{Mode, Schedule, Spec};
 use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
 use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
@@ -309,7 +309,7 @@ impl Whole {
         };
         let most = self.hops.iter().enumerate().map(of).max().unwrap_or(0);
         let window = window(self.by_columns.then_some(self.chunk_memory)) * MESSAGE_BYTES;
-        most.min((processes * window) as u64)
+        most.min((window as u64).saturating_mul(processes as u64))
     }
 
     /// Bytes of a task's rows and results, at most.
@@ -323,7 +323,7 @@ impl Whole {
     pub(super) fn elsewhere(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
         let Some((workers, _)) = self.tensor else { return 0 };
         let bytes = self.task(graph, parts);
-        let tasks = (ROOM + under_way(workers, bytes)) as u64;
+        let tasks = (room(self.by_columns) + under_way(workers, bytes)) as u64;
         tasks * bytes + (AT_ONCE * workers) as u64 * bytes.max(BATCH as u64)
     }
 

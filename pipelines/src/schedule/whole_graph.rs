@@ -61,10 +61,12 @@ use crate::tensor::Controller;
 use crate::trainer::Trainer;
 use crate::whole_graph::{Done, Parcel, Results, Stages, Token};
 
-/// Intervals of a worker that may be under way at once: one is computed while another's rows are sent. With tensor workers, more.
-pub(crate) const ROOM: usize = 4;
-/// By columns: one chunk is added up while another's sums are sent.
-pub(crate) const ROOM_FOR_CHUNKS: usize = 2;
+/// Intervals of a worker that may be under way at once: one is computed while another's rows are sent; by columns, one chunk is added up
+/// while another's sums are sent. With tensor workers, more.
+pub(crate) fn room(by_columns: bool) -> usize {
+    if by_columns { 2 } else { 4 }
+}
+
 /// Epochs of a round at most, where nothing is due earlier.
 const ROUND: u32 = 16;
 
@@ -177,8 +179,7 @@ impl WholeGraphTraining {
             stale: Cell::default(),
         });
         worker.dataflow::<u64, _, _>(|scope| {
-            let alone = if by_columns { ROOM_FOR_CHUNKS } else { ROOM };
-            let room = Rc::new(Room::new(state.room(alone)));
+            let room = Rc::new(Room::new(state.room(room(by_columns))));
             let (taken, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);

@@ -89,9 +89,9 @@ impl Queue {
         self.waiting.len() >= MOST || waiting.map(|call| call.task.bytes()).sum::<usize>() >= BATCH
     }
 
-    /// Whether a task has waited for others as long as it may.
-    pub(super) fn has_held(&self) -> bool {
-        let held = |number| self.calls.get(number).is_some_and(|call: &Call| call.put.elapsed() >= HOLD);
+    /// Whether a task has waited for others, by `now`, as long as it may.
+    pub(super) fn has_held(&self, now: Instant) -> bool {
+        let held = |number| self.calls.get(number).is_some_and(|call: &Call| now.duration_since(call.put) >= HOLD);
         self.waiting.front().is_some_and(held)
     }
 
@@ -243,12 +243,12 @@ mod tests {
         let full = |tasks: &[(usize, usize, u64)]| queue(tasks).has_full_call();
         assert!(!full(&[]) && !full(&[(0, 4, 1); MOST - 1]) && full(&[(0, 4, 1); MOST]));
         assert!(full(&[(0, BATCH / 4, 1)]) && !full(&[(0, BATCH / 8, 1)]) && full(&[(0, BATCH / 8, 1); 2]));
+        let before = Instant::now();
         let mut queue = queue(&[(0, 4, 1)]);
-        assert!(!queue.has_held());
-        std::thread::sleep(HOLD);
-        assert!(queue.has_held());
+        let later = Instant::now() + HOLD;
+        assert!(!queue.has_held(before) && queue.has_held(later));
         queue.take(0, 0);
-        assert!(!queue.has_held(), "it waits no more");
+        assert!(!queue.has_held(later), "it waits no more");
     }
 
     #[test]

@@ -56,10 +56,8 @@ impl<P: Offset> Maximum<'_, P> {
                 let edges = self.indptr[r].at()..self.indptr[r + 1].at();
                 out.fill(0.0);
                 largest.fill(NOBODY);
-                for (&source, first) in
-                    self.indices[edges].iter().zip(std::iter::once(true).chain(std::iter::repeat(false)))
-                {
-                    keep_larger(self.x.row(source as usize, width), source, first, out, largest);
+                for (k, &source) in self.indices[edges].iter().enumerate() {
+                    keep_larger(self.x.row(source as usize, width), source, k == 0, out, largest);
                 }
             }
         });
@@ -77,6 +75,25 @@ multiversion! {
 }
 
 /// The out-edges of an interval of sources, and what their destinations have.
+///
+/// ```
+/// use gnnflow_operators::kernel::propagate::Sources;
+/// use gnnflow_operators::kernel::propagate::maximum::MaximumBackward;
+///
+/// // Sources with ids 7 and 8 both go to destination 0, which took its number from 8.
+/// let (gradient, largest) = ([5f32], [f32::from_bits(8)]);
+/// let job = MaximumBackward {
+///     indptr: &[0u32, 1, 2],
+///     indices: &[0, 0],
+///     gradient: Sources::new(&gradient, 1),
+///     largest: Sources::new(&largest, 1),
+///     ids: &[7, 8],
+///     width: 1,
+/// };
+/// let mut dx = [0f32; 2];
+/// job.run(&mut dx);
+/// assert_eq!(dx, [0., 5.]);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct MaximumBackward<'a, P> {
     /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
