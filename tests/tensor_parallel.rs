@@ -10,7 +10,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and how often rows move in an epoch of two layers.
-const MODELS: [(&str, f64); 14] = [
+const MODELS: [(&str, f64); 16] = [
     ("kind = 'gcn'\nhidden = 16", 4.0),
     ("kind = 'gcn'\nhidden = 16\ndecoupled = false", 8.0),
     ("kind = 'sage'\nhidden = 32\nresidual = true\nnorm = 'layer'", 6.0),
@@ -24,6 +24,9 @@ const MODELS: [(&str, f64); 14] = [
     ("kind = 'gat'\nhidden = 16\nheads = 4", 8.0),
     // Heads that processes share, and weights that are dropped.
     ("kind = 'gat'\nhidden = 18\nheads = 3\nattention_dropout = 0.4\nresidual = true", 8.0),
+    // Whole heads, which are fewer than processes in the last layer; and as many as processes.
+    ("kind = 'gatv2'\nhidden = 16\nheads = 4", 8.0),
+    ("kind = 'gatv2'\nhidden = 18\nheads = 6\noutput_heads = 4\nattention_dropout = 0.4\nresidual = true", 8.0),
     // One attention for all propagations, of heads that processes share, or that are cut.
     ("kind = 'gat'\nhidden = 16\nlayers = 3\noutput_heads = 4\ndecoupled = true", 4.0),
     ("kind = 'gat'\nhidden = 16\nattention_dropout = 0.4\ndecoupled = true", 4.0),
@@ -95,7 +98,7 @@ fn what_has_no_meaning_is_refused() {
     refused(&["train.mode=async"], &[], &["train.mode", "full-graph"]);
     refused(&["train.chunk_memory=1KiB"], &[], &["train.chunk_memory", "give it at least"]);
     refused(&["train.schedule=full-graph", "train.chunk_memory=1MiB"], &[], &["train.chunk_memory", "tensor-parallel"]);
-    refused(&["model.kind=gatv2", "model.heads=2"], &[], &["model.kind", "use \"gat\""]);
+    refused(&["model.kind=gine"], &[], &["model.kind", "use \"gin\""]);
     refused(&["model.decoupled=true", "model.norm=layer"], &[], &["model.norm", "decoupled"]);
     refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "\"sage\"", "use \"gcn\""]);
     refused(&["partition.parts=8"], &["--processes", "8"], &["cuts rows by columns", "at most 5"]);

@@ -94,7 +94,7 @@ fn other_ways_of_training_over_whole_graphs_have_them_too() {
 #[test]
 fn small_tasks_share_calls_and_change_nothing() {
     let place = Place::new();
-    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4"] {
+    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), ""));
         let small = "train.intervals=40";
         let alone = succeed(&place, &[small]);

@@ -3,7 +3,7 @@
 
     GNNFLOW_PEERS_PYTHON=<python with torch, torch_geometric, pandas, pyarrow> benches/peers/exact.py GRAPH [--out FILE]
 
-GRAPH is a folder of nodes.parquet (node_id, features, label, split) and edges.parquet (src, dst). GCN and GAT (2 layers, hidden 16, 4 heads, no
+GRAPH is a folder of nodes.parquet (node_id, features, label, split) and edges.parquet (src, dst). GCN, GAT and GATv2 (2 layers, hidden 16, 4 heads, no
 dropout) start from the same weights, which gnnflow writes, and train on the same nodes: by `full-graph` from one and two processes,
 by `tensor-parallel` (the layers as they are, and a GCN and a GAT decoupled, which PyTorch does too: a perceptron, then propagations), and by PyG.
 Prints the largest relative difference of any loss and the largest difference of any weight; exits 1 beyond 1e-5. Twice: with SGD, where all
@@ -67,7 +67,7 @@ def ours(binary, work, settings, processes=1):
 def reference(graph, start, kind, rule):
     """Losses and weights of PyTorch and PyG, from the weights `start`."""
     import numpy as np, pandas as pd, torch
-    from torch_geometric.nn import GATConv
+    from torch_geometric.nn import GATConv, GATv2Conv
     from torch_geometric.utils import coalesce, remove_self_loops, softmax, to_undirected
 
     nodes, edges = pd.read_parquet(graph / "nodes.parquet"), pd.read_parquet(graph / "edges.parquet")
@@ -107,6 +107,14 @@ def reference(graph, start, kind, rule):
         h = x
         for layer, heads in enumerate((HEADS, 1)):
             of = lambda name: params[f"layers.{layer}.{name}"]
+            if kind == "gatv2":
+                conv = GATv2Conv(h.shape[1], of("attention").shape[1], heads, concat=layer == 0)
+                del conv.att
+                conv.att, conv.bias = of("attention")[None], of("bias")
+                for own, name in ((conv.lin_l, "source"), (conv.lin_r, "destination")):
+                    own.weight, own.bias = of(f"{name}.weight"), of(f"{name}.bias")
+                h = torch.nn.functional.elu(conv(h, edge_index)) if layer == 0 else conv(h, edge_index)
+                continue
             width = of("weight").shape[0] // heads
             conv = GATConv(h.shape[1], width, heads, concat=layer == 0, bias=False)
             del conv.lin.weight, conv.att_src, conv.att_dst
@@ -148,6 +156,8 @@ def main():
             ("gcn", [], 1), ("gcn", ["train.mode=sync"], 2), ("gcn", [columns, "model.decoupled=false"], 2), ("decoupled", [columns], 2),
             ("gat", ["model.kind=gat", f"model.heads={HEADS}"], 1), ("gat", ["model.kind=gat", f"model.heads={HEADS}", "train.intervals=2"], 2),
             ("gat", ["model.kind=gat", f"model.heads={HEADS}", columns], 2),
+            ("gatv2", ["model.kind=gatv2", f"model.heads={HEADS}", "train.intervals=2"], 2),
+            ("gatv2", ["model.kind=gatv2", f"model.heads={HEADS}", columns], 2),
             ("decoupled-gat", ["model.kind=gat", f"model.output_heads={HEADS}", "model.decoupled=true", columns], 2),
         ]
         for rule, (kind, settings, processes) in [(rule, contest) for rule in RATES for contest in contests]:

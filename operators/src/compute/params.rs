@@ -1,5 +1,7 @@
 //! A model's parameters: named, in order, and as one flat vector.
 
+use std::ops::Range;
+
 use candle_core::backprop::GradStore;
 use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage, Tensor, Var};
 
@@ -25,6 +27,13 @@ impl Params {
     /// The variable called `name`.
     pub fn get(&self, name: &str) -> Option<&Var> {
         self.vars.iter().find(|(n, _)| n == name).map(|(_, var)| var)
+    }
+
+    /// Where `var` is in the flat vector, if it is one of these.
+    pub fn place(&self, var: &Var) -> Option<Range<usize>> {
+        let found = self.vars.iter().position(|(_, own)| own.id() == var.id())?;
+        let first = elements(&self.vars[..found]);
+        Some(first..first + var.elem_count())
     }
 
     /// Length of the flat vector: how many numbers there are.

@@ -77,6 +77,8 @@ mod tests {
     use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
     use crate::kernel::propagate::attention::STATE;
     use crate::kernel::propagate::attention_backward::AttentionBackward;
+    use crate::kernel::propagate::dynamic_attention::{DynamicAttention, KEPT};
+    use crate::kernel::propagate::dynamic_attention_backward::DynamicAttentionBackward;
     use crate::kernel::propagate::maximum::{Maximum, MaximumBackward};
     use crate::kernel::propagate::{self, Sources};
     use crate::kernel::transpose::transpose;
@@ -193,6 +195,36 @@ mod tests {
             };
             let mut d_left = vec![0f32; sources * heads];
             job.run(&mut dx, &mut d_left);
+            all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
+            let (slope, vectors) = (0.2, &normal(width, 9)[..]);
+            let mut states = normal(rows * (width + KEPT * heads), 10);
+            let job = DynamicAttention {
+                indptr: &indptr,
+                indices: &indices,
+                x: Sources::new(&half, width),
+                vectors,
+                heads,
+                width: width / heads,
+                slope,
+                dropout: None,
+            };
+            job.forward(&mut states, &mut out);
+            let mut d_right = vec![0f32; rows * width];
+            job.backward_right(&right, &mut states, &mut d_right);
+            let mut d_left = vec![0f32; sources * width];
+            DynamicAttentionBackward {
+                indptr: &by_source.indptr,
+                indices: &by_source.indices,
+                gradient: Sources::new(&right, width),
+                states: Sources::new(&states, width + KEPT * heads),
+                x: &half,
+                vectors,
+                heads,
+                width: width / heads,
+                slope,
+                dropout: None,
+            }
+            .run(&mut dx, &mut d_left);
             all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
             let mut largest = vec![0; out.len()];
             Maximum { indptr: &indptr, indices: &indices, x: Sources::new(&x, width), width }

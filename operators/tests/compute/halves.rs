@@ -35,6 +35,7 @@ fn node_tasks_make_the_same_of_halves() {
         spec("sage", Norm::None, true),
         spec("sage", Norm::Layer, false),
         spec("gat", Norm::None, false),
+        spec("gatv2", Norm::None, true),
         spec("gin", Norm::Layer, false),
         spec("rgcn", Norm::None, false),
         spec("appnp", Norm::None, false),

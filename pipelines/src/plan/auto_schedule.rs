@@ -360,7 +360,7 @@ mod tests {
         for (model, train, only) in [
             (SAGE, "fanouts = [5, 5, 5]", "mini-batch"),
             (SAGE, "sampler = 'labor'", "mini-batch"),
-            ("kind = 'gatv2'", "", "mini-batch"),
+            ("kind = 'gine'", "", "mini-batch"),
             (SAGE, "task = 'link-prediction'", "mini-batch"),
             (SAGE, "mode = 'async'\nstaleness = 1", "full-graph"),
             (SAGE, "chunk_memory = '1MiB'", "tensor-parallel"),

@@ -10,7 +10,7 @@
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::{Hop, ModelSpec};
 use gnnflow_operators::compute::{Model, Registry};
-use gnnflow_operators::kernel::propagate::attention::STATE;
+use gnnflow_operators::kernel::propagate::dynamic_attention::KEPT;
 use gnnflow_operators::wire::MESSAGE_BYTES;
 
 use super::memory::PROGRAM_BYTES;
@@ -119,11 +119,25 @@ impl Whole {
         let width = hop.width as u64;
         match hop.propagation {
             Propagation::Nothing => [0, 0],
-            Propagation::Attention { heads, .. } => [width + heads as u64, width + (STATE * heads) as u64],
+            Propagation::Attention { .. } => [width + hop.sent_terms() as u64, width + Self::state(hop)],
             Propagation::Max => [width, 2 * width],
             // A ghost has gradients of those slots that it is asked for: at most all.
             _ => [width, width * hop.slots() as u64],
         }
+    }
+
+    /// Columns of slices of the process that has most of a hop's: whole heads, where one is not cut.
+    fn share(hop: &Hop, graph: &Sizes, processes: usize) -> usize {
+        if !hop.attends_by_column() {
+            return Self::width(hop).div_ceil(processes);
+        }
+        let cut = Heads::of_hop(hop, graph.parts.len(), processes);
+        (0..processes).map(|worker| cut.of(worker)[0].len()).max().unwrap_or(0)
+    }
+
+    /// Numbers that receivers keep where a hop attends: their terms, and [`KEPT`] for each head.
+    fn state(hop: &Hop) -> u64 {
+        (hop.terms() + KEPT * hop.heads()) as u64
     }
 
     /// Numbers that the partition with most edges adds up in an epoch.
@@ -133,7 +147,7 @@ impl Whole {
         let hop = |(index, hop): (usize, &Hop)| {
             let (times, [sent, gradient]) = (u64::from(self.program.goes_back(index)), Self::moved(hop));
             match self.by_columns {
-                true => (graph.edges * hop.width.div_ceil(graph.parts.len().max(1)) as u64 * (1 + times)) as f64,
+                true => (graph.edges * Self::share(hop, graph, graph.parts.len().max(1)) as u64 * (1 + times)) as f64,
                 false if self.leaves_out(graph, index) => share * (most * (sent + times * gradient)) as f64,
                 false => (most * (sent + times * gradient)) as f64,
             }
@@ -164,13 +178,13 @@ impl Whole {
             let stage = self.program.stage(step);
             if self.by_columns {
                 let width = match stage {
-                    Stage::Forward(hop) => Self::width(&self.hops[hop]) + 2 * self.terms(graph, hop, hosted.len())[0],
+                    Stage::Forward(hop) => Self::width(&self.hops[hop]) + self.terms(graph, hop, hosted.len())[0],
                     Stage::Loss if self.program.goes_back(self.hops.len() - 1) => arrives(self.hops.len() - 1),
                     Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => arrives(hop - 1),
                     Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
                         let width = if back { Self::width(&self.hops[hop]) } else { arrives(hop) };
-                        width + 2 * terms
+                        width + terms
                     }
                     _ => 0,
                 };
@@ -193,16 +207,16 @@ impl Whole {
         bytes
     }
 
-    /// Where a hop attends by columns: heads of which each process has something, all processes together; and those that pieces of
-    /// columns have something of.
+    /// Where a hop attends by columns: terms that travel with slices, of all processes together; and those that pieces of columns have
+    /// gradients of.
     fn terms(&self, graph: &Sizes, hop: usize, processes: usize) -> [usize; 2] {
-        match self.hops[hop].propagation {
-            Propagation::Attention { heads, .. } => {
-                let cut = Heads::new(self.hops[hop].width, heads, graph.parts.len(), processes);
-                [(0..processes).map(|worker| cut.of(worker)[1].len()).sum(), cut.count()]
-            }
-            _ => [0, 0],
+        let hop = &self.hops[hop];
+        if !hop.attends() {
+            return [0, 0];
         }
+        let cut = Heads::of_hop(hop, graph.parts.len(), processes);
+        let touched: usize = (0..processes).map(|worker| cut.of(worker)[1].len()).sum();
+        [if hop.attends_by_column() { touched } else { 2 * touched }, 2 * cut.count()]
     }
 
     /// Whether the last hop's receivers are fewer than all nodes.
@@ -236,17 +250,22 @@ impl Whole {
             let largest = u64::from(hop.takes_largest());
             if self.by_columns {
                 let [splits, gathers] = [whole(index), whole(index + 1)].map(u64::from);
-                let slice = width.div_ceil(processes as u64);
+                let slice = Self::share(hop, graph, processes) as u64;
                 let [touched, entries] = self.terms(graph, index, processes).map(|terms| terms as u64);
-                let (shared, heads) = (touched.div_ceil(processes as u64), sent - width);
-                // Attention keeps its activations, and a state and a gradient for each head, or two where several hops add to it.
+                // Attention keeps its activations, and a state and a gradient for each term, or two where several hops add to it.
                 let slots = hop.slots() as u64;
                 let apart = u64::from(hop.attends() || slots > 1);
-                let cut = entries.div_ceil(processes as u64);
-                let terms = splits * (shared * 2 + cut * (STATE as u64 + 1 + (1 - gathers)));
+                let [shared, cut, kept] = match hop.attends_by_column() {
+                    true => [slice, slice, slice * hop.heads() as u64 / width.max(1)],
+                    false => {
+                        let [touched, cut] = [touched, entries].map(|both| (both / 2).div_ceil(processes as u64));
+                        [2 * touched, cut, cut]
+                    }
+                };
+                let terms = splits * (shared + KEPT as u64 * kept + cut * (2 + (1 - gathers)));
                 let slices = slice * (1 + apart * back * gathers * slots + largest) + terms;
-                let sent = splits * (width + 2 * heads * u64::from(hop.attends()));
-                let sent_back = splits * back * (width + 2 * entries);
+                let sent = splits * (width + (hop.sent_terms() + hop.terms()) as u64);
+                let sent_back = splits * back * (width + entries);
                 // Where nothing is in the way, gradients lie where activations were.
                 let own_back = apart.max(1 - splits);
                 let arrived = gathers * slots * width * (1 + back * own_back);
@@ -255,16 +274,16 @@ impl Whole {
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };
             let ghosts = |back| if processes == 1 { 0 } else { self.ghosts(graph, parts, index, back) };
-            let states = match sent > width {
-                true => receivers * (gradient - width) / STATE as u64 * (STATE as u64 + 1),
+            let states = match hop.attends() {
+                true => receivers * (Self::state(hop) + hop.terms() as u64),
                 false => receivers * width * largest,
             };
             numbers += (own + ghosts(false)) * sent + receivers * width * hop.slots() as u64 + held + states;
             if self.leaves_out(graph, index) {
                 // All nodes are evaluated, and rows of others lie elsewhere then.
-                let heads = sent - width;
                 let elsewhere = if ghosts(false) > 0 { (own + ghosts(false)) * sent } else { 0 };
-                numbers += elsewhere + own * (heads * (STATE as u64 + 1) + width * largest);
+                let states = if hop.attends() { Self::state(hop) + hop.terms() as u64 } else { width * largest };
+                numbers += elsewhere + own * states;
             }
             // Gradients alone have room where activations were.
             let alike = sent == width && gradient == width;
@@ -342,7 +361,7 @@ impl Whole {
     pub(super) fn at_once(&self, graph: &Sizes, parts: &std::ops::Range<usize>, processes: usize) -> u64 {
         let arithmetic = self.arithmetic(self.interval(graph, parts));
         let largest = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
-        let slice = self.hops.iter().map(|hop| hop.width.div_ceil(processes)).max().unwrap_or(0) as u64;
+        let slice = self.hops.iter().map(|hop| Self::share(hop, graph, processes)).max().unwrap_or(0) as u64;
         arithmetic
             + self.on_their_way(graph, parts, processes)
             + if self.by_columns { (largest * slice * 4).min(self.chunk_memory) } else { 0 }

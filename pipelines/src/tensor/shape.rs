@@ -1,6 +1,5 @@
 //! What the result of a task must look like, whoever says that it is one; and which tasks may come in halves.
 
-use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::{Hop, half_of_rows};
 use gnnflow_operators::fetch::matrix::Matrix;
 
@@ -19,20 +18,14 @@ pub(crate) struct ResultShapes {
 struct Columns {
     held: usize,
     sent: Option<usize>,
-    heads: Option<usize>,
+    terms: Option<usize>,
 }
 
 impl ResultShapes {
     /// For a model with these hops, `results` columns in its result and `params` parameters; `by_row` says which tasks may be done in halves.
     pub(crate) fn new(hops: &[Hop], by_row: Vec<[bool; 2]>, results: usize, params: usize) -> Self {
-        let of = |hop: &Hop| Columns {
-            held: hop.held,
-            sent: Some(hop.width),
-            heads: match hop.propagation {
-                Propagation::Attention { heads, .. } => Some(heads),
-                _ => None,
-            },
-        };
+        let of =
+            |hop: &Hop| Columns { held: hop.held, sent: Some(hop.width), terms: hop.attends().then(|| hop.terms()) };
         let last = Columns { held: results, ..Columns::default() };
         Self { tasks: hops.iter().map(of).chain([last]).collect(), by_row, params }
     }
@@ -54,7 +47,7 @@ impl ResultShapes {
         };
         match (&task.work, result) {
             (Work::Forward, TensorResult::Outputs(outputs)) => {
-                let Columns { held, sent, heads } = self.tasks.get(task.index).copied().unwrap_or_default();
+                let Columns { held, sent, terms: wanted } = self.tasks.get(task.index).copied().unwrap_or_default();
                 let len = |columns: usize| task.count * columns;
                 same("what is held", Some(outputs.held.elem_count()), Some(len(held)))?;
                 same("what is sent", outputs.sent.as_ref().map(|sent| sent.elem_count()), sent.map(len))?;
@@ -62,8 +55,8 @@ impl ResultShapes {
                     Some(terms) => terms.each_ref().map(|term| Some(term.elem_count())),
                     None => [None; 2],
                 };
-                same("attention", left, heads.map(len))?;
-                same("attention", right, heads.map(len))
+                same("attention", left, wanted.map(len))?;
+                same("attention", right, wanted.map(len))
             }
             (Work::Backward { of_rows: true, .. } | Work::Loss(_), TensorResult::Back(back)) => {
                 let len = |matrix: &Option<Matrix>| matrix.as_ref().map(|matrix| task.count * matrix.dim);

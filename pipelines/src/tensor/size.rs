@@ -1,6 +1,5 @@
 //! How large tasks are, and how many are under way: what memory tensor workers cost, here and there.
 
-use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
 
 use super::queue::BATCH;
@@ -31,10 +30,7 @@ pub(crate) fn task_bytes(
     };
     let makes = |index: usize| match hops.get(index) {
         None => results,
-        Some(hop) => match hop.propagation {
-            Propagation::Attention { heads, .. } => hop.held + hop.width + 2 * heads,
-            _ => hop.held + hop.width,
-        },
+        Some(hop) => hop.held + hop.width + 2 * hop.terms(),
     };
     let columns = (0..=hops.len()).map(|index| 2 * rows(index) + makes(index)).max().unwrap_or(0);
     4 * (nodes * columns as u64 + params)
@@ -51,6 +47,8 @@ pub(crate) fn under_way(workers: usize, bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use gnnflow_operators::compute::layers::Propagation;
+
     use super::*;
 
     #[test]

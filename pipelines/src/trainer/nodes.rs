@@ -33,6 +33,7 @@ impl Trainer {
             by_row: (0..=self.model.num_layers())
                 .map(|i| [false, true].map(|training| self.model.task_works_by_row(i, training)))
                 .collect(),
+            vectors: (0..self.model.num_layers()).map(|index| self.model.attention_vectors(index)).collect(),
             reads_out: self.model.spec().jumping_knowledge != JumpingKnowledge::None,
             pipelined: true,
             overlaps: false,

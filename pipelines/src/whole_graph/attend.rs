@@ -1,27 +1,35 @@
 //! Adding rows up by attention, forwards and backwards.
 //!
-//! A sender's row in the table of activations has, behind what it sends, its terms of the attention; a receiver's in that of
-//! gradients has its *state* behind them ([`STATE`] numbers a head), from which whoever has the sender computes again what the
-//! edge weighs. So nothing is held for an edge, here or elsewhere.
+//! A sender's row in the table of activations has, behind what it sends, its terms of the attention, unless they are made of what it sends
+//! (GATv2's); a receiver's in that of gradients has its *state* behind them (its own terms and [`KEPT`] numbers a head), from which whoever
+//! has the sender computes again what the edge weighs. So nothing is held for an edge, here or elsewhere.
 
 use std::ops::Range;
 
 use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::kernel::elementwise::Dropout;
 use gnnflow_operators::kernel::propagate::Sources;
-use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout, STATE};
+use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout};
 use gnnflow_operators::kernel::propagate::attention_backward::AttentionBackward;
+use gnnflow_operators::kernel::propagate::dynamic_attention::{DynamicAttention, KEPT};
+use gnnflow_operators::kernel::propagate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_operators::propagate::{Links, Place, Table};
 
 /// What a hop that attends keeps besides its rows.
 pub(super) struct AttentionState {
-    pub(super) heads: usize,
+    heads: usize,
+    /// Columns of what is sent, and of each of a node's terms.
+    columns: usize,
+    pub(super) terms: usize,
+    /// Where terms are as wide as what is sent, the vectors that they are made with.
+    vectors: Option<Vec<f32>>,
     slope: f64,
     /// Share of the weights that are dropped.
     share: f64,
-    /// Of receivers, `[_, STATE · heads]`.
+    /// Of receivers, `[_, terms + KEPT · heads]`.
     pub(super) states: Table,
-    /// Gradients of receivers' terms, `[_, heads]`.
+    /// Gradients of receivers' terms, `[_, terms]`.
     pub(super) d_right: Table,
     /// The node of each row of the tables of activations and of gradients, where weights are dropped.
     nodes: [Vec<u32>; 2],
@@ -38,25 +46,35 @@ pub(super) struct Dropped {
 }
 
 impl AttentionState {
+    /// Of a hop that attends and drops `share` of the weights, with room for `receivers`.
     pub(super) fn new(
-        [heads, receivers]: [usize; 2],
-        slope: f64,
-        share: f64,
+        hop: &Hop,
+        [slope, share]: [f64; 2],
+        receivers: usize,
         links: [&Links; 2],
         place: &Place,
     ) -> std::io::Result<Self> {
+        let (heads, columns, terms) = (hop.heads(), hop.width, hop.terms());
         let nodes = |links: &Links| -> Vec<u32> {
             let own = (0..links.table().len()).map(|row| links.table().node(row));
             if share > 0.0 { own.chain(links.ghosts().iter().copied()).collect() } else { Vec::new() }
         };
         Ok(Self {
             heads,
+            columns,
+            terms,
+            vectors: hop.attends_by_column().then(Vec::new),
             slope,
             share,
-            states: Table::zeros(receivers, STATE * heads, place)?,
-            d_right: Table::zeros(receivers, heads, place)?,
+            states: Table::zeros(receivers, terms + KEPT * heads, place)?,
+            d_right: Table::zeros(receivers, terms, place)?,
             nodes: links.map(nodes),
         })
+    }
+
+    /// Says by which vectors receivers attend from now on.
+    pub(super) fn attend_by(&mut self, vectors: Vec<f32>) {
+        self.vectors = Some(vectors);
     }
 
     fn dropout<'a>(&'a self, drop: Dropped, rows: &'a [u32], table: usize) -> Option<EdgeDropout<'a>> {
@@ -76,7 +94,11 @@ impl AttentionState {
     pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Dropped, out: &mut [f32]) {
         let ids = ids(links, rows.clone());
         let mut states = self.states.some(rows.clone()).to_vec();
-        self.job(links, rows.clone(), sent, self.dropout(drop, &ids, 0)).forward(&mut states, out);
+        let dropout = self.dropout(drop, &ids, 0);
+        match &self.vectors {
+            Some(vectors) => self.dynamic(vectors, links, rows.clone(), sent, dropout).forward(&mut states, out),
+            None => self.job(links, rows.clone(), sent, dropout).forward(&mut states, out),
+        }
         self.states.some_mut(rows).copy_from_slice(&states);
     }
 
@@ -91,9 +113,17 @@ impl AttentionState {
     ) {
         let ids = ids(links, rows.clone());
         let mut states = self.states.some(rows.clone()).to_vec();
-        let mut d_right = vec![0.0; rows.len() * self.heads];
-        let job = self.job(links, rows.clone(), sent, self.dropout(drop, &ids, 0));
-        job.backward_right(gradient, &mut states, &mut d_right);
+        let mut d_right = vec![0.0; rows.len() * self.terms];
+        let dropout = self.dropout(drop, &ids, 0);
+        match &self.vectors {
+            Some(vectors) => {
+                let job = self.dynamic(vectors, links, rows.clone(), sent, dropout);
+                job.backward_right(gradient, &mut states, &mut d_right);
+            }
+            None => {
+                self.job(links, rows.clone(), sent, dropout).backward_right(gradient, &mut states, &mut d_right);
+            }
+        }
         self.states.some_mut(rows.clone()).copy_from_slice(&states);
         self.d_right.some_mut(rows).copy_from_slice(&d_right);
     }
@@ -107,10 +137,21 @@ impl AttentionState {
         back: &Table,
         drop: Dropped,
     ) -> [Vec<f32>; 2] {
-        let (heads, stride) = (self.heads, back.width());
-        let columns = stride - STATE * heads;
+        let (heads, columns, stride) = (self.heads, self.columns, back.width());
         let ids = ids(links, rows.clone());
         let (indptr, indices) = links.edges(rows.clone());
+        let (gradient, states) = (
+            Sources::new(back.values(), stride),
+            Sources::new(back.values().get(columns..).unwrap_or_default(), stride),
+        );
+        let (slope, dropout) = (self.slope, self.dropout(drop, &ids, 1));
+        if let Some(vectors) = &self.vectors {
+            let (mut dx, mut d_left) = (vec![0.0; sent.len()], vec![0.0; sent.len()]);
+            let (x, width) = (sent, columns / heads);
+            DynamicAttentionBackward { indptr, indices, gradient, states, x, vectors, heads, width, slope, dropout }
+                .run(&mut dx, &mut d_left);
+            return [dx, d_left];
+        }
         let mut x = Vec::with_capacity(rows.len() * columns);
         let mut left = Vec::with_capacity(rows.len() * heads);
         for row in sent.chunks_exact(columns + heads) {
@@ -121,14 +162,14 @@ impl AttentionState {
         AttentionBackward {
             indptr,
             indices,
-            gradient: Sources::new(back.values(), stride),
-            states: Sources::new(back.values().get(columns..).unwrap_or_default(), stride),
+            gradient,
+            states,
             x: &x,
             left: &left,
             heads,
             width: columns / heads,
-            slope: self.slope,
-            dropout: self.dropout(drop, &ids, 1),
+            slope,
+            dropout,
         }
         .run(&mut dx, &mut d_left);
         [dx, d_left]
@@ -141,8 +182,7 @@ impl AttentionState {
         sent: &'a Table,
         dropout: Option<EdgeDropout<'a>>,
     ) -> Attention<'a, i64, f32> {
-        let (heads, stride) = (self.heads, sent.width());
-        let columns = stride - heads;
+        let (heads, columns, stride) = (self.heads, self.columns, sent.width());
         let (indptr, indices) = links.edges(rows);
         Attention {
             indptr,
@@ -154,6 +194,20 @@ impl AttentionState {
             slope: self.slope,
             dropout,
         }
+    }
+
+    fn dynamic<'a>(
+        &self,
+        vectors: &'a [f32],
+        links: &'a Links,
+        rows: Range<usize>,
+        sent: &'a Table,
+        dropout: Option<EdgeDropout<'a>>,
+    ) -> DynamicAttention<'a, i64, f32> {
+        let (indptr, indices) = links.edges(rows);
+        let (heads, width) = (self.heads, self.columns / self.heads);
+        let x = Sources::new(sent.values(), sent.width());
+        DynamicAttention { indptr, indices, x, vectors, heads, width, slope: self.slope, dropout }
     }
 }
 

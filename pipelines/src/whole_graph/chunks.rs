@@ -10,6 +10,7 @@ use gnnflow_operators::local_graph::InEdges;
 use gnnflow_operators::propagate::intervals::intervals;
 
 use super::heads::Heads;
+use super::slice_attention::SliceAttention;
 use super::slices::Columns;
 use crate::Error;
 use crate::spec::Bytes;
@@ -29,9 +30,9 @@ pub(super) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Er
     let workers = graph.starts.len() - 1;
     let width = |hop: &Hop| match hop.propagation {
         Propagation::Nothing => 0,
-        Propagation::Attention { heads, .. } => {
-            let cut = Heads::new(hop.width, heads, graph.parts.len(), workers);
-            let row = |worker: usize| cut.of(worker)[0].len() + 2 * cut.of(worker)[1].len();
+        Propagation::Attention { .. } => {
+            let cut = Heads::of_hop(hop, graph.parts.len(), workers);
+            let row = |worker| SliceAttention::ranges(&cut, worker, hop.width).iter().map(Range::len).sum();
             (0..workers).map(row).max().unwrap_or(0)
         }
         _ => intervals(hop.width, workers).iter().map(Range::len).max().unwrap_or(0),

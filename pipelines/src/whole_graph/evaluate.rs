@@ -42,8 +42,8 @@ impl LastHop {
     ) -> std::io::Result<Self> {
         let attention = match hop.propagation {
             // Nothing is dropped.
-            Propagation::Attention { heads, slope, .. } => {
-                Some(AttentionState::new([heads, links.rows().len()], slope, 0.0, [links, links], place)?)
+            Propagation::Attention { slope, .. } => {
+                Some(AttentionState::new(hop, [slope, 0.0], links.rows().len(), [links, links], place)?)
             }
             _ => None,
         };
@@ -104,7 +104,11 @@ impl WholeGraph {
     fn arrived_at_all(&mut self, trainer: &mut Trainer, interval: &Interval) -> Option<(Vec<f32>, usize)> {
         let (range, own, seed): (Range<u32>, _, _) = (self.nodes(&interval.rows), self.own.start, self.seed);
         let last = self.hops.len() - 1;
+        let vectors = self.vectors(last, self.parameters.latest());
         let LastHop { links, sent, attention, largest, .. } = self.last_hop.as_mut()?;
+        if let (Some(attention), Some(vectors)) = (&mut *attention, vectors) {
+            attention.attend_by(vectors);
+        }
         let HopState { sent: trained, scales, width, .. } = &self.hops[last];
         let (width, table, slots) = (*width, sent.as_ref().unwrap_or(trained), self.slots);
         let rows = links.rows().between(&slots_of(&range, slots));

@@ -2,10 +2,12 @@
 //!
 //! A hop's columns are cut into *granules*, one for each partition of the graph, and a worker has those of a range. A granule is
 //! cut where a head ends unless it has the whole head: what is left are *pieces*, whose gradients are computed one by one. Who has
-//! a granule therefore decides no bit of any sum.
+//! a granule therefore decides no bit of any sum. Where terms are as wide as rows (GATv2), an edge's logit takes all columns of a head, and
+//! granules are whole heads.
 
 use std::ops::Range;
 
+use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::propagate::intervals::intervals;
 
 /// Columns that lie in one granule, and the heads that they are of: whole ones, or a part of one.
@@ -13,7 +15,9 @@ use gnnflow_operators::propagate::intervals::intervals;
 pub(crate) struct Piece {
     pub(crate) columns: Range<usize>,
     pub(crate) heads: Range<usize>,
-    /// Where its heads stand among all pieces' heads.
+    /// What it reads of a node's terms: a number for each head, or for each column.
+    pub(crate) terms: Range<usize>,
+    /// Where its terms stand among all pieces' terms.
     pub(crate) first: usize,
 }
 
@@ -21,25 +25,49 @@ pub(crate) struct Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Heads {
     heads: usize,
+    /// Columns of a node's term; and whether those are the row's.
+    terms: usize,
+    by_column: bool,
     pieces: Vec<Piece>,
     /// By worker, its pieces.
     of_worker: Vec<Range<usize>>,
 }
 
 impl Heads {
-    /// Cuts `heads` heads of together `width` columns for as many granules as there are `parts`, shared by `workers`.
-    pub(crate) fn new(width: usize, heads: usize, parts: usize, workers: usize) -> Self {
-        let (each, granules) = (width / heads, intervals(width, parts.max(1)));
-        let (mut pieces, mut ends, mut first) = (Vec::new(), Vec::new(), 0);
-        for granule in &granules {
+    /// Cuts the heads of a hop that attends for as many granules as there are `parts`, shared by `workers`.
+    pub(crate) fn of_hop(hop: &Hop, parts: usize, workers: usize) -> Self {
+        match hop.attends_by_column() {
+            true => Self::whole(hop.width, hop.heads(), parts, workers),
+            false => Self::new(hop.width, hop.heads(), parts, workers),
+        }
+    }
+
+    /// Cuts `heads` heads of together `width` columns.
+    fn new(width: usize, heads: usize, parts: usize, workers: usize) -> Self {
+        Self::cut([width, heads], &intervals(width, parts.max(1)), workers, false)
+    }
+
+    /// The same in whole heads, whose terms have a number for each column.
+    fn whole(width: usize, heads: usize, parts: usize, workers: usize) -> Self {
+        let each = width / heads;
+        let granules: Vec<Range<usize>> =
+            intervals(heads, parts.max(1)).iter().map(|heads| heads.start * each..heads.end * each).collect();
+        Self::cut([width, heads], &granules, workers, true)
+    }
+
+    fn cut([width, heads]: [usize; 2], granules: &[Range<usize>], workers: usize, by_column: bool) -> Self {
+        let each = width / heads;
+        let (mut pieces, mut ends, mut first) = (Vec::<Piece>::new(), Vec::new(), 0);
+        for granule in granules {
             let mut begin = granule.start;
             while begin < granule.end {
                 let head = begin / each;
                 let whole = if begin % each == 0 { (granule.end - begin) / each } else { 0 };
                 let end = if whole > 0 { begin + whole * each } else { granule.end.min((head + 1) * each) };
                 let heads = head..head + whole.max(1);
-                pieces.push(Piece { columns: begin..end, first, heads: heads.clone() });
-                (begin, first) = (end, first + heads.len());
+                let terms = if by_column { begin..end } else { heads.clone() };
+                pieces.push(Piece { columns: begin..end, heads, terms: terms.clone(), first });
+                (begin, first) = (end, first + terms.len());
             }
             ends.push(pieces.len());
         }
@@ -48,7 +76,7 @@ impl Heads {
         let mut of_worker: Vec<Range<usize>> =
             shared.iter().map(|range| before(range.start)..before(range.end)).collect();
         of_worker.resize(workers, pieces.len()..pieces.len());
-        Self { heads, pieces, of_worker }
+        Self { heads, terms: if by_column { width } else { heads }, by_column, pieces, of_worker }
     }
 
     /// How many heads there are.
@@ -56,40 +84,50 @@ impl Heads {
         self.heads
     }
 
+    /// How many numbers a node's term has.
+    pub(crate) fn terms(&self) -> usize {
+        self.terms
+    }
+
+    /// Whether those are one for each column, of which a slice's own row makes those of out-edges again.
+    pub(crate) fn by_column(&self) -> bool {
+        self.by_column
+    }
+
     /// The pieces of a worker.
     pub(crate) fn pieces(&self, worker: usize) -> &[Piece] {
         &self.pieces[self.of_worker[worker].clone()]
     }
 
-    /// The columns that a worker's pieces have, and the heads that any of them has something of.
+    /// The columns that a worker's pieces have, and what any of them reads of a node's terms.
     pub(crate) fn of(&self, worker: usize) -> [Range<usize>; 2] {
         match self.pieces(worker) {
             [] => [0..0, 0..0],
-            [first, .., last] => [first.columns.start..last.columns.end, first.heads.start..last.heads.end],
-            [only] => [only.columns.clone(), only.heads.clone()],
+            [first, .., last] => [first.columns.start..last.columns.end, first.terms.start..last.terms.end],
+            [only] => [only.columns.clone(), only.terms.clone()],
         }
     }
 
-    /// Where a worker's heads stand among all pieces' heads.
+    /// Where a worker's terms stand among all pieces' terms.
     pub(crate) fn entries(&self, worker: usize) -> Range<usize> {
         match self.pieces(worker) {
             [] => 0..0,
-            pieces => pieces[0].first..pieces.last().map_or(0, |last| last.first + last.heads.len()),
+            pieces => pieces[0].first..pieces.last().map_or(0, |last| last.first + last.terms.len()),
         }
     }
 
-    /// How many heads all pieces have: one that is cut counts for each of its parts.
+    /// How many terms all pieces have: a head that is cut counts for each of its parts.
     pub(crate) fn count(&self) -> usize {
-        self.pieces.last().map_or(0, |last| last.first + last.heads.len())
+        self.pieces.last().map_or(0, |last| last.first + last.terms.len())
     }
 
-    /// For every node, the sums over pieces, head by head, of what they have: from `[N, count]` to `[N, heads]`.
+    /// For every node, the sums over pieces, term by term, of what they have: from `[N, count]` to `[N, terms]`.
     pub(crate) fn sums(&self, entries: &[f32]) -> Vec<f32> {
-        let (count, heads) = (self.count(), self.heads);
-        let head_of: Vec<usize> = self.pieces.iter().flat_map(|piece| piece.heads.clone()).collect();
-        let mut sums = vec![0.0; entries.len() / count.max(1) * heads];
-        for (sums, entries) in sums.chunks_exact_mut(heads).zip(entries.chunks_exact(count.max(1))) {
-            entries.iter().zip(&head_of).for_each(|(x, &head)| sums[head] += x);
+        let (count, terms) = (self.count(), self.terms);
+        let term_of: Vec<usize> = self.pieces.iter().flat_map(|piece| piece.terms.clone()).collect();
+        let mut sums = vec![0.0; entries.len() / count.max(1) * terms];
+        for (sums, entries) in sums.chunks_exact_mut(terms).zip(entries.chunks_exact(count.max(1))) {
+            entries.iter().zip(&term_of).for_each(|(x, &term)| sums[term] += x);
         }
         sums
     }
@@ -125,6 +163,21 @@ mod tests {
                 assert_eq!(columns, (0..width).collect::<Vec<_>>());
             }
         }
+    }
+
+    #[test]
+    fn terms_of_columns_are_of_whole_heads() {
+        let alone = Heads::whole(24, 6, 4, 1);
+        for workers in 1..=4 {
+            let some = Heads::whole(24, 6, 4, workers);
+            let all: Vec<Piece> = (0..workers).flat_map(|worker| some.pieces(worker).to_vec()).collect();
+            assert_eq!(all, alone.pieces(0), "{workers} workers");
+            assert!((0..workers).all(|worker| some.of(worker)[0] == some.entries(worker) && some.by_column()));
+        }
+        assert!(alone.pieces(0).iter().all(|piece| piece.columns == (piece.heads.start * 4..piece.heads.end * 4)));
+        assert_eq!((alone.count(), alone.terms(), alone.heads()), (24, 24, 6));
+        let sums: Vec<f32> = (0..48).map(|x| x as f32).collect();
+        assert_eq!(alone.sums(&sums), sums);
     }
 
     #[test]

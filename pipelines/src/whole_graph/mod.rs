@@ -40,12 +40,14 @@ pub(crate) use tasks::{Done, Token};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::kernel::propagate::attention::STATE;
+use gnnflow_operators::kernel::propagate::dynamic_attention::KEPT;
 use gnnflow_operators::propagate::{Links, Place, Table};
+use gnnflow_operators::tick;
 
 use self::attend::AttentionState;
 use self::chunks::{Cut, cut};
@@ -55,7 +57,7 @@ use self::scales::Scales;
 use self::slices::Slices;
 use self::sums::PartSum;
 use crate::Error;
-use crate::parameters::ParameterService;
+use crate::parameters::{Choice, ParameterService};
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
 #[derive(Clone, Debug)]
@@ -110,6 +112,8 @@ impl Back {
 struct HopState {
     /// Columns of what is sent, and of what arrives in each slot.
     width: usize,
+    /// Columns of attention's terms that are sent behind it, by those who have the out-edges.
+    sent_terms: usize,
     scales: Scales,
     /// For gradients.
     reversed: Scales,
@@ -166,6 +170,8 @@ pub(crate) struct WholeGraph {
     slices: Option<Slices>,
     /// By node task, whether it is done on slices.
     chained: Vec<bool>,
+    /// By hop, where its vectors of attention are among the parameters.
+    vectors: Vec<Option<Range<usize>>>,
     /// Whether a readout joins the results of all layers.
     reads_out: bool,
     /// Whether an epoch has been done.
@@ -186,6 +192,8 @@ pub(crate) struct Shape {
     pub(crate) reads_initial: Vec<bool>,
     /// By node task, whether it may be done in halves of its rows: in evaluation, and in training.
     pub(crate) by_row: Vec<[bool; 2]>,
+    /// Where the vectors that a hop attends by are among the parameters, if it attends by any.
+    pub(crate) vectors: Vec<Option<Range<usize>>>,
     /// Whether a readout joins the results of all layers: then nothing is sent of the last of them.
     pub(crate) reads_out: bool,
     /// Whether slices are sent chunk by chunk, while others are added up.
@@ -266,12 +274,14 @@ impl WholeGraph {
             };
             let (width, [more, more_back], attention) = match hop.propagation {
                 Propagation::Nothing => (0, [0; 2], None),
-                Propagation::Attention { heads, .. } if columns.is_some() => (hop.width, [2 * heads, 0], None),
-                Propagation::Attention { heads, slope, dropout } => {
-                    let sizes = [heads, arriving.rows().len()];
-                    let state =
-                        AttentionState::new(sizes, slope, dropout, [&arriving, &leaving], place).map_err(room)?;
-                    (hop.width, [heads, STATE * heads], Some(state))
+                // Terms of in-edges travel too, to where a slice's columns are added up.
+                Propagation::Attention { .. } if columns.is_some() => {
+                    (hop.width, [hop.sent_terms() + hop.terms(), 0], None)
+                }
+                Propagation::Attention { slope, dropout, .. } => {
+                    let (receivers, links) = (arriving.rows().len(), [&*arriving, &*leaving]);
+                    let state = AttentionState::new(&hop, [slope, dropout], receivers, links, place).map_err(room)?;
+                    (hop.width, [hop.sent_terms(), hop.terms() + KEPT * hop.heads()], Some(state))
                 }
                 Propagation::Max if columns.is_none() => (hop.width, [0, hop.width], None),
                 _ => (hop.width, [0; 2], None),
@@ -282,8 +292,8 @@ impl WholeGraph {
             };
             // Behind the gradients of rows, those of terms, by piece.
             let terms = match (&columns, hop.propagation) {
-                (Some(columns), Propagation::Attention { heads, .. }) if splits => {
-                    2 * Heads::new(hop.width, heads, columns.parts.len(), columns.starts.len() - 1).count()
+                (Some(columns), Propagation::Attention { .. }) if splits => {
+                    2 * Heads::of_hop(&hop, columns.parts.len(), columns.starts.len() - 1).count()
                 }
                 _ => 0,
             };
@@ -301,6 +311,7 @@ impl WholeGraph {
                     Table::zeros(rows, slots as usize * width, place).map_err(room)?
                 },
                 width,
+                sent_terms: hop.sent_terms(),
                 back: match program.goes_back(index) {
                     false => Back::Nowhere,
                     true if !gathers => Back::Nowhere,
@@ -363,6 +374,7 @@ impl WholeGraph {
             learnt: None,
             slices,
             chained,
+            vectors: shape.vectors,
             reads_out: shape.reads_out,
             settled: false,
         })
@@ -378,6 +390,31 @@ impl WholeGraph {
     /// Says where evaluation writes.
     pub(crate) fn set_results(&mut self, results: Results) {
         self.results = Some(results);
+    }
+
+    /// The vectors that hop `hop` attends by, where it attends by any; of the version of `choice`.
+    ///
+    /// # Panics
+    /// When that version is gone.
+    fn vectors(&self, hop: usize, choice: Choice) -> Option<Vec<f32>> {
+        let place = self.vectors[hop].clone()?;
+        let flat = self.parameters.get(choice.version, Duration::ZERO).expect("who refers to parameters has them");
+        Some(flat[place].to_vec())
+    }
+
+    /// The same, of the version that an interval keeps to for what it sends at the hop.
+    fn vectors_of(&self, hop: usize, token: Token) -> Option<Vec<f32>> {
+        self.vectors[hop].as_ref()?;
+        let choice = match token.evaluates {
+            None => self.parameters.choose(token.item, tick::epoch(token.tick), hop),
+            Some(_) => self.parameters.latest(),
+        };
+        self.vectors(hop, choice)
+    }
+
+    /// Whether any rows are weighed by attention.
+    pub(crate) fn attends(&self) -> bool {
+        self.hops.iter().any(|hop| hop.attention.is_some())
     }
 
     /// Whether rows are cut by columns.

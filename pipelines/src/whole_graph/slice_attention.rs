@@ -4,7 +4,8 @@
 //! that the slice has columns of. So every worker finds by itself what an edge weighs, and nothing is held, or sent, for an edge;
 //! the paper shares a number for each edge. On the way back, what an edge's weight should have been is a product over all
 //! columns of a head, and everything that follows from it is linear in it: each piece of a head's columns gives its part of the
-//! gradients of the terms, and the owner adds the parts up.
+//! gradients of the terms, and the owner adds the parts up. Where terms are as wide as rows (GATv2), those of in-edges travel with the
+//! slices, which are whole heads then.
 //!
 //! Where hops follow one another without whole rows between them (section 4.1, decoupled training), all of them attend by the terms
 //! that came with the first one's slices, and what they say of the terms is added up here, from the last hop to the first. Here we leave
@@ -16,8 +17,10 @@ use std::ops::Range;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_operators::kernel::elementwise::Dropout;
 use gnnflow_operators::kernel::propagate::Sources;
-use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout, STATE};
+use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout};
 use gnnflow_operators::kernel::propagate::attention_backward::AttentionBackward;
+use gnnflow_operators::kernel::propagate::dynamic_attention::{DynamicAttention, KEPT};
+use gnnflow_operators::kernel::propagate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_operators::propagate::{Links, Place, Table};
 
 use super::attend::Dropped;
@@ -30,6 +33,8 @@ use super::rows::put_columns;
 pub(super) struct AttendedRows<'a> {
     pub(super) rows: &'a Table,
     pub(super) terms: &'a Table,
+    /// The vectors that the attention is by, where it is by any.
+    pub(super) vectors: Option<&'a [f32]>,
 }
 
 /// One worker's pieces of a hop that attends, and of those that follow it with the same attention.
@@ -38,7 +43,7 @@ pub(super) struct SliceAttention {
     worker: usize,
     slope: f64,
     share: f64,
-    /// By piece, `[nodes, STATE · heads]`.
+    /// By piece, `[nodes, terms + KEPT · heads]`.
     states: Vec<Table>,
     /// Gradients of the terms of in-edges, `[nodes, entries]`; and of those of out-edges, where several hops add to them.
     d_right: Table,
@@ -56,7 +61,7 @@ impl SliceAttention {
         (nodes, again): (usize, bool),
         place: &Place,
     ) -> std::io::Result<Self> {
-        let state = |piece: &Piece| Table::zeros(nodes, STATE * piece.heads.len(), place);
+        let state = |piece: &Piece| Table::zeros(nodes, piece.terms.len() + KEPT * piece.heads.len(), place);
         Ok(Self {
             states: heads.pieces(worker).iter().map(state).collect::<Result<_, _>>()?,
             d_right: Table::zeros(nodes, heads.entries(worker).len(), place)?,
@@ -73,10 +78,20 @@ impl SliceAttention {
     }
 
     /// The ranges of a whole row of `width` columns, which the terms follow, that make a row of a worker's slices.
-    pub(super) fn ranges(heads: &Heads, worker: usize, width: usize) -> [Range<usize>; 3] {
+    pub(super) fn ranges(heads: &Heads, worker: usize, width: usize) -> Vec<Range<usize>> {
         let [columns, touched] = heads.of(worker);
         let behind = |first: usize| first + touched.start..first + touched.end;
-        [columns, behind(width), behind(width + heads.heads())]
+        match heads.by_column() {
+            true => vec![columns, behind(width)],
+            false => vec![columns, behind(width), behind(width + heads.terms())],
+        }
+    }
+
+    /// In a row of slices, where the terms of in-edges begin that a piece reads.
+    fn right_of(&self, piece: &Piece) -> usize {
+        let [columns, touched] = self.heads.of(self.worker);
+        let lefts = if self.heads.by_column() { 0 } else { touched.len() };
+        columns.len() + lefts + piece.terms.start - touched.start
     }
 
     fn dropout<'a>(&'a self, drop: Dropped, rows: Range<usize>, piece: &Piece) -> Option<EdgeDropout<'a>> {
@@ -109,7 +124,30 @@ impl SliceAttention {
             indptr,
             indices,
             x: from(of.rows, piece.columns.start - columns.start),
-            left: from(of.terms, columns.len() + piece.heads.start - touched.start),
+            left: from(of.terms, columns.len() + piece.terms.start - touched.start),
+            heads: piece.heads.len(),
+            width: piece.columns.len() / piece.heads.len(),
+            slope: self.slope,
+            dropout: self.dropout(drop, rows, piece),
+        }
+    }
+
+    /// The same where the attention is by `vectors`.
+    fn dynamic<'a>(
+        &'a self,
+        links: &'a Links,
+        rows: Range<usize>,
+        (of, vectors): (AttendedRows<'a>, &'a [f32]),
+        piece: &Piece,
+        drop: Dropped,
+    ) -> DynamicAttention<'a, i64, f32> {
+        let first = piece.columns.start - self.heads.of(self.worker)[0].start;
+        let (indptr, indices) = links.edges(rows.clone());
+        DynamicAttention {
+            indptr,
+            indices,
+            x: Sources::new(of.rows.values().get(first..).unwrap_or_default(), of.rows.width()),
+            vectors: &vectors[piece.columns.clone()],
             heads: piece.heads.len(),
             width: piece.columns.len() / piece.heads.len(),
             slope: self.slope,
@@ -126,16 +164,21 @@ impl SliceAttention {
         drop: Dropped,
         out: &mut [f32],
     ) {
-        let [columns, touched] = self.heads.of(self.worker);
+        let [columns, _] = self.heads.of(self.worker);
         let pieces = self.heads.pieces(self.worker).to_vec();
         for (index, piece) in pieces.iter().enumerate() {
-            let first = columns.len() + touched.len() + piece.heads.start - touched.start;
-            let right = of.terms.columns(rows.clone(), first..first + piece.heads.len());
-            let stride = STATE * piece.heads.len();
+            let first = self.right_of(piece);
+            let right = of.terms.columns(rows.clone(), first..first + piece.terms.len());
+            let stride = self.states[index].width();
             let mut states = vec![0.0; rows.len() * stride];
-            put_columns(&mut states, stride, 0, &right, piece.heads.len());
+            put_columns(&mut states, stride, 0, &right, piece.terms.len());
             let mut made = vec![0.0; rows.len() * piece.columns.len()];
-            self.job(links, rows.clone(), of, piece, drop).forward(&mut states, &mut made);
+            match of.vectors {
+                Some(vectors) => {
+                    self.dynamic(links, rows.clone(), (of, vectors), piece, drop).forward(&mut states, &mut made);
+                }
+                None => self.job(links, rows.clone(), of, piece, drop).forward(&mut states, &mut made),
+            }
             self.states[index].some_mut(rows.clone()).copy_from_slice(&states);
             put_columns(out, columns.len(), piece.columns.start - columns.start, &made, piece.columns.len());
         }
@@ -158,12 +201,21 @@ impl SliceAttention {
             let first = piece.columns.start - columns.start;
             let gradient = back.columns(rows.clone(), first..first + piece.columns.len());
             let mut states = self.states[index].some(rows.clone()).to_vec();
-            let mut d_right = vec![0.0; rows.len() * piece.heads.len()];
-            self.job(links, rows.clone(), of, piece, drop).backward_right(&gradient, &mut states, &mut d_right);
+            let mut d_right = vec![0.0; rows.len() * piece.terms.len()];
+            match of.vectors {
+                Some(vectors) => self.dynamic(links, rows.clone(), (of, vectors), piece, drop).backward_right(
+                    &gradient,
+                    &mut states,
+                    &mut d_right,
+                ),
+                None => {
+                    self.job(links, rows.clone(), of, piece, drop).backward_right(&gradient, &mut states, &mut d_right)
+                }
+            }
             self.states[index].some_mut(rows.clone()).copy_from_slice(&states);
             let (stride, first) = (self.d_right.width(), piece.first - entries.start);
             let d_right = &mut d_right[..];
-            add_columns(self.d_right.some_mut(rows.clone()), stride, first, d_right, piece.heads.len(), adds);
+            add_columns(self.d_right.some_mut(rows.clone()), stride, first, d_right, piece.terms.len(), adds);
         }
     }
 
@@ -183,24 +235,37 @@ impl SliceAttention {
         let mut terms = vec![0.0; rows.len() * entries.len()];
         let (indptr, indices) = links.edges(rows.clone());
         for (piece, states) in self.heads.pieces(self.worker).iter().zip(&self.states) {
-            let (first, count) = (piece.columns.start - columns.start, piece.heads.len());
-            let term = columns.len() + piece.heads.start - touched.start;
+            let (first, count) = (piece.columns.start - columns.start, piece.terms.len());
             let x = of.rows.columns(rows.clone(), first..first + piece.columns.len());
-            let left = of.terms.columns(rows.clone(), term..term + count);
-            let (mut dx, mut d_left) = (vec![0.0; x.len()], vec![0.0; left.len()]);
-            AttentionBackward {
-                indptr,
-                indices,
-                gradient: Sources::new(back.values().get(first..).unwrap_or_default(), back.width()),
-                states: Sources::new(states.values(), states.width()),
-                x: &x,
-                left: &left,
-                heads: count,
-                width: piece.columns.len() / count,
-                slope: self.slope,
-                dropout: self.dropout(drop, rows.clone(), piece),
+            let (heads, width) = (piece.heads.len(), piece.columns.len() / piece.heads.len());
+            let (mut dx, mut d_left) = (vec![0.0; x.len()], vec![0.0; rows.len() * count]);
+            let gradient = Sources::new(back.values().get(first..).unwrap_or_default(), back.width());
+            let states = Sources::new(states.values(), states.width());
+            let (slope, dropout) = (self.slope, self.dropout(drop, rows.clone(), piece));
+            match of.vectors {
+                Some(vectors) => {
+                    let (x, vectors) = (&x[..], &vectors[piece.columns.clone()]);
+                    DynamicAttentionBackward {
+                        indptr,
+                        indices,
+                        gradient,
+                        states,
+                        x,
+                        vectors,
+                        heads,
+                        width,
+                        slope,
+                        dropout,
+                    }
+                    .run(&mut dx, &mut d_left);
+                }
+                None => {
+                    let term = columns.len() + piece.terms.start - touched.start;
+                    let (x, left) = (&x[..], &of.terms.columns(rows.clone(), term..term + count)[..]);
+                    AttentionBackward { indptr, indices, gradient, states, x, left, heads, width, slope, dropout }
+                        .run(&mut dx, &mut d_left);
+                }
             }
-            .run(&mut dx, &mut d_left);
             put_columns(&mut out, columns.len(), first, &dx, piece.columns.len());
             put_columns(&mut terms, entries.len(), piece.first - entries.start, &d_left, count);
         }

@@ -105,11 +105,12 @@ impl Slices {
             columns.resize(workers, width..width);
             let first = if chained(index) { made[index - 1].first } else { index };
             let (mut more, mut attention) = (0, None);
-            if let Propagation::Attention { heads, slope, dropout } = hop.propagation {
-                let heads = Heads::new(width, heads, graph.parts.len(), workers);
+            if let Propagation::Attention { slope, dropout, .. } = hop.propagation {
+                let heads = Heads::of_hop(hop, graph.parts.len(), workers);
                 columns = (0..workers).map(|worker| heads.of(worker)[0].clone()).collect();
                 if first == index {
-                    more = 2 * heads.of(graph.worker)[1].len();
+                    let ranges = SliceAttention::ranges(&heads, graph.worker, width);
+                    more = ranges[1..].iter().map(Range::len).sum();
                     let room_for = (nodes, chained(index + 1));
                     let state = SliceAttention::new(heads, graph.worker, [slope, dropout], room_for, place);
                     attention = Some(state.map_err(room)?);
@@ -194,8 +195,9 @@ impl Slices {
         let places = order.places(chunk, first + rows.start..first + rows.end, self.graph.worker);
         let to_worker = |worker: usize| {
             let header = Header { to: worker as u32, seq: places.start as u32, ..header };
-            let ranges = self.ranges(hop, back, worker);
-            row_headers(header, places.len(), ranges.iter().map(Range::len).sum())
+            let width = self.ranges(hop, back, worker).iter().map(Range::len).sum();
+            // Others may have all heads.
+            row_headers(header, if width == 0 { 0 } else { places.len() }, width)
         };
         (0..columns.len()).flat_map(to_worker).collect()
     }
@@ -205,7 +207,7 @@ impl Slices {
         let SliceHop { columns, width, .. } = &self.hops[hop];
         let (columns, slots) = (&columns[worker], if back { self.graph.slots } else { 1 });
         match self.heads(hop).filter(|_| !back) {
-            Some(heads) => SliceAttention::ranges(heads, worker, *width).to_vec(),
+            Some(heads) => SliceAttention::ranges(heads, worker, *width),
             None => (0..slots).map(|slot| slot * width + columns.start..slot * width + columns.end).collect(),
         }
     }
@@ -247,9 +249,9 @@ impl Slices {
         self.attention[self.hops[hop].first].as_ref().map(|attention| &attention.heads)
     }
 
-    /// What the gradients at a chunk's receivers say of the attention that they pay.
-    pub(super) fn attend(&mut self, stage: Attended, drop: Dropped) {
-        let (of, back) = (attended(&self.hops, stage.hop), gradients(&self.hops, stage.hop));
+    /// What the gradients at a chunk's receivers say of the attention that they pay, by `vectors`, where it is by any.
+    pub(super) fn attend(&mut self, stage: Attended, drop: Dropped, vectors: Option<&[f32]>) {
+        let (of, back) = (attended(&self.hops, stage.hop, vectors), gradients(&self.hops, stage.hop));
         if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
             let rows = self.chunks[stage.chunk as usize].clone();
             attention.complete(&self.graph.links[0], rows, of, (back, !stage.split), drop);
@@ -262,7 +264,13 @@ impl Slices {
     }
 
     /// Adds up the slices of a chunk's nodes; what is gathered now is sent to the nodes' owners.
-    pub(super) fn propagate(&mut self, header: Header, stage: Propagated, drop: Dropped) -> Vec<WireBlock> {
+    pub(super) fn propagate(
+        &mut self,
+        header: Header,
+        stage: Propagated,
+        drop: Dropped,
+        vectors: Option<&[f32]>,
+    ) -> Vec<WireBlock> {
         let rows = self.chunks[stage.chunk as usize].clone();
         let Propagated { hop, back, .. } = stage;
         if self.hops[hop].width == 0 {
@@ -273,7 +281,7 @@ impl Slices {
         let slots = self.graph.slots;
         let state = &self.hops[hop];
         if let Some(attention) = &mut self.attention[state.first] {
-            let of = attended(&self.hops, hop);
+            let of = attended(&self.hops, hop, vectors);
             if back {
                 let gradients = (gradients(&self.hops, hop), !stage.split);
                 let [made, terms] = attention.backward(links, rows.clone(), of, gradients, drop);
@@ -360,6 +368,9 @@ impl Slices {
 
     /// Slices of these nodes, to their owners.
     fn gather(&self, header: Header, rows: Range<usize>, width: usize, slices: &[f32]) -> Vec<WireBlock> {
+        if width == 0 {
+            return Vec::new(); // others have all heads
+        }
         let starts = &self.graph.starts;
         let to_worker = |(worker, bounds): (usize, &[u32])| {
             let (first, end) = ((bounds[0] as usize).max(rows.start), (bounds[1] as usize).min(rows.end));
@@ -375,8 +386,8 @@ impl Slices {
 }
 
 /// What a hop that attends reads.
-fn attended(hops: &[SliceHop], hop: usize) -> AttendedRows<'_> {
-    AttendedRows { rows: &hops[hop].rows, terms: &hops[hops[hop].first].rows }
+fn attended<'a>(hops: &'a [SliceHop], hop: usize, vectors: Option<&'a [f32]>) -> AttendedRows<'a> {
+    AttendedRows { rows: &hops[hop].rows, terms: &hops[hops[hop].first].rows, vectors }
 }
 
 /// Where the gradients of what has arrived at a hop are.

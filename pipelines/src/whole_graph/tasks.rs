@@ -119,8 +119,9 @@ impl WholeGraph {
             };
         }
         let drop = self.drop(token, stage.hop);
+        let vectors = self.vectors(stage.hop, self.parameters.latest());
         if let Some(slices) = &mut self.slices {
-            trainer.timed_backward(|| slices.attend(stage, drop));
+            trainer.timed_backward(|| slices.attend(stage, drop, vectors.as_deref()));
         }
         Vec::new()
     }
@@ -157,14 +158,14 @@ impl WholeGraph {
             };
         }
         let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, stage.hop) };
-        let chunks = self.program.chunks();
+        let (chunks, vectors) = (self.program.chunks(), self.vectors(stage.hop, self.parameters.latest()));
         let Some(slices) = &mut self.slices else { return Vec::new() };
         let kind = if stage.back { SENT_BACK } else { ARRIVED };
         // What is gathered is not needed before all chunks have been added up.
         let last = token.tick + u64::from(chunks - 1 - stage.chunk);
         let header = Header { tag: KINDS * stage.hop as u32 + kind, key: last, ..Header::default() };
         let mut blocks = Vec::new();
-        let work = || blocks = slices.propagate(header, stage, drop);
+        let work = || blocks = slices.propagate(header, stage, drop, vectors.as_deref());
         if stage.back {
             trainer.timed_backward(work)
         } else {
@@ -225,6 +226,7 @@ impl WholeGraph {
     ) -> Result<TensorTask, Error> {
         let (rows, count, own) = (interval.rows.clone(), interval.rows.len(), self.own.start);
         let range = self.nodes(&rows);
+        self.attend_by(index, token);
         let (state, drop) = (&self.hops[index], self.drop(token, index));
         let width = state.width;
         let back = || state.back.table(&state.sent).ok_or_else(|| Error::Bug("gradients that nobody wants".into()));
@@ -238,7 +240,7 @@ impl WholeGraph {
                     let count = heads.count();
                     let term = |first: usize| {
                         let parts = table.columns(rows.clone(), first..first + count);
-                        matrix(heads.sums(&parts), heads.heads())
+                        matrix(heads.sums(&parts), heads.terms())
                     };
                     terms = Some([term(width), term(width + count)]);
                 }
@@ -249,13 +251,13 @@ impl WholeGraph {
                 trainer.timed_backward(|| made = attention.backward_left(links, senders, own, back, drop));
                 let [dx, d_left] = made;
                 // Who receives nothing has no term in any weight.
-                let (heads, mut d_right) = (attention.heads, vec![0.0; count * attention.heads]);
+                let (columns, mut d_right) = (attention.terms, vec![0.0; count * attention.terms]);
                 for row in state.arriving.rows().between(&range) {
-                    let to = (state.arriving.rows().node(row) - range.start) as usize * heads;
-                    d_right[to..to + heads].copy_from_slice(attention.d_right.some(row..row + 1));
+                    let to = (state.arriving.rows().node(row) - range.start) as usize * columns;
+                    d_right[to..to + columns].copy_from_slice(attention.d_right.some(row..row + 1));
                 }
                 sent = Some(matrix(dx, width));
-                terms = Some([matrix(d_left, heads), matrix(d_right, heads)]);
+                terms = Some([matrix(d_left, columns), matrix(d_right, columns)]);
             }
             (None, None) if width > 0 => {
                 let mut made = vec![0.0; count * width];
@@ -288,6 +290,7 @@ impl WholeGraph {
         }
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
         let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
+        self.attend_by(hop, token);
         let (rows, slots) = (self.receivers(hop, &range), self.slots);
         let HopState { arriving, sent, scales, arrived, attention, largest, .. } = &mut self.hops[hop];
         let out = arrived.some_mut(rows.start / slots as usize..rows.end / slots as usize);
@@ -296,6 +299,14 @@ impl WholeGraph {
             (_, Some(largest)) => largest.forward(arriving, rows, sent, out),
             _ => gather(arriving, rows, sent, scales, own * slots, out),
         });
+    }
+
+    /// Has a hop attend by the vectors of the parameters that an interval keeps to.
+    pub(super) fn attend_by(&mut self, hop: usize, token: Token) {
+        let vectors = self.vectors_of(hop, token);
+        if let (Some(attention), Some(vectors)) = (&mut self.hops[hop].attention, vectors) {
+            attention.attend_by(vectors);
+        }
     }
 
     /// The rows of edges of these own nodes: of their slots, as far as they receive at hop `hop`.

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use gnnflow_operators::compute::model::NodeOutputs;
-use gnnflow_operators::kernel::propagate::attention::STATE;
 use gnnflow_operators::propagate::Table;
 use gnnflow_operators::tick;
 
@@ -107,7 +106,7 @@ impl WholeGraph {
             _ => None,
         };
         let for_all = evaluates && last && self.last_hop.is_some();
-        let HopState { sent, held, scales, arriving, width, attention, .. } = &mut self.hops[index];
+        let HopState { sent, held, scales, arriving, width, sent_terms, attention, .. } = &mut self.hops[index];
         let (mut links, width, stride) = (&*arriving, *width, sent.width());
         let (mut sent, mut attention) = (sent, attention.as_mut());
         if let Some(last) = self.last_hop.as_mut().filter(|_| for_all) {
@@ -132,20 +131,23 @@ impl WholeGraph {
                 return Ok(());
             };
             read(found, |found| put_columns(place, stride, 0, found, width))?;
+            // Terms as wide as what is sent are made of it again.
+            let sent_terms = *sent_terms;
+            if sent_terms > 0 {
+                read(left, |left| put_columns(place, stride, width, left, sent_terms))?;
+            }
             let Some(attention) = attention else {
                 // Both travel with the slices.
-                let heads = (stride - width) / 2;
-                read(left, |left| put_columns(place, stride, width, left, heads))?;
-                return read(right, |right| put_columns(place, stride, width + heads, right, heads));
+                let first = width + sent_terms;
+                return read(right, |right| put_columns(place, stride, first, right, stride - first));
             };
-            read(left, |left| put_columns(place, stride, width, left, attention.heads))?;
-            let heads = attention.heads;
-            let (states, stride) = (&mut attention.states, STATE * heads);
+            let (states, terms) = (&mut attention.states, attention.terms);
+            let stride = states.width();
             read(right, |right| {
                 // Only who receives has a state.
                 for row in receivers {
-                    let from = (links.rows().node(row) - range.start) as usize * heads;
-                    put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + heads], heads);
+                    let from = (links.rows().node(row) - range.start) as usize * terms;
+                    put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + terms], terms);
                 }
             })
         };
@@ -238,6 +240,7 @@ impl WholeGraph {
     /// which are completed; where the largest arrive, of whom.
     fn tell_senders(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
         let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
+        self.attend_by(hop, token);
         let HopState { back, arriving, width, attention, largest, sent, .. } = &mut self.hops[hop];
         let Back::Own(back) = back else { return };
         // Receivers are numbered alike among rows of edges and rows of gradients.

@@ -92,7 +92,8 @@ impl Layer for Gat {
     }
 
     fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Attention { heads: self.heads, slope: SLOPE, dropout: self.attention_dropout })
+        let (heads, dropout) = (self.heads, self.attention_dropout);
+        Some(Propagation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
     }
 
     fn sent_dim(&self) -> usize {

@@ -79,7 +79,8 @@ impl Layer for GatPropagation {
     }
 
     fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Attention { heads: self.heads, slope: SLOPE, dropout: self.attention_dropout })
+        let (heads, dropout) = (self.heads, self.attention_dropout);
+        Some(Propagation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
     }
 
     fn by_column(&self) -> Option<[f32; 2]> {

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gat::{SLOPE, attend, attended, head_width};
-use super::{Layer, Pass};
+use super::{Layer, Pass, Propagation};
 use crate::compute::error::Result;
 use crate::compute::initial::Initial;
 use crate::compute::model::LayerSpec;
@@ -65,6 +65,34 @@ impl Layer for Gatv2 {
 
     fn needs_edge_features(&self) -> bool {
         self.edge.is_some()
+    }
+
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        let (heads, dropout) = (self.heads, self.attention_dropout);
+        // Features of edges are only where blocks are.
+        self.edge.is_none().then_some(Propagation::Attention { heads, dynamic: true, slope: SLOPE, dropout })
+    }
+
+    fn sent_dim(&self) -> usize {
+        if self.last { self.heads * self.out_dim } else { self.out_dim }
+    }
+
+    fn reads_own(&self) -> bool {
+        false
+    }
+
+    fn attention_terms(&self, held: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
+        let sizes = self.attention.abs()?.reshape((1, self.sent_dim()))?;
+        let right = linear(held, &self.destination.0, Some(&self.destination.1))?;
+        Ok([sent.broadcast_mul(&sizes)?, right.broadcast_mul(&sizes)?])
+    }
+
+    fn attention_vectors(&self) -> Option<&Var> {
+        Some(&self.attention)
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {

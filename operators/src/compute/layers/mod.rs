@@ -18,7 +18,7 @@ mod sgc;
 
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{Device, Tensor, Var};
 use gnnflow_data::rng::Key;
 
 use super::error::{Error, Result};
@@ -110,10 +110,13 @@ pub enum Propagation {
         relations: usize,
     },
     /// The sum over the in-neighbours and the node itself, self-loops not counted, weighted for each head by the softmax of
-    /// `leaky_relu(left_j + right_i)`, of [`Layer::attention_terms`].
+    /// `leaky_relu(left_j + right_i)`, of [`Layer::attention_terms`]; or, where it is dynamic, of the sum over the head's columns c of
+    /// `sign(a_c) · leaky_relu(left_jc + right_ic)`, of [`Layer::attention_vectors`].
     Attention {
         /// Heads, side by side in a row.
         heads: usize,
+        /// Whether terms are as wide as what is sent, which they are computed of again: GATv2's attention, rather than GAT's.
+        dynamic: bool,
         /// Leaky ReLU's slope below 0.
         slope: f64,
         /// Share of the weights that training drops.
@@ -240,13 +243,19 @@ pub trait Layer: Send + Sync {
     }
 
     /// For [`Propagation::Attention`]: what a node has for its out-edges and what for its in-edges, each `[N, heads]`, from what it
-    /// holds and what it sends.
+    /// holds and what it sends. Where that is dynamic, each `[N, sent_dim]`: `|a|` times what it sends, and `|a|` times what it has for
+    /// its in-edges.
     ///
     /// # Errors
     /// By default, always: the layer has no attention. As [`Layer::send`] otherwise.
     fn attention_terms(&self, held: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
         let _ = (held, sent);
         Err(Error::Input("the layer has no attention".to_owned()))
+    }
+
+    /// For [`Propagation::Attention`] that is dynamic: the vectors a, `[heads, sent_dim / heads]`. By default, none.
+    fn attention_vectors(&self) -> Option<&Var> {
+        None
     }
 
     /// What every source sends along its edges: `[num_src, in_dim]` → `[num_src, _]`. By default, what it holds.

@@ -7,6 +7,8 @@
 //!
 //! Where a readout joins the results of all layers, a node holds those that there are behind what it holds anyway, from task to task.
 
+use std::ops::Range;
+
 use candle_core::{DType, Tensor};
 use gnnflow_data::rng::Key;
 
@@ -47,7 +49,30 @@ impl Hop {
 
     /// Whether rows are weighed by attention.
     pub fn attends(&self) -> bool {
-        matches!(self.propagation, Propagation::Attention { .. })
+        self.heads() > 0
+    }
+
+    /// Whether attention's terms are as wide as what is sent.
+    pub fn attends_by_column(&self) -> bool {
+        matches!(self.propagation, Propagation::Attention { dynamic: true, .. })
+    }
+
+    /// Heads of attention; 0 where there is none.
+    pub fn heads(&self) -> usize {
+        match self.propagation {
+            Propagation::Attention { heads, .. } => heads,
+            _ => 0,
+        }
+    }
+
+    /// Columns of each of a node's two terms of attention.
+    pub fn terms(&self) -> usize {
+        if self.attends_by_column() { self.width } else { self.heads() }
+    }
+
+    /// Columns of a node's term of its out-edges, where that is sent behind its row; it is not where it is made of the row again.
+    pub fn sent_terms(&self) -> usize {
+        if self.attends_by_column() { 0 } else { self.heads() }
     }
 }
 
@@ -91,7 +116,7 @@ impl Model {
             let propagation = layer.propagation().ok_or_else(|| {
                 let why = format!(
                     "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
-                     \"sage\", \"gin\", \"gat\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
+                     \"sage\", \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
                     self.spec.kind
                 );
                 Error::spec("kind", why)
@@ -101,6 +126,12 @@ impl Model {
             Ok(Hop { propagation, width: layer.sent_dim(), held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
+    }
+
+    /// Where layer `index` has its [vectors](Layer::attention_vectors) in the flat vector of parameters.
+    pub fn attention_vectors(&self, index: usize) -> Option<Range<usize>> {
+        let wanted = self.layers.get(index)?.attention_vectors()?;
+        self.params.place(wanted)
     }
 
     /// Whether what stands behind layer `index` reads the row that its nodes had before it.

@@ -14,7 +14,7 @@ use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
 use crate::kernel::dispatch::{Level, level};
-use crate::kernel::edge_softmax::{softmax_again, softmax_row};
+use crate::kernel::edge_softmax::softmax_row;
 use crate::kernel::element::{Element, Real};
 use crate::kernel::elementwise::Dropout;
 use crate::kernel::lanes::{Generic, Isa};
@@ -57,6 +57,17 @@ impl EdgeDropout<'_> {
         let i = u64::from(source) * self.heads as u64 + (self.first_head + head) as u64;
         A::from_f64(self.dropout.under(u64::from(destination)).factor(i))
     }
+
+    /// Multiplies numbers of edges from `sources` to a destination, `[edges, heads]`, by their masks.
+    #[inline(always)]
+    pub(super) fn apply<A: Real>(&self, destination: u32, sources: &[u32], heads: usize, values: &mut [A]) {
+        for (values, &source) in values.chunks_exact_mut(heads).zip(sources) {
+            for (h, value) in values.iter_mut().enumerate() {
+                let factor: A = self.factor(self.others[source as usize], destination, h);
+                *value = *value * factor;
+            }
+        }
+    }
 }
 
 /// Attention over the in-edges of an interval of destinations.
@@ -80,13 +91,13 @@ pub struct Attention<'a, P, T: Element> {
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for the edges of one row, `[edges, heads]` each.
+/// Room for the edges of one row, `[edges, heads]` each; and for a row.
 #[derive(Default)]
-struct Scratch<A> {
-    attention: Vec<A>,
-    gradients: Vec<A>,
+pub(super) struct Scratch<A> {
+    pub(super) attention: Vec<A>,
+    pub(super) gradients: Vec<A>,
     slopes: Vec<A>,
-    totals: Vec<A>,
+    pub(super) row: Vec<A>,
 }
 
 impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
@@ -178,26 +189,23 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         softmax_row(out, self.heads, largest, &mut rest[..self.heads]);
     }
 
-    /// The attention again, and the slope of every edge's leaky ReLU, into `scratch`.
+    /// The attention, and the slope of every edge's leaky ReLU, into `scratch`; and the row's largest logits and sums into `state`, once
+    /// more: what sources send may be newer than it was on the way forwards (asynchronous training), and the weights shall add up to 1.
     #[inline(always)]
-    fn attend_again(&self, edges: Range<usize>, state: &[T::Acc], scratch: &mut Scratch<T::Acc>) {
+    fn attend_again(&self, edges: Range<usize>, state: &mut [T::Acc], scratch: &mut Scratch<T::Acc>) {
         let heads = self.heads;
-        let (right, largest, total) = (&state[..heads], &state[heads..2 * heads], &state[2 * heads..3 * heads]);
         let numbers = edges.len() * heads;
         let slope = T::Acc::from_f64(self.slope);
-        for room in [&mut scratch.attention, &mut scratch.slopes, &mut scratch.totals] {
+        for room in [&mut scratch.attention, &mut scratch.slopes] {
             room.resize(numbers, T::Acc::ZERO);
         }
+        let (right, rest) = state.split_at_mut(heads);
+        let (largest, rest) = rest.split_at_mut(heads);
         self.logits(edges, right, &mut scratch.attention);
-        let edges = scratch.attention.chunks_exact_mut(heads).zip(scratch.slopes.chunks_exact_mut(heads));
-        for ((logits, slopes), totals) in edges.zip(scratch.totals.chunks_exact_mut(heads)) {
-            for h in 0..heads {
-                slopes[h] = if logits[h] > T::Acc::ZERO { T::Acc::ONE } else { slope };
-                logits[h] = logits[h] - largest[h];
-                totals[h] = total[h];
-            }
+        for (&logit, of_edge) in scratch.attention.iter().zip(&mut scratch.slopes) {
+            *of_edge = if logit > T::Acc::ZERO { T::Acc::ONE } else { slope };
         }
-        softmax_again(&mut scratch.attention, &scratch.totals);
+        softmax_row(&mut scratch.attention, heads, largest, &mut rest[..heads]);
     }
 
     /// `leaky_relu(left[source] + right)` for `edges`, whose indices [`Rows::check_edges`] has seen.
@@ -234,28 +242,31 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// Multiplies by the masks of row `r`'s edges.
     #[inline(always)]
     fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
-        let Some(dropout) = &self.dropout else { return };
-        for (values, &index) in values.chunks_exact_mut(self.heads).zip(&self.indices[edges]) {
-            for (h, value) in values.iter_mut().enumerate() {
-                let factor: T::Acc = dropout.factor(dropout.others[index as usize], dropout.rows[r], h);
-                *value = *value * factor;
-            }
+        if let Some(dropout) = &self.dropout {
+            dropout.apply(dropout.rows[r], &self.indices[edges], self.heads, values);
         }
     }
 }
 
-/// From one row's attention and the gradients of it: the attention's mean of them, and what the destination gets.
+/// From one row's attention and the gradients of it, `[edges, heads]`: the attention's mean of them.
+#[inline(always)]
+pub(super) fn softmax_means<A: Real>(attention: &[A], gradients: &[A], means: &mut [A]) {
+    let heads = means.len();
+    means.fill(A::ZERO);
+    for (alpha, gradient) in attention.chunks_exact(heads).zip(gradients.chunks_exact(heads)) {
+        for h in 0..heads {
+            means[h] += alpha[h] * gradient[h];
+        }
+    }
+}
+
+/// The same, and what the destination gets.
 #[inline(always)]
 fn softmax_gradient<A: Real>(scratch: &Scratch<A>, gradients: &[A], totals: &mut [A], d_right: &mut [A]) {
     let heads = totals.len();
-    totals.fill(A::ZERO);
     d_right.fill(A::ZERO);
+    softmax_means(&scratch.attention, gradients, totals);
     let edges = || scratch.attention.chunks_exact(heads).zip(gradients.chunks_exact(heads));
-    for (alpha, gradient) in edges() {
-        for h in 0..heads {
-            totals[h] += alpha[h] * gradient[h];
-        }
-    }
     for ((alpha, gradient), slope) in edges().zip(scratch.slopes.chunks_exact(heads)) {
         for h in 0..heads {
             d_right[h] += alpha[h] * (gradient[h] - totals[h]) * slope[h];

@@ -3,7 +3,7 @@
 //!
 //! [`Propagate`] is the weighted sum of sources' rows, fused with the normalisation on both sides and the destination's own
 //! row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped.
-//! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has; [`maximum`] takes the largest
+//! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has, [`dynamic_attention`] GATv2's; [`maximum`] takes the largest
 //! instead of a sum. Nothing here is as long as edges and as wide as a row.
 //!
 //! **The same bits.** A destination's edges are summed by one thread, in the order that `indices` has them, in `f32` (or
@@ -12,6 +12,8 @@
 
 pub mod attention;
 pub mod attention_backward;
+pub mod dynamic_attention;
+pub mod dynamic_attention_backward;
 pub mod maximum;
 mod pieces;
 pub(super) mod rows;

@@ -168,11 +168,11 @@ impl<T: Element> Problem<T> {
     }
 }
 
-fn doubles<A: Element>(numbers: &[A]) -> Vec<f64> {
+pub(super) fn doubles<A: Element>(numbers: &[A]) -> Vec<f64> {
     numbers.iter().map(|x| x.widen().to_f64()).collect()
 }
 
-fn close(name: &str, got: &[f64], wanted: &[f64], tolerance: f64) {
+pub(super) fn close(name: &str, got: &[f64], wanted: &[f64], tolerance: f64) {
     assert_eq!(got.len(), wanted.len(), "{name}");
     for (k, (&g, &w)) in got.iter().zip(wanted).enumerate() {
         assert!((g - w).abs() <= tolerance * (1.0 + w.abs()), "{name}: number {k} is {g}, not {w}");

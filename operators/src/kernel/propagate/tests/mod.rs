@@ -1,6 +1,7 @@
 //! Graphs to try, and the naive programs that everything is held against.
 
 mod attention;
+mod dynamic_attention;
 mod maximum;
 mod sums;
 
