@@ -15,7 +15,7 @@ fn settings(model: &str, train: &str) -> String {
 }
 
 /// Model keys, and keys of the graph that go with them.
-const MODELS: [&str; 11] = [
+const MODELS: [&str; 13] = [
     "kind = 'gcn'",
     "kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'",
     "kind = 'sage'",
@@ -23,6 +23,8 @@ const MODELS: [&str; 11] = [
     "kind = 'sage'\naggregator = 'pool'",
     "kind = 'gin'\ntrain_eps = true",
     "kind = 'gat'\nheads = 4",
+    "kind = 'gatv2'\nheads = 4",
+    "kind = 'gatv2'\nheads = 2\nresidual = true\noutput_heads = 3",
     "kind = 'appnp'\nlayers = 3",
     "kind = 'mlp'",
     "kind = 'gcn'\nlayers = 3\njumping_knowledge = 'cat'",
@@ -78,24 +80,37 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
 #[test]
 fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
     let place = Place::new();
-    planted(&place, "p.toml", &settings("kind = 'gcn'", "intervals = 3\nmode = 'async'\nevaluate_every = 0\n"));
-    let epochs = ["--set", "train.epochs=60", "--processes", "2"];
+    let attending = ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"];
+    learns_from_stale_rows(&place, "kind = 'gcn'", 60, &[0, 1, 3]);
+    for model in attending {
+        // What an edge weighs is computed again by who has its source, which may have moved since.
+        learns_from_stale_rows(&place, model, 200, &[0]);
+    }
+}
+
+fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, staleness: &[u64]) {
+    planted(place, "p.toml", &settings(model, "intervals = 3\nmode = 'async'\nevaluate_every = 0\n"));
+    let set = format!("train.epochs={epochs}");
+    let set = ["--set", &set, "--processes", "2"];
     let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
-    let exact = succeed(&place, &[&epochs[..], &["--set", "train.mode=pipe"]].concat());
-    for staleness in [0u64, 1, 3] {
-        let set = format!("train.staleness={staleness}");
-        let stale = succeed(&place, &[&epochs[..], &["--set", &set]].concat());
-        eprintln!("staleness {staleness}: {} at most, {} on average", stale["staleness_max"], stale["staleness_mean"]);
-        let most = stale["staleness_max"].as_u64().unwrap();
+    let exact = succeed(place, &[&set[..], &["--set", "train.mode=pipe"]].concat());
+    for &staleness in staleness {
+        let stale = format!("train.staleness={staleness}");
+        let stale = succeed(place, &[&set[..], &["--set", &stale]].concat());
+        let (most, [found, wanted]) = (stale["staleness_max"].as_u64().unwrap(), [&stale, &exact].map(accuracy));
+        eprintln!(
+            "{model}: {most} of {staleness} epochs behind, {} on average; {found} of {wanted}",
+            stale["staleness_mean"]
+        );
         assert!(most <= staleness, "{most} epochs behind where {staleness} are allowed");
-        assert!(accuracy(&stale) > accuracy(&exact) - 0.05, "{} of {}", accuracy(&stale), accuracy(&exact));
-        assert_eq!(losses(&place).len(), 60);
+        assert!(found > wanted - 0.05, "{model}, {staleness} epochs: {found} of {wanted}");
+        assert_eq!(losses(place).len(), epochs);
     }
     assert!(exact.get("staleness_max").is_none());
     // One interval, which has no neighbours that could be behind.
     let alone = ["--set", "partition.parts=1", "--set", "train.intervals=1"];
-    let one = succeed(&place, &[&alone[..], &["--set", "train.mode=pipe"]].concat());
-    assert_eq!(hashes(&succeed(&place, &alone)), hashes(&one));
+    let one = succeed(place, &[&alone[..], &["--set", "train.mode=pipe"]].concat());
+    assert_eq!(hashes(&succeed(place, &alone)), hashes(&one));
 }
 
 #[test]
@@ -141,11 +156,14 @@ fn what_has_no_meaning_is_refused() {
     };
     refused(&["train.staleness=1"], &["train.staleness", "async"]);
     refused(&["train.staleness=-1", "train.mode=async"], &["train.staleness"]);
+    let attends = ["model.kind=gat", "train.mode=async", "train.staleness=1"];
+    refused(&attends, &["train.staleness", "\"gat\"", "use 0"]);
     refused(&["train.intervals=0"], &["train.intervals"]);
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
     refused(&["train.batch=10"], &["train.batch", "no batches"]);
     refused(&["train.sampler=labor"], &["train.sampler", "samples nothing"]);
-    refused(&["model.kind=gatv2"], &["model.kind", "use \"gat\""]);
+    refused(&["model.kind=gine"], &["model.kind", "use \"gin\""]);
+    refused(&["model.kind=gatv2", "model.edge_features=true"], &["model.kind", "without `edge_features`"]);
     refused(&["model.embedding.dim=8"], &["model.embedding", "these have 24"]);
     let rows = ["graph.generate.features=0", "model.embedding.mode=async"];
     refused(&rows, &["model.embedding.mode", "mini-batch"]);
@@ -181,6 +199,7 @@ fn an_epoch_moves_what_the_plan_says() {
     for (model, more) in [
         ("kind = 'gcn'", ""),
         ("kind = 'gat'\nheads = 4", ""),
+        ("kind = 'gatv2'\nheads = 4", ""),
         ("kind = 'sage'\nlayers = 3", ""),
         ("kind = 'sage'\naggregator = 'pool'", ""),
         ("kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true", ""),
@@ -213,6 +232,7 @@ fn tables_take_what_the_plan_says() {
         "kind = 'gcn'",
         "kind = 'gcn'\nlayers = 3\nresidual = true\ndecoupled = false",
         "kind = 'gat'\nheads = 4",
+        "kind = 'gatv2'\nheads = 4\noutput_heads = 2",
         "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true",
         "kind = 'gat'\nlayers = 2\ndecoupled = true",
         "kind = 'gat'\nlayers = 1\noutput_heads = 4\ndecoupled = true",
@@ -259,7 +279,8 @@ fn tables_take_what_the_plan_says() {
 fn tables_of_four_processes_take_what_the_plan_says() {
     let place = Place::new();
     let decoupled = "kind = 'gat'\nlayers = 3\noutput_heads = 4\ndecoupled = true";
-    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", "kind = 'sage'\naggregator = 'pool'", decoupled] {
+    let dynamic = "kind = 'gatv2'\nheads = 8\noutput_heads = 4";
+    for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", dynamic, "kind = 'sage'\naggregator = 'pool'", decoupled] {
         planted(&place, "p.toml", &settings(model, ""));
         for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
             let sets = ["--set", schedule, "--set", "graph.generate.classes=4", "--processes", "4"];

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::meter::{Meter, Stage};
 use gnnflow_operators::placement::Placement;
 use gnnflow_operators::propagate::Place;
@@ -150,6 +151,10 @@ impl<'a> Run<'a> {
                 };
                 let pairs = source.as_ref().map(|source| source.scored.clone());
                 let shape = Shape { overlaps, pipelined, pairs, ..companion.call(Trainer::shape)? };
+                if overlaps && train.staleness() > 0 && shape.hops.iter().any(Hop::attends) {
+                    // The file's rules know only of the layers that come with gnnflow.
+                    return Err(Error::Usage(format!("train.staleness: {}", spec::one_epoch(&spec_of_model.kind))));
+                }
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();

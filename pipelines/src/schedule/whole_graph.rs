@@ -12,7 +12,8 @@
 //! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
 //! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
 //! staleness: an interval then goes on with what its neighbours last told (section 5.2). Nothing else differs; staleness is
-//! bounded by the frontier, and by nothing beside it.
+//! bounded by the frontier, and by nothing beside it. Where rows are weighed by attention, that is so on the way to the loss only: the
+//! way back computes weights again at both ends of an edge, which must know the same rows.
 //!
 //! Where there are tensor workers, what a stage computes leaves the companion for a while ([`Stages`]); the token's time is not over
 //! meanwhile, and nothing else knows of it.
@@ -111,6 +112,8 @@ struct Shared {
     first: Cell<u32>,
     /// The stages that are chunks of pairs.
     pairs: Range<u32>,
+    /// Where the way back has no stale rows, the stage that it begins with.
+    fresh_from: Option<u32>,
     /// Learning rates of the epochs under way.
     rates: RefCell<HashMap<u32, f64>>,
     sums: RefCell<HashMap<u32, EpochSums>>,
@@ -129,7 +132,11 @@ impl Shared {
         let now = self.passed.get();
         let epoch = tick::epoch(now);
         let open = match self.mode {
-            Mode::Async if epoch > self.first.get() => tick::at(epoch.saturating_add(self.staleness), u32::MAX),
+            Mode::Async if epoch > self.first.get() => match self.fresh_from {
+                Some(stage) if tick::step(now) >= stage => now,
+                Some(stage) => tick::at(epoch, stage - 1),
+                None => tick::at(epoch.saturating_add(self.staleness), u32::MAX),
+            },
             // All results are there: some chunks may be under way at once.
             _ if self.pairs.contains(&tick::step(now)) => {
                 tick::at(epoch, (tick::step(now) + pairs::WINDOW).min(self.pairs.end) - 1)
@@ -163,9 +170,10 @@ impl WholeGraphTraining {
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let (stages, rounds) = state.graph().work();
-        let (evaluation, pairs, by_columns, window) = {
+        let (evaluation, attends, pairs, by_columns, window) = {
             let graph = state.graph();
-            (graph.stages_of_evaluation(), graph.chunks_of_pairs(), graph.is_by_columns(), graph.window())
+            let stages = graph.stages_of_evaluation();
+            (stages, graph.attends(), graph.chunks_of_pairs(), graph.is_by_columns(), graph.window())
         };
         let shared = Rc::new(Shared {
             gate: Rc::default(),
@@ -174,6 +182,7 @@ impl WholeGraphTraining {
             passed: Cell::default(),
             first: Cell::new(u32::MAX),
             pairs: pairs.clone(),
+            fresh_from: attends.then(|| evaluation - 1),
             rates: RefCell::default(),
             sums: RefCell::default(),
             stale: Cell::default(),
