@@ -26,6 +26,8 @@ pub(super) fn watch(board: &Arc<Board>) {
                         before(info);
                     }
                 }
+                // The run is over, and who prints why has yet to end the process: what falls now has been told.
+                None if is_of_a_run(std::thread::current().name().unwrap_or_default()) => {}
                 None => before(info),
             }
         }));
@@ -40,7 +42,7 @@ fn post(board: &Board, info: &PanicHookInfo<'_>) -> bool {
         board.suspect(rank_of_network_thread(&thread), message.to_string());
         return false;
     }
-    if board.is_troubled() && (thread.starts_with("timely:") || thread.starts_with("cluster:")) {
+    if board.is_troubled() && is_of_a_run(&thread) {
         // Timely's threads, and who joins them, stumble over each other once one of them is gone.
         return false;
     }
@@ -58,6 +60,11 @@ fn is_consequence(message: &str, thread: &str) -> bool {
         || rank_of_network_thread(thread).is_some()
 }
 
+/// Whether a thread is timely's, or joins those.
+fn is_of_a_run(thread: &str) -> bool {
+    thread.starts_with("timely:") || thread.starts_with("cluster:")
+}
+
 /// Timely names its network threads after the process at the other end.
 fn rank_of_network_thread(name: &str) -> Option<usize> {
     name.strip_prefix("timely:recv-").or_else(|| name.strip_prefix("timely:send-"))?.parse().ok()
@@ -66,6 +73,29 @@ fn rank_of_network_thread(name: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Runs itself again, as a process whose hook is the only one.
+    #[test]
+    fn what_falls_behind_a_run_keeps_quiet() {
+        let falls = |name: &str| {
+            let thread = std::thread::Builder::new().name(name.to_owned()).spawn(|| panic!("fell behind the run"));
+            assert!(thread.unwrap().join().is_err());
+        };
+        if std::env::var_os("GNNFLOW_TEST_HOOK").is_some() {
+            watch(&Arc::default());
+            falls("cluster:join");
+            falls("timely:work-0");
+            return falls("somebody else");
+        }
+        let this = std::env::current_exe().unwrap();
+        let name = "cluster::hook::tests::what_falls_behind_a_run_keeps_quiet";
+        let mut command = std::process::Command::new(this);
+        let done = command.args([name, "--exact", "--nocapture"]).env("GNNFLOW_TEST_HOOK", "1").output().unwrap();
+        let told = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{told}");
+        assert_eq!(told.matches("fell behind the run").count(), 1, "{told}");
+        assert!(told.contains("somebody else"), "{told}");
+    }
 
     #[test]
     fn network_threads_name_the_peer() {
