@@ -121,6 +121,14 @@ impl Model {
                 );
                 Error::spec("kind", why)
             })?;
+            if let Propagation::Attention { heads, dynamic: true, .. } = propagation {
+                let found = layer.attention_vectors().map(|vectors| vectors.dims().to_vec());
+                if heads == 0 || found != Some(vec![heads, layer.sent_dim() / heads]) {
+                    let why =
+                        format!("{:?} attends by vectors of its heads, and has {found:?} for them", self.spec.kind);
+                    return Err(Error::spec("kind", why));
+                }
+            }
             let [own, results] = self.held_columns(index);
             let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
             Ok(Hop { propagation, width: layer.sent_dim(), held: own + results, keeps_held })

@@ -65,6 +65,29 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
     /// Fills the gradients with respect to the sources' rows by what they send, `dx`, and to their terms, `d_left`; both
     /// `[rows, heads · width]`.
     ///
+    /// ```
+    /// use gnnflow_operators::kernel::propagate::Sources;
+    /// use gnnflow_operators::kernel::propagate::dynamic_attention_backward::DynamicAttentionBackward;
+    ///
+    /// // One source of two equal ones that a destination hears from: half of its gradient, and no reason to attend otherwise.
+    /// let job = DynamicAttentionBackward {
+    ///     indptr: &[0u32, 1],
+    ///     indices: &[0],
+    ///     gradient: Sources::new(&[3f32], 1),
+    ///     // Its term, its largest logit, the sum of exponentials, the mean of gradients: 3 · −4.
+    ///     states: Sources::new(&[2., 1., 2., -12.], 4),
+    ///     x: &[-4f32],
+    ///     vectors: &[-1.],
+    ///     heads: 1,
+    ///     width: 1,
+    ///     slope: 0.5,
+    ///     dropout: None,
+    /// };
+    /// let (mut dx, mut d_left) = ([0f32], [7f32]);
+    /// job.run(&mut dx, &mut d_left);
+    /// assert_eq!((dx, d_left), ([1.5], [0.]));
+    /// ```
+    ///
     /// # Panics
     /// When lengths disagree or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {

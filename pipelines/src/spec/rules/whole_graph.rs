@@ -177,16 +177,16 @@ fn decoupled(model: &Model, report: &mut Report<'_>) {
     }
 }
 
-/// Refuses layers that compute something for every edge which only blocks have.
+/// Refuses layers that read features of edges, which only blocks have.
 fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
     let instead = match model.kind.as_str() {
         "gatv2" if model.edge_features == Some(true) => Some("it without `edge_features`"),
-        "gine" => Some("\"gin\", which reads no features of edges"),
+        "gine" => Some("\"gin\""),
         _ => None,
     };
     if let Some(instead) = instead {
         let message = format!(
-            "{:?} computes a value for every edge, which \"{}\" does not hold; use {instead}, or \"{}\"",
+            "{:?} reads features of edges, which \"{}\" does not have; use {instead}, or \"{}\"",
             model.kind,
             train.schedule,
             Schedule::MiniBatch
