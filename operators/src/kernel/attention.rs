@@ -8,11 +8,11 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::dispatch::multiversion;
+use super::dot::dot_by_head;
 use super::element::Real;
 use super::elementwise::by_panel;
 use super::rows::{Offset, ROWS, split_by_row};
 use super::transpose::Transpose;
-use super::weighted::dot_by_head;
 
 /// What all passes read: rows of sources and destinations, `[_, H·F]`, the vectors `a`, `[H, F]`, and leaky ReLU's slope below 0.
 #[derive(Clone, Copy, Debug)]

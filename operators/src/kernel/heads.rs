@@ -4,9 +4,9 @@
 use rayon::prelude::*;
 
 use super::dispatch::multiversion;
+use super::dot::dot_by_head;
 use super::element::Real;
 use super::elementwise::by_panel;
-use super::weighted::dot_by_head;
 
 /// Rows that one task takes.
 const ROWS: usize = 256;

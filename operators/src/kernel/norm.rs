@@ -5,9 +5,9 @@
 use rayon::prelude::*;
 
 use super::dispatch::multiversion;
+use super::dot::tree;
 use super::element::Real;
 use super::elementwise::{by_panel, column_sum};
-use super::weighted::tree;
 
 /// Rows that one task takes.
 const ROWS: usize = 256;

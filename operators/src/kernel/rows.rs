@@ -25,12 +25,14 @@ impl Offset for i64 {
     }
 }
 
-/// Asks for `bytes` from `p` to be brought near.
+/// Asks for `bytes` from `p` to be brought near: every line that they touch, wherever in one `p` is.
 #[inline(always)]
 pub(super) fn prefetch<T>(p: *const T, bytes: usize) {
+    let p = p.cast::<u8>();
     for line in (0..bytes).step_by(64) {
-        super::prefetch(p.cast::<u8>().wrapping_add(line));
+        super::prefetch(p.wrapping_add(line));
     }
+    super::prefetch(p.wrapping_add(bytes.saturating_sub(1)));
 }
 
 /// Splits `values`, `width` numbers an edge, into the pieces that belong to chunks of [`ROWS`] rows: (first row, its

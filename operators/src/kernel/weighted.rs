@@ -5,7 +5,7 @@
 
 use rayon::prelude::*;
 
-use super::dispatch::multiversion;
+use super::dot::dot_by_head;
 use super::element::{Element, Real};
 use super::propagate::Sources;
 use super::propagate::rows::Rows;
@@ -97,46 +97,5 @@ pub fn backward_weights<P: Offset, T: Element>(
         split_by_row(indptr, heads, out).into_iter().for_each(task);
     } else {
         split_by_row(indptr, heads, out).into_par_iter().for_each(task);
-    }
-}
-
-/// Products are summed in this many interleaved sums, the same on every instruction set.
-const PARTIAL: usize = 16;
-
-/// Adds up `partial` as a tree.
-#[inline(always)]
-pub(super) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
-    let mut half = PARTIAL / 2;
-    while half > 0 {
-        for k in 0..half {
-            partial[k] += partial[k + half];
-        }
-        half /= 2;
-    }
-    partial[0]
-}
-
-/// `Σ a·b` in a fixed order that vectorises.
-#[inline(always)]
-pub(super) fn dot<A: Real, T: Element<Acc = A>>(a: &[A], b: &[T]) -> A {
-    let mut partial = [A::ZERO; PARTIAL];
-    let (a, b) = (a.chunks_exact(PARTIAL), b.chunks_exact(PARTIAL));
-    for (k, (&a, &b)) in a.remainder().iter().zip(b.remainder()).enumerate() {
-        partial[k] += a * b.widen();
-    }
-    for (a, b) in a.zip(b) {
-        for k in 0..PARTIAL {
-            partial[k] += a[k] * b[k].widen();
-        }
-    }
-    tree(partial)
-}
-
-multiversion! {
-    /// `out[h] = a[h, :] · b[h, :]`
-    pub(super) fn dot_by_head [A: Real, T: Element<Acc = A>] (a: &[A], b: &[T], width: usize, out: &mut [A]) {
-        for (h, out) in out.iter_mut().enumerate() {
-            *out = dot(&a[h * width..][..width], &b[h * width..][..width]);
-        }
     }
 }

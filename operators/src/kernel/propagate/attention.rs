@@ -14,6 +14,7 @@ use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
 use crate::kernel::dispatch::{Level, level};
+use crate::kernel::dot::dots_of_heads;
 use crate::kernel::edge_softmax::softmax_row;
 use crate::kernel::element::{Element, Real};
 use crate::kernel::elementwise::Dropout;
@@ -22,7 +23,6 @@ use crate::kernel::lanes::{Generic, Isa};
 use crate::kernel::lanes::{V3, V4};
 use crate::kernel::prefetch;
 use crate::kernel::rows::{Offset, prefetch as prefetch_bytes};
-use crate::kernel::weighted::dot;
 
 /// Numbers that a destination keeps for each head: a row of states is `[STATE, heads]`, namely what the destination brings to
 /// the logits (given), its largest logit and its sum of exponentials (both by [`Attention::forward`]), and the mean of its
@@ -375,9 +375,8 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                     prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T>());
                 }
                 let row = of.x.row(of.indices[e] as usize, columns);
-                for (h, out) in out.iter_mut().enumerate() {
-                    *out = dot(&gradient[h * of.width..][..of.width], &row[h * of.width..][..of.width]);
-                }
+                // SAFETY: the caller's promise.
+                unsafe { dots_of_heads::<I, T>(gradient, row, of.width, out) };
             }
             of.drop_out(r, edges, &mut gradients);
             softmax_gradient(scratch, &gradients, &mut state[3 * heads..], d_right);

@@ -16,13 +16,13 @@ use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
 use crate::kernel::dispatch::{Level, level};
+use crate::kernel::dot::dots_of_heads;
 use crate::kernel::edge_softmax::softmax_row;
 use crate::kernel::element::{Element, Real};
 use crate::kernel::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::lanes::{V3, V4};
 use crate::kernel::rows::{Offset, prefetch as prefetch_bytes};
-use crate::kernel::weighted::dot;
 
 /// Numbers that a destination keeps for each head behind its term, of `heads · width` numbers: its largest logit and its sum of
 /// exponentials (by [`DynamicAttention::forward`]), and the mean of its edges' gradients by attention (by
@@ -68,8 +68,11 @@ impl<A: Real> Vectors<A> {
     }
 
     /// The logits of one edge, by head; `bent` has room for a row.
+    ///
+    /// # Safety
+    /// The machine has `I`.
     #[inline(always)]
-    pub(super) fn logits<T: Element<Acc = A>>(
+    pub(super) unsafe fn logits<I: Isa, T: Element<Acc = A>>(
         &self,
         x: &[T],
         right: &[A],
@@ -81,9 +84,8 @@ impl<A: Real> Vectors<A> {
             let sum = *size * x.widen() + *right;
             *bent = if sum > A::ZERO { sum } else { self.slope * sum };
         }
-        for (h, out) in out.iter_mut().enumerate() {
-            *out = dot(&self.signs[h * width..][..width], &bent[h * width..][..width]);
-        }
+        // SAFETY: the caller's promise.
+        unsafe { dots_of_heads::<I, A>(&self.signs, bent, width, out) };
     }
 
     /// Adds one edge's part of the gradient of its ends' terms, from that of its logits.
@@ -197,8 +199,11 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     }
 
     /// The logits of one row's edges into `out`, `[edges, heads]`.
+    ///
+    /// # Safety
+    /// The machine has `I`.
     #[inline(always)]
-    fn logits(
+    unsafe fn logits<I: Isa>(
         &self,
         job: &Rows<'a, P, T, true>,
         vectors: &Vectors<T::Acc>,
@@ -214,7 +219,9 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
             if e < until {
                 prefetch_bytes(bases.row(self.indices[e + ahead]), columns * size_of::<T>());
             }
-            vectors.logits(self.x.row(self.indices[e] as usize, columns), right, self.width, bent, out);
+            let row = self.x.row(self.indices[e] as usize, columns);
+            // SAFETY: the caller's promise.
+            unsafe { vectors.logits::<I, T>(row, right, self.width, bent, out) };
         }
     }
 
@@ -254,7 +261,8 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
             let edges = job.edges(r);
             attention.resize(edges.len() * heads, T::Acc::ZERO);
             let (right, kept) = state.split_at_mut(columns);
-            of.logits(&job, self.vectors, edges.clone(), right, row, attention);
+            // SAFETY: the caller's promise.
+            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
             let (largest, rest) = kept.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
             of.drop_out(r, edges.clone(), attention);
@@ -295,16 +303,16 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                 room.resize(edges.len() * heads, T::Acc::ZERO);
             }
             let (right, kept) = state.split_at_mut(columns);
-            of.logits(&job, self.vectors, edges.clone(), right, bent, attention);
+            // SAFETY: the caller's promise.
+            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, bent, attention) };
             // Once more, as in [`Attention`](super::attention::Attention): rows may be newer by now.
             let (largest, rest) = kept.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
                 let row = of.x.row(of.indices[e] as usize, columns);
-                for (h, out) in out.iter_mut().enumerate() {
-                    *out = dot(&gradient[h * width..][..width], &row[h * width..][..width]);
-                }
+                // SAFETY: the caller's promise.
+                unsafe { dots_of_heads::<I, T>(gradient, row, width, out) };
             }
             of.drop_out(r, edges.clone(), gradients);
             let means = &mut kept[2 * heads..];

@@ -12,13 +12,13 @@ use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
 use crate::kernel::dispatch::{Level, level};
+use crate::kernel::dot::dot_in_lanes;
 use crate::kernel::edge_softmax::softmax_again;
 use crate::kernel::element::{Element, Real};
 use crate::kernel::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::kernel::lanes::{V3, V4};
 use crate::kernel::rows::{Offset, prefetch as prefetch_bytes};
-use crate::kernel::weighted::dot;
 
 /// Edges whose rows are read several times in a row: few enough that they stay near.
 const BLOCK: usize = 32;
@@ -160,7 +160,8 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                     }
                     let ((right, kept), place) = (state(e), k * heads..(k + 1) * heads);
                     let logits = &mut attention[place.clone()];
-                    self.vectors.logits(x, right, width, bent, logits);
+                    // SAFETY: the caller's promise.
+                    unsafe { self.vectors.logits::<I, T>(x, right, width, bent, logits) };
                     logits.iter_mut().zip(kept).for_each(|(logit, largest)| *logit = *logit - *largest);
                     totals[place].copy_from_slice(&kept[heads..2 * heads]);
                 }
@@ -171,7 +172,9 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                     let gradient = of.gradient.row(of.indices[e] as usize, columns);
                     for h in 0..heads {
                         let place = k * heads + h;
-                        let mut product = dot(&gradient[h * width..][..width], &x[h * width..][..width]);
+                        let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
+                        // SAFETY: the caller's promise.
+                        let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let alpha = attention[place];
                         if let Some(dropout) = &of.dropout {
                             let destination = dropout.others[of.indices[e] as usize];

@@ -231,6 +231,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
             };
             Some((own.rows.get(r * own.stride..r * own.stride + columns)?.as_ptr(), coefficient))
         });
+        let astride = !bases.at_lines;
         for head in 0..self.heads {
             let mut column = 0;
             while column < self.width {
@@ -238,7 +239,8 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
                 // With one head a tile asks for its own columns; with several the first one asks for the whole row.
                 let fetch_until = if self.heads == 1 || (head == 0 && column == 0) { fetch_until } else { 0 };
                 let edges = edges.clone();
-                let tile = Tile { edges, head, column, fetch_until, ahead, scale, own, onto };
+                let astride = astride || !(column * size_of::<T>()).is_multiple_of(64);
+                let tile = Tile { edges, head, column, fetch_until, ahead, astride, scale, own, onto };
                 let vectors = left.div_ceil(lanes).min(8);
                 let tail = left.min(vectors * lanes) - (vectors - 1) * lanes;
                 // SAFETY: the tile lies within the row, and the caller's promise holds.
@@ -302,6 +304,9 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
                         for v in (0..V).filter(|v| (v * lanes * size_of::<T>()).is_multiple_of(64)) {
                             prefetch(due.wrapping_add(first + v * lanes));
                         }
+                        if t.astride {
+                            prefetch(due.wrapping_add(first + (V - 1) * lanes + tail - 1));
+                        }
                     } else {
                         prefetch_bytes(due, bytes);
                     }
@@ -364,6 +369,8 @@ struct Tile<T: Element> {
     /// Edges before this one prefetch the row `ahead` edges on.
     fetch_until: usize,
     ahead: usize,
+    /// Whether the tile may begin within a cache line, and so end in one more.
+    astride: bool,
     scale: Option<T::Acc>,
     /// The row's own row of `x`, and what it is multiplied by.
     own: Option<(*const T, T::Acc)>,

@@ -76,6 +76,13 @@ impl<'a, T> Sources<'a, T> {
         self.ghosts.is_empty()
     }
 
+    /// Whether every row begins where a cache line does.
+    fn at_lines(&self) -> bool {
+        let lines = |at: usize| at.is_multiple_of(64);
+        let begins = [self.own, self.ghosts].into_iter().all(|rows| rows.is_empty() || lines(rows.as_ptr() as usize));
+        begins && lines(self.stride * size_of::<T>())
+    }
+
     /// For loops that check nothing.
     #[inline(always)]
     pub(super) fn bases<const TWO: bool>(&self) -> Bases<T, TWO> {
@@ -85,6 +92,7 @@ impl<'a, T> Sources<'a, T> {
             ghosts: self.ghosts.as_ptr().wrapping_sub(split * self.stride),
             split,
             stride: self.stride,
+            at_lines: self.at_lines(),
         }
     }
 }
@@ -95,6 +103,8 @@ pub(super) struct Bases<T, const TWO: bool> {
     ghosts: *const T,
     split: usize,
     stride: usize,
+    /// Whether every row begins where a cache line does.
+    pub(super) at_lines: bool,
 }
 
 impl<T, const TWO: bool> Bases<T, TWO> {
