@@ -110,10 +110,10 @@ impl Bench {
         let columns = heads * width;
         let normal = |len: usize, k: u64| {
             let key = Key::new(k, Purpose::GenerateNodes);
-            large_from(&(0..len as u64).map(|i| key.unit(i) as f32 - 0.5).collect::<Vec<_>>())
+            array((0..len as u64).map(|i| key.unit(i) as f32 - 0.5), len)
         };
         let x = if self.width >= columns {
-            large_from(&rows.chunks(self.width).flat_map(|row| row[..columns].to_vec()).collect::<Vec<_>>())
+            array(rows.chunks(self.width).flat_map(|row| row[..columns].iter().copied()), nodes * columns)
         } else {
             normal(nodes * columns, 3)
         };
@@ -167,6 +167,13 @@ fn large_from<T: Copy>(numbers: &[T]) -> Vec<T> {
     prefer_large(copy.spare_capacity_mut());
     copy.extend_from_slice(numbers);
     copy
+}
+
+/// `len` numbers that begin where a cache line does, as whole graphs' tables do.
+fn array(numbers: impl Iterator<Item = f32>, len: usize) -> Array<f32> {
+    let mut out = Array::zeros(len, &Place::Memory).expect("there is room");
+    out.iter_mut().zip(numbers).for_each(|(out, v)| *out = v);
+    out
 }
 
 /// Rows of `width` numbers, converted, each at the begin of a cache line.

@@ -94,7 +94,19 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
     /// What a block of row `r`'s edges needs of its destinations, and the attention again.
     #[inline(always)]
     fn attend_again(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
-        let (heads, slope) = (self.heads, T::Acc::from_f64(self.slope));
+        match self.heads {
+            1 => self.attend_again_of::<1>(r, edges, scratch),
+            2 => self.attend_again_of::<2>(r, edges, scratch),
+            4 => self.attend_again_of::<4>(r, edges, scratch),
+            8 => self.attend_again_of::<8>(r, edges, scratch),
+            _ => self.attend_again_of::<0>(r, edges, scratch),
+        }
+    }
+
+    /// As [`AttentionBackward::attend_again`] for `H` heads, 0 for any number.
+    #[inline(always)]
+    fn attend_again_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+        let (heads, slope) = (if H > 0 { H } else { self.heads }, T::Acc::from_f64(self.slope));
         let left = &self.left[r * heads..][..heads];
         let until = self.indices.len().saturating_sub(BLOCK);
         let bases = self.states.bases::<true>();
@@ -106,14 +118,16 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
             let state = self.states.row(self.indices[e] as usize, STATE * heads);
             let place = k * heads..(k + 1) * heads;
             let (attention, slopes) = (&mut scratch.attention[place.clone()], &mut scratch.slopes[place.clone()]);
+            let (totals, means) = (&mut scratch.totals[place.clone()], &mut scratch.means[place]);
             for h in 0..heads {
                 let sum = left[h] + state[h];
                 let above = sum > T::Acc::ZERO;
                 slopes[h] = if above { T::Acc::ONE } else { slope };
                 attention[h] = if above { sum } else { slope * sum } - state[heads + h];
+                // Not copied as slices: a call for so few numbers costs more than they do.
+                totals[h] = state[2 * heads + h];
+                means[h] = state[3 * heads + h];
             }
-            scratch.totals[place.clone()].copy_from_slice(&state[2 * heads..3 * heads]);
-            scratch.means[place].copy_from_slice(&state[3 * heads..]);
         }
         softmax_again(&mut scratch.attention[..count], &scratch.totals[..count]);
     }
