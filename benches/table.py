@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Writes docs/benchmarks.md from the newest results beside other systems in benches/runs; `--check` only says whether it is so.
+
+    benches/table.py [--check]
+"""
+import argparse, json, pathlib, sys
+
+from program import ROOT
+
+RUNS = ROOT / "benches" / "runs"
+PAGE = ROOT / "docs" / "benchmarks.md"
+ABOUT = """# Beside DGL, GraphBolt and PyG
+
+Ours and the others' in turn, in one run, on the same cores: 2 of an AMD EPYC with 24 GB of memory, in a virtual machine whose host has
+other guests. Hosts differ by a factor of two in what their memory gives, and so do the figures below; the ratios are of one run each.
+The graph is an R-MAT of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features) where a row does not say
+otherwise. [benches/README.md](../benches/README.md) says how to run each of them, and has those that stand beside a plain loop, raw TCP or
+METIS instead of another system; accuracies are in [accuracy.md](accuracy.md).
+
+Written by `python3 benches/table.py` from the newest results in [benches/runs](../benches/runs); medians over rounds.
+
+| what | threads | gnnflow | best of the others | ratio | the rest | result |
+|---|---|---|---|---|---|---|
+"""
+
+
+def rate(number):
+    return f"{number / 1e6:.1f} M edges/s"
+
+
+def seconds(number):
+    return f"{number:.2f} s" if number < 10 else f"{number:.1f} s"
+
+
+def gib(number):
+    return f"{number / 2**30:.2f} GiB"
+
+
+def rates(what):
+    """Rows of `compare.py`: how many edges a second."""
+    return lambda row, _: (f"{what} {row['variant']}", row["gnnflow"], row["peers"], rate)
+
+
+def epoch(row, _):
+    return "epoch of 3-layer SAGE, hidden 256, fanouts 15,10,5, batches of 1000", row["gnnflow_seconds"], row["peers_seconds"], seconds
+
+
+def whole(row, graph):
+    where = ", 169,343 nodes and 2.3 million edges" if graph == "small" else ""
+    return f"epoch of 2-layer {row['model'].upper()} over the whole graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
+
+
+# What a result file's name has behind its date, up to what tells graphs apart, and how its rows are told.
+KINDS = {
+    "sampling-beside-peers": rates("multi-hop sampling, fanouts"),
+    "propagate-beside-peers": rates("propagation:"),
+    "epoch-beside-peers": epoch,
+    "full-graph-beside-peers": whole,
+}
+
+
+def rows():
+    """Every case that has a peer, from the newest file that has it."""
+    for kind, told in KINDS.items():
+        seen = set()
+        for file in sorted(RUNS.glob(f"*-{kind}*.json"), reverse=True):
+            result = json.loads(file.read_text())
+            for row in result["results"]:
+                what, ours, peers, show = told(row, "small" if file.stem.endswith("-small") else None)
+                case = (what, row["threads"])
+                if not peers or case in seen:
+                    continue
+                seen.add(case)
+                best = row["best_peer"]
+                rest = ", ".join(f"{who} {show(number)}" for who, number in peers.items() if who != best)
+                mine, other = show(ours), f"{best} {show(peers[best])}"
+                if "peers_peak_rss_bytes" in row:
+                    mine += f", {gib(row['gnnflow_peak_rss_bytes'])}"
+                    other += f", {gib(row['peers_peak_rss_bytes'][best])}"
+                date, commit = file.name[:10], str(result.get("commit", ""))[:7]
+                link = f"[{date}](../benches/runs/{file.name}), {commit}"
+                yield f"| {what} | {row['threads']} | {mine} | {other} | {row['ratio_to_best_peer']:.2f} × | {rest} | {link} |\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    page = ABOUT + "".join(rows())
+    if not parser.parse_args().check:
+        PAGE.write_text(page)
+    elif not PAGE.is_file() or PAGE.read_text() != page:
+        sys.exit("error: docs/benchmarks.md is not what the results say; run python3 benches/table.py")
+
+
+if __name__ == "__main__":
+    main()
