@@ -5,7 +5,7 @@ mod common;
 use common::Place;
 use serde_json::Value;
 use std::io::Read;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 const PIPELINE: &str = r#"name = "small"
 [graph]
@@ -191,7 +191,11 @@ fn a_reader_that_goes_away_is_content() {
 fn an_interrupt_ends_with_130_and_leaves_nothing_that_looks_whole() {
     let place = Place::new();
     let args = ["generate", "rmat", "--out", "d", "--scale", "22", "--edge-factor", "64", "--features", "64"];
-    let mut child = place.command(&args).stderr(Stdio::piped()).spawn().unwrap();
+    // A program that is started where interrupts are ignored (in a script, behind `&`) keeps to that; this one is not.
+    let program = place.command(&args);
+    let mut command = Command::new("env");
+    command.arg("--default-signal=INT").arg(program.get_program()).args(program.get_args());
+    let mut child = command.current_dir(place.path("")).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(300));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();

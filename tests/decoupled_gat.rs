@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow::array::{AsArray, Int64Array, ListArray, StringArray};
 use arrow::datatypes::{DataType, Float32Type};
-use common::{Place, hashes, losses, succeed};
+use common::{Place, Rows, Weights, hashes, losses, succeed, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
@@ -20,9 +20,6 @@ const HIDDEN: usize = 8;
 const CLASSES: usize = 3;
 const RATE: f64 = 0.4;
 const EPOCHS: usize = 5;
-
-/// Rows of numbers.
-type Rows = Vec<Vec<f64>>;
 
 fn key(of: u64) -> Key {
     Key::new(11, Purpose::GenerateNodes).fold(of)
@@ -80,24 +77,6 @@ fn pipeline(place: &Place, layers: usize, heads: usize) {
          optimizer = {{ kind = 'sgd', lr = {RATE} }}\n[infer]\npredictions = true\nembeddings = true\n"
     );
     place.write("p.toml", text);
-}
-
-/// Weights by name, each a matrix, or a row of one.
-type Weights = BTreeMap<String, Rows>;
-
-fn weights(place: &Place) -> Weights {
-    let bytes = std::fs::read(place.path("run/model.safetensors")).unwrap();
-    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let header: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
-    let number = |value: &Value| value.as_u64().unwrap() as usize;
-    let of = |(name, about): (&String, &Value)| {
-        let offsets: Vec<usize> = about["data_offsets"].as_array().unwrap().iter().map(number).collect();
-        let columns = number(about["shape"].as_array().unwrap().last().unwrap());
-        let values = bytes[8 + length..][offsets[0]..offsets[1]].chunks_exact(4);
-        let values: Vec<f64> = values.map(|x| f64::from(f32::from_le_bytes(x.try_into().unwrap()))).collect();
-        (name.clone(), values.chunks_exact(columns).map(<[f64]>::to_vec).collect())
-    };
-    header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__").map(of).collect()
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {
@@ -263,7 +242,7 @@ fn it_is_the_network_that_is_written_down() {
         pipeline(&place, layers, heads);
         // A step of no length: the weights that training begins with.
         succeed(&place, &["--set", "train.epochs=1", "--set", "train.optimizer.lr=1e-30"]);
-        let mut found = weights(&place);
+        let mut found = weights(&place, "run");
         assert_eq!(found.len(), 2 * layers - 1 + 3, "{:?}", found.keys());
         // What is learnt in the end, and what every epoch loses until then.
         let mut expected = Vec::new();
@@ -297,7 +276,7 @@ fn it_is_the_network_that_is_written_down() {
             for (epoch, (found, wanted)) in losses(&place).into_iter().zip(&expected).enumerate() {
                 assert!((found / wanted - 1.0).abs() < 1e-5, "{case}: epoch {epoch} loses {found}, not {wanted}");
             }
-            for (name, rows) in weights(&place) {
+            for (name, rows) in weights(&place, "run") {
                 let pairs = rows.iter().flatten().zip(found[&name].iter().flatten());
                 let most = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
                 assert!(most < 1e-5, "{case}: {name} is off by {most:e}");
@@ -343,7 +322,7 @@ fn it_takes_four_exchanges_however_many_layers_there_are() {
 
 /// What two processes send of gradients in an epoch: each sends the other's pieces of its own, and the sums of its pieces.
 fn gradient_bytes(place: &Place) -> f64 {
-    let numbers: usize = weights(place).values().flatten().map(Vec::len).sum();
+    let numbers: usize = weights(place, "run").values().flatten().map(Vec::len).sum();
     2.0 * 4.0 * numbers as f64
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, Int64Array, ListArray, RecordBatch, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, summary};
+use common::{Place, summary, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
@@ -170,11 +170,9 @@ fn classes_are_learnt_and_every_edge_has_its_answer() {
     // By chance one in two is right: every second edge is of one class.
     assert!(summary["test"]["accuracy"].as_f64().unwrap() > 0.85, "{summary}");
     // The head is the model's.
-    let weights = std::fs::read(place.path("run/model.safetensors")).unwrap();
-    let length = u64::from_le_bytes(weights[..8].try_into().unwrap()) as usize;
-    let header: serde_json::Value = serde_json::from_slice(&weights[8..8 + length]).unwrap();
-    assert_eq!(header["decoder.mlp.0.weight"]["shape"], serde_json::json!([16, 32]));
-    assert_eq!(header["decoder.mlp.1.weight"]["shape"], serde_json::json!([3, 16]));
+    let weights = weights(&place, "run");
+    let shape = |name: &str| [weights[name].len(), weights[name][0].len()];
+    assert_eq!([shape("decoder.mlp.0.weight"), shape("decoder.mlp.1.weight")], [[16, 32], [3, 16]]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, ListArray, StringArray};
 use arrow::datatypes::Float32Type;
-use common::{Place, hashes, losses, planted, succeed};
+use common::{Place, hashes, losses, planted, succeed, weights};
 use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 
@@ -80,21 +80,55 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
 #[test]
 fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
     let place = Place::new();
-    let attending = ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"];
-    learns_from_stale_rows(&place, "kind = 'gcn'", 60, &[0, 1, 3]);
-    for model in attending {
-        // What an edge weighs is computed again by who has its source, which may have moved since.
-        learns_from_stale_rows(&place, model, 200, &[0]);
+    learns_from_stale_rows(&place, "kind = 'gcn'", 60, "");
+    for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
+        // With the usual rates, accuracy moves by as much from one epoch to the next in any mode.
+        let slower = "optimizer = { kind = 'adam', lr = 0.003 }\n";
+        learns_from_stale_rows(&place, &format!("{model}\ndropout = 0.2"), 200, slower);
     }
 }
 
-fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, staleness: &[u64]) {
-    planted(place, "p.toml", &settings(model, "intervals = 3\nmode = 'async'\nevaluate_every = 0\n"));
+/// Where epochs overlap, ghosts' own workers are told what mirrors have computed; the same as what they compute by themselves, where nothing
+/// is stale: in the first epoch.
+#[test]
+fn mirrors_tell_the_gradients_that_owners_compute() {
+    let place = Place::new();
+    let stale = ["--set", "train.mode=async", "--set", "train.staleness=1"];
+    for model in ["kind = 'gat'\nheads = 4\nlayers = 3", "kind = 'gatv2'\nheads = 2\noutput_heads = 3\nresidual = true"]
+    {
+        let more = "intervals = 3\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3\nattention_dropout = 0.4"), more));
+        for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY] {
+            let exact = succeed(&place, &[graph, &["--set", "train.epochs=1"]].concat());
+            let computed = weights(&place, "run");
+            assert!(computed.values().flatten().flatten().any(|&x| x.abs() > 0.01));
+            for processes in ["2", "4"] {
+                succeed(&place, &[graph, &stale, &["--set", "train.epochs=1", "--processes", processes]].concat());
+                for (name, told) in weights(&place, "run") {
+                    for (told, computed) in told.iter().flatten().zip(computed[&name].iter().flatten()) {
+                        assert!(
+                            (told - computed).abs() < 1e-5,
+                            "{model} {graph:?}: {name}, {told} instead of {computed}"
+                        );
+                    }
+                }
+            }
+            assert!(exact["staleness_max"].is_null());
+            // One process has no ghosts.
+            let alone = hashes(&succeed(&place, &[graph, &stale].concat()));
+            assert_eq!(alone, hashes(&succeed(&place, graph)), "{model} {graph:?}");
+        }
+    }
+}
+
+fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str) {
+    let more = format!("intervals = 3\nmode = 'async'\nevaluate_every = 0\n{more}");
+    planted(place, "p.toml", &settings(model, &more));
     let set = format!("train.epochs={epochs}");
     let set = ["--set", &set, "--processes", "2"];
     let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
     let exact = succeed(place, &[&set[..], &["--set", "train.mode=pipe"]].concat());
-    for &staleness in staleness {
+    for staleness in [0, 1, 3] {
         let stale = format!("train.staleness={staleness}");
         let stale = succeed(place, &[&set[..], &["--set", &stale]].concat());
         let (most, [found, wanted]) = (stale["staleness_max"].as_u64().unwrap(), [&stale, &exact].map(accuracy));
@@ -156,8 +190,6 @@ fn what_has_no_meaning_is_refused() {
     };
     refused(&["train.staleness=1"], &["train.staleness", "async"]);
     refused(&["train.staleness=-1", "train.mode=async"], &["train.staleness"]);
-    let attends = ["model.kind=gat", "train.mode=async", "train.staleness=1"];
-    refused(&attends, &["train.staleness", "\"gat\"", "use 0"]);
     refused(&["train.intervals=0"], &["train.intervals"]);
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
     refused(&["train.batch=10"], &["train.batch", "no batches"]);
@@ -271,6 +303,29 @@ fn tables_take_what_the_plan_says() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn mirrors_take_and_send_what_the_plan_says() {
+    let place = Place::new();
+    for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4\noutput_heads = 2\nlayers = 3"] {
+        let stale = "mode = 'async'\nstaleness = 1\nevaluate_every = 0\n";
+        planted(&place, "p.toml", &settings(model, stale));
+        // Nobody is left out, and the halo of a partition is its process's ghosts.
+        for processes in ["1", "2"] {
+            let sets = [&MANY[..], &["--set", "partition.parts=2", "--processes", processes]].concat();
+            let summary = succeed(&place, &sets);
+            let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json"], &sets[..]].concat());
+            let plan: Value = serde_json::from_str(&plan).unwrap();
+            let workers = summary["workers"].as_array().unwrap();
+            for (process, worker) in plan["processes"].as_array().unwrap().iter().zip(workers) {
+                assert_eq!(process["memory"]["tables"], worker["table_bytes"], "{model}, {processes} processes");
+            }
+            let number = |value: &Value| value.as_f64().unwrap();
+            let (told, found) = (number(&plan["training"]["bytes_per_step"]), number(&summary["bytes_per_step"]));
+            assert!((told - found).abs() <= 0.05 * found, "{model}: {told} bytes planned, {found} sent");
         }
     }
 }

@@ -75,19 +75,21 @@ fn other_ways_of_training_over_whole_graphs_have_them_too() {
     let one = ["partition.parts=1", "train.intervals=1", "train.mode=async"];
     let alone = succeed(&place, &one);
     assert_eq!(hashes(&succeed(&place, &[&one[..], &["train.tensor.workers=2"]].concat())), hashes(&alone));
-    for staleness in [0u64, 1] {
-        let set = format!("train.staleness={staleness}");
+    for (kind, staleness, epochs) in [("gcn", 0u64, 40), ("gcn", 1, 40), ("gat", 1, 60)] {
+        let [kind, set, epochs] =
+            [format!("model.kind={kind}"), format!("train.staleness={staleness}"), format!("train.epochs={epochs}")];
         let more = [
             "train.mode=async",
+            &kind,
             &set,
+            &epochs,
             "train.tensor.workers=2",
-            "train.epochs=40",
             "train.evaluate_every=0",
             "--processes=2",
         ];
         let stale = succeed(&place, &more);
         assert!(stale["staleness_max"].as_u64() <= Some(staleness), "{stale}");
-        assert!(stale["test"]["accuracy"].as_f64() > Some(0.6), "{}", stale["test"]);
+        assert!(stale["test"]["accuracy"].as_f64() > Some(0.6), "{kind}: {}", stale["test"]);
     }
 }
 

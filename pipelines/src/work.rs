@@ -9,7 +9,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::meter::{Meter, Stage};
 use gnnflow_operators::placement::Placement;
 use gnnflow_operators::propagate::Place;
@@ -150,11 +149,8 @@ impl<'a> Run<'a> {
                     false => None,
                 };
                 let pairs = source.as_ref().map(|source| source.scored.clone());
-                let shape = Shape { overlaps, pipelined, pairs, ..companion.call(Trainer::shape)? };
-                if overlaps && train.staleness() > 0 && shape.hops.iter().any(Hop::attends) {
-                    // The file's rules know only of the layers that come with gnnflow.
-                    return Err(Error::Usage(format!("train.staleness: {}", spec::one_epoch(&spec_of_model.kind))));
-                }
+                let staleness = if overlaps { train.staleness() } else { 0 };
+                let shape = Shape { overlaps, staleness, pipelined, pairs, ..companion.call(Trainer::shape)? };
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();
@@ -163,7 +159,6 @@ impl<'a> Run<'a> {
                     _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.edges())?,
                 };
                 let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
-                let staleness = if overlaps { train.staleness() } else { 0 };
                 let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
                 companion.call(move |trainer| trainer.serve(published));

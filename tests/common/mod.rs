@@ -4,6 +4,7 @@
 
 pub mod linked;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -156,6 +157,28 @@ pub fn losses(place: &Place) -> Vec<f64> {
     let lines = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
     let loss = |line| serde_json::from_str::<serde_json::Value>(line).unwrap()["loss"].as_f64().unwrap();
     lines.lines().map(loss).collect()
+}
+
+/// Rows of numbers.
+pub type Rows = Vec<Vec<f64>>;
+
+/// Weights by name, each a matrix, or a row of one.
+pub type Weights = BTreeMap<String, Rows>;
+
+/// What a run has learnt.
+pub fn weights(place: &Place, run: &str) -> Weights {
+    let bytes = std::fs::read(place.path(&format!("{run}/model.safetensors"))).unwrap();
+    let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    let number = |value: &serde_json::Value| value.as_u64().unwrap() as usize;
+    let of = |(name, about): (&String, &serde_json::Value)| {
+        let offsets: Vec<usize> = about["data_offsets"].as_array().unwrap().iter().map(number).collect();
+        let columns = number(about["shape"].as_array().unwrap().last().unwrap());
+        let values = bytes[8 + length..][offsets[0]..offsets[1]].chunks_exact(4);
+        let values: Vec<f64> = values.map(|x| f64::from(f32::from_le_bytes(x.try_into().unwrap()))).collect();
+        (name.clone(), values.chunks_exact(columns).map(<[f64]>::to_vec).collect())
+    };
+    header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__").map(of).collect()
 }
 
 /// Process ids of the children of `parent`.

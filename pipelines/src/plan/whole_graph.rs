@@ -1,11 +1,14 @@
 //! What an epoch over the whole graph takes: tables of rows, and the rows that move.
 //!
-//! By nodes, with n own nodes and g ghosts (Dorylus): activations (n + g) × width, what has arrived n × width, its gradients
-//! (n + g) × width (where edges go both ways, in the activations' place), of each hop; the last hop's receivers are the training nodes, where these are fewer than half. Each stage
-//! but the last sends g rows to everybody who has them as ghosts. Where the largest arrive, n × width more say whose, and go with the
-//! gradients, (n + g) × width of them. By columns (NeutronTP), with N nodes and w of a hop's S columns here:
-//! N × w, n × S three times; where propagations follow one another, whole rows only before and behind all of them, and with attention, N × w
-//! for each of them (its gradients ask for what was propagated) and once more for gradients. A split or a gather moves all rows but each process's own part, N × S × (1 − 1 / processes).
+//! By nodes, with n own nodes and g ghosts (Dorylus): activations (n + g) × width, what has arrived n × width, its gradients (n +
+//! g) × width (where edges go both ways, in the activations' place), of each hop; the last hop's receivers are the training nodes,
+//! where these are fewer than half. Each stage but the last sends g rows to everybody who has them as ghosts. Where rows are
+//! weighed by attention and epochs overlap, ghosts are there twice, with a gradient of a row and its terms each, which goes back
+//! instead of receivers' gradients; and what others tell of own rows. Where the largest arrive, n × width more say whose, and go
+//! with the gradients, (n + g) × width of them. By columns (NeutronTP), with N nodes and w of a hop's S columns here: N × w, n × S
+//! three times; where propagations follow one another, whole rows only before and behind all of them, and with attention, N × w for
+//! each of them (its gradients ask for what was propagated) and once more for gradients. A split or a gather moves all rows but
+//! each process's own part, N × S × (1 − 1 / processes).
 
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::{Hop, ModelSpec};
@@ -36,6 +39,8 @@ pub(super) struct Whole {
     chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
+    /// Whether mirrors tell of the gradients of hops that attend: epochs overlap.
+    mirrored: bool,
     /// By node task, whether it is done on slices; and whether one of those reads what nodes held before the first layer.
     chained: Vec<bool>,
     keeps_initial: bool,
@@ -99,6 +104,7 @@ impl Whole {
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
+            mirrored: !by_columns && train.mode() == Mode::Async && train.staleness() > 0,
             chained,
             keeps_initial,
             pairs,
@@ -124,6 +130,11 @@ impl Whole {
             // A ghost has gradients of those slots that it is asked for: at most all.
             _ => [width, width * hop.slots() as u64],
         }
+    }
+
+    /// Whether what leaves of a hop's gradients is what mirrors tell: a row for each ghost of its activations, and how many columns then.
+    fn told(&self, hop: &Hop) -> Option<u64> {
+        (self.mirrored && hop.attends()).then(|| (hop.width + hop.terms()) as u64)
     }
 
     /// Columns of slices of the process that has most of a hop's: whole heads, where one is not cut.
@@ -191,16 +202,20 @@ impl Whole {
                 bytes += graph.nodes * width as u64 * 4 * (processes - 1) / processes;
                 continue;
             }
-            let (hop, columns) = match stage {
-                Stage::Forward(hop) => (hop, Self::moved(&self.hops[hop])[0]),
-                Stage::Loss => (self.hops.len() - 1, Self::moved(&self.hops[self.hops.len() - 1])[1]),
-                Stage::Backward(hop) if hop > 0 => (hop - 1, Self::moved(&self.hops[hop - 1])[1]),
+            let (hop, back) = match stage {
+                Stage::Forward(hop) => (hop, false),
+                Stage::Loss => (self.hops.len() - 1, true),
+                Stage::Backward(hop) if hop > 0 => (hop - 1, true),
                 _ => continue,
             };
-            let back = !matches!(stage, Stage::Forward(_));
             if back && !self.program.goes_back(hop) {
                 continue;
             }
+            let [sent, gradient] = Self::moved(&self.hops[hop]);
+            let (back, columns) = match self.told(&self.hops[hop]) {
+                Some(told) if back => (false, told),
+                _ => (back, if back { gradient } else { sent }),
+            };
             let ghosts = hosted.iter().map(|parts| self.ghosts(graph, parts, hop, back)).sum::<u64>();
             bytes += ghosts * columns * 4;
         }
@@ -285,6 +300,14 @@ impl Whole {
                 let states = if hop.attends() { Self::state(hop) + hop.terms() as u64 } else { width * largest };
                 numbers += elsewhere + own * states;
             }
+            if let Some(told) = self.told(hop) {
+                // Ghosts twice, their gradients, and what others tell of those own rows that they have as ghosts.
+                let theirs: u64 =
+                    (0..).zip(&graph.parts).filter(|(part, _)| !parts.contains(part)).map(|(_, part)| part.halo).sum();
+                let others = theirs.min(own * (processes as u64 - 1));
+                numbers += ghosts(false) * (sent + told) + back * (receivers * gradient + others * told);
+                continue;
+            }
             // Gradients alone have room where activations were.
             let alike = sent == width && gradient == width;
             let over_sent = self.may_share && alike && index + 1 < self.hops.len();
@@ -324,6 +347,9 @@ impl Whole {
             }
             let [sent, gradient] = Self::moved(hop);
             let back = if self.program.goes_back(index) { gradient } else { 0 };
+            if let Some(told) = self.told(hop) {
+                return self.ghosts(graph, parts, index, false) * sent.max(told) * 4;
+            }
             (self.ghosts(graph, parts, index, false) * sent).max(self.ghosts(graph, parts, index, true) * back) * 4
         };
         let most = self.hops.iter().enumerate().map(of).max().unwrap_or(0);

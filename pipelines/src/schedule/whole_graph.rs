@@ -12,8 +12,9 @@
 //! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
 //! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
 //! staleness: an interval then goes on with what its neighbours last told (section 5.2). Nothing else differs; staleness is
-//! bounded by the frontier, and by nothing beside it. Where rows are weighed by attention, that is so on the way to the loss only: the
-//! way back computes weights again at both ends of an edge, which must know the same rows.
+//! bounded by the frontier, and by nothing beside it. Where rows are weighed by attention, ghosts stay the same for an epoch and are
+//! mirrors of their owners' rows ([`mirrors`](crate::whole_graph)); but where no epoch may begin before another has ended, rows are stale
+//! on the way to the loss only: the way back computes weights again at both ends of an edge, which must know the same rows.
 //!
 //! Where there are tensor workers, what a stage computes leaves the companion for a while ([`Stages`]); the token's time is not over
 //! meanwhile, and nothing else knows of it.
@@ -173,7 +174,7 @@ impl WholeGraphTraining {
         let (evaluation, attends, pairs, by_columns, window) = {
             let graph = state.graph();
             let stages = graph.stages_of_evaluation();
-            (stages, graph.attends(), graph.chunks_of_pairs(), graph.is_by_columns(), graph.window())
+            (stages, graph.attends_at_both_ends(), graph.chunks_of_pairs(), graph.is_by_columns(), graph.window())
         };
         let shared = Rc::new(Shared {
             gate: Rc::default(),

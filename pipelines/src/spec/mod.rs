@@ -42,7 +42,6 @@ pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use price::Price;
 pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
-pub(crate) use rules::one_epoch;
 pub use tensor::{Tensor, WhenGone};
 pub use train::{CachePolicy, Device, Mode, Schedule, SeedSplit, Task, Temporal, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};

@@ -5,8 +5,6 @@ mod subgraphs;
 mod train;
 mod whole_graph;
 
-pub(crate) use whole_graph::one_epoch;
-
 use super::embedding::{Embedding, EmbeddingInit, SparseKind};
 use super::generate::GenerateKind;
 use super::problem::{Problem, did_you_mean};

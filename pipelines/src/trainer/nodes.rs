@@ -37,6 +37,7 @@ impl Trainer {
             reads_out: self.model.spec().jumping_knowledge != JumpingKnowledge::None,
             pipelined: true,
             overlaps: false,
+            staleness: 0,
             pairs: None,
             seed: self.seed,
         })

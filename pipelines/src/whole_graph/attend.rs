@@ -35,6 +35,24 @@ pub(super) struct AttentionState {
     nodes: [Vec<u32>; 2],
 }
 
+/// The out-edges of some of the senders, and whose they are.
+pub(super) struct OutEdges<'a> {
+    /// As of [`AttentionBackward`]; destinations are rows of the table of gradients.
+    pub(super) indptr: &'a [i64],
+    pub(super) indices: &'a [u32],
+    /// Global ids of the senders.
+    pub(super) ids: Vec<u32>,
+}
+
+impl<'a> OutEdges<'a> {
+    /// Those of some rows of `links`.
+    pub(super) fn of(links: &'a Links, rows: Range<usize>) -> Self {
+        let ids = ids(links, rows.clone());
+        let (indptr, indices) = links.edges(rows);
+        Self { indptr, indices, ids }
+    }
+}
+
 /// Which weights an epoch drops at a hop, and of which rows.
 #[derive(Clone, Copy)]
 pub(super) struct Dropped {
@@ -128,18 +146,15 @@ impl AttentionState {
         self.d_right.some_mut(rows).copy_from_slice(&d_right);
     }
 
-    /// The gradients of what the senders `rows` send and of their terms: `sent` has their own rows, `back` what receivers have.
+    /// The gradients of what senders send and of their terms: `sent` has their own rows, `back` what receivers have.
     pub(super) fn backward_left(
         &self,
-        links: &Links,
-        rows: Range<usize>,
+        OutEdges { indptr, indices, ids }: OutEdges<'_>,
         sent: &[f32],
         back: &Table,
         drop: Dropped,
     ) -> [Vec<f32>; 2] {
-        let (heads, columns, stride) = (self.heads, self.columns, back.width());
-        let ids = ids(links, rows.clone());
-        let (indptr, indices) = links.edges(rows.clone());
+        let (heads, columns, stride, rows) = (self.heads, self.columns, back.width(), ids.len());
         let (gradient, states) = (
             Sources::new(back.values(), stride),
             Sources::new(back.values().get(columns..).unwrap_or_default(), stride),
@@ -152,13 +167,13 @@ impl AttentionState {
                 .run(&mut dx, &mut d_left);
             return [dx, d_left];
         }
-        let mut x = Vec::with_capacity(rows.len() * columns);
-        let mut left = Vec::with_capacity(rows.len() * heads);
+        let mut x = Vec::with_capacity(rows * columns);
+        let mut left = Vec::with_capacity(rows * heads);
         for row in sent.chunks_exact(columns + heads) {
             x.extend_from_slice(&row[..columns]);
             left.extend_from_slice(&row[columns..]);
         }
-        let (mut dx, mut d_left) = (vec![0.0; rows.len() * columns], vec![0.0; rows.len() * heads]);
+        let (mut dx, mut d_left) = (vec![0.0; rows * columns], vec![0.0; rows * heads]);
         AttentionBackward {
             indptr,
             indices,

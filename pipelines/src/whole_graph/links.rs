@@ -40,6 +40,8 @@ pub(crate) struct GraphLinks {
     pub(super) slots: u32,
     /// By worker, its first node.
     pub(super) starts: Vec<u32>,
+    /// Where numbers of edges lie.
+    pub(super) edges_at: Place,
     /// Where rows are cut by columns.
     pub(super) columns: Option<Columns>,
 }
@@ -129,7 +131,8 @@ pub(crate) fn by_nodes(
         let arriving = build(&in_edges, [slots, 1], Filter { rows: Some(&has_loss), ..every })?;
         [arriving, build(&out_edges, [1, slots], Filter { neighbors: Some(&has_loss), ..every })?]
     };
-    Ok(GraphLinks { worker: setup.worker, own, intervals: cut, all, last, in_edges, slots, starts, columns: None })
+    let worker = setup.worker;
+    Ok(GraphLinks { worker, own, intervals: cut, all, last, in_edges, slots, starts, edges_at: place, columns: None })
 }
 
 /// The intervals of the partitions hosted here.
@@ -210,6 +213,7 @@ pub(crate) fn by_columns(
         in_edges: Vec::new(),
         slots,
         starts,
+        edges_at: place,
         columns: Some(columns),
     })
 }

@@ -12,6 +12,7 @@ mod heads;
 mod largest;
 mod learnt;
 mod links;
+mod mirrors;
 mod moves;
 mod order;
 mod pairs;
@@ -53,6 +54,7 @@ use self::attend::AttentionState;
 use self::chunks::{Cut, cut};
 use self::evaluate::LastHop;
 use self::largest::Largest;
+use self::mirrors::Mirrors;
 use self::scales::Scales;
 use self::slices::Slices;
 use self::sums::PartSum;
@@ -131,6 +133,8 @@ struct HopState {
     back: Back,
     /// Where rows are weighed by attention.
     attention: Option<AttentionState>,
+    /// Where they are, and epochs overlap.
+    mirrors: Option<Mirrors>,
     /// Where the largest of each column arrives.
     largest: Option<Largest>,
     /// What own nodes hold, where a later task reads it, and its gradient.
@@ -198,8 +202,9 @@ pub(crate) struct Shape {
     pub(crate) reads_out: bool,
     /// Whether slices are sent chunk by chunk, while others are added up.
     pub(crate) pipelined: bool,
-    /// Whether an epoch may begin before another has ended.
+    /// Whether intervals may overtake one another, and how many epochs one may be behind another.
     pub(crate) overlaps: bool,
+    pub(crate) staleness: usize,
     /// Where it is pairs of nodes that are learnt from.
     pub(crate) pairs: Option<Scored>,
     /// Of dropout's masks.
@@ -227,7 +232,7 @@ impl WholeGraph {
         parameters: Arc<ParameterService>,
         place: &Place,
     ) -> Result<Self, Error> {
-        let GraphLinks { worker, own, intervals, all, last, in_edges, slots, starts, columns } = graph;
+        let GraphLinks { worker, own, intervals, all, last, in_edges, slots, starts, edges_at, columns } = graph;
         // Slices are scaled where they are added up.
         let scales = |propagation| match columns {
             Some(_) => Scales::default(),
@@ -252,7 +257,7 @@ impl WholeGraph {
         // Whole rows are only where a node task reads or makes them.
         let whole = |task: usize| columns.is_none() || !chained[task];
         let all_hops = shape.hops.clone();
-        let mut hops = Vec::with_capacity(count);
+        let (mut hops, mut ghosts) = (Vec::with_capacity(count), Vec::with_capacity(count));
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
             let (splits, gathers) = (whole(index), whole(index + 1));
@@ -262,7 +267,22 @@ impl WholeGraph {
             // The last hop's gradients come while others are still adding up its activations.
             let apart = index + 1 < count || columns.is_some();
             let over_sent = Arc::ptr_eq(&arriving, &leaving) && !remembers && !shape.overlaps && apart && splits;
-            let back_rows = leaving.table_rows();
+            let begins = |links: &Links, slots: u32| -> Vec<usize> {
+                let own = links.table().len();
+                starts.iter().map(|&start| own + links.ghosts().partition_point(|&id| id < start * slots)).collect()
+            };
+            let ghosts_begin = [begins(&arriving, 1), begins(&leaving, slots)];
+            let mirrors = match hop.attends() && columns.is_none() && shape.staleness > 0 {
+                true => {
+                    let widths = [hop.width, hop.terms()];
+                    let stride = hop.width + hop.sent_terms();
+                    let places = [place, &edges_at];
+                    Some(Mirrors::new(widths, stride, &arriving, &ghosts_begin[0], places).map_err(room)?)
+                }
+                false => None,
+            };
+            // What own rows of gradients say of ghosts is told by mirrors.
+            let back_rows = if mirrors.is_some() { leaving.table().len() } else { leaving.table_rows() };
             let read_at_end = index == 0 && shape.reads_initial.contains(&true);
             let held = match hop.keeps_held && (gathers || read_at_end) {
                 true => Some([
@@ -299,6 +319,7 @@ impl WholeGraph {
             };
             let scales = scales(hop.propagation);
             let back_here = if columns.is_some() && splits && program.goes_back(index) { own.len() } else { 0 };
+            ghosts.push(ghosts_begin);
             hops.push(HopState {
                 sent_back: match columns {
                     Some(_) => Some(Table::zeros(back_here, width + terms, place).map_err(room)?),
@@ -319,6 +340,7 @@ impl WholeGraph {
                     true => Back::Own(Table::zeros(back_rows, width + more_back, place).map_err(room)?),
                 },
                 attention,
+                mirrors,
                 largest,
                 held,
                 reversed: scales.reversed(),
@@ -345,14 +367,10 @@ impl WholeGraph {
             Some(Scored { rows, .. }) => Some(pairs::Results::new(rows, own.len(), place).map_err(room)?),
             None => None,
         };
-        let begins = |links: &Links, slots: u32| -> Vec<usize> {
-            let own = links.table().len();
-            starts.iter().map(|&start| own + links.ghosts().partition_point(|&id| id < start * slots)).collect()
-        };
         Ok(Self {
             worker,
             seed: shape.seed,
-            ghosts: hops.iter().map(|hop| [begins(&hop.arriving, 1), begins(&hop.leaving, slots)]).collect(),
+            ghosts,
             own,
             slots,
             features,
@@ -412,9 +430,14 @@ impl WholeGraph {
         self.vectors(hop, choice)
     }
 
-    /// Whether any rows are weighed by attention.
-    pub(crate) fn attends(&self) -> bool {
-        self.hops.iter().any(|hop| hop.attention.is_some())
+    /// Whether rows are weighed by attention that both ends of an edge compute, which must know the same rows.
+    pub(crate) fn attends_at_both_ends(&self) -> bool {
+        self.hops.iter().any(|hop| hop.attention.is_some() && hop.mirrors.is_none())
+    }
+
+    /// Whether own rows must be of one epoch: no interval goes on before all here are done with a stage.
+    pub(super) fn in_step(&self) -> bool {
+        self.hops.iter().any(|hop| hop.mirrors.is_some())
     }
 
     /// Whether rows are cut by columns.

@@ -19,8 +19,10 @@ pub(super) const ARRIVED: u32 = 2;
 pub(super) const SENT_BACK: u32 = 3;
 /// Activations of the last hop, for all nodes that receive any.
 pub(super) const FOR_ALL: u32 = 4;
+/// Gradients of senders, as mirrors of their rows have them.
+pub(super) const MIRRORED: u32 = 5;
 /// Kinds of tables.
-pub(super) const KINDS: u32 = 5;
+pub(super) const KINDS: u32 = 6;
 
 /// Messages of a worker that are on their way at once; by columns, as many as what a chunk may take, if that is more: the rows of the
 /// next chunk travel while this one is added up, and nobody has time to put any of them then.
@@ -94,13 +96,16 @@ impl WholeGraph {
             let rows = block.rows_f32().expect("ghosts are rows of numbers");
             return table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
         }
+        let (state, rows) = (&mut self.hops[hop], block.rows_f32().expect("ghosts are rows of numbers"));
+        if let (MIRRORED, Some(mirrors)) = (kind, &mut state.mirrors) {
+            return mirrors.hear(header, rows);
+        }
         let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
-        let state = &mut self.hops[hop];
-        let table = match kind {
-            ACTIVATIONS => &mut state.sent,
+        let table = match (kind, &mut state.mirrors) {
+            (ACTIVATIONS, Some(mirrors)) => return mirrors.put(first..first + header.aux as usize, rows),
+            (ACTIVATIONS, None) => &mut state.sent,
             _ => state.back.table_mut(&mut state.sent).expect("only wanted gradients are sent"),
         };
-        let rows = block.rows_f32().expect("ghosts are rows of numbers");
         table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
     }
 
@@ -125,7 +130,7 @@ impl WholeGraph {
         if kind == GRADIENTS { state.back.table(&state.sent) } else { Some(&state.sent) }
     }
 
-    fn header(&self, token: Token, hop: usize, kind: u32) -> Header {
+    pub(super) fn header(&self, token: Token, hop: usize, kind: u32) -> Header {
         let (from, tag) = (self.worker as u32, KINDS * hop as u32 + kind);
         Header { from, tag, key: token.tick, ..Header::default() }
     }
@@ -171,6 +176,9 @@ impl WholeGraph {
         if let Some(slices) = &self.slices {
             let table = self.slices_from(hop, kind).expect("nothing is split that is not there");
             return slices.slices(header, hop, kind == GRADIENTS, table);
+        }
+        if let (MIRRORED, Some(mirrors)) = (kind, &self.hops[hop].mirrors) {
+            return mirrors.message(header);
         }
         let (links, table) = self.ghosts_from(hop, kind).expect("nothing is sent that is not there");
         let wanted = &links.wanted_by(header.to as usize)[header.seq as usize..(header.seq + header.aux) as usize];

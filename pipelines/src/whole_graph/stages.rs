@@ -2,7 +2,8 @@
 //!
 //! All of it is done on the companion thread, but for what a tensor worker does. An interval is at one stage at a time: a token
 //! that comes early waits for the one before it. Between intervals nothing here decides who comes first; the dataflow's gate does,
-//! and sums of gradients are put in order ([`super::sums`]).
+//! and sums of gradients are put in order ([`super::sums`]). Only where own rows must all be of one epoch ([`super::mirrors`]), intervals
+//! wait here until all are done with a stage.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,6 +31,8 @@ pub(crate) struct Stages {
     controller: Option<Controller>,
     /// Jobs that wait for the companion thread.
     queued: Arc<AtomicUsize>,
+    /// Whether no interval begins a stage before all are done with the one before.
+    in_step: bool,
 }
 
 #[derive(Default)]
@@ -37,7 +40,18 @@ struct Tokens {
     /// Intervals with a task under way.
     busy: HashSet<u32>,
     waiting: HashMap<u32, VecDeque<(Token, Place)>>,
+    /// Tokens of later stages than that of the intervals under way, where these go in step; by time.
+    ahead: VecDeque<(Token, Place)>,
+    /// The stage of what is under way.
+    at: u64,
     places: HashMap<(u64, u32), Place>,
+}
+
+impl Tokens {
+    /// Whether nothing is under way at another stage.
+    fn may_begin(&self, token: Token) -> bool {
+        self.busy.is_empty() || token.tick == self.at
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,7 +61,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Stages {
     pub(crate) fn new(graph: WholeGraph, companion: Companion<Trainer>, controller: Option<Controller>) -> Arc<Self> {
         let queued = controller.as_ref().map(Controller::queued).unwrap_or_default();
-        Arc::new(Self { graph: Mutex::new(graph), companion, tokens: Mutex::default(), controller, queued })
+        let in_step = graph.in_step();
+        Arc::new(Self { graph: Mutex::new(graph), companion, tokens: Mutex::default(), controller, queued, in_step })
     }
 
     /// The tables. Only the companion thread ever locks them while anything is under way.
@@ -72,7 +87,15 @@ impl Stages {
 
     /// Does what a token asks for; what it comes to is put into `place`.
     pub(crate) fn take(self: &Arc<Self>, token: Token, place: Place) {
-        self.on_companion(move |stages, trainer| stages.begin(trainer, token, place));
+        self.on_companion(move |stages, trainer| {
+            if stages.in_step {
+                let mut tokens = lock(&stages.tokens);
+                if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
+                    return tokens.ahead.push_back((token, place));
+                }
+            }
+            stages.begin(trainer, token, place);
+        });
     }
 
     fn on_companion(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>, &mut Trainer) + Send + 'static) {
@@ -92,6 +115,7 @@ impl Stages {
                 return tokens.waiting.entry(token.item).or_default().push_back((token, place));
             }
             tokens.places.insert((token.tick, token.item), place);
+            tokens.at = token.tick;
         }
         match graph.begin(trainer, token) {
             Ok(Begun::Ended(ended)) => self.give(ended),
@@ -135,6 +159,16 @@ impl Stages {
         if let Some((token, place)) = next {
             self.begin(trainer, token, place);
         }
+        while let Some((token, place)) = self.next_ahead() {
+            self.begin(trainer, token, place);
+        }
+    }
+
+    /// A token that has waited for its stage, which has come.
+    fn next_ahead(&self) -> Option<(Token, Place)> {
+        let mut tokens = lock(&self.tokens);
+        let (token, _) = tokens.ahead.front()?;
+        if tokens.may_begin(*token) { tokens.ahead.pop_front() } else { None }
     }
 
     fn answer(&self, token: Token, ended: Result<Ended, Error>) {

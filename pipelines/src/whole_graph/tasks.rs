@@ -12,7 +12,7 @@ use gnnflow_operators::sync::all_reduce::Contribution;
 use gnnflow_operators::tick;
 use gnnflow_operators::wire::Header;
 
-use super::attend::Dropped;
+use super::attend::{Dropped, OutEdges};
 use super::gather::gather;
 use super::largest::Largest;
 use super::links::slots_of;
@@ -226,7 +226,7 @@ impl WholeGraph {
     ) -> Result<TensorTask, Error> {
         let (rows, count, own) = (interval.rows.clone(), interval.rows.len(), self.own.start);
         let range = self.nodes(&rows);
-        self.attend_by(index, token);
+        self.attend_again_by(index, token);
         let (state, drop) = (&self.hops[index], self.drop(token, index));
         let width = state.width;
         let back = || state.back.table(&state.sent).ok_or_else(|| Error::Bug("gradients that nobody wants".into()));
@@ -246,9 +246,20 @@ impl WholeGraph {
                 }
             }
             (Some(attention), _) => {
-                let (own, back) = (state.sent.some(state.arriving.table().between(&range)), back()?);
+                let table = state.arriving.table().between(&range);
+                let (own, back) = (state.sent.some(table.clone()), back()?);
                 let mut made = Default::default();
-                trainer.timed_backward(|| made = attention.backward_left(links, senders, own, back, drop));
+                trainer.timed_backward(|| {
+                    made = match &state.mirrors {
+                        None => attention.backward_left(OutEdges::of(links, senders), own, back, drop),
+                        Some(mirrors) => {
+                            let edges = mirrors.out_edges(table.clone(), range.clone());
+                            let [mut dx, mut d_left] = attention.backward_left(edges, own, back, drop);
+                            mirrors.add_told(&state.arriving, table, &mut dx, &mut d_left);
+                            [dx, d_left]
+                        }
+                    }
+                });
                 let [dx, d_left] = made;
                 // Who receives nothing has no term in any weight.
                 let (columns, mut d_right) = (attention.terms, vec![0.0; count * attention.terms]);
@@ -290,7 +301,10 @@ impl WholeGraph {
         }
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
         let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
-        self.attend_by(hop, token);
+        let HopState { mirrors, sent, .. } = &mut self.hops[hop];
+        if mirrors.as_mut().is_none_or(|mirrors| mirrors.take(token.tick, sent)) {
+            self.attend_by(hop, token);
+        }
         let (rows, slots) = (self.receivers(hop, &range), self.slots);
         let HopState { arriving, sent, scales, arrived, attention, largest, .. } = &mut self.hops[hop];
         let out = arrived.some_mut(rows.start / slots as usize..rows.end / slots as usize);
@@ -301,8 +315,16 @@ impl WholeGraph {
         });
     }
 
+    /// Has a hop attend by the vectors that an interval has attended by before.
+    pub(super) fn attend_again_by(&mut self, hop: usize, token: Token) {
+        // Mirrors keep to those of the first interval, for all of an epoch.
+        if self.hops[hop].mirrors.is_none() {
+            self.attend_by(hop, token);
+        }
+    }
+
     /// Has a hop attend by the vectors of the parameters that an interval keeps to.
-    pub(super) fn attend_by(&mut self, hop: usize, token: Token) {
+    fn attend_by(&mut self, hop: usize, token: Token) {
         let vectors = self.vectors_of(hop, token);
         if let (Some(attention), Some(vectors)) = (&mut self.hops[hop].attention, vectors) {
             attention.attend_by(vectors);

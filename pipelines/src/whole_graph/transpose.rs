@@ -1,9 +1,9 @@
-//! Out-edges of all nodes, where a worker has all in-edges.
+//! Edges turned round: out-edges of all nodes where a worker has all in-edges, else of those whose rows it reads, to its own nodes.
 
 use std::sync::Arc;
 
 use gnnflow_operators::local_graph::InEdges;
-use gnnflow_operators::propagate::{Array, Place};
+use gnnflow_operators::propagate::{Array, Links, Place};
 
 use super::exchange::HeldEdges;
 
@@ -45,9 +45,36 @@ pub(super) fn transposed(
     Ok(made.into_iter().map(|edges| Arc::new(edges) as Arc<dyn InEdges>).collect())
 }
 
+/// The edges of `links` by the rows of their table, own ones and ghosts: each has rows of edges, ascending.
+///
+/// # Errors
+/// When there is no room for them at `place`.
+pub(super) fn turned_round(links: &Links, place: &Place) -> std::io::Result<HeldEdges> {
+    let mut indptr = vec![0i64; links.table_rows() + 1];
+    for_each_edge(links, |source, _| indptr[source + 1] += 1);
+    (1..indptr.len()).for_each(|row| indptr[row] += indptr[row - 1]);
+    let mut indices = Array::zeros(links.num_edges(), place)?;
+    // Where each source's next edge goes.
+    let mut next = indptr.clone();
+    for_each_edge(links, |source, row| {
+        indices[next[source] as usize] = row;
+        next[source] += 1;
+    });
+    Ok(HeldEdges { indptr, indices })
+}
+
+/// Every edge's row of the table, and its row of edges, which ascends.
+fn for_each_edge(links: &Links, mut edge: impl FnMut(usize, u32)) {
+    for row in 0..links.rows().len() {
+        let (bounds, sources) = links.edges(row..row + 1);
+        sources[bounds[0] as usize..bounds[1] as usize].iter().for_each(|&source| edge(source as usize, row as u32));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use gnnflow_operators::local_graph::OwnedInEdges;
+    use gnnflow_operators::propagate::Ends;
 
     use super::*;
 
@@ -59,5 +86,16 @@ mod tests {
         let made = transposed(&parts, 1, &Place::Memory).unwrap();
         assert_eq!((made[0].indptr(), made[0].indices()), (&[0, 3, 4][..], &[1, 2, 2, 0][..]));
         assert_eq!((made[1].indptr(), made[1].indices()), (&[0, 2][..], &[0, 2][..]));
+    }
+
+    #[test]
+    fn rows_that_are_read_know_who_reads_them() {
+        // Nodes 2 to 4 are own; 1 and 5 are ghosts.
+        let edges = OwnedInEdges { indptr: vec![0, 3, 4, 6], indices: vec![1, 2, 5, 1, 3, 5], ..Default::default() };
+        let parts: [Arc<dyn InEdges>; 1] = [Arc::new(edges)];
+        let links = Links::new(Ends::nodes(2..5, 6), &parts, Default::default(), &Place::Memory).unwrap();
+        let turned = turned_round(&links, &Place::Memory).unwrap();
+        assert_eq!(links.ghosts(), [1, 5]);
+        assert_eq!((turned.indptr(), turned.indices()), (&[0, 1, 2, 2, 4, 6][..], &[0, 2, 0, 1, 0, 2][..]));
     }
 }

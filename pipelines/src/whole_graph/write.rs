@@ -1,5 +1,6 @@
 //! What a task has come to, written where others look for it; and what leaves then.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_operators::compute::model::NodeOutputs;
@@ -7,7 +8,7 @@ use gnnflow_operators::propagate::Table;
 use gnnflow_operators::tick;
 
 use super::links::slots_of;
-use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, Parcel};
+use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, MIRRORED, Parcel};
 use super::rows::{Selection, put_columns};
 use super::scales::scale_rows;
 use super::sums::Share;
@@ -183,8 +184,7 @@ impl WholeGraph {
         if let Some(back) = back {
             self.hand_back(hop + 1, Selection::Rows(&interval.seeds), back);
         }
-        self.tell_senders(trainer, token, hop, interval);
-        self.outgoing(token, hop, GRADIENTS, receivers)
+        self.tell_senders(trainer, token, hop, receivers)
     }
 
     fn end_backward(
@@ -200,9 +200,8 @@ impl WholeGraph {
             return Ok(Vec::new());
         }
         self.hand_back(index, Selection::Range(interval.rows.clone()), back);
-        self.tell_senders(trainer, token, index - 1, interval);
         let receivers = self.receivers(index - 1, &self.nodes(&interval.rows));
-        Ok(self.outgoing(token, index - 1, GRADIENTS, receivers))
+        Ok(self.tell_senders(trainer, token, index - 1, receivers))
     }
 
     /// Puts gradients of what node task `index` read where the stages before will look for them.
@@ -236,15 +235,44 @@ impl WholeGraph {
         }
     }
 
-    /// Puts what senders must know of an interval's receivers beside their gradients, which are there: where a hop attends, their states,
-    /// which are completed; where the largest arrive, of whom.
-    fn tell_senders(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
-        let (range, drop) = (self.nodes(&interval.rows), self.drop(token, hop));
-        self.attend_by(hop, token);
+    /// What leaves of the gradients of an interval's receivers, which are there: of those with what senders must know beside them (where a hop
+    /// attends, their states, which are completed; where the largest arrive, of whom), or from mirrors, behind the last interval.
+    fn tell_senders(
+        &mut self,
+        trainer: &mut Trainer,
+        token: Token,
+        hop: usize,
+        receivers: Range<usize>,
+    ) -> Vec<Parcel> {
+        self.complete_gradients(trainer, token, hop, receivers.clone());
+        let (header, drop, intervals) =
+            (self.header(token, hop, MIRRORED), self.drop(token, hop), self.intervals.len());
+        match &mut self.hops[hop] {
+            HopState {
+                mirrors: Some(mirrors),
+                attention: Some(attention),
+                back: Back::Own(back),
+                arriving,
+                sent,
+                ..
+            } => {
+                let mut complete = false;
+                trainer
+                    .timed_backward(|| complete = mirrors.complete(intervals, attention, arriving, [sent, back], drop));
+                if complete { mirrors.outgoing(header) } else { Vec::new() }
+            }
+            _ => self.outgoing(token, hop, GRADIENTS, receivers),
+        }
+    }
+
+    /// Puts what senders must know of receivers beside their gradients.
+    fn complete_gradients(&mut self, trainer: &mut Trainer, token: Token, hop: usize, receivers: Range<usize>) {
+        let drop = self.drop(token, hop);
+        self.attend_again_by(hop, token);
         let HopState { back, arriving, width, attention, largest, sent, .. } = &mut self.hops[hop];
         let Back::Own(back) = back else { return };
         // Receivers are numbered alike among rows of edges and rows of gradients.
-        let (receivers, width, stride) = (arriving.rows().between(&range), *width, back.width());
+        let (width, stride) = (*width, back.width());
         if let Some(largest) = largest {
             return largest.beside(receivers, width, back);
         }

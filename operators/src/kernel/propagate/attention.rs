@@ -24,6 +24,21 @@ use crate::kernel::lanes::{V3, V4};
 use crate::kernel::prefetch;
 use crate::kernel::rows::{Offset, prefetch as prefetch_bytes};
 
+/// Calls a method that has the number of heads as a constant, for the numbers that models usually have; 0 stands for any other.
+macro_rules! by_heads {
+    ($self:ident.$method:ident($($argument:expr),*)) => {
+        match $self.heads {
+            1 => $self.$method::<1>($($argument),*),
+            2 => $self.$method::<2>($($argument),*),
+            4 => $self.$method::<4>($($argument),*),
+            8 => $self.$method::<8>($($argument),*),
+            _ => $self.$method::<0>($($argument),*),
+        }
+    };
+}
+
+pub(super) use by_heads;
+
 /// Numbers that a destination keeps for each head: a row of states is `[STATE, heads]`, namely what the destination brings to
 /// the logits (given), its largest logit and its sum of exponentials (both by [`Attention::forward`]), and the mean of its
 /// edges' gradients by attention (by [`Attention::backward_right`]).
@@ -211,13 +226,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// `leaky_relu(left[source] + right)` for `edges`, whose indices [`Rows::check_edges`] has seen.
     #[inline(always)]
     fn logits(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
-        match self.heads {
-            1 => self.logits_of::<1>(edges, right, out),
-            2 => self.logits_of::<2>(edges, right, out),
-            4 => self.logits_of::<4>(edges, right, out),
-            8 => self.logits_of::<8>(edges, right, out),
-            _ => self.logits_of::<0>(edges, right, out),
-        }
+        by_heads!(self.logits_of(edges, right, out));
     }
 
     /// As [`Attention::logits`] for `H` heads, 0 for any number.

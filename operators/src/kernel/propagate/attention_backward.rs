@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::attention::{EdgeDropout, STATE, on_this_machine};
+use super::attention::{EdgeDropout, STATE, by_heads, on_this_machine};
 use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
@@ -94,13 +94,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
     /// What a block of row `r`'s edges needs of its destinations, and the attention again.
     #[inline(always)]
     fn attend_again(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
-        match self.heads {
-            1 => self.attend_again_of::<1>(r, edges, scratch),
-            2 => self.attend_again_of::<2>(r, edges, scratch),
-            4 => self.attend_again_of::<4>(r, edges, scratch),
-            8 => self.attend_again_of::<8>(r, edges, scratch),
-            _ => self.attend_again_of::<0>(r, edges, scratch),
-        }
+        by_heads!(self.attend_again_of(r, edges, scratch));
     }
 
     /// As [`AttentionBackward::attend_again`] for `H` heads, 0 for any number.

@@ -21,15 +21,6 @@ const SAMPLED: [&str; 8] = [
     "train.average_momentum",
 ];
 
-/// Why a model that attends has no rows of earlier epochs.
-pub(crate) fn one_epoch(kind: &str) -> String {
-    format!(
-        "{kind:?} weighs an edge by the rows of both its ends, and does not learn where those are of several epochs: use 0, or \
-         `mode = \"{}\"`",
-        Mode::Pipe
-    )
-}
-
 /// Refuses tensor workers that cannot be had.
 fn tensor(train: &Train, report: &mut Report<'_>) {
     let Some(tensor) = &train.tensor else { return };
@@ -126,8 +117,6 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
             &["train.staleness"],
             &format!("only `mode = \"async\"` has it: in \"{}\" nothing is stale", train.mode()),
         );
-    } else if train.staleness() > 0 && model.attends() {
-        report.add("train.staleness", one_epoch(&model.kind));
     }
     if train.learns_edges() {
         edges(train, report);
