@@ -33,7 +33,7 @@ optimizer = {{ kind = "adam", lr = 0.01 }}
 SETTINGS = {
     "debian-bookworm": {
         "both": ["train.epochs=100", "train.evaluate_every=5"],
-        "partition-parallel": ["train.batch=1000", "train.optimizer.lr=0.01", "train.average_momentum=0.5", "train.epochs=200"],
+        "partition-parallel": ["train.batch=1000", "train.optimizer.lr=0.01", "train.average_momentum=0.5", "train.epochs=300"],
     },
     "fb100-cornell5": {"both": ["train.epochs=30", "train.evaluate_every=2"]},
     "planted": {

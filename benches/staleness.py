@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """What asynchrony costs and saves in training over the whole graph (Dorylus, Fig. 5 and 6).
 
-    benches/staleness.py DATA [--graphs cora,pubmed,facebook-large,debian-bookworm] [--only accuracy,straggler] [--rounds 3] [--out FILE]
+    benches/staleness.py DATA [--graphs cora,pubmed,facebook-large,debian-bookworm] [--model gcn] [--only accuracy,straggler] [--rounds 3]
+                         [--out FILE]
 
-DATA holds a folder of nodes.parquet and edges.parquet for each graph. 2-layer GCN, 4 partitions of 2 intervals in 2 processes of one thread.
+DATA holds a folder of nodes.parquet and edges.parquet for each graph. 2-layer GCN of 64 columns, or GAT of 8 heads of 8, 4 partitions of 2
+intervals in 2 processes of one thread.
 
 accuracy    test accuracy and validation curve of `sync`, `pipe`, `async` with staleness 0 and 1, and of a decoupled GCN by `tensor-parallel`:
             `async` is trained for as many epochs more as Dorylus' authors found it to need (section 7.3: 1.08 times with staleness 0,
@@ -30,7 +32,7 @@ method = "multilevel"
 parts = 4
 out = "{scratch}/{graph}"
 [model]
-kind = "gcn"
+{model}
 layers = 2
 hidden = 64
 dropout = 0.5
@@ -50,6 +52,7 @@ GRAPHS = {
     "facebook-large": (100, 'normalize_features = "row"\nsplit_fractions = [0.6, 0.2, 0.2]'),
     "debian-bookworm": (300, 'normalize_features = "none"'),
 }
+MODELS = {"gcn": 'kind = "gcn"', "gat": 'kind = "gat"\nheads = 8'}
 WAYS = {
     "sync": ["train.mode=sync"], "pipe": ["train.mode=pipe"], "async 0": ["train.mode=async"],
     "async 1": ["train.mode=async", "train.staleness=1"], "decoupled": ["train.schedule=tensor-parallel"],
@@ -112,6 +115,11 @@ def reached(curve, target):
     return next(((epoch, seconds) for epoch, accuracy, seconds in curve if accuracy >= target), (None, None))
 
 
+def spread(values):
+    """Standard deviation, of one 0."""
+    return statistics.stdev(values) if len(values) > 1 else 0.0
+
+
 def picture(curves, graph):
     """Validation accuracy over epochs, as SVG."""
     colours = ["#444", "#1b6ca8", "#d1495b", "#edae49", "#66a182"]
@@ -136,6 +144,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=pathlib.Path)
     parser.add_argument("--graphs", default=",".join(GRAPHS))
+    parser.add_argument("--model", choices=MODELS, default="gcn")
     parser.add_argument("--only", default="accuracy,straggler")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
@@ -146,12 +155,14 @@ def main():
         for graph in options.graphs.split(","):
             epochs, features = GRAPHS[graph]
             pipeline = work / f"{graph}.toml"
-            pipeline.write_text(PIPELINE.format(data=(options.data / graph).resolve(), graph=graph, features=features, epochs=epochs, scratch=work))
+            pipeline.write_text(PIPELINE.format(data=(options.data / graph).resolve(), graph=graph, features=features, epochs=epochs, scratch=work,
+                                                 model=MODELS[options.model]))
             subprocess.run([str(binary), "prepare", str(pipeline), "--quiet"], check=True, stdout=subprocess.DEVNULL)
             target = None
             for part in only:
                 curves, found = {}, {}
-                for way in WAYS if part == "accuracy" else ["sync", "pipe", "async 0", "async 1"]:
+                # A decoupled GAT is another model.
+                for way in WAYS if part == "accuracy" and options.model == "gcn" else ["sync", "pipe", "async 0", "async 1"]:
                     found[way] = []
                     for number in range(options.rounds):
                         # Evaluations are 10 epochs apart.
@@ -168,17 +179,18 @@ def main():
                 for way, runs in found.items():
                     test = [summary["test"]["accuracy"] for summary, _ in runs]
                     epoch, seconds = reached(curves[way], target)
-                    row = {"graph": graph, "part": part, "way": way, "test_accuracy": [round(value, 4) for value in test], "target": round(target, 4),
+                    row = {"graph": graph, "part": part, "way": way, "test_accuracy": [round(value, 4) for value in test],
+                           "test_mean": round(statistics.mean(test), 4), "test_deviation": round(spread(test), 4), "target": round(target, 4),
                            "epochs_to_target": epoch, "seconds_to_target": seconds and round(seconds, 3),
                            "epoch_seconds": round(statistics.median(s for summary, _ in runs for s in summary["seconds"]["per_epoch"][1:]), 5),
                            "staleness_max": max(summary.get("staleness_max", 0) for summary, _ in runs),
                            "curve": [[epoch, round(accuracy, 4)] for epoch, accuracy, _ in curves[way]]}
                     rows.append(row)
-                    print(f"{graph:16} {part:9} {way:9} test {100 * statistics.mean(test):.1f}  epochs to {100 * target:.1f}: {epoch}, "
+                    print(f"{graph:16} {part:9} {way:9} test {100 * statistics.mean(test):.1f} ± {100 * spread(test):.1f}  epochs to {100 * target:.1f}: {epoch}, "
                           f"seconds: {row['seconds_to_target']}, of an epoch {1000 * row['epoch_seconds']:.1f} ms, stale {row['staleness_max']}")
                 if part == "accuracy":
                     pictures[graph] = picture(curves, graph)
-    result = about("staleness") | {"results": rows}
+    result = about("staleness") | {"model": options.model, "results": rows}
     path = write(result, "staleness", options.out)
     for graph, text in pictures.items():
         path.with_name(f"{path.stem}-{graph}.svg").write_text(text)

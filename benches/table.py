@@ -13,6 +13,7 @@ ABOUT = """# Beside DGL, GraphBolt and PyG
 
 Ours and the others' in turn, in one run, on the same cores: 2 of an AMD EPYC with 24 GB of memory, in a virtual machine whose host has
 other guests. Hosts differ by a factor of two in what their memory gives, and so do the figures below; the ratios are of one run each.
+Results named `slow-memory` are of the same day as another of their kind, which the table has, and of a slower host (an epoch of SAGE: 1.84 ×).
 The graph is an R-MAT of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features) where a row does not say
 otherwise. [benches/README.md](../benches/README.md) says how to run each of them, and has those that stand beside a plain loop, raw TCP or
 METIS instead of another system; accuracies are in [accuracy.md](accuracy.md).
