@@ -8,6 +8,7 @@
 Hidden 64 (GAT: 4 heads of 16), Adam, no dropout, one partition in one process, bound to as many cores as threads. An epoch is forward,
 backward and a step; ours is the median of those behind the first, as reported by `gnnflow run`; the peers' likewise. Peers compute the
 last layer of all nodes; ours, in training, only of those with a loss: `seconds_evaluate` is what all nodes' results take beside.
+Our GCN is there twice: with rows in f32, as the peers', which is what ratios are of, and with rows that neighbours add up in bf16.
 Ours is prepared beforehand. The result goes to benches/runs/<date>-full-graph-beside-peers.json.
 """
 import argparse, json, os, pathlib, statistics, subprocess, sys, tempfile
@@ -39,10 +40,14 @@ optimizer = {{ kind = "adam", lr = 0.01 }}
 """
 
 
-def ours(binary, work, threads, model):
+BF16 = "gnnflow bf16"
+
+
+def ours(binary, work, threads, model, who):
     """Median seconds of the epochs behind the first; all of them; of evaluation; peak memory."""
     run = work / "run"
     sets = [f"train.threads={threads}", f"model.kind={model}"] + (["model.heads=4"] if model == "gat" else [])
+    sets += ["train.row_dtype=bf16"] if who == BF16 else []
     command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--json"]
     command += [word for key in sets for word in ("--set", key)]
     done = subprocess.run([*bound(threads), *map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
@@ -71,12 +76,12 @@ def main():
         subprocess.run([binary, "prepare", work / "p.toml", "--quiet"], check=True, stdout=subprocess.DEVNULL)
         for number in range(options.rounds):
             for model in options.models.split(","):
-                for backend in in_turn(number, options.backends):
+                for backend in in_turn(number, options.backends + ("" if model == "gat" else f",{BF16}")):
                     key = (model, backend or "gnnflow")
-                    if backend is None:
-                        median, all_epochs, evaluated, peak = ours(binary, work, options.threads, model)
-                        epochs.setdefault(model, []).append(all_epochs)
-                        evaluation.setdefault(model, []).append(evaluated)
+                    if backend in (None, BF16):
+                        median, all_epochs, evaluated, peak = ours(binary, work, options.threads, model, key[1])
+                        epochs.setdefault(key, []).append(all_epochs)
+                        evaluation.setdefault(key, []).append(evaluated)
                     else:
                         row, reason = peer("bench_fullgraph.py", options.threads, python, "--graph", graph, "--backend", backend, "--model", model,
                                            "--hidden", 64, "--heads", 4, "--epochs", options.peer_epochs, "--warmup", 1)
@@ -92,13 +97,18 @@ def main():
         median = medians(seconds, model)
         mine = median.pop("gnnflow")
         row = {"model": model, "threads": options.threads, "gnnflow_seconds": round(mine, 3), "peers_seconds": median}
-        row["gnnflow_epochs"], row["gnnflow_seconds_evaluate"] = epochs[model], statistics.median(evaluation[model])
+        rounded = median.pop(BF16, None)
+        row["gnnflow_epochs"], row["gnnflow_seconds_evaluate"] = epochs[model, "gnnflow"], statistics.median(evaluation[model, "gnnflow"])
         row["gnnflow_peak_rss_bytes"] = max(peaks[model, "gnnflow"])
-        row["peers_peak_rss_bytes"] = {who: max(values) for (m, who), values in peaks.items() if m == model and who != "gnnflow"}
+        if rounded:
+            row["bf16"] = {"seconds": round(rounded, 3), "epochs": epochs[model, BF16], "seconds_evaluate": statistics.median(evaluation[model, BF16]),
+                           "peak_rss_bytes": max(peaks[model, BF16]), "ratio_to_f32": round(mine / rounded, 2)}
+        row["peers_peak_rss_bytes"] = {who: max(values) for (m, who), values in peaks.items() if m == model and not who.startswith("gnnflow")}
         row["rounds"] = {who: values for (m, who), values in seconds.items() if m == model}
         row |= beside(median, mine)
         rows.append(row)
         print(f"{model}: {mine:.2f} s an epoch = {row.get('ratio_to_best_peer', '?')} x as fast as {row.get('best_peer')}; peers {median}; "
+              f"in bf16 {row.get('bf16')}; "
               f"peak {row['gnnflow_peak_rss_bytes'] / 2**30:.2f} GiB, peers {row['peers_peak_rss_bytes']}")
     write(about("full graph beside peers") | {"results": rows, "failures": why}, "full-graph-beside-peers", options.out)
 

@@ -150,7 +150,9 @@ impl<'a> Run<'a> {
                 };
                 let pairs = source.as_ref().map(|source| source.scored.clone());
                 let staleness = if overlaps { train.staleness() } else { 0 };
-                let shape = Shape { overlaps, staleness, pipelined, pairs, ..companion.call(Trainer::shape)? };
+                let row_dtype = train.row_dtype();
+                let shape =
+                    Shape { overlaps, staleness, row_dtype, pipelined, pairs, ..companion.call(Trainer::shape)? };
                 let graph = match train.schedule {
                     spec::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();

@@ -75,6 +75,7 @@ mod tests {
     use crate::kernel::attention::Attention;
     use crate::kernel::edge_scores::{self, Ends};
     use crate::kernel::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
+    use crate::kernel::narrow::narrow;
     use crate::kernel::propagate::attention::STATE;
     use crate::kernel::propagate::attention_backward::AttentionBackward;
     use crate::kernel::propagate::dynamic_attention::{DynamicAttention, KEPT};
@@ -107,7 +108,9 @@ mod tests {
         let mut all = Vec::new();
         for width in [1, 7, 16, 33, 100, 135] {
             let x = normal(sources * width, 1);
-            let half: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            let mut half = vec![bf16::ZERO; x.len()];
+            narrow(&x, 1.0, &mut half);
+            all.extend(half.iter().map(|x| x.to_f32()));
             let w = normal(indices.len(), 2);
             let mut out = vec![0f32; rows * width];
             segment::mean(&indptr, &indices, &x, width, &mut out);

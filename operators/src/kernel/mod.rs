@@ -17,6 +17,7 @@ pub mod lanes;
 pub mod loss;
 pub mod messages;
 pub mod mixed;
+pub mod narrow;
 pub mod node_index;
 pub mod norm;
 pub mod pages;

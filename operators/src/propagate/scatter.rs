@@ -48,10 +48,10 @@ impl<'scope> Scatter<'scope> for StreamVec<'scope, u64, WireBlock> {
     }
 }
 
-/// The headers of messages of at most 256 KB (or one row) that so many rows of `width` numbers are cut into: `seq` numbers the rows from
+/// The headers of messages of at most 256 KB (or one row) that so many rows of `row_bytes` are cut into: `seq` numbers the rows from
 /// what it is, `aux` says how many a message has.
-pub fn row_headers(header: Header, rows: usize, width: usize) -> impl Iterator<Item = Header> {
-    let each = (MESSAGE_BYTES / 4 / width.max(1)).max(1);
+pub fn row_headers(header: Header, rows: usize, row_bytes: usize) -> impl Iterator<Item = Header> {
+    let each = (MESSAGE_BYTES / row_bytes.max(1)).max(1);
     let cut = move |first: usize| {
         let count = each.min(rows - first);
         Header { seq: header.seq + first as u32, aux: count as u32, ..header }
@@ -67,7 +67,7 @@ pub fn row_blocks(
     width: usize,
     mut fill: impl FnMut(Range<usize>, &mut Vec<f32>),
 ) -> Vec<WireBlock> {
-    let cut = row_headers(header, rows, width).map(|cut| {
+    let cut = row_headers(header, rows, 4 * width).map(|cut| {
         let first = (cut.seq - header.seq) as usize;
         row_block(cut, width, |values| fill(first..first + cut.aux as usize, values))
     });

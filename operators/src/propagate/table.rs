@@ -1,23 +1,31 @@
 //! Rows of numbers by own node, and behind them the ghost buffer.
 
 use std::ops::Range;
-
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytemuck::Pod;
 
 use super::array::{Array, Place};
 
 /// Bytes of all tables that there are.
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
-/// `[rows, width]` of `f32`.
+/// `[rows, width]` of numbers.
 #[derive(Debug)]
-pub struct Table {
-    values: Array<f32>,
+pub struct Table<T: Pod = f32> {
+    values: Array<T>,
     width: usize,
     rows: usize,
 }
 
 impl Table {
+    /// Bytes of all tables that this process has now, wherever they lie.
+    pub fn allocated() -> u64 {
+        ALLOCATED.load(Ordering::Relaxed)
+    }
+}
+
+impl<T: Pod> Table<T> {
     /// Rows of zeros.
     ///
     /// # Errors
@@ -27,11 +35,6 @@ impl Table {
         let table = Self { values: Array::zeros(len, place)?, width, rows };
         ALLOCATED.fetch_add(table.bytes(), Ordering::Relaxed);
         Ok(table)
-    }
-
-    /// Bytes of all tables that this process has now, wherever they lie.
-    pub fn allocated() -> u64 {
-        ALLOCATED.load(Ordering::Relaxed)
     }
 
     /// Numbers in a row.
@@ -50,7 +53,7 @@ impl Table {
     }
 
     /// All rows, one after another.
-    pub fn values(&self) -> &[f32] {
+    pub fn values(&self) -> &[T] {
         &self.values
     }
 
@@ -58,7 +61,7 @@ impl Table {
     ///
     /// # Panics
     /// When there are not so many.
-    pub fn some(&self, rows: Range<usize>) -> &[f32] {
+    pub fn some(&self, rows: Range<usize>) -> &[T] {
         &self.values[rows.start * self.width..rows.end * self.width]
     }
 
@@ -66,7 +69,7 @@ impl Table {
     ///
     /// # Panics
     /// When there are not so many.
-    pub fn some_mut(&mut self, rows: Range<usize>) -> &mut [f32] {
+    pub fn some_mut(&mut self, rows: Range<usize>) -> &mut [T] {
         &mut self.values[rows.start * self.width..rows.end * self.width]
     }
 
@@ -74,7 +77,7 @@ impl Table {
     ///
     /// # Panics
     /// When there are not so many.
-    pub fn columns(&self, rows: Range<usize>, columns: Range<usize>) -> Vec<f32> {
+    pub fn columns(&self, rows: Range<usize>, columns: Range<usize>) -> Vec<T> {
         if columns == (0..self.width) {
             return self.some(rows).to_vec();
         }
@@ -82,7 +85,7 @@ impl Table {
     }
 }
 
-impl Drop for Table {
+impl<T: Pod> Drop for Table<T> {
     fn drop(&mut self) {
         ALLOCATED.fetch_sub(self.bytes(), Ordering::Relaxed);
     }
@@ -97,7 +100,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for place in [Place::Memory, Place::Folder(folder.path().to_owned())] {
             for (rows, width) in [(0, 3), (1, 1), (7, 5), (4, 0)] {
-                let mut table = Table::zeros(rows, width, &place).unwrap();
+                let mut table: Table = Table::zeros(rows, width, &place).unwrap();
                 assert!(table.values().iter().all(|&x| x == 0.0));
                 let mut plain = vec![vec![0.0f32; width]; rows];
                 for (row, plain) in plain.iter_mut().enumerate() {
@@ -119,6 +122,6 @@ mod tests {
                 }
             }
         }
-        assert!(Table::zeros(usize::MAX, 2, &Place::Memory).is_err(), "more than there are addresses");
+        assert!(Table::<f32>::zeros(usize::MAX, 2, &Place::Memory).is_err(), "more than there are addresses");
     }
 }

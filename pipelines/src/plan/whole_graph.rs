@@ -39,6 +39,8 @@ pub(super) struct Whole {
     chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
+    /// Bytes of a number of rows that neighbours add up.
+    number: u64,
     /// Whether mirrors tell of the gradients of hops that attend: epochs overlap.
     mirrored: bool,
     /// By node task, whether it is done on slices; and whether one of those reads what nodes held before the first layer.
@@ -104,6 +106,7 @@ impl Whole {
             intervals: train.intervals,
             chunk_memory: train.chunk_memory(),
             may_share,
+            number: train.row_dtype().bytes(),
             mirrored: !by_columns && train.mode() == Mode::Async && train.staleness() > 0,
             chained,
             keeps_initial,
@@ -217,7 +220,7 @@ impl Whole {
                 _ => (back, if back { gradient } else { sent }),
             };
             let ghosts = hosted.iter().map(|parts| self.ghosts(graph, parts, hop, back)).sum::<u64>();
-            bytes += ghosts * columns * 4;
+            bytes += ghosts * columns * self.number;
         }
         bytes
     }
@@ -254,6 +257,8 @@ impl Whole {
         let of = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
         let (own, train) = (of(|part| part.nodes), of(|part| part.train));
         let mut numbers = self.pairs.as_ref().map_or(0, |pairs| pairs.results(own) / 4);
+        // Of rows that neighbours add up.
+        let mut stored = 0;
         for (index, hop) in self.hops.iter().enumerate() {
             let back = u64::from(self.program.goes_back(index));
             let ([sent, gradient], width) = (Self::moved(hop), Self::width(hop) as u64);
@@ -293,12 +298,14 @@ impl Whole {
                 true => receivers * (Self::state(hop) + hop.terms() as u64),
                 false => receivers * width * largest,
             };
-            numbers += (own + ghosts(false)) * sent + receivers * width * hop.slots() as u64 + held + states;
+            numbers += receivers * width * hop.slots() as u64 + held + states;
+            stored += (own + ghosts(false)) * sent;
             if self.leaves_out(graph, index) {
                 // All nodes are evaluated, and rows of others lie elsewhere then.
                 let elsewhere = if ghosts(false) > 0 { (own + ghosts(false)) * sent } else { 0 };
                 let states = if hop.attends() { Self::state(hop) + hop.terms() as u64 } else { width * largest };
-                numbers += elsewhere + own * states;
+                numbers += own * states;
+                stored += elsewhere;
             }
             if let Some(told) = self.told(hop) {
                 // Ghosts twice, their gradients, and what others tell of those own rows that they have as ghosts.
@@ -311,10 +318,10 @@ impl Whole {
             // Gradients alone have room where activations were.
             let alike = sent == width && gradient == width;
             let over_sent = self.may_share && alike && index + 1 < self.hops.len();
-            numbers += if over_sent { 0 } else { back * (receivers + ghosts(true)) * gradient };
+            stored += if over_sent { 0 } else { back * (receivers + ghosts(true)) * gradient };
         }
         let first = self.hops.first().map_or(0, |hop| hop.width.div_ceil(processes)) as u64;
-        4 * (numbers + if self.keeps_initial { graph.nodes * first } else { 0 })
+        self.number * stored + 4 * (numbers + if self.keeps_initial { graph.nodes * first } else { 0 })
     }
 
     /// Nodes of the largest interval of these partitions.
@@ -350,7 +357,8 @@ impl Whole {
             if let Some(told) = self.told(hop) {
                 return self.ghosts(graph, parts, index, false) * sent.max(told) * 4;
             }
-            (self.ghosts(graph, parts, index, false) * sent).max(self.ghosts(graph, parts, index, true) * back) * 4
+            (self.ghosts(graph, parts, index, false) * sent).max(self.ghosts(graph, parts, index, true) * back)
+                * self.number
         };
         let most = self.hops.iter().enumerate().map(of).max().unwrap_or(0);
         let window = window(self.by_columns.then_some(self.chunk_memory)) * MESSAGE_BYTES;

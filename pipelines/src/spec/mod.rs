@@ -43,7 +43,7 @@ pub use price::Price;
 pub(crate) use problem::did_you_mean;
 pub use problem::{Problem, Problems};
 pub use tensor::{Tensor, WhenGone};
-pub use train::{CachePolicy, Device, Mode, Schedule, SeedSplit, Task, Temporal, Train};
+pub use train::{CachePolicy, Device, Mode, RowDtype, Schedule, SeedSplit, Task, Temporal, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::Error;

@@ -137,6 +137,9 @@ section! {
         /// Intervals that each partition is cut into: what is computed and sent at once (`full-graph`, `tensor-parallel`). Unset: so many that none has more than 32,768 nodes.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
         pub intervals: Option<usize> = None,
+        /// How rows that neighbours add up are stored, and travel (`full-graph`): `bf16` rounds activations and their gradients to half as many bits, which takes half the memory and half the messages. Sums are `f32` all the same, and so are parameters and what nodes are computed of. Not for `gat`, `gatv2` and `sage` with `pool`, which do more with neighbours' rows than to add them up. Unset: `f32`.
+        #[schemars(extend("examples" = ["bf16"]))]
+        pub row_dtype: Option<RowDtype> = None,
         /// Tensor workers, which do the arithmetic on nodes for whole graphs.
         pub tensor: Option<Tensor> = None,
         /// What a chunk of nodes may take while its rows are added up, their in-edges and neighbours' slices counted, and what may be on its way from each process then (`tensor-parallel`). Unset: 256MiB.
@@ -259,6 +262,11 @@ impl Train {
         self.staleness.unwrap_or(0)
     }
 
+    /// How rows that neighbours add up are stored.
+    pub fn row_dtype(&self) -> RowDtype {
+        self.row_dtype.unwrap_or(RowDtype::F32)
+    }
+
     /// What a chunk of nodes may take.
     pub fn chunk_memory(&self) -> u64 {
         self.chunk_memory.map_or(256 << 20, |bytes| bytes.0)
@@ -320,6 +328,26 @@ words! {
         Sync = "sync",
         /// An interval goes on with what its neighbours last told, at most `staleness` epochs old. Results depend on timing.
         Async = "async",
+    }
+}
+
+words! {
+    /// How rows that neighbours add up are stored.
+    pub enum RowDtype {
+        /// As they were computed.
+        F32 = "f32",
+        /// Rounded to half as many bits: of the mantissa 7 instead of 23, with all exponents.
+        Bf16 = "bf16",
+    }
+}
+
+impl RowDtype {
+    /// Bytes of a number.
+    pub(crate) const fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
     }
 }
 

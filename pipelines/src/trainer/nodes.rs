@@ -8,6 +8,7 @@ use gnnflow_operators::compute::JumpingKnowledge;
 use super::Trainer;
 use crate::Error;
 use crate::parameters::ParameterService;
+use crate::spec::RowDtype;
 use crate::task::NodeTargets;
 use crate::tensor::{TensorResult, TensorTask};
 use crate::whole_graph::Shape;
@@ -38,6 +39,7 @@ impl Trainer {
             pipelined: true,
             overlaps: false,
             staleness: 0,
+            row_dtype: RowDtype::F32,
             pairs: None,
             seed: self.seed,
         })

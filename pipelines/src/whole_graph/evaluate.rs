@@ -8,16 +8,18 @@ use std::sync::Arc;
 
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::propagate::{Links, Place, Table};
+use gnnflow_operators::propagate::{Links, Place};
 
 use super::attend::{AttentionState, Dropped};
 use super::gather::gather;
 use super::largest::Largest;
 use super::links::slots_of;
 use super::rows::Selection;
+use super::stored::Stored;
 use super::tasks::Token;
 use super::{HopState, Interval, WholeGraph};
 use crate::layer_store::LayerStore;
+use crate::spec::RowDtype;
 use crate::tensor::{NodeRows, TensorTask, Work, matrix};
 use crate::trainer::Trainer;
 
@@ -25,7 +27,7 @@ use crate::trainer::Trainer;
 pub(super) struct LastHop {
     pub(super) links: Arc<Links>,
     /// Activations, where other workers' are among them; else those of training have the same rows.
-    pub(super) sent: Option<Table>,
+    pub(super) sent: Option<Stored>,
     pub(super) attention: Option<AttentionState>,
     pub(super) largest: Option<Largest>,
     /// Where each worker's ghosts begin.
@@ -35,7 +37,7 @@ pub(super) struct LastHop {
 impl LastHop {
     pub(super) fn new(
         hop: &Hop,
-        stride: usize,
+        (dtype, stride): (RowDtype, usize),
         links: &Arc<Links>,
         starts: &[u32],
         place: &Place,
@@ -54,7 +56,7 @@ impl LastHop {
         let own = links.table().len();
         let sent = match links.ghosts() {
             [] => None,
-            _ => Some(Table::zeros(links.table_rows(), stride, place)?),
+            _ => Some(Stored::zeros(dtype, links.table_rows(), stride, place)?),
         };
         let ghosts = starts.iter().map(|&start| own + links.ghosts().partition_point(|&node| node < start)).collect();
         Ok(Self { links: Arc::clone(links), sent, attention, largest, ghosts })
@@ -115,9 +117,10 @@ impl WholeGraph {
         let mut out = vec![0.0; rows.len() * width];
         trainer.timed_forward(|| match (attention, largest) {
             (Some(attention), _) => {
-                attention.forward(links, rows, table, Dropped { seed, epoch: 0, hop: last, nothing: true }, &mut out)
+                let drop = Dropped { seed, epoch: 0, hop: last, nothing: true };
+                attention.forward(links, rows, table.exact(), drop, &mut out)
             }
-            (_, Some(largest)) => largest.forward(links, rows, table, &mut out),
+            (_, Some(largest)) => largest.forward(links, rows, table.exact(), &mut out),
             _ => gather(links, rows, table, scales, own * slots, &mut out),
         });
         (width > 0).then_some((out, slots as usize * width))

@@ -125,7 +125,7 @@ impl Mirrors {
     pub(super) fn outgoing(&self, header: Header) -> Vec<Parcel> {
         let to_worker = |(worker, bounds): (usize, &[usize])| {
             let header = Header { to: worker as u32, seq: 0, ..header };
-            row_headers(header, bounds[1] - bounds[0], self.gradients.width())
+            row_headers(header, bounds[1] - bounds[0], 4 * self.gradients.width())
         };
         self.starts.windows(2).enumerate().flat_map(to_worker).map(Parcel::Rows).collect()
     }

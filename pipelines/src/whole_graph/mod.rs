@@ -23,6 +23,7 @@ mod scales;
 mod slice_attention;
 mod slices;
 mod stages;
+mod stored;
 mod sums;
 mod tasks;
 mod transpose;
@@ -57,9 +58,11 @@ use self::largest::Largest;
 use self::mirrors::Mirrors;
 use self::scales::Scales;
 use self::slices::Slices;
+use self::stored::Stored;
 use self::sums::PartSum;
 use crate::Error;
 use crate::parameters::{Choice, ParameterService};
+use crate::spec::RowDtype;
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
 #[derive(Clone, Debug)]
@@ -89,11 +92,11 @@ enum Back {
     /// Where the activations were: whose rows have been added up everywhere, and are not asked for again.
     OverSent,
     /// In a table of their own.
-    Own(Table),
+    Own(Stored),
 }
 
 impl Back {
-    fn table<'a>(&'a self, sent: &'a Table) -> Option<&'a Table> {
+    fn table<'a>(&'a self, sent: &'a Stored) -> Option<&'a Stored> {
         match self {
             Self::Nowhere => None,
             Self::OverSent => Some(sent),
@@ -101,7 +104,7 @@ impl Back {
         }
     }
 
-    fn table_mut<'a>(&'a mut self, sent: &'a mut Table) -> Option<&'a mut Table> {
+    fn table_mut<'a>(&'a mut self, sent: &'a mut Stored) -> Option<&'a mut Stored> {
         match self {
             Self::Nowhere => None,
             Self::OverSent => Some(sent),
@@ -126,7 +129,7 @@ struct HopState {
     /// Gradients of what is sent, where they come from elsewhere.
     sent_back: Option<Table>,
     /// Activations, times `scales.before`.
-    sent: Table,
+    sent: Stored,
     /// What has arrived, at receivers: their slots side by side.
     arrived: Table,
     /// Gradients of what has arrived, times `scales.after`.
@@ -205,6 +208,8 @@ pub(crate) struct Shape {
     /// Whether intervals may overtake one another, and how many epochs one may be behind another.
     pub(crate) overlaps: bool,
     pub(crate) staleness: usize,
+    /// How rows that neighbours add up are stored.
+    pub(crate) row_dtype: RowDtype,
     /// Where it is pairs of nodes that are learnt from.
     pub(crate) pairs: Option<Scored>,
     /// Of dropout's masks.
@@ -261,6 +266,14 @@ impl WholeGraph {
         for (index, hop) in shape.hops.into_iter().enumerate() {
             let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
             let (splits, gathers) = (whole(index), whole(index + 1));
+            let dtype = shape.row_dtype;
+            if dtype != RowDtype::F32 && (hop.attends() || hop.takes_largest() || columns.is_some()) {
+                return Err(Error::Usage(format!(
+                    "train.row_dtype: layer {} does more with its neighbours' rows than to add them up, for which they must be \"{}\"",
+                    index + 1,
+                    RowDtype::F32
+                )));
+            }
             // Attention goes back by the activations, beside gradients stands who was the largest, and where epochs overlap, others may
             // still read them.
             let remembers = hop.attends() || hop.takes_largest() && columns.is_none();
@@ -325,7 +338,7 @@ impl WholeGraph {
                     Some(_) => Some(Table::zeros(back_here, width + terms, place).map_err(room)?),
                     None => None,
                 },
-                sent: Table::zeros(if splits { arriving.table_rows() } else { 0 }, width + more, place)
+                sent: Stored::zeros(dtype, if splits { arriving.table_rows() } else { 0 }, width + more, place)
                     .map_err(room)?,
                 arrived: {
                     let rows = if gathers { arriving.rows().len() / slots as usize } else { 0 };
@@ -337,7 +350,7 @@ impl WholeGraph {
                     false => Back::Nowhere,
                     true if !gathers => Back::Nowhere,
                     true if over_sent => Back::OverSent,
-                    true => Back::Own(Table::zeros(back_rows, width + more_back, place).map_err(room)?),
+                    true => Back::Own(Stored::zeros(dtype, back_rows, width + more_back, place).map_err(room)?),
                 },
                 attention,
                 mirrors,
@@ -359,7 +372,7 @@ impl WholeGraph {
         };
         let last_hop = match (hops.last(), all_hops.last()) {
             (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.propagation != Propagation::Nothing => {
-                Some(LastHop::new(hop, state.sent.width(), &all[0], &starts, place).map_err(room)?)
+                Some(LastHop::new(hop, (shape.row_dtype, state.sent.width()), &all[0], &starts, place).map_err(room)?)
             }
             _ => None,
         };

@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::propagate::scatter::{row_block, row_headers};
-use gnnflow_operators::propagate::{Links, Table};
+use gnnflow_operators::propagate::Links;
+use gnnflow_operators::propagate::scatter::row_headers;
 use gnnflow_operators::wire::{Header, MESSAGE_BYTES, WireBlock};
 
 use super::WholeGraph;
 use super::evaluate::LastHop;
 use super::rows::put_columns;
+use super::stored::Stored;
 use super::tasks::Token;
 
 /// Which table a block is for: a hop's activations, or its gradients, as senders have them.
@@ -93,20 +94,21 @@ impl WholeGraph {
         }
         if let (FOR_ALL, Some(LastHop { sent: Some(table), ghosts, .. })) = (kind, &mut self.last_hop) {
             let first = ghosts[header.from as usize] + header.seq as usize;
-            let rows = block.rows_f32().expect("ghosts are rows of numbers");
-            return table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+            return table.put(first..first + header.aux as usize, block);
         }
-        let (state, rows) = (&mut self.hops[hop], block.rows_f32().expect("ghosts are rows of numbers"));
+        let state = &mut self.hops[hop];
+        let exact = || block.rows_f32().expect("mirrors' rows are numbers");
         if let (MIRRORED, Some(mirrors)) = (kind, &mut state.mirrors) {
-            return mirrors.hear(header, rows);
+            return mirrors.hear(header, exact());
         }
         let first = self.ghosts[hop][kind as usize][header.from as usize] + header.seq as usize;
+        let rows = first..first + header.aux as usize;
         let table = match (kind, &mut state.mirrors) {
-            (ACTIVATIONS, Some(mirrors)) => return mirrors.put(first..first + header.aux as usize, rows),
+            (ACTIVATIONS, Some(mirrors)) => return mirrors.put(rows, exact()),
             (ACTIVATIONS, None) => &mut state.sent,
             _ => state.back.table_mut(&mut state.sent).expect("only wanted gradients are sent"),
         };
-        table.some_mut(first..first + header.aux as usize).copy_from_slice(rows);
+        table.put(rows, block);
     }
 
     /// Slices of own nodes' rows that a chunk is the first to need.
@@ -125,7 +127,7 @@ impl WholeGraph {
     }
 
     /// What is split into slices of activations or gradients.
-    fn slices_from(&self, hop: usize, kind: u32) -> Option<&Table> {
+    fn slices_from(&self, hop: usize, kind: u32) -> Option<&Stored> {
         let state = &self.hops[hop];
         if kind == GRADIENTS { state.back.table(&state.sent) } else { Some(&state.sent) }
     }
@@ -136,7 +138,7 @@ impl WholeGraph {
     }
 
     /// Where rows lie that others have as ghosts, and who has which of them.
-    fn ghosts_from(&self, hop: usize, kind: u32) -> Option<(&Links, &Table)> {
+    fn ghosts_from(&self, hop: usize, kind: u32) -> Option<(&Links, &Stored)> {
         let state = &self.hops[hop];
         let (links, table) = match (kind, &self.last_hop) {
             (FOR_ALL, Some(last)) => (&last.links, last.sent.as_ref().unwrap_or(&state.sent)),
@@ -157,7 +159,7 @@ impl WholeGraph {
         }
         let header = self.header(token, hop, kind);
         let to_worker = |(worker, first, wanted): (usize, usize, &[u32])| {
-            row_headers(Header { to: worker as u32, seq: first as u32, ..header }, wanted.len(), table.width())
+            row_headers(Header { to: worker as u32, seq: first as u32, ..header }, wanted.len(), table.row_bytes())
         };
         links.wanted(rows).flat_map(to_worker).map(Parcel::Rows).collect()
     }
@@ -175,17 +177,13 @@ impl WholeGraph {
         let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
         if let Some(slices) = &self.slices {
             let table = self.slices_from(hop, kind).expect("nothing is split that is not there");
-            return slices.slices(header, hop, kind == GRADIENTS, table);
+            return slices.slices(header, hop, kind == GRADIENTS, table.exact());
         }
         if let (MIRRORED, Some(mirrors)) = (kind, &self.hops[hop].mirrors) {
             return mirrors.message(header);
         }
         let (links, table) = self.ghosts_from(hop, kind).expect("nothing is sent that is not there");
         let wanted = &links.wanted_by(header.to as usize)[header.seq as usize..(header.seq + header.aux) as usize];
-        row_block(header, table.width(), |values| {
-            for &row in wanted {
-                values.extend_from_slice(table.some(row as usize..row as usize + 1));
-            }
-        })
+        table.message(header, wanted)
     }
 }

@@ -195,9 +195,9 @@ impl Slices {
         let places = order.places(chunk, first + rows.start..first + rows.end, self.graph.worker);
         let to_worker = |worker: usize| {
             let header = Header { to: worker as u32, seq: places.start as u32, ..header };
-            let width = self.ranges(hop, back, worker).iter().map(Range::len).sum();
+            let width: usize = self.ranges(hop, back, worker).iter().map(Range::len).sum();
             // Others may have all heads.
-            row_headers(header, if width == 0 { 0 } else { places.len() }, width)
+            row_headers(header, if width == 0 { 0 } else { places.len() }, 4 * width)
         };
         (0..columns.len()).flat_map(to_worker).collect()
     }

@@ -247,7 +247,7 @@ impl WholeGraph {
             }
             (Some(attention), _) => {
                 let table = state.arriving.table().between(&range);
-                let (own, back) = (state.sent.some(table.clone()), back()?);
+                let (own, back) = (state.sent.exact().some(table.clone()), back()?.exact());
                 let mut made = Default::default();
                 trainer.timed_backward(|| {
                     made = match &state.mirrors {
@@ -274,7 +274,7 @@ impl WholeGraph {
                 let mut made = vec![0.0; count * width];
                 let back = back()?;
                 trainer.timed_backward(|| match state.largest {
-                    Some(_) => Largest::backward(links, senders, back, &mut made),
+                    Some(_) => Largest::backward(links, senders, back.exact(), &mut made),
                     None => gather(links, senders, back, reversed, own, &mut made),
                 });
                 sent = Some(matrix(made, width));
@@ -302,15 +302,15 @@ impl WholeGraph {
         let (range, own) = (self.nodes(&interval.rows), self.own.start);
         let drop = Dropped { nothing: token.evaluates.is_some(), ..self.drop(token, hop) };
         let HopState { mirrors, sent, .. } = &mut self.hops[hop];
-        if mirrors.as_mut().is_none_or(|mirrors| mirrors.take(token.tick, sent)) {
+        if mirrors.as_mut().is_none_or(|mirrors| mirrors.take(token.tick, sent.exact_mut())) {
             self.attend_by(hop, token);
         }
         let (rows, slots) = (self.receivers(hop, &range), self.slots);
         let HopState { arriving, sent, scales, arrived, attention, largest, .. } = &mut self.hops[hop];
         let out = arrived.some_mut(rows.start / slots as usize..rows.end / slots as usize);
         trainer.timed_forward(|| match (attention, largest) {
-            (Some(attention), _) => attention.forward(arriving, rows, sent, drop, out),
-            (_, Some(largest)) => largest.forward(arriving, rows, sent, out),
+            (Some(attention), _) => attention.forward(arriving, rows, sent.exact(), drop, out),
+            (_, Some(largest)) => largest.forward(arriving, rows, sent.exact(), out),
             _ => gather(arriving, rows, sent, scales, own * slots, out),
         });
     }

@@ -10,7 +10,6 @@ use gnnflow_operators::tick;
 use super::links::slots_of;
 use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, MIRRORED, Parcel};
 use super::rows::{Selection, put_columns};
-use super::scales::scale_rows;
 use super::sums::Share;
 use super::tasks::{Done, Ended, Token};
 use super::{Back, HopState, Interval, Progress, Stage, WholeGraph};
@@ -125,12 +124,11 @@ impl WholeGraph {
                 read(&outputs.held, |found| store.write(&nodes, found))?;
             }
             let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
-            let place = sent.some_mut(table.clone());
             let Some([left, right]) = &outputs.terms else {
-                read(found, |found| place.copy_from_slice(found))?;
-                scale_rows(place, width, scales.before.as_ref().map(|before| &before[rows.clone()]));
-                return Ok(());
+                let scale = scales.before.as_ref().map(|before| &before[rows.clone()]);
+                return read(found, |found| sent.write(table.clone(), found, scale));
             };
+            let place = sent.exact_mut().some_mut(table.clone());
             read(found, |found| put_columns(place, stride, 0, found, width))?;
             // Terms as wide as what is sent are made of it again.
             let sent_terms = *sent_terms;
@@ -179,7 +177,7 @@ impl WholeGraph {
         let (receivers, slots) = (self.receivers(hop, &range), slots_of(&range, self.slots));
         let HopState { sent, back: table, leaving, .. } = &mut self.hops[hop];
         if let Some(table) = table.table_mut(sent) {
-            table.some_mut(leaving.table().between(&slots)).fill(0.0);
+            table.clear(leaving.table().between(&slots));
         }
         if let Some(back) = back {
             self.hand_back(hop + 1, Selection::Rows(&interval.seeds), back);
@@ -218,8 +216,7 @@ impl WholeGraph {
                 let place = leaving.table().find(own * slots + slot as u32);
                 let place = place.expect("who receives has a row for its gradient");
                 let scale = scales.after.as_ref().map_or(1.0, |after| after[slot]);
-                let out = &mut table.some_mut(place..place + 1)[..width];
-                out.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
+                table.write_row(place, values, scale);
             }
         }
         let add = |table: &mut Table, values: Vec<f32>| {
@@ -257,8 +254,10 @@ impl WholeGraph {
                 ..
             } => {
                 let mut complete = false;
-                trainer
-                    .timed_backward(|| complete = mirrors.complete(intervals, attention, arriving, [sent, back], drop));
+                trainer.timed_backward(|| {
+                    let tables = [sent.exact(), back.exact()];
+                    complete = mirrors.complete(intervals, attention, arriving, tables, drop);
+                });
                 if complete { mirrors.outgoing(header) } else { Vec::new() }
             }
             _ => self.outgoing(token, hop, GRADIENTS, receivers),
@@ -274,10 +273,12 @@ impl WholeGraph {
         // Receivers are numbered alike among rows of edges and rows of gradients.
         let (width, stride) = (*width, back.width());
         if let Some(largest) = largest {
-            return largest.beside(receivers, width, back);
+            return largest.beside(receivers, width, back.exact_mut());
         }
         let Some(attention) = attention else { return };
+        let back = back.exact_mut();
         let gradient = back.columns(receivers.clone(), 0..width);
+        let sent = sent.exact();
         trainer.timed_backward(|| attention.backward_right(arriving, receivers.clone(), sent, drop, &gradient));
         put_columns(back.some_mut(receivers.clone()), stride, width, attention.states.some(receivers), stride - width);
     }

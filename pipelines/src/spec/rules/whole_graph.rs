@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::super::model::{JumpingKnowledge, Model, Norm};
-use super::super::train::{Device, Mode, Schedule, SeedSplit, Train};
+use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
+use super::super::train::{Device, Mode, RowDtype, Schedule, SeedSplit, Train};
 use super::super::{Spec, Tensor, Topology, WhenGone};
 use super::Report;
 
@@ -80,6 +80,9 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
     if train.schedule != Schedule::TensorParallel {
         report.only(&["train.chunk_memory"], &format!("only \"{}\" has it", Schedule::TensorParallel));
     }
+    if train.schedule != Schedule::FullGraph {
+        report.only(&["train.row_dtype"], &format!("only \"{}\" has it", Schedule::FullGraph));
+    }
     if model.decoupled == Some(true) {
         decoupled(model, report);
     }
@@ -125,6 +128,21 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
         report.only(&["train.edges_per_epoch"], &message);
     }
     cannot(train, model, report);
+    if train.row_dtype() == RowDtype::Bf16 {
+        rounded(model, report);
+    }
+}
+
+/// Refuses to round rows of which more is done than to add them up, or nothing.
+fn rounded(model: &Model, report: &mut Report<'_>) {
+    let why = match model.kind.as_str() {
+        "gat" | "gatv2" => "weighs its neighbours' rows by what is in them",
+        "sage" if model.aggregator == Some(Aggregator::Pool) => "takes the largest of its neighbours' numbers",
+        "mlp" => "adds up no rows",
+        _ => return,
+    };
+    let message = format!("{:?} {why}: leave it out, or use \"gcn\", or \"sage\" with another aggregator", model.kind);
+    report.add("train.row_dtype", message);
 }
 
 /// What cannot be kept where edges are learnt from: all are, in every pass, and by results of one epoch.
