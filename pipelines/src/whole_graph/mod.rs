@@ -9,6 +9,7 @@ mod evaluate;
 mod exchange;
 mod gather;
 mod heads;
+mod hop;
 mod largest;
 mod learnt;
 mod links;
@@ -47,18 +48,13 @@ use std::time::Duration;
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::kernel::propagate::dynamic_attention::KEPT;
-use gnnflow_operators::propagate::{Links, Place, Table};
+use gnnflow_operators::propagate::Place;
 use gnnflow_operators::tick;
 
-use self::attend::AttentionState;
 use self::chunks::{Cut, cut};
 use self::evaluate::LastHop;
-use self::largest::Largest;
-use self::mirrors::Mirrors;
-use self::scales::Scales;
+use self::hop::{Back, HopState, Making};
 use self::slices::Slices;
-use self::stored::Stored;
 use self::sums::PartSum;
 use crate::Error;
 use crate::parameters::{Choice, ParameterService};
@@ -83,65 +79,6 @@ enum Progress {
     Nothing,
     Sent,
     Arrived,
-}
-
-/// Where a hop's gradients lie.
-enum Back {
-    /// Nobody wants them.
-    Nowhere,
-    /// Where the activations were: whose rows have been added up everywhere, and are not asked for again.
-    OverSent,
-    /// In a table of their own.
-    Own(Stored),
-}
-
-impl Back {
-    fn table<'a>(&'a self, sent: &'a Stored) -> Option<&'a Stored> {
-        match self {
-            Self::Nowhere => None,
-            Self::OverSent => Some(sent),
-            Self::Own(table) => Some(table),
-        }
-    }
-
-    fn table_mut<'a>(&'a mut self, sent: &'a mut Stored) -> Option<&'a mut Stored> {
-        match self {
-            Self::Nowhere => None,
-            Self::OverSent => Some(sent),
-            Self::Own(table) => Some(table),
-        }
-    }
-}
-
-/// What one hop needs and keeps.
-struct HopState {
-    /// Columns of what is sent, and of what arrives in each slot.
-    width: usize,
-    /// Columns of attention's terms that are sent behind it, by those who have the out-edges.
-    sent_terms: usize,
-    scales: Scales,
-    /// For gradients.
-    reversed: Scales,
-    /// Rows are receivers' slots; the table has senders.
-    arriving: Arc<Links>,
-    /// Rows are senders; the table has receivers' slots.
-    leaving: Arc<Links>,
-    /// Gradients of what is sent, where they come from elsewhere.
-    sent_back: Option<Table>,
-    /// Activations, times `scales.before`.
-    sent: Stored,
-    /// What has arrived, at receivers: their slots side by side.
-    arrived: Table,
-    /// Gradients of what has arrived, times `scales.after`.
-    back: Back,
-    /// Where rows are weighed by attention.
-    attention: Option<AttentionState>,
-    /// Where they are, and epochs overlap.
-    mirrors: Option<Mirrors>,
-    /// Where the largest of each column arrives.
-    largest: Option<Largest>,
-    /// What own nodes hold, where a later task reads it, and its gradient.
-    held: Option<[Table; 2]>,
 }
 
 /// The tables of one worker.
@@ -237,18 +174,12 @@ impl WholeGraph {
         parameters: Arc<ParameterService>,
         place: &Place,
     ) -> Result<Self, Error> {
-        let GraphLinks { worker, own, intervals, all, last, in_edges, slots, starts, edges_at, columns } = graph;
-        // Slices are scaled where they are added up.
-        let scales = |propagation| match columns {
-            Some(_) => Scales::default(),
-            None => Scales::of_parts(propagation, own.start, &in_edges),
-        };
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
         let count = shape.hops.len();
         let chained: Vec<bool> = shape.by_column.iter().map(Option::is_some).collect();
         let attending: Vec<bool> = shape.hops.iter().map(Hop::attends).collect();
         let mut chunks = Vec::new();
-        let program = match &columns {
+        let program = match &graph.columns {
             Some(columns) => {
                 chunks = cut(columns, &shape.hops)?;
                 Program::by_columns(count, shape.first_learns, &chained, &attending, chunks.len() as u32)
@@ -259,118 +190,19 @@ impl WholeGraph {
             Some(Scored { chunks, .. }) => program.with_pairs(count, *chunks),
             None => program,
         };
-        // Whole rows are only where a node task reads or makes them.
-        let whole = |task: usize| columns.is_none() || !chained[task];
-        let all_hops = shape.hops.clone();
-        let (mut hops, mut ghosts) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for (index, hop) in shape.hops.into_iter().enumerate() {
-            let [arriving, leaving] = if index + 1 == count { last.clone() } else { all.clone() };
-            let (splits, gathers) = (whole(index), whole(index + 1));
-            let dtype = shape.row_dtype;
-            if dtype != RowDtype::F32 && (hop.attends() || hop.takes_largest() || columns.is_some()) {
-                return Err(Error::Usage(format!(
-                    "train.row_dtype: layer {} does more with its neighbours' rows than to add them up, for which they must be \"{}\"",
-                    index + 1,
-                    RowDtype::F32
-                )));
-            }
-            // Attention goes back by the activations, beside gradients stands who was the largest, and where epochs overlap, others may
-            // still read them.
-            let remembers = hop.attends() || hop.takes_largest() && columns.is_none();
-            // The last hop's gradients come while others are still adding up its activations.
-            let apart = index + 1 < count || columns.is_some();
-            let over_sent = Arc::ptr_eq(&arriving, &leaving) && !remembers && !shape.overlaps && apart && splits;
-            let begins = |links: &Links, slots: u32| -> Vec<usize> {
-                let own = links.table().len();
-                starts.iter().map(|&start| own + links.ghosts().partition_point(|&id| id < start * slots)).collect()
-            };
-            let ghosts_begin = [begins(&arriving, 1), begins(&leaving, slots)];
-            let mirrors = match hop.attends() && columns.is_none() && shape.staleness > 0 {
-                true => {
-                    let widths = [hop.width, hop.terms()];
-                    let stride = hop.width + hop.sent_terms();
-                    let places = [place, &edges_at];
-                    Some(Mirrors::new(widths, stride, &arriving, &ghosts_begin[0], places).map_err(room)?)
-                }
-                false => None,
-            };
-            // What own rows of gradients say of ghosts is told by mirrors.
-            let back_rows = if mirrors.is_some() { leaving.table().len() } else { leaving.table_rows() };
-            let read_at_end = index == 0 && shape.reads_initial.contains(&true);
-            let held = match hop.keeps_held && (gathers || read_at_end) {
-                true => Some([
-                    Table::zeros(own.len(), hop.held, place).map_err(room)?,
-                    Table::zeros(if program.goes_back(index) { own.len() } else { 0 }, hop.held, place)
-                        .map_err(room)?,
-                ]),
-                false => None,
-            };
-            let (width, [more, more_back], attention) = match hop.propagation {
-                Propagation::Nothing => (0, [0; 2], None),
-                // Terms of in-edges travel too, to where a slice's columns are added up.
-                Propagation::Attention { .. } if columns.is_some() => {
-                    (hop.width, [hop.sent_terms() + hop.terms(), 0], None)
-                }
-                Propagation::Attention { slope, dropout, .. } => {
-                    let (receivers, links) = (arriving.rows().len(), [&*arriving, &*leaving]);
-                    let state = AttentionState::new(&hop, [slope, dropout], receivers, links, place).map_err(room)?;
-                    (hop.width, [hop.sent_terms(), hop.terms() + KEPT * hop.heads()], Some(state))
-                }
-                Propagation::Max if columns.is_none() => (hop.width, [0, hop.width], None),
-                _ => (hop.width, [0; 2], None),
-            };
-            let largest = match hop.takes_largest() && columns.is_none() {
-                true => Some(Largest::new(arriving.rows().len(), width, place).map_err(room)?),
-                false => None,
-            };
-            // Behind the gradients of rows, those of terms, by piece.
-            let terms = match (&columns, hop.propagation) {
-                (Some(columns), Propagation::Attention { .. }) if splits => {
-                    2 * Heads::of_hop(&hop, columns.parts.len(), columns.starts.len() - 1).count()
-                }
-                _ => 0,
-            };
-            let scales = scales(hop.propagation);
-            let back_here = if columns.is_some() && splits && program.goes_back(index) { own.len() } else { 0 };
-            ghosts.push(ghosts_begin);
-            hops.push(HopState {
-                sent_back: match columns {
-                    Some(_) => Some(Table::zeros(back_here, width + terms, place).map_err(room)?),
-                    None => None,
-                },
-                sent: Stored::zeros(dtype, if splits { arriving.table_rows() } else { 0 }, width + more, place)
-                    .map_err(room)?,
-                arrived: {
-                    let rows = if gathers { arriving.rows().len() / slots as usize } else { 0 };
-                    Table::zeros(rows, slots as usize * width, place).map_err(room)?
-                },
-                width,
-                sent_terms: hop.sent_terms(),
-                back: match program.goes_back(index) {
-                    false => Back::Nowhere,
-                    true if !gathers => Back::Nowhere,
-                    true if over_sent => Back::OverSent,
-                    true => Back::Own(Stored::zeros(dtype, back_rows, width + more_back, place).map_err(room)?),
-                },
-                attention,
-                mirrors,
-                largest,
-                held,
-                reversed: scales.reversed(),
-                scales,
-                arriving,
-                leaving,
-            });
-        }
+        let making = Making { graph: &graph, shape: &shape, program: &program, chained: &chained, place };
+        let made = (0..count).map(|index| making.hop(index)).collect::<Result<Vec<_>, _>>()?;
+        let (hops, ghosts): (Vec<HopState>, Vec<_>) = made.into_iter().unzip();
+        let GraphLinks { worker, own, intervals, all, last, slots, starts, columns, .. } = graph;
         let slices = match columns {
             Some(columns) => {
                 let goes_back = |hop| program.goes_back(hop);
                 let cut = Cut { chunks, pipelined: shape.pipelined };
-                Some(Slices::new(columns, cut, &all_hops, &shape.by_column, &goes_back, place)?)
+                Some(Slices::new(columns, cut, &shape.hops, &shape.by_column, &goes_back, place)?)
             }
             None => None,
         };
-        let last_hop = match (hops.last(), all_hops.last()) {
+        let last_hop = match (hops.last(), shape.hops.last()) {
             (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.propagation != Propagation::Nothing => {
                 Some(LastHop::new(hop, (shape.row_dtype, state.sent.width()), &all[0], &starts, place).map_err(room)?)
             }
