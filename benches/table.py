@@ -48,7 +48,16 @@ def epoch(row, _):
 
 def whole(row, graph):
     where = ", 169,343 nodes and 2.3 million edges" if graph == "small" else ""
+    where += f", {row['rows']}" if "rows" in row else ""
     return f"epoch of 2-layer {row['model'].upper()} over the whole graph{where}", row["gnnflow_seconds"], row["peers_seconds"], seconds
+
+
+def rounded(row):
+    """The same case with our rows in bf16, where it was measured."""
+    if half := row.get("bf16"):
+        ratio = row["peers_seconds"][row["best_peer"]] / half["seconds"] if row["peers_seconds"] else None
+        yield row | {"rows": "our rows in bf16", "gnnflow_seconds": half["seconds"], "gnnflow_peak_rss_bytes": half["peak_rss_bytes"],
+                     "ratio_to_best_peer": ratio}
 
 
 # What a result file's name has behind its date, up to what tells graphs apart, and how its rows are told.
@@ -66,7 +75,7 @@ def rows():
         seen = set()
         for file in sorted(RUNS.glob(f"*-{kind}*.json"), reverse=True):
             result = json.loads(file.read_text())
-            for row in result["results"]:
+            for row in [one for row in result["results"] for one in (row, *rounded(row))]:
                 what, ours, peers, show = told(row, "small" if file.stem.endswith("-small") else None)
                 case = (what, row["threads"])
                 if not peers or case in seen:
