@@ -156,7 +156,9 @@ impl Run {
 
     /// The command of a member, or of a launcher.
     pub(crate) fn command(&self, role: &str) -> Command {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        // Programs that are started where interrupts are ignored (in a script, behind `&`) keep to that; these do not.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(std::env::current_exe().unwrap());
         self.equip(&mut command, role);
         command
     }

@@ -363,7 +363,6 @@ mod tests {
             ("kind = 'gine'", "", "mini-batch"),
             (SAGE, "task = 'link-prediction'", "mini-batch"),
             (SAGE, "mode = 'async'\nstaleness = 1", "full-graph"),
-            (SAGE, "row_dtype = 'bf16'", "full-graph"),
             (SAGE, "chunk_memory = '1MiB'", "tensor-parallel"),
         ] {
             let auto = chosen(model, train, &graph);

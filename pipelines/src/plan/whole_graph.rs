@@ -191,18 +191,24 @@ impl Whole {
         for step in 0..self.program.stages() {
             let stage = self.program.stage(step);
             if self.by_columns {
-                let width = match stage {
-                    Stage::Forward(hop) => Self::width(&self.hops[hop]) + self.terms(graph, hop, hosted.len())[0],
-                    Stage::Loss if self.program.goes_back(self.hops.len() - 1) => arrives(self.hops.len() - 1),
-                    Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => arrives(hop - 1),
+                let (width, number) = match stage {
+                    Stage::Forward(hop) => {
+                        (Self::width(&self.hops[hop]) + self.terms(graph, hop, hosted.len())[0], self.number)
+                    }
+                    Stage::Loss if self.program.goes_back(self.hops.len() - 1) => {
+                        (arrives(self.hops.len() - 1), self.number)
+                    }
+                    Stage::Backward(hop) if hop > 0 && self.program.goes_back(hop - 1) => {
+                        (arrives(hop - 1), self.number)
+                    }
+                    // Sums are not rounded.
                     Stage::Propagate(Propagated { hop, back, gather: true, .. }) => {
                         let terms = if back { self.terms(graph, hop, hosted.len())[1] } else { 0 };
-                        let width = if back { Self::width(&self.hops[hop]) } else { arrives(hop) };
-                        width + terms
+                        (terms + if back { Self::width(&self.hops[hop]) } else { arrives(hop) }, 4)
                     }
-                    _ => 0,
+                    _ => (0, 0),
                 };
-                bytes += graph.nodes * width as u64 * 4 * (processes - 1) / processes;
+                bytes += graph.nodes * width as u64 * number * (processes - 1) / processes;
                 continue;
             }
             let (hop, back) = match stage {
@@ -283,13 +289,15 @@ impl Whole {
                     }
                 };
                 let terms = splits * (shared + KEPT as u64 * kept + cut * (2 + (1 - gathers)));
-                let slices = slice * (1 + apart * back * gathers * slots + largest) + terms;
+                let slices = slice * (1 + apart * back * gathers * slots);
+                let others = slice * largest + terms;
                 let sent = splits * (width + (hop.sent_terms() + hop.terms()) as u64);
                 let sent_back = splits * back * (width + entries);
                 // Where nothing is in the way, gradients lie where activations were.
                 let own_back = apart.max(1 - splits);
                 let arrived = gathers * slots * width * (1 + back * own_back);
-                numbers += graph.nodes * slices + own * (sent + sent_back + arrived) + held;
+                stored += graph.nodes * slices;
+                numbers += own * (sent + sent_back + arrived) + held + graph.nodes * others;
                 continue;
             }
             let receivers = if self.leaves_out(graph, index) { train } else { own };

@@ -137,7 +137,7 @@ section! {
         /// Intervals that each partition is cut into: what is computed and sent at once (`full-graph`, `tensor-parallel`). Unset: so many that none has more than 32,768 nodes.
         #[schemars(range(min = 1, max = 1000000), extend("examples" = [8]))]
         pub intervals: Option<usize> = None,
-        /// How rows that neighbours add up are stored, and travel (`full-graph`): `bf16` rounds activations and their gradients to half as many bits, which takes half the memory and half the messages. Sums are `f32` all the same, and so are parameters and what nodes are computed of. Not for `gat`, `gatv2` and `sage` with `pool`, which do more with neighbours' rows than to add them up. Unset: `f32`.
+        /// How rows that neighbours add up are stored, and travel (`full-graph`, `tensor-parallel`): `bf16` rounds activations and their gradients to half as many bits, which takes half the memory and half the messages (`tensor-parallel`: of those that split rows; sums travel as they are). Sums are `f32` all the same, and so are parameters and what nodes are computed of. Not for `gat`, `gatv2` and `sage` with `pool`, which do more with neighbours' rows than to add them up. Unset: `f32`.
         #[schemars(extend("examples" = ["bf16"]))]
         pub row_dtype: Option<RowDtype> = None,
         /// Tensor workers, which do the arithmetic on nodes for whole graphs.

@@ -98,12 +98,14 @@ impl Making<'_> {
         let is_last = index + 1 == shape.hops.len();
         let [arriving, leaving] = if is_last { graph.last.clone() } else { graph.all.clone() };
         let (own, slots, by_nodes) = (graph.own.len(), graph.slots, graph.columns.is_none());
-        if dtype != RowDtype::F32 && (hop.attends() || hop.takes_largest() || !by_nodes) {
+        if dtype != RowDtype::F32 && (hop.attends() || hop.takes_largest()) {
             let message = "does more with its neighbours' rows than to add them up, for which they must be";
             return Err(Error::Usage(format!("train.row_dtype: layer {} {message} \"{}\"", index + 1, RowDtype::F32)));
         }
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
         let zeros = |rows: usize, width: usize| Table::zeros(rows, width, place).map_err(room);
+        // By columns, it is slices of these that are added up.
+        let dtype = if by_nodes { dtype } else { RowDtype::F32 };
         let stored = |rows: usize, width: usize| Stored::zeros(dtype, rows, width, place).map_err(room);
         // Whole rows are only where a node task reads or makes them.
         let whole = |task: usize| by_nodes || !self.chained[task];

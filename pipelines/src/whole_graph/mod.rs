@@ -198,7 +198,7 @@ impl WholeGraph {
             Some(columns) => {
                 let goes_back = |hop| program.goes_back(hop);
                 let cut = Cut { chunks, pipelined: shape.pipelined };
-                Some(Slices::new(columns, cut, &shape.hops, &shape.by_column, &goes_back, place)?)
+                Some(Slices::new(columns, cut, &shape.hops, &shape.by_column, shape.row_dtype, &goes_back, place)?)
             }
             None => None,
         };

@@ -7,12 +7,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use bytemuck::Pod;
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::Hop;
+use gnnflow_operators::kernel::element::Element;
 use gnnflow_operators::kernel::propagate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
 use gnnflow_operators::local_graph::InEdges;
 use gnnflow_operators::propagate::intervals::intervals;
-use gnnflow_operators::propagate::scatter::{row_block, row_blocks, row_headers};
+use gnnflow_operators::propagate::scatter::{row_blocks, row_headers};
 use gnnflow_operators::propagate::{Links, Place, Table};
 use gnnflow_operators::wire::{Header, WireBlock};
 use rayon::prelude::*;
@@ -25,7 +27,9 @@ use super::order::Order;
 use super::program::{Attended, Propagated};
 use super::scales::Scales;
 use super::slice_attention::{AttendedRows, SliceAttention};
+use super::stored::{Stored, message_of};
 use crate::Error;
+use crate::spec::RowDtype;
 
 /// What every worker knows of the whole graph where rows are cut by columns.
 pub(crate) struct Columns {
@@ -49,9 +53,9 @@ struct SliceHop {
     columns: Vec<Range<usize>>,
     width: usize,
     /// Activations, and when those have been added up, gradients: none of them is asked for again, but by attention.
-    rows: Table,
+    rows: Stored,
     /// Gradients of what has arrived, by slot, where they cannot lie where activations were.
-    back: Option<Table>,
+    back: Option<Stored>,
     /// Whether rows are weighed by attention: by that of the first hop of the chain of hops that this one is of.
     attends: bool,
     first: usize,
@@ -62,6 +66,8 @@ struct SliceHop {
 /// The slices of one worker.
 pub(super) struct Slices {
     graph: Columns,
+    /// Of slices that are added up, and on the way to where they are.
+    dtype: RowDtype,
     hops: Vec<SliceHop>,
     /// By hop, where it attends and is the first of its chain.
     attention: Vec<Option<SliceAttention>>,
@@ -84,6 +90,7 @@ impl Slices {
         Cut { chunks, pipelined }: Cut,
         hops: &[Hop],
         by_column: &[Option<[f32; 2]>],
+        dtype: RowDtype,
         goes_back: &dyn Fn(usize) -> bool,
         place: &Place,
     ) -> Result<Self, Error> {
@@ -125,7 +132,7 @@ impl Slices {
             // In a chain, they lie where the slices were that this hop's had been propagated to.
             let apart = (hop.attends() || graph.slots > 1) && !chained(index + 1);
             let back = match apart && goes_back(index) {
-                true => Some(Table::zeros(nodes * graph.slots, own, place).map_err(room)?),
+                true => Some(Stored::zeros(dtype, nodes * graph.slots, own, place).map_err(room)?),
                 false => None,
             };
             largest.push(match hop.takes_largest() {
@@ -137,7 +144,7 @@ impl Slices {
                 scales,
                 columns,
                 width,
-                rows: Table::zeros(nodes, own + more, place).map_err(room)?,
+                rows: Stored::zeros(dtype, nodes, own + more, place).map_err(room)?,
                 attends: hop.attends(),
                 first,
                 by_column: by_column[index].unwrap_or([1.0, 0.0]),
@@ -158,7 +165,7 @@ impl Slices {
             false => Order::at_once(chunks.len(), &graph.starts),
         };
         let orders = [order(false), order(true), own];
-        Ok(Self { graph, hops: made, attention: attentions, largest, initial_back, chunks, orders })
+        Ok(Self { graph, dtype, hops: made, attention: attentions, largest, initial_back, chunks, orders })
     }
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
@@ -197,7 +204,7 @@ impl Slices {
             let header = Header { to: worker as u32, seq: places.start as u32, ..header };
             let width: usize = self.ranges(hop, back, worker).iter().map(Range::len).sum();
             // Others may have all heads.
-            row_headers(header, if width == 0 { 0 } else { places.len() }, 4 * width)
+            row_headers(header, if width == 0 { 0 } else { places.len() }, self.dtype.bytes() as usize * width)
         };
         (0..columns.len()).flat_map(to_worker).collect()
     }
@@ -218,7 +225,7 @@ impl Slices {
         let first = self.graph.starts[self.graph.worker] as usize;
         let slots = if back { self.graph.slots } else { 1 };
         let ranges = self.ranges(hop, back, header.to as usize);
-        row_block(header, ranges.iter().map(Range::len).sum(), |values| {
+        message_of(self.dtype, header, ranges.iter().map(Range::len).sum(), |values| {
             for place in header.seq as usize..(header.seq + header.aux) as usize {
                 let row = order.node(place) - first;
                 let row = table.some(row * slots..(row + 1) * slots);
@@ -229,7 +236,7 @@ impl Slices {
 
     /// Puts slices that have been split off where they are added up.
     pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
-        let (header, rows) = (block.header(), block.rows_f32().expect("slices are numbers"));
+        let header = block.header();
         let places = header.seq as usize..(header.seq + header.aux) as usize;
         let order = in_order(&self.orders, &self.hops[hop], back);
         let SliceHop { rows: table, back: gradients, .. } = &mut self.hops[hop];
@@ -237,11 +244,7 @@ impl Slices {
             Some(gradients) if back => (gradients, self.graph.slots),
             _ => (table, 1),
         };
-        let stride = slots * table.width();
-        for (place, row) in places.zip(rows.chunks_exact(stride.max(1))) {
-            let node = order.node(place);
-            table.some_mut(node * slots..(node + 1) * slots).copy_from_slice(row);
-        }
+        table.put_at(slots, places.map(|place| order.node(place) * slots), block);
     }
 
     /// How attention's heads are cut at a hop that attends.
@@ -254,7 +257,7 @@ impl Slices {
         let (of, back) = (attended(&self.hops, stage.hop, vectors), gradients(&self.hops, stage.hop));
         if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
             let rows = self.chunks[stage.chunk as usize].clone();
-            attention.complete(&self.graph.links[0], rows, of, (back, !stage.split), drop);
+            attention.complete(&self.graph.links[0], rows, of, (back.exact(), !stage.split), drop);
         }
     }
 
@@ -283,7 +286,7 @@ impl Slices {
         if let Some(attention) = &mut self.attention[state.first] {
             let of = attended(&self.hops, hop, vectors);
             if back {
-                let gradients = (gradients(&self.hops, hop), !stage.split);
+                let gradients = (gradients(&self.hops, hop).exact(), !stage.split);
                 let [made, terms] = attention.backward(links, rows.clone(), of, gradients, drop);
                 return self.gather_back(header, stage, rows, made, &terms);
             }
@@ -294,16 +297,20 @@ impl Slices {
         if let Some(largest) = &mut self.largest[hop] {
             let mut out = vec![0.0; rows.len() * own];
             if back {
-                largest.backward_apart(links, rows.clone(), gradients(&self.hops, hop), &mut out);
+                largest.backward_apart(links, rows.clone(), gradients(&self.hops, hop).exact(), &mut out);
                 return self.gather_back(header, stage, rows, out, &[]);
             }
-            largest.forward(links, rows.clone(), &state.rows, &mut out);
+            largest.forward(links, rows.clone(), state.rows.exact(), &mut out);
             return self.go_on(header, stage, rows, out);
         }
         // Forwards, edges lead to slots; backwards, they come from them.
         let (table, slots) = if back { (gradients(&self.hops, hop), 1) } else { (&state.rows, slots) };
         let mut out = vec![0.0; rows.len() * slots * own];
-        add_up(links, rows.start * slots..rows.end * slots, table, &state.scales, back, &mut out);
+        let (receivers, scales) = (rows.start * slots..rows.end * slots, &state.scales);
+        match table {
+            Stored::F32(table) => add_up(links, receivers, table, scales, back, &mut out),
+            Stored::Bf16(table) => add_up(links, receivers, table, scales, back, &mut out),
+        }
         match back {
             true => self.gather_back(header, stage, rows, out, &[]),
             false => self.go_on(header, stage, rows, out),
@@ -311,26 +318,23 @@ impl Slices {
     }
 
     /// What becomes of slices that have been added up: whole rows, or slices that are added up once more.
-    fn go_on(&mut self, header: Header, stage: Propagated, rows: Range<usize>, out: Vec<f32>) -> Vec<WireBlock> {
+    fn go_on(&mut self, header: Header, stage: Propagated, rows: Range<usize>, mut out: Vec<f32>) -> Vec<WireBlock> {
         if stage.gather {
             return self.gather(header, rows.clone(), out.len() / rows.len().max(1), &out);
         }
         let [kept_of_sum, kept_of_first] = self.hops[stage.hop + 1].by_column;
         let (before, rest) = self.hops.split_at_mut(stage.hop + 1);
-        let place = rest[0].rows.some_mut(rows.clone());
         if kept_of_first == 0.0 {
-            place.iter_mut().zip(&out).for_each(|(held, x)| *held = kept_of_sum * x);
+            rest[0].rows.write_times(rows, &out, kept_of_sum);
             return Vec::new();
         }
         // Terms of attention may lie behind the first slices.
         let (first, width) = (&before[0].rows, rest[0].columns[self.graph.worker].len().max(1));
-        let initial = first.some(rows).chunks_exact(first.width().max(1));
-        let rows = place.chunks_exact_mut(width).zip(out.chunks_exact(width)).zip(initial);
-        for ((held, sums), initial) in rows {
-            for ((held, x), initial) in held.iter_mut().zip(sums).zip(initial) {
-                *held = kept_of_sum * x + kept_of_first * initial;
-            }
+        let initial = first.read(rows.clone());
+        for (sums, initial) in out.chunks_exact_mut(width).zip(initial.chunks_exact(first.width().max(1))) {
+            sums.iter_mut().zip(initial).for_each(|(x, initial)| *x = kept_of_sum * *x + kept_of_first * initial);
         }
+        rest[0].rows.write_times(rows, &out, 1.0);
         Vec::new()
     }
 
@@ -361,8 +365,7 @@ impl Slices {
         }
         // Of these nodes, what has been propagated here is not asked for again.
         let place = if self.hops[stage.hop].attends { stage.hop } else { stage.hop - 1 };
-        let place = self.hops[place].rows.some_mut(rows);
-        place.iter_mut().zip(&out).for_each(|(back, x)| *back = kept_of_sum * x);
+        self.hops[place].rows.write_times(rows, &out, kept_of_sum);
         Vec::new()
     }
 
@@ -387,11 +390,11 @@ impl Slices {
 
 /// What a hop that attends reads.
 fn attended<'a>(hops: &'a [SliceHop], hop: usize, vectors: Option<&'a [f32]>) -> AttendedRows<'a> {
-    AttendedRows { rows: &hops[hop].rows, terms: &hops[hops[hop].first].rows, vectors }
+    AttendedRows { rows: hops[hop].rows.exact(), terms: hops[hops[hop].first].rows.exact(), vectors }
 }
 
 /// Where the gradients of what has arrived at a hop are.
-fn gradients(hops: &[SliceHop], hop: usize) -> &Table {
+fn gradients(hops: &[SliceHop], hop: usize) -> &Stored {
     match &hops[hop].back {
         Some(back) => back,
         // Attention reads activations once more, but those of the hop behind have been read.
@@ -410,7 +413,14 @@ fn in_order<'a>([activations, gradients, attended]: &'a [Order; 3], hop: &SliceH
 }
 
 /// `out[v] = after[v] · (Σ before[u] · table[u] + own[v] · before[v] · table[v])`, or for gradients the other way round.
-fn add_up(links: &Links, rows: Range<usize>, table: &Table, scales: &Scales, back: bool, out: &mut [f32]) {
+fn add_up<T: Element<Acc = f32> + Pod>(
+    links: &Links,
+    rows: Range<usize>,
+    table: &Table<T>,
+    scales: &Scales,
+    back: bool,
+    out: &mut [f32],
+) {
     let width = table.width();
     if rows.is_empty() || width == 0 {
         return;

@@ -4,6 +4,7 @@
 //! (`train.row_dtype`); sums are in `f32` all the same, and so is everything that a node task reads, and every parameter. An owner rounds, once,
 //! and everybody reads the same bits.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use gnnflow_operators::kernel::narrow::narrow;
@@ -108,6 +109,29 @@ impl Stored {
         }
     }
 
+    /// Writes some rows, all of them times `scale`.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub(super) fn write_times(&mut self, rows: Range<usize>, values: &[f32], scale: f32) {
+        match self {
+            Self::F32(table) => {
+                let place = table.some_mut(rows);
+                assert_eq!(place.len(), values.len(), "as many rows");
+                place.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
+            }
+            Self::Bf16(table) => narrow(values, scale, table.some_mut(rows)),
+        }
+    }
+
+    /// Some rows, as they are added up.
+    pub(super) fn read(&self, rows: Range<usize>) -> Cow<'_, [f32]> {
+        match self {
+            Self::F32(table) => Cow::Borrowed(table.some(rows)),
+            Self::Bf16(table) => Cow::Owned(table.some(rows).iter().map(|x| x.to_f32()).collect()),
+        }
+    }
+
     /// Writes the first columns of a row, times `scale`.
     ///
     /// # Panics
@@ -142,21 +166,47 @@ impl Stored {
     /// # Panics
     /// When there are not as many.
     pub(super) fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
-        match self {
-            Self::F32(table) => {
-                table.some_mut(rows).copy_from_slice(block.rows_f32().expect("ghosts are rows of numbers"));
-            }
-            Self::Bf16(table) => {
-                let mut place = bytemuck::cast_slice_mut::<_, u8>(table.some_mut(rows));
-                block.for_each_row_bytes(|bytes| {
-                    let (now, later) = std::mem::take(&mut place).split_at_mut(bytes.len());
-                    now.copy_from_slice(bytes);
-                    place = later;
-                });
-                assert!(place.is_empty(), "as many rows as the header says");
-            }
-        }
+        self.put_at(1, rows, block);
     }
+
+    /// The same, where rows need not lie together: `each` of them begin at every one of `places`.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    pub(super) fn put_at(&mut self, each: usize, places: impl Iterator<Item = usize>, block: &WireBlock) {
+        let row_bytes = each * self.row_bytes();
+        let all: &mut [u8] = match self {
+            Self::F32(table) => bytemuck::cast_slice_mut(table.some_mut(0..table.rows())),
+            Self::Bf16(table) => bytemuck::cast_slice_mut(table.some_mut(0..table.rows())),
+        };
+        if row_bytes == 0 {
+            return;
+        }
+        let mut places = places.map(|place| place * row_bytes / each);
+        block.for_each_row_bytes(|bytes| {
+            for row in bytes.chunks_exact(row_bytes) {
+                let first = places.next().expect("a place for each row");
+                all[first..first + row_bytes].copy_from_slice(row);
+            }
+        });
+        assert!(places.next().is_none(), "as many rows as the header says");
+    }
+}
+
+/// The message of a header of `row_headers` for [`Stored::put_at`], with rows of `width` numbers that `fill` adds.
+///
+/// # Panics
+/// When these are not as many as the header says.
+pub(super) fn message_of(dtype: RowDtype, header: Header, width: usize, fill: impl FnOnce(&mut Vec<f32>)) -> WireBlock {
+    if dtype == RowDtype::F32 {
+        return row_block(header, width, fill);
+    }
+    let mut values = Vec::with_capacity(header.aux as usize * width);
+    fill(&mut values);
+    assert_eq!(values.len(), header.aux as usize * width, "as many numbers as rows have");
+    let mut bytes = vec![0; size_of::<bf16>() * values.len()];
+    narrow(&values, 1.0, bytemuck::cast_slice_mut(&mut bytes));
+    WireBlock::new(header, Vec::new(), Vec::new(), Rows::Bytes(bytes))
 }
 
 #[cfg(test)]

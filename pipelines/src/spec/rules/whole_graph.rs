@@ -8,7 +8,8 @@ use super::super::{Spec, Tensor, Topology, WhenGone};
 use super::Report;
 
 /// Keys that only whole graphs have.
-const KEYS: [&str; 4] = ["train.mode", "train.staleness", "train.intervals", "train.edges_per_epoch"];
+const KEYS: [&str; 5] =
+    ["train.mode", "train.staleness", "train.intervals", "train.edges_per_epoch", "train.row_dtype"];
 /// Keys of sampled batches, which whole graphs have none of.
 const SAMPLED: [&str; 8] = [
     "train.fanouts",
@@ -79,9 +80,6 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
     tensor(train, report);
     if train.schedule != Schedule::TensorParallel {
         report.only(&["train.chunk_memory"], &format!("only \"{}\" has it", Schedule::TensorParallel));
-    }
-    if train.schedule != Schedule::FullGraph {
-        report.only(&["train.row_dtype"], &format!("only \"{}\" has it", Schedule::FullGraph));
     }
     if model.decoupled == Some(true) {
         decoupled(model, report);
