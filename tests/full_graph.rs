@@ -81,14 +81,15 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
 #[test]
 fn rounded_rows_take_half_and_are_the_same_everywhere() {
     let place = Place::new();
+    // And how many columns all hops have together, of 24 features and 4 classes.
     let models = [
-        "kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'",
-        "kind = 'sage'\naggregator = 'gcn'",
-        "kind = 'sage'\nlayers = 3\njumping_knowledge = 'max'",
-        "kind = 'gin'\ntrain_eps = true",
-        "kind = 'appnp'\nlayers = 3",
+        ("kind = 'gcn'\nlayers = 3\nresidual = true\nnorm = 'layer'", 16 + 16 + 4),
+        ("kind = 'sage'\naggregator = 'gcn'", 16 + 4),
+        ("kind = 'sage'\nlayers = 3\njumping_knowledge = 'max'", 16 + 16 + 16),
+        ("kind = 'gin'\ntrain_eps = true", 24 + 16),
+        ("kind = 'appnp'\nlayers = 3", 3 * 4),
     ];
-    for model in models {
+    for (model, columns) in models {
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "intervals = 3\n"));
         let by_columns = [&MANY[..], &["--set", "train.schedule=tensor-parallel"]].concat();
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY, &by_columns] {
@@ -131,7 +132,13 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
             // By columns, sums are brought back as they are.
             let share = if schedule == "full-graph" { 0.55 } else { 0.8 };
             assert!(half_bytes < share * bytes, "{model}, {schedule}: {half_bytes} bytes sent instead of {bytes}");
-            assert!(half_tables < 0.95 * tables, "{model}, {schedule}: {half_tables} bytes of tables, not {tables}");
+            match schedule {
+                "full-graph" => {
+                    assert!(half_tables < 0.9 * tables, "{model}: {half_tables} bytes of tables, not {tables}")
+                }
+                // Two bytes less for each of 1500 nodes, and half of the columns.
+                _ => assert_eq!(tables - half_tables, f64::from(2 * 1500 * columns / 2), "{model}: by columns"),
+            }
         }
     }
 }
@@ -139,9 +146,14 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
 #[test]
 fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
     let place = Place::new();
-    learns_from_stale_rows(&place, "kind = 'gcn'", 60);
+    learns_from_stale_rows(&place, "kind = 'gcn'", 60, "", &[0, 1]);
+    // How much a row differs from what it was depends on how far steps go. Where rows are very stale, or attention reads them, and steps have no
+    // end, accuracy is what the last few happened to make of it, and moves by as much from epoch to epoch.
+    let ends = "lr_schedule = { kind = 'cosine' }\n";
+    learns_from_stale_rows(&place, "kind = 'gcn'", 60, ends, &[3]);
     for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4"] {
-        learns_from_stale_rows(&place, &format!("{model}\ndropout = 0.2"), 100);
+        learns_from_stale_rows(&place, model, 200, "", &[0]);
+        learns_from_stale_rows(&place, &format!("{model}\ndropout = 0.2"), 100, ends, &[1, 3]);
     }
 }
 
@@ -178,16 +190,14 @@ fn mirrors_tell_the_gradients_that_owners_compute() {
     }
 }
 
-fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize) {
-    // How much a row differs from what it was depends on how far steps go. Which rows are stale depends on timing: without an end to the steps,
-    // accuracy is what the last few happened to make of it, and moves by as much from epoch to epoch.
-    let more = "intervals = 3\nmode = 'async'\nevaluate_every = 0\nlr_schedule = { kind = 'cosine' }\n";
-    planted(place, "p.toml", &settings(model, more));
+fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str, staleness: &[u64]) {
+    let more = format!("intervals = 3\nmode = 'async'\nevaluate_every = 0\n{more}");
+    planted(place, "p.toml", &settings(model, &more));
     let set = format!("train.epochs={epochs}");
     let set = ["--set", &set, "--processes", "2"];
     let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
     let exact = succeed(place, &[&set[..], &["--set", "train.mode=pipe"]].concat());
-    for staleness in [0, 1, 3] {
+    for &staleness in staleness {
         let stale = format!("train.staleness={staleness}");
         let stale = succeed(place, &[&set[..], &["--set", &stale]].concat());
         let (most, [found, wanted]) = (stale["staleness_max"].as_u64().unwrap(), [&stale, &exact].map(accuracy));
@@ -201,7 +211,7 @@ fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize) {
     }
     assert!(exact.get("staleness_max").is_none());
     // One interval, which has no neighbours that could be behind.
-    let alone = ["--set", "partition.parts=1", "--set", "train.intervals=1", "--set", "train.epochs=4"];
+    let alone = ["--set", "partition.parts=1", "--set", "train.intervals=1"];
     let one = succeed(place, &[&alone[..], &["--set", "train.mode=pipe"]].concat());
     assert_eq!(hashes(&succeed(place, &alone)), hashes(&one));
 }
