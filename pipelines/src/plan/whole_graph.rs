@@ -8,7 +8,8 @@
 //! with the gradients, (n + g) × width of them. By columns (NeutronTP), with N nodes and w of a hop's S columns here: N × w, n × S
 //! three times; where propagations follow one another, whole rows only before and behind all of them, and with attention, N × w for
 //! each of them (its gradients ask for what was propagated) and once more for gradients. A split or a gather moves all rows but
-//! each process's own part, N × S × (1 − 1 / processes).
+//! each process's own part, N × S × (1 − 1 / processes). Where rows that neighbours add up are rounded, activations and gradients,
+//! and N × w, have half as many bytes, and so has what is sent of them; by columns, what is gathered has all.
 
 use gnnflow_operators::compute::layers::Propagation;
 use gnnflow_operators::compute::model::{Hop, ModelSpec};
