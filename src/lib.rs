@@ -5,6 +5,7 @@ mod app;
 mod cli;
 pub mod cluster;
 mod error;
+mod log;
 mod options;
 pub mod prepare;
 pub mod report;

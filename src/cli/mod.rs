@@ -93,6 +93,10 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
     };
     interrupt::end_with_130();
     let talk = if args.quiet { Talk::silent() } else { Talk::new() };
+    if let Err(error) = crate::log::install(talk.clone()) {
+        let _ = writeln!(std::io::stderr(), "error: {error}");
+        return ExitCode::from(2);
+    }
     let context = Context { json: args.json, talk, registry };
     let result = match args.command {
         Command::Run(command) => command.execute(context),

@@ -1,0 +1,61 @@
+//! Log lines on stderr: what the program's parts report through `tracing`.
+
+use std::fmt::{Debug, Write};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
+
+use crate::talk::Talk;
+
+/// The environment variable that sets the level: `error`, `warn` (the default), `info`, `debug` or `trace`.
+const VARIABLE: &str = "GNNFLOW_LOG";
+
+/// From now on, events of gnnflow's own crates become lines of `talk`. A program that embeds gnnflow and has a subscriber of
+/// its own keeps it.
+///
+/// # Errors
+/// The text for the user when the environment variable names no level.
+pub(crate) fn install(talk: Talk) -> Result<(), String> {
+    let level = match std::env::var(VARIABLE) {
+        Ok(text) => text.parse::<LevelFilter>().map_err(|_| {
+            format!("environment variable {VARIABLE} = `{text}` is no log level; use error, warn, info, debug or trace")
+        })?,
+        Err(_) => LevelFilter::WARN,
+    };
+    let own = Targets::new().with_target("gnnflow", level);
+    // Fails only where the embedding program has installed its own subscriber.
+    let _ = Registry::default().with(Lines(talk).with_filter(own)).try_init();
+    Ok(())
+}
+
+/// Writes one line for each event.
+struct Lines(Talk);
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = String::from(match *event.metadata().level() {
+            Level::ERROR => "error: ",
+            Level::WARN => "warning: ",
+            _ => "",
+        });
+        event.record(&mut Text(&mut line));
+        self.0.say(&line);
+    }
+}
+
+/// Collects an event's message, then its fields as `name=value`.
+struct Text<'a>(&'a mut String);
+
+impl Visit for Text<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        // Writing to a string does not fail.
+        let _ = match field.name() {
+            "message" => write!(self.0, "{value:?}"),
+            name => write!(self.0, " {name}={value:?}"),
+        };
+    }
+}
