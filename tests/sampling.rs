@@ -114,6 +114,19 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
 }
 
 #[test]
+fn table_says_that_evaluation_with_the_temporal_sampler_reads_later_edges() {
+    let place = Place::new();
+    dump(&place, None);
+    for (train, expected) in [("sampler = 'temporal'\nfanouts = [4, 3]", true), ("fanouts = [4, 3]", false)] {
+        pipeline(&place, ALL, train);
+        let table = place.succeed(&["run", "p.toml", "--run-dir", "run", "--set", "train.epochs=1"]);
+        assert_eq!(table.contains("note: evaluation, predictions and embeddings read all edges"), expected, "{table}");
+        let notes = summary(&place, "run")["notes"].as_array().map_or(0, Vec::len);
+        assert_eq!(notes, usize::from(expected));
+    }
+}
+
+#[test]
 fn a_step_has_the_rounds_of_its_topology() {
     let place = Place::new();
     dump(&place, None);

@@ -48,6 +48,9 @@ pub struct Summary {
     /// The kept model on the test nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Scores>,
+    /// What a reader of the scores and predictions must know of how they were made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Where the time went.
     pub seconds: Seconds,
     /// Bytes that crossed between processes, all of them together.

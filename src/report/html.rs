@@ -50,6 +50,9 @@ fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pi
     }
     page.push_str(".</p>\n");
     metrics(&mut page, summary);
+    for note in &summary.notes {
+        let _ = writeln!(page, "<p>Note: {}.</p>", escape(note));
+    }
     for chart in charts(summary, epochs)?.into_iter().flatten() {
         page.push_str(&chart);
         page.push('\n');

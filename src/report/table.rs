@@ -19,7 +19,13 @@ pub fn table(summary: &Summary) -> String {
         let _ = write!(text, ", the best was {best}");
     }
     text.push('\n');
-    for table in [metrics(summary), time(summary), traffic(summary), worth(summary)].into_iter().flatten() {
+    if let Some(metrics) = metrics(summary) {
+        let _ = writeln!(text, "{metrics}");
+    }
+    for note in &summary.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    for table in [time(summary), traffic(summary), worth(summary)].into_iter().flatten() {
         let _ = writeln!(text, "{table}");
     }
     text

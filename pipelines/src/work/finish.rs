@@ -8,6 +8,7 @@ use super::Run;
 use crate::Error;
 use crate::outputs;
 use crate::schedule::mini_batch::hex;
+use crate::spec;
 use crate::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, TensorUse, Value, WorkerUse};
 
 impl Run<'_> {
@@ -122,6 +123,7 @@ impl Run<'_> {
             train: evaluation.train,
             val: evaluation.val,
             test: evaluation.test,
+            notes: notes(self.train),
             seconds: Seconds {
                 prepare: self.job.prepare_seconds,
                 train: trained,
@@ -162,6 +164,13 @@ impl Run<'_> {
         folder.summary(&summary)?;
         Ok(Some(summary))
     }
+}
+
+/// What the results do not do that a reader would expect of the pipeline.
+fn notes(train: &spec::Train) -> Vec<String> {
+    let later_edges = "evaluation, predictions and embeddings read all edges, also edges that are later than a node's time; \
+                       with sampler = \"temporal\" only training leaves later edges out";
+    (train.sampler == "temporal").then(|| later_edges.to_owned()).into_iter().collect()
 }
 
 /// The most memory that this process has had, in bytes, as the system counts it.
