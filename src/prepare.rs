@@ -79,8 +79,9 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
         let sign = |sign: Sign| match sign {
             Sign::Turn => {
                 away.take();
-                liveness.tick();
+                liveness.turned();
             }
+            Sign::Progress => liveness.progressed(),
             Sign::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
         };
         gnnflow_pipelines::prepare_on(worker, threads, sign, &spec, registry, out, &talk).map_err(Error::from)

@@ -1,5 +1,6 @@
 //! A pipeline from its checked file to its results, in one process or in several.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -55,7 +56,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
 
     let (mut shared, mut across) = (None, None);
     let membership = match seat {
-        None => Membership::single(),
+        None => Membership::single(spec.cluster.stall_timeout.0),
         Some(mut config) => {
             // Processes of one machine reach each other there.
             let others = config.addresses.iter().enumerate().filter(|&(rank, _)| rank != config.rank);
@@ -158,8 +159,16 @@ struct Tensors {
 }
 
 impl Host for Watch {
-    fn tick(&self) {
-        self.liveness.tick();
+    fn turned(&self) {
+        self.liveness.turned();
+    }
+
+    fn progressed(&self) {
+        self.liveness.progressed();
+    }
+
+    fn busy(&self, label: &str) -> Box<dyn Any> {
+        Box::new(self.liveness.busy(label))
     }
 
     fn epoch(&self, record: &EpochRecord) {

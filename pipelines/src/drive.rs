@@ -37,15 +37,22 @@ pub(crate) fn until(
     probe: &probe::Handle<u64>,
     tick: u64,
 ) -> Result<(), Error> {
+    let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
+    let mut reached = frontier();
     while probe.less_than(&tick) {
         turn(worker, host, fault)?;
+        let now = frontier();
+        if now != reached {
+            reached = now;
+            host.progressed();
+        }
     }
     Ok(())
 }
 
 /// Turns the loop once.
 pub(crate) fn turn(worker: &mut Worker, host: &dyn Host, fault: &Fault) -> Result<(), Error> {
-    host.tick();
+    host.turned();
     // A bound on the wait: the loop must show that it lives, and looks for errors.
     worker.step_or_park(Some(Duration::from_millis(10)));
     fault.check()

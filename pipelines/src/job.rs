@@ -1,5 +1,6 @@
 //! What every worker of a run is given.
 
+use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -32,8 +33,15 @@ pub struct Job {
 
 /// The program around a worker: watches over it and shows what it does.
 pub trait Host: Send + Sync {
-    /// The worker's loop has turned once more.
-    fn tick(&self) {}
+    /// The worker's loop has turned. Called at least every few milliseconds, also while the worker waits.
+    fn turned(&self) {}
+    /// Something is completed: a timestamp of a dataflow, or a job of the compute thread. Called from any thread.
+    fn progressed(&self) {}
+    /// Says that the worker's thread does long work of its own, until the value is dropped. `label` names the work.
+    fn busy(&self, label: &str) -> Box<dyn Any> {
+        let _ = label;
+        Box::new(())
+    }
     /// An epoch has ended; called on every worker.
     fn epoch(&self, record: &EpochRecord) {
         let _ = record;

@@ -101,6 +101,7 @@ impl StageTimes {
 
 impl<'a> Run<'a> {
     fn start(worker: &mut Worker, job: &'a Job, model: &'a spec::Model, train: &'a spec::Train) -> Result<Self, Error> {
+        let busy = job.host.busy("opening the dataset");
         let parts = LocalParts::open(job, worker.index(), worker.peers())?;
         let hosted = Placement::new(job.dataset.manifest().parts(), worker.peers()).parts_of(worker.index());
         let (task, examples) = task::open(job, train, &parts, hosted)?;
@@ -110,6 +111,7 @@ impl<'a> Run<'a> {
         let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
         let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
         setup.train_nodes = examples.counts().to_vec();
+        drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
         let mut agreement = Agreement::build(worker, setup.placement, 0, setup.other_meter.clone());
         let importance = match train.sampler.as_str() {
@@ -129,7 +131,8 @@ impl<'a> Run<'a> {
             false => Split::planned(job.threads),
         };
         let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
-        let companion = Companion::start("companion", move || trainer)
+        let host = Arc::clone(&job.host);
+        let companion = Companion::start_watched("companion", move || trainer, move || host.progressed())
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
         let (book, edges): (Arc<dyn Book>, _) = match examples {
             task::Source::Nodes(split) => (Arc::new(setup.seed_book(train, split)?), None),
@@ -338,6 +341,7 @@ impl<'a> Run<'a> {
             self.progress.best = Some((self.progress.epochs, worth));
             self.best = Some(self.companion.call(|trainer| trainer.params().to_vec()));
             if let Some(rows) = &self.setup.embeddings {
+                let _busy = self.job.host.busy("keeping the best learned rows");
                 // SAFETY: no epoch is under way.
                 unsafe { rows.keep_best() };
             }

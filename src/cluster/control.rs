@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::board::Board;
 use super::config::short_hash;
 use super::error::Cause;
-use super::liveness::Phase;
+use super::liveness::{Phase, ProgressClock};
 use super::signals::{self, Signals};
 use super::wire::{read_frame, write_frame};
 use super::{ClusterError, Liveness};
@@ -31,7 +31,7 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// What crosses a control connection.
 #[derive(Debug, Serialize, Deserialize)]
 enum Frame {
-    Heartbeat { ticks: u64, steps: u64, phase: Phase, label: String },
+    Heartbeat { turns: u64, completed: u64, phase: Phase, label: String },
     Failing(Cause),
     Agree { what: String, value: String },
     Goodbye,
@@ -46,26 +46,28 @@ struct Peer {
     /// When its last frame came, and when its worker last moved.
     heard: Instant,
     moved: Instant,
-    /// When it last completed a step, or had a reason not to.
-    advanced: Instant,
-    ticks: u64,
-    steps: u64,
+    progress: ProgressClock,
+    turns: u64,
     phase: Phase,
     label: String,
     agreed: HashMap<String, String>,
 }
 
 impl Peer {
-    fn beat(&mut self, ticks: u64, steps: u64, phase: Phase, label: String) {
+    fn beat(&mut self, turns: u64, completed: u64, phase: Phase, label: String) {
         self.heard = Instant::now();
-        if ticks != self.ticks || phase != Phase::Running {
+        if turns != self.turns || phase != Phase::Running {
             self.moved = self.heard;
         }
-        // Who has never completed a step is still preparing, or does not count steps at all.
-        if steps != self.steps || steps == 0 || matches!(phase, Phase::Idle | Phase::Busy) {
-            self.advanced = self.heard;
-        }
-        (self.ticks, self.steps, self.phase, self.label) = (ticks, steps, phase, label);
+        self.progress.update(completed, phase);
+        (self.turns, self.phase, self.label) = (turns, phase, label);
+    }
+
+    /// Restarts all timeouts.
+    fn forgive(&mut self) {
+        let now = Instant::now();
+        (self.heard, self.moved) = (now, now);
+        self.progress.restart();
     }
 }
 
@@ -101,9 +103,8 @@ impl Control {
             goodbye: false,
             heard: now,
             moved: now,
-            advanced: now,
-            ticks: 0,
-            steps: 0,
+            progress: ProgressClock::start(),
+            turns: 0,
             phase: Phase::Idle,
             label: String::new(),
             agreed: HashMap::new(),
@@ -153,9 +154,8 @@ impl Control {
         std::thread::Builder::new()
             .name(format!("cluster:peer-{rank}"))
             .spawn(move || control.read(rank, &mut reader))?;
-        let now = Instant::now();
         (peer.writer, peer.attached) = (Some(stream), true);
-        (peer.heard, peer.moved, peer.advanced) = (now, now, now);
+        peer.forgive();
         self.changed.notify_all();
         Ok(true)
     }
@@ -178,7 +178,7 @@ impl Control {
             let peer = &mut peers[rank];
             peer.heard = Instant::now();
             match frame {
-                Ok(Frame::Heartbeat { ticks, steps, phase, label }) => peer.beat(ticks, steps, phase, label),
+                Ok(Frame::Heartbeat { turns, completed, phase, label }) => peer.beat(turns, completed, phase, label),
                 Ok(Frame::Agree { what, value }) => {
                     peer.agreed.insert(what, value);
                     self.changed.notify_all();
@@ -233,9 +233,7 @@ impl Control {
             }
             // Whoever was stopped himself has no right to call the others silent: their frames may wait in the socket.
             if turned.elapsed() > step + self.heartbeat_timeout / 2 {
-                let now = Instant::now();
-                let forgive = |peer: &mut Peer| (peer.heard, peer.moved, peer.advanced) = (now, now, now);
-                self.peers().iter_mut().for_each(forgive);
+                self.peers().iter_mut().for_each(Peer::forgive);
             }
             turned = Instant::now();
             if let Some(signal) = signals.caught() {
@@ -245,16 +243,16 @@ impl Control {
                 self.name_suspect(suspicion);
             } else if let Some((rank, why)) = self.first_overdue() {
                 self.lost(rank, why);
-            } else if self.nobody_advances() {
+            } else if self.is_stalled() {
                 self.board.post(ClusterError::Stalled { after: seconds(self.stall_timeout) });
             }
             if beaten.is_none_or(|at| at.elapsed() >= self.interval()) {
                 beaten = Some(Instant::now());
-                let (ticks, steps) = (self.liveness.ticks(), self.liveness.steps());
+                let (turns, completed) = (self.liveness.turns(), self.liveness.completed());
                 let (phase, label) = (self.liveness.phase(), self.liveness.label());
-                self.broadcast(&Frame::Heartbeat { ticks, steps, phase, label: label.clone() });
+                self.broadcast(&Frame::Heartbeat { turns, completed, phase, label: label.clone() });
                 // This process's own entry is kept the same way as the others'.
-                self.peers()[self.me].beat(ticks, steps, phase, label);
+                self.peers()[self.me].beat(turns, completed, phase, label);
             }
         }
     }
@@ -276,11 +274,11 @@ impl Control {
         })
     }
 
-    /// Whether all workers, this one included, turn without completing anything: they wait for each other for ever.
-    fn nobody_advances(&self) -> bool {
-        // A worker that does not even turn is the culprit by itself, found by `first_overdue` at its time.
+    /// Whether the loops of all workers turn, this one's included, and none has completed anything for the stall timeout.
+    fn is_stalled(&self) -> bool {
+        // A worker whose loop does not turn is the cause. `first_overdue` finds it.
         let turns = |peer: &Peer| peer.phase == Phase::Done || peer.moved.elapsed() < self.stall_timeout / 2;
-        self.peers().iter().all(|peer| peer.advanced.elapsed() > self.stall_timeout && turns(peer))
+        self.peers().iter().all(|peer| peer.progress.idle() > self.stall_timeout && turns(peer))
     }
 
     /// Timely lost a connection and no heartbeat said why.

@@ -56,9 +56,10 @@ pub enum ClusterError {
         /// What was seen.
         why: String,
     },
-    /// All workers turn, but the run does not get ahead: they wait for each other for ever.
+    /// No worker completes anything: they wait for each other, or for a thread or message that is lost.
     #[error(
-        "the run is stalled: all workers turn, but none has completed a step for {after}; this is a bug in gnnflow, please report it"
+        "the run is stalled: no process has completed any work for {after} (cluster.stall_timeout); raise the timeout if a \
+         single task takes longer, otherwise please report this as a bug in gnnflow"
     )]
     Stalled {
         /// The stall time-out, in words.
@@ -150,7 +151,6 @@ impl ClusterError {
             ClusterError::Hosts { .. } | ClusterError::Usage(_) => 2,
             ClusterError::Listen { .. } | ClusterError::System { .. } => 4,
             ClusterError::Lost { .. }
-            | ClusterError::Stalled { .. }
             | ClusterError::GivenUp { .. }
             | ClusterError::Mismatch { .. }
             | ClusterError::WrongSecret { .. }
@@ -158,7 +158,7 @@ impl ClusterError {
             | ClusterError::NotEnlisted { .. }
             | ClusterError::Peer { .. } => 5,
             ClusterError::Own(failure) => failure.code,
-            ClusterError::Bug { .. } => 70,
+            ClusterError::Stalled { .. } | ClusterError::Bug { .. } => 70,
             ClusterError::Interrupted(_) => 130,
         }
     }
@@ -173,7 +173,7 @@ impl ClusterError {
             ClusterError::Lost { rank, address, why } => (CauseKind::Lost, *rank, &address[..], 5, why.clone()),
             // Passed on as it came: whoever hears it first from the culprit itself reads the same as the others.
             ClusterError::GivenUp { rank, why } => (CauseKind::Lost, *rank, my_address, 5, why.clone()),
-            ClusterError::Stalled { after } => (CauseKind::Stalled, me, my_address, 5, after.clone()),
+            ClusterError::Stalled { after } => (CauseKind::Stalled, me, my_address, 70, after.clone()),
             ClusterError::Peer { rank, address, code, message } => {
                 (CauseKind::Failed, *rank, &address[..], *code, message.clone())
             }

@@ -11,6 +11,8 @@ use timely::communication::initialize::WorkerGuards;
 use timely::communication::{Config, Hooks};
 use timely::worker::Worker;
 
+use super::control::seconds;
+use super::liveness::ProgressClock;
 use super::signals::{self, Signals};
 use super::{ClusterError, Failure, Membership, hook};
 
@@ -24,7 +26,8 @@ const FUSE: Duration = Duration::from_secs(10);
 /// Runs `f` on this process's timely worker, together with all other members, and returns its result.
 ///
 /// `f` returns once its part is done; `execute` returns once all dataflows are complete in all processes. In `f`, call
-/// [`Liveness::tick`](super::Liveness::tick) at every turn of the loop, and always `step_or_park` with a time-out.
+/// [`Liveness::turned`](super::Liveness::turned) at every turn of the loop, [`Liveness::progressed`](super::Liveness::progressed)
+/// whenever something is completed, and always `step_or_park` with a timeout.
 ///
 /// After an error in a run of several processes, threads of timely may hang for ever: the caller prints
 /// `error: {the error}` and exits with [`ClusterError::exit_code`]. A caller that does not is ended after ten seconds.
@@ -44,6 +47,7 @@ where
     // With several processes the monitor watches the signals.
     let signals = membership.control.is_none().then(Signals::catch);
     let guards = start(&mut membership, f)?;
+    let (liveness, mut progress) = (membership.liveness(), ProgressClock::start());
 
     let (sender, results) = channel();
     let joiner = std::thread::Builder::new().name("cluster:join".into()).spawn(move || {
@@ -68,6 +72,11 @@ where
         }
         if let Some(signal) = signals.as_ref().and_then(Signals::caught) {
             board.post(ClusterError::Interrupted(signals::name(signal)));
+        }
+        // With several processes the monitor watches their progress together.
+        progress.update(liveness.completed(), liveness.phase());
+        if membership.control.is_none() && progress.idle() > membership.stall_timeout {
+            board.post(ClusterError::Stalled { after: seconds(membership.stall_timeout) });
         }
         if let Some(cause) = board.cause() {
             // A single process's worker that failed by itself ends in good order; any other worker may hang for ever.
@@ -176,7 +185,7 @@ mod tests {
 
     #[test]
     fn one_process_runs_and_returns() {
-        let sum = execute(Membership::single(), |worker| {
+        let sum = execute(Membership::single(Duration::from_secs(60)), |worker| {
             let seen = std::rc::Rc::new(std::cell::Cell::new(0));
             let inner = seen.clone();
             worker.dataflow::<u64, _, _>(|scope| {
@@ -190,7 +199,7 @@ mod tests {
 
     #[test]
     fn one_process_returns_its_error_even_with_an_open_dataflow() {
-        let result = execute(Membership::single(), |worker| {
+        let result = execute(Membership::single(Duration::from_secs(60)), |worker| {
             let mut input =
                 timely::dataflow::InputHandle::<u64, timely::container::CapacityContainerBuilder<Vec<u64>>>::new();
             worker.dataflow(|scope| {

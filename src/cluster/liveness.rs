@@ -1,29 +1,30 @@
-//! What a worker tells about itself: that its loop turns, or that it is busy with something long.
+//! What a worker reports about itself: that its loop turns, that work is completed, or that it is busy with something long.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 /// Longest label, in characters.
 const LABEL: usize = 200;
 
-/// The worker's sign of life, read by the heartbeats. Clones speak for the same worker.
+/// The state of one worker, read by the heartbeats. Clones report for the same worker.
 ///
-/// Call [`tick`](Liveness::tick) at every turn of the worker's loop (also while it waits for others: who waits is alive),
-/// and hold a [`busy`](Liveness::busy) guard around work on the worker's thread that may take longer than the stall
-/// time-out: a worker that does neither is taken for lost.
+/// Call [`turned`](Liveness::turned) at every turn of the worker's loop, also while it waits for other workers. A worker whose
+/// loop does not turn for the stall timeout counts as lost.
 ///
-/// Call [`advance`](Liveness::advance) when a step or epoch is complete. Once all ranks have called it, a run in which every
-/// worker turns and none advances for the stall time-out is ended as stalled; while the worker waits for long computation
-/// elsewhere, such as its compute thread, it must hold a `busy` guard.
+/// Call [`progressed`](Liveness::progressed) whenever something is completed: a timestamp, a message, a job of the compute
+/// thread. If no worker of the run progresses for the stall timeout, the run is stalled and ends.
+///
+/// Hold a [`busy`](Liveness::busy) guard around long local work on the worker's thread. Both timeouts pause meanwhile.
 #[derive(Debug, Clone, Default)]
 pub struct Liveness(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    ticks: AtomicU64,
-    steps: AtomicU64,
+    turns: AtomicU64,
+    completed: AtomicU64,
     phase: AtomicU8,
     busy: AtomicUsize,
     label: Mutex<String>,
@@ -34,7 +35,7 @@ struct Inner {
 pub(super) enum Phase {
     /// Has not begun.
     Idle,
-    /// Must tick.
+    /// Must turn its loop.
     Running,
     /// Computes for long.
     Busy,
@@ -44,16 +45,16 @@ pub(super) enum Phase {
 
 impl Liveness {
     /// The worker's loop has turned. One relaxed addition.
-    pub fn tick(&self) {
-        self.0.ticks.fetch_add(1, Ordering::Relaxed);
+    pub fn turned(&self) {
+        self.0.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The run has got ahead: a step, an epoch, an interval is complete. One relaxed addition.
-    pub fn advance(&self) {
-        self.0.steps.fetch_add(1, Ordering::Relaxed);
+    /// Some work is completed. May be called from any thread. One relaxed addition.
+    pub fn progressed(&self) {
+        self.0.completed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Until the guard is dropped, standing still is no stall. `label` names the work in messages.
+    /// Pauses the stall timeout until the guard is dropped. `label` names the work in messages.
     #[must_use = "the worker counts as busy only as long as the guard lives"]
     pub fn busy(&self, label: &str) -> Busy {
         *self.0.label.lock().unwrap_or_else(PoisonError::into_inner) = label.chars().take(LABEL).collect();
@@ -63,19 +64,19 @@ impl Liveness {
 
     pub(super) fn begin(&self) {
         self.0.phase.store(1, Ordering::Relaxed);
-        self.tick();
+        self.turned();
     }
 
     pub(super) fn finish(&self) {
         self.0.phase.store(2, Ordering::Relaxed);
     }
 
-    pub(super) fn ticks(&self) -> u64 {
-        self.0.ticks.load(Ordering::Relaxed)
+    pub(super) fn turns(&self) -> u64 {
+        self.0.turns.load(Ordering::Relaxed)
     }
 
-    pub(super) fn steps(&self) -> u64 {
-        self.0.steps.load(Ordering::Relaxed)
+    pub(super) fn completed(&self) -> u64 {
+        self.0.completed.load(Ordering::Relaxed)
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -99,15 +100,63 @@ pub struct Busy(Liveness);
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        // The clock of the stall time-out starts anew.
-        self.0.tick();
+        // The stall timeout starts again from here.
+        self.0.turned();
+        self.0.progressed();
         self.0.0.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Measures how long a worker has completed nothing. Fed with every heartbeat.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProgressClock {
+    completed: u64,
+    since: Instant,
+}
+
+impl ProgressClock {
+    pub(super) fn start() -> Self {
+        Self { completed: 0, since: Instant::now() }
+    }
+
+    /// Starts again from now.
+    pub(super) fn restart(&mut self) {
+        self.since = Instant::now();
+    }
+
+    /// Takes a worker's count of completed work. A worker that has not begun, or is busy, is not expected to complete any.
+    pub(super) fn update(&mut self, completed: u64, phase: Phase) {
+        if completed != self.completed || matches!(phase, Phase::Idle | Phase::Busy) {
+            self.restart();
+        }
+        self.completed = completed;
+    }
+
+    /// Time since the worker last completed something, or had a reason not to.
+    pub(super) fn idle(&self) -> Duration {
+        self.since.elapsed()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn progress_clock_restarts_on_progress_and_while_busy() {
+        let mut clock = ProgressClock::start();
+        let pause = Duration::from_millis(5);
+        std::thread::sleep(pause);
+        clock.update(0, Phase::Running);
+        assert!(clock.idle() >= pause);
+        clock.update(1, Phase::Running);
+        std::thread::sleep(pause);
+        clock.update(1, Phase::Running);
+        assert!(clock.idle() >= pause);
+        let before = clock.since;
+        clock.update(1, Phase::Busy);
+        assert!(clock.since > before);
+    }
 
     #[test]
     fn phases_follow_the_worker() {
@@ -119,10 +168,10 @@ mod tests {
         let inner = liveness.busy("inference");
         drop(inner);
         assert_eq!((liveness.phase(), liveness.label().as_str()), (Phase::Busy, "inference"));
-        let before = liveness.ticks();
+        let before = (liveness.turns(), liveness.completed());
         drop(outer);
         assert_eq!(liveness.phase(), Phase::Running);
-        assert!(liveness.ticks() > before);
+        assert!(liveness.turns() > before.0 && liveness.completed() > before.1);
         liveness.finish();
         assert_eq!(liveness.phase(), Phase::Done);
     }

@@ -23,11 +23,13 @@ pub struct Membership {
     pub(super) board: Arc<Board>,
     liveness: Liveness,
     patience: Duration,
+    /// For [`execute`](super::execute) in a run of one process; with several, the control connections have it.
+    pub(super) stall_timeout: Duration,
 }
 
 impl Membership {
-    /// A run of one process: no sockets, no threads.
-    pub fn single() -> Self {
+    /// A run of one process: no sockets, no threads. It ends when its worker completes nothing for `stall_timeout`.
+    pub fn single(stall_timeout: Duration) -> Self {
         Membership {
             rank: 0,
             addresses: vec!["this process".into()],
@@ -36,6 +38,7 @@ impl Membership {
             board: Arc::default(),
             liveness: Liveness::default(),
             patience: Duration::ZERO,
+            stall_timeout,
         }
     }
 
@@ -51,7 +54,7 @@ impl Membership {
     pub fn join(mut config: ClusterConfig) -> Result<Self, ClusterError> {
         config.check()?;
         if config.size() == 1 {
-            return Ok(Membership::single());
+            return Ok(Membership::single(config.stall_timeout));
         }
         let listener = match config.listener.take() {
             Some(listener) => listener,
@@ -74,6 +77,7 @@ impl Membership {
             liveness: control.liveness.clone(),
             control: Some(control),
             patience: config.start_timeout,
+            stall_timeout: config.stall_timeout,
         })
     }
 

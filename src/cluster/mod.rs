@@ -17,7 +17,7 @@
 //! ```
 //! use gnnflow::cluster::{execute, Failure, Membership};
 //!
-//! let answer = execute(Membership::single(), |worker| Ok::<_, Failure>(worker.index() + worker.peers())).unwrap();
+//! let answer = execute(Membership::single(std::time::Duration::from_secs(60)), |worker| Ok::<_, Failure>(worker.index() + worker.peers())).unwrap();
 //! assert_eq!(answer, 1);
 //! ```
 

@@ -161,8 +161,8 @@ fn a_worker_that_stands_still_is_lost_unless_it_is_busy() {
 fn a_run_in_which_all_wait_for_each_other_ends() {
     let run = Run::new(3).set("STALL_MS", 1500).event(1, "wait for ever");
     for end in end_within(run.start_all(), Instant::now(), Duration::from_secs(3)) {
-        assert_eq!(end.code(), Some(5), "{end:#?}");
-        assert!(end.error().contains("none has completed a step for 1.5 s"), "{end:#?}");
+        assert_eq!(end.code(), Some(70), "{end:#?}");
+        assert!(end.error().contains("no process has completed any work for 1.5 s"), "{end:#?}");
         println!("{}", end.error());
     }
 }

@@ -132,10 +132,10 @@ fn epochs_of_barriers(worker: &mut Worker, liveness: &Liveness, epochs: u64, eve
         (0..100).for_each(|x| input.send(x));
         input.advance_to(epoch + 1);
         while probe.less_than(input.time()) {
-            liveness.tick();
+            liveness.turned();
             worker.step_or_park(Some(Duration::from_millis(20)));
         }
-        liveness.advance();
+        liveness.progressed();
         std::thread::sleep(Duration::from_millis(number("PAUSE_MS").unwrap_or(5)));
     }
     if event == "finish late" {
@@ -166,7 +166,7 @@ fn act(event: &str, liveness: &Liveness) -> Result<(), Failure> {
             std::thread::sleep(Duration::from_secs(4));
         }
         "wait for ever" => loop {
-            liveness.tick();
+            liveness.turned();
             std::thread::sleep(Duration::from_millis(10));
         },
         _ => {}

@@ -25,6 +25,8 @@ const PARK: Duration = Duration::from_millis(10);
 pub enum Sign {
     /// Its worker's loop turns.
     Turn,
+    /// A parcel has been consumed, here or by another member.
+    Progress,
     /// It has left the loop for work of its own, until the next turn.
     Away,
 }
@@ -105,12 +107,14 @@ impl Crew for DataflowCrew<'_> {
                     loop {
                         let Some(delivered) = delivery.borrow_mut().pop_front() else { break };
                         consume(delivered.unit, delivered.parcel?)?;
+                        (self.sign)(Sign::Progress);
                         drop(delivered.hold);
                         deliverer.activate();
                     }
                     let now = consumed.with_frontier(|frontier| frontier.first().copied());
                     if now != frontier {
                         frontier = now;
+                        (self.sign)(Sign::Progress);
                         wake.here.activate();
                     }
                 }

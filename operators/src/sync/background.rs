@@ -52,6 +52,18 @@ impl<S: 'static> Companion<S> {
     /// # Errors
     /// When the system has no thread to give.
     pub fn start(name: &str, make: impl FnOnce() -> S + Send + 'static) -> std::io::Result<Self> {
+        Self::start_watched(name, make, || ())
+    }
+
+    /// As [`start`](Self::start), and calls `completed` on the thread after each job, so that a watchdog sees its progress.
+    ///
+    /// # Errors
+    /// When the system has no thread to give.
+    pub fn start_watched(
+        name: &str,
+        make: impl FnOnce() -> S + Send + 'static,
+        completed: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
         let (jobs, queue) = mpsc::channel();
         std::thread::Builder::new().name(name.to_owned()).spawn(move || {
             let (mut state, mut waiting) = (make(), Waiting { jobs: Default::default() });
@@ -60,6 +72,7 @@ impl<S: 'static> Companion<S> {
                 queue.try_iter().for_each(|job| waiting.push(job));
                 while let Some(job) = waiting.pop() {
                     job(&mut state);
+                    completed();
                     queue.try_iter().for_each(|job| waiting.push(job));
                 }
             }

@@ -16,7 +16,7 @@ section! {
         /// How long a peer may be silent before it counts as lost.
         #[schemars(extend("x-results" = false))]
         pub heartbeat_timeout: Span = Span::seconds(10),
-        /// How long a peer's dataflow may stand still, without saying that it is busy, before it counts as lost.
+        /// How long a run may complete no work before it ends: no step, interval or message in any process. A process whose worker stands still for this long counts as lost. Raise it if one task takes longer.
         #[schemars(extend("x-results" = false))]
         pub stall_timeout: Span = Span::seconds(120),
         /// How often `gnnflow run` starts over from the last whole checkpoint after a peer was lost.

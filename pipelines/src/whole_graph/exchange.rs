@@ -97,6 +97,7 @@ pub(super) fn reverse(
         exchange.send(worker, host, to, rest)?;
     }
     let Spool { file, degrees, .. } = exchange.finish(worker, host)?;
+    let _busy = host.busy("sorting the reversed edges");
     let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.rewind().map_err(failed)?;
     // Where each node's edges go next, in one array over all own nodes.

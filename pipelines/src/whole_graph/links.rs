@@ -73,6 +73,9 @@ fn check_slots(nodes: u64, slots: u32) -> Result<(), Error> {
     Err(Error::Usage(message))
 }
 
+/// Names long local work for [`Host::busy`](crate::Host::busy).
+const PREPARING_EDGES: &str = "preparing the edges for training over the whole graph";
+
 /// Asks everybody what this worker needs to know.
 ///
 /// # Errors
@@ -86,6 +89,7 @@ pub(crate) fn by_nodes(
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
     let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
+    let busy = host.busy(PREPARING_EDGES);
     let placement = setup.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
     let starts: Vec<u32> = (0..placement.workers()).map(first_node).collect();
@@ -103,12 +107,15 @@ pub(crate) fn by_nodes(
     check_slots(nodes, slots)?;
     let in_edges = hosted.clone().map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
     let in_edges = in_edges.collect::<Result<Vec<_>, _>>()?;
+    drop(busy);
     // Types need not be the same both ways.
     let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
     let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, host, setup, &own, slots, &place)? };
     let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
         let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
+        let busy = host.busy(PREPARING_EDGES);
         let mut links = Links::new(ends, edges, filter, &place).map_err(room)?;
+        drop(busy);
         let starts: Vec<u32> = starts.iter().map(|&start| start * table).collect();
         let wanted = ask(worker, host, setup, &starts, links.ghosts())?;
         links.set_wanted(wanted);
@@ -165,7 +172,8 @@ pub(crate) fn by_columns(
     memory: u64,
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
-    let (graph, book) = (&setup.graph, job.dataset.book());
+    let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
+    let busy = host.busy(PREPARING_EDGES);
     let placement = setup.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
     let all = graph.num_nodes() as u32;
@@ -186,7 +194,9 @@ pub(crate) fn by_columns(
         Links::new(ends, parts, Filter { self_loops, ..Filter::default() }, &place).map(Arc::new).map_err(room)
     };
     let arriving = links(&parts, [slots, 1])?;
+    drop(busy);
     let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
+    let _busy = host.busy(PREPARING_EDGES);
     let leaving = match symmetric {
         true => Arc::clone(&arriving),
         false => links(&transposed(&parts, slots as usize, &place).map_err(room)?, [1, slots])?,

@@ -66,8 +66,10 @@ impl Run<'_> {
         if let Some(rows) = &self.setup.embeddings {
             let parts = self.setup.placement.parts_of(self.setup.worker);
             let (folder, generation, model) = (checkpoints(&self.job.run_dir), self.generation(), self.fingerprint());
+            let busy = host.busy("reading the learned rows of the checkpoint");
             // SAFETY: no epoch is under way.
             unsafe { rows.load(&folder, parts, generation, &model)? };
+            drop(busy);
             // Nobody asks for rows that are not there yet.
             self.agreement.by_worker(worker, host, &[0])?;
             self.best_rows_saved = generation.best;
@@ -95,7 +97,9 @@ impl Run<'_> {
         let (host, generation) = (&*self.job.host, self.generation());
         let (folder, parts) = (checkpoints(&self.job.run_dir), self.setup.placement.parts_of(self.setup.worker));
         let with_best = self.best_rows_saved != generation.best;
+        let busy = host.busy("writing the learned rows of the checkpoint");
         rows.save(&folder, parts.clone(), generation, with_best, &self.fingerprint())?;
+        drop(busy);
         self.agreement.by_worker(worker, host, &[0])?;
         self.checkpoint_shared()?;
         self.agreement.by_worker(worker, host, &[0])?;
@@ -108,6 +112,7 @@ impl Run<'_> {
         if self.folder.is_none() {
             return Ok(());
         }
+        let _busy = self.job.host.busy("writing the checkpoint");
         let (params, optimizer) = self.companion.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
         let (progress, best) = (self.progress.clone(), self.best.clone());
         let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());

@@ -18,8 +18,10 @@ impl Run<'_> {
         if let Some(best) = self.best.clone() {
             self.companion.call(move |trainer| trainer.set_params(best))?;
             if let Some(rows) = &self.setup.embeddings {
+                let busy = self.job.host.busy("taking up the best learned rows");
                 // SAFETY: nothing is under way.
                 unsafe { rows.take_best() };
+                drop(busy);
                 // Nobody asks for rows that are not those yet.
                 self.agreement.by_worker(worker, &*self.job.host, &[0])?;
             }

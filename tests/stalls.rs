@@ -1,0 +1,105 @@
+//! Runs that can make no progress end within `cluster.stall_timeout`, whichever thread is stuck.
+
+mod common;
+
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Place, children, planted, wait_for_epochs};
+
+/// A stuck run must have ended after this time; the timeouts below are two seconds.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// One thread of another process, stopped by ptrace. The other threads of that process go on.
+struct FrozenThread(libc::pid_t);
+
+impl FrozenThread {
+    /// Stops the first thread of `process` whose name begins with `name`.
+    fn stop(process: u32, name: &str) -> Self {
+        let tasks = || std::fs::read_dir(format!("/proc/{process}/task")).unwrap().map(|task| task.unwrap().path());
+        let is_named =
+            |task: &Path| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+        let task = tasks().find(|task| is_named(task)).unwrap_or_else(|| panic!("process {process} has no {name}"));
+        let thread: libc::pid_t = task.file_name().unwrap().to_str().unwrap().parse().unwrap();
+        for request in [libc::PTRACE_SEIZE, libc::PTRACE_INTERRUPT] {
+            // SAFETY: these requests read and write no memory of this process.
+            let result = unsafe { libc::ptrace(request, thread, 0, 0) };
+            assert_eq!(result, 0, "ptrace request {request}: {}", std::io::Error::last_os_error());
+        }
+        Self(thread)
+    }
+
+    /// Lets the system remove the thread when its process has ended; otherwise the process would stay.
+    fn reap(&self) {
+        let mut status = 0;
+        // SAFETY: `status` is a valid place for the result.
+        unsafe { libc::waitpid(self.0, &mut status, libc::__WALL | libc::WNOHANG) };
+    }
+}
+
+/// Starts a run that would take minutes.
+fn start(place: &Place, schedule: &str, processes: &str) -> Child {
+    let settings = format!("[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 100000\nschedule = '{schedule}'\n");
+    planted(place, "p.toml", &settings);
+    let timeouts = ["--set", "cluster.stall_timeout=2s", "--set", "cluster.heartbeat_timeout=2s"];
+    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes];
+    let mut run = place.command(&[&args[..], &timeouts].concat()).stderr(Stdio::piped()).spawn().unwrap();
+    wait_for_epochs(place, "run", 2, &mut run);
+    run
+}
+
+/// Waits for the end of a run with a stopped thread. Returns its exit code and stderr.
+fn end(mut run: Child, frozen: &FrozenThread) -> (i32, String) {
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = run.try_wait().unwrap() {
+            break status;
+        }
+        frozen.reap();
+        if begin.elapsed() > LIMIT {
+            run.kill().unwrap();
+            panic!("still running after {LIMIT:?}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut stderr = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    (status.code().unwrap_or(-1), stderr)
+}
+
+#[test]
+fn run_of_one_process_with_a_stuck_compute_thread_ends() {
+    for schedule in ["mini-batch", "full-graph"] {
+        let place = Place::new();
+        let run = start(&place, schedule, "1");
+        let frozen = FrozenThread::stop(run.id(), "companion");
+        let (code, stderr) = end(run, &frozen);
+        assert_eq!(code, 70, "{schedule}: {stderr}");
+        assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
+    }
+}
+
+#[test]
+fn run_of_two_processes_with_any_stuck_thread_ends() {
+    for (schedule, thread) in [
+        ("mini-batch", "companion"),
+        ("mini-batch", "timely:recv"),
+        ("mini-batch", "timely:send"),
+        ("partition-parallel", "companion"),
+        ("full-graph", "timely:recv"),
+        ("tensor-parallel", "companion"),
+    ] {
+        let place = Place::new();
+        let run = start(&place, schedule, "2");
+        let mut ranks = children(run.id());
+        ranks.sort_unstable();
+        let frozen = FrozenThread::stop(ranks[1], thread);
+        let (code, stderr) = end(run, &frozen);
+        // A worker that waits inside a call to its stuck compute thread is named as the lost rank.
+        let lost = code == 5 && stderr.contains("lost rank 1") && stderr.contains("stall_timeout");
+        let stalled = code == 70 && stderr.contains("cluster.stall_timeout");
+        assert!(lost || stalled, "{schedule}, {thread}: exit code {code}: {stderr}");
+    }
+}
