@@ -10,6 +10,7 @@ mod options;
 pub mod prepare;
 pub mod report;
 pub mod run;
+mod run_lock;
 mod talk;
 mod tensor;
 

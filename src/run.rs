@@ -14,6 +14,7 @@ use crate::cluster::{
     ClusterConfig, Fingerprints, Launch, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched, read_hosts,
     seat, seat_from_launcher,
 };
+use crate::run_lock::RunLock;
 use crate::talk::Talk;
 use crate::tensor::FlightWorkers;
 use crate::{Error, Outcome, RunOptions};
@@ -29,6 +30,8 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     let seat = find_seat(spec, options)?;
     let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
     let talk = if first { options.talk.clone() } else { Talk::silent() };
+    // Processes that this run launches write under the lock of their parent.
+    let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let begin = Instant::now();
     let dataset = prepare(spec, &options.registry, None, &talk)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
