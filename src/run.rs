@@ -57,7 +57,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         talk.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
     }
 
-    let (mut shared, mut across) = (None, None);
+    let (mut shared, mut across, mut resume) = (None, None, options.resume);
     let membership = match seat {
         None => Membership::single(spec.cluster.stall_timeout.0),
         Some(mut config) => {
@@ -73,7 +73,11 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
             config.start_timeout = spec.cluster.start_timeout.0;
             config.heartbeat_timeout = spec.cluster.heartbeat_timeout.0;
             config.stall_timeout = spec.cluster.stall_timeout.0;
-            Membership::join(config)?
+            // Going on or not is decided where the run folder is.
+            config.announced = if options.resume { RESUMES.into() } else { String::new() };
+            let membership = Membership::join(config)?;
+            resume = membership.announced() == RESUMES;
+            membership
         }
     };
     let local = if options.hosts.is_some() { 1 } else { size };
@@ -93,7 +97,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         dataset,
         registry: options.registry.clone(),
         run_dir: options.run_dir.clone(),
-        resume: options.resume,
+        resume,
         threads: train.threads(local),
         prepare_seconds: prepared,
         host: Arc::new(watch),
@@ -101,6 +105,9 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
 }
+
+/// What rank 0 announces of a run that goes on after a checkpoint.
+const RESUMES: &str = "resume";
 
 /// The user's own secret; a child of a family has another one under its name.
 fn own_secret(spec: &Spec) -> Result<Option<Secret>, Error> {

@@ -85,6 +85,9 @@ pub struct ClusterConfig {
     /// Names this run and attempt, so that a process left over from an earlier attempt is not taken for a member.
     /// Empty when nobody numbers attempts.
     pub run: String,
+    /// A text that rank 0 tells all others while they meet, see [`Membership::announced`](super::Membership::announced).
+    /// What the other ranks write here does not matter.
+    pub announced: String,
     /// All ranks must have met within this time.
     pub start_timeout: Duration,
     /// A peer that is silent for this long is lost.
@@ -103,6 +106,7 @@ impl ClusterConfig {
             secret: None,
             fingerprints: Fingerprints::default(),
             run: String::new(),
+            announced: String::new(),
             start_timeout: Duration::from_secs(120),
             heartbeat_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(120),

@@ -27,7 +27,7 @@ use super::{ClusterError, Fingerprints, Secret};
 
 const MAGIC: &[u8; 8] = b"gnnflow\0";
 /// Changes when the claims or the control frames change.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const OPENING: usize = 8 + 4 + 4 + 32;
 
 pub(crate) type Tag = [u8; 32];
@@ -60,6 +60,10 @@ pub(super) struct Claim {
     pub(super) build: String,
     pub(super) pipeline: String,
     pub(super) dataset: String,
+    /// Random, drawn anew by every process, so that a process that was started again is not taken for its predecessor.
+    pub(super) process: String,
+    /// What rank 0 tells the others, see [`ClusterConfig::announced`](super::ClusterConfig::announced).
+    pub(super) announced: String,
     /// Listener only: the dialler's rank has joined already.
     pub(super) taken: bool,
 }
@@ -67,7 +71,8 @@ pub(super) struct Claim {
 impl Claim {
     pub(super) fn new(rank: usize, size: usize, kind: Kind, run: &str, fingerprints: &Fingerprints) -> Self {
         let Fingerprints { build, pipeline, dataset } = fingerprints.clone();
-        Claim { rank, size, kind, run: run.to_string(), build, pipeline, dataset, taken: false }
+        let (run, process, announced) = (run.to_string(), String::new(), String::new());
+        Claim { rank, size, kind, run, build, pipeline, dataset, process, announced, taken: false }
     }
 
     /// The first thing that differs and makes a common run impossible: what, ours, theirs.
@@ -207,14 +212,17 @@ fn mismatch(peer: usize, address: &str, (what, ours, theirs): (&str, String, Str
     })
 }
 
-/// Dials: proves to be `own`, expects rank `peer` at `address`.
+/// Dials: proves to be `own`, expects rank `peer` at `address`. Returns what the peer claims.
+///
+/// `process` is the process that an earlier connection of the same rank goes to, if there is one; another one is refused.
 pub(super) fn dial(
     stream: &TcpStream,
     own: &Party,
     peer: usize,
     address: &str,
+    process: Option<&str>,
     limit: Duration,
-) -> Result<(), Refusal> {
+) -> Result<Claim, Refusal> {
     let wire = &mut Timed::new(stream, limit);
     let mine = own_opening(own)?;
     wire.write_all(&mine)?;
@@ -248,23 +256,26 @@ pub(super) fn dial(
     if claim.taken {
         return Err(Refusal::Fatal(ClusterError::RankTaken { rank: own.rank, address: address.to_string() }));
     }
+    if process.is_some_and(|process| process != claim.process) {
+        return Err(Refusal::Stranger("was started again meanwhile".into()));
+    }
     wire.write_all(&[1])?;
-    Ok(())
+    Ok(claim)
 }
 
 fn versions(own: &Party, theirs: &[u8; OPENING]) -> (&'static str, String, String) {
     ("protocol version", own.version.to_string(), version_of(theirs).to_string())
 }
 
-/// Listens. `taken` says whether a rank has joined already. Returns rank and kind of the dialler, for whom the connection
+/// Listens. `taken` says whether a claimed rank has joined already. Returns the claim of the dialler, for whom the connection
 /// counts as well.
 pub(super) fn answer(
     stream: &TcpStream,
     own: &Party,
     addresses: &[String],
-    taken: impl Fn(usize, Kind) -> bool,
+    taken: impl Fn(&Claim) -> bool,
     limit: Duration,
-) -> Result<(usize, Kind), Refusal> {
+) -> Result<Claim, Refusal> {
     let wire = &mut Timed::new(stream, limit);
     let theirs = read_opening(wire)?;
     let mine = own_opening(own)?;
@@ -290,7 +301,7 @@ pub(super) fn answer(
     let own = &own.claim;
     let claim = session.receive_claim(wire, "dialler")?;
     let mut reply = Claim { kind: claim.kind, ..own.clone() };
-    reply.taken = taken(claim.rank, claim.kind);
+    reply.taken = taken(&claim);
     session.send_claim(wire, "listener", &reply)?;
     if claim.run != own.run {
         return Err(Refusal::Stranger(format!("belongs to another run or attempt ({})", quote(&claim.run))));
@@ -308,7 +319,7 @@ pub(super) fn answer(
     // with different ideas of whether the connection stands.
     let mut last = [0];
     Timed::new(stream, limit).read_exact(&mut last)?;
-    Ok((claim.rank, claim.kind))
+    Ok(claim)
 }
 
 #[cfg(test)]
@@ -332,28 +343,42 @@ mod tests {
         listener_party: Party,
         taken: bool,
         dialler: impl FnOnce(&mut TcpStream) -> R + Send,
-    ) -> (Result<(usize, Kind), Refusal>, R) {
+    ) -> (Result<Claim, Refusal>, R) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let addresses: Vec<String> = (0..3).map(|rank| format!("host{rank}:1")).collect();
         std::thread::scope(|scope| {
             let dialled = scope.spawn(move || dialler(&mut TcpStream::connect(address).unwrap()));
             let (stream, _) = listener.accept().unwrap();
-            let answered = answer(&stream, &listener_party, &addresses, |_, _| taken, Duration::from_millis(800));
+            let answered = answer(&stream, &listener_party, &addresses, |_| taken, Duration::from_millis(800));
             drop(stream);
             (answered, dialled.join().unwrap())
         })
     }
 
-    fn both(listener: Party, dialler: Party, taken: bool) -> (Result<(usize, Kind), Refusal>, Result<(), Refusal>) {
-        meet(listener, taken, move |stream| dial(stream, &dialler, 0, "host0:1", LIMIT))
+    fn both(listener: Party, dialler: Party, taken: bool) -> (Result<Claim, Refusal>, Result<Claim, Refusal>) {
+        meet(listener, taken, move |stream| dial(stream, &dialler, 0, "host0:1", None, LIMIT))
     }
 
     #[test]
     fn equals_meet() {
         let (answered, dialled) = both(party(0, "sixteen bytes ok"), party(2, "sixteen bytes ok"), false);
-        assert_eq!(answered.unwrap(), (2, Kind::Data));
-        dialled.unwrap();
+        let answered = answered.unwrap();
+        assert_eq!((answered.rank, answered.kind), (2, Kind::Data));
+        assert_eq!(dialled.unwrap().rank, 0);
+    }
+
+    #[test]
+    fn a_process_that_was_started_again_is_not_its_predecessor() {
+        for (expected, meets) in [("first", true), ("second", false)] {
+            let mut listener = party(0, "sixteen bytes ok");
+            listener.claim.process = "first".into();
+            let dialler = party(1, "sixteen bytes ok");
+            let (answered, dialled) = meet(listener, false, move |stream| {
+                dial(stream, &dialler, 0, "host0:1", Some(expected), LIMIT).map(drop)
+            });
+            assert_eq!((answered.is_ok(), dialled.is_ok()), (meets, meets));
+        }
     }
 
     #[test]
@@ -442,7 +467,7 @@ mod tests {
             stream.write_all(&[&[1][..], &proof].concat()).unwrap();
         });
         let stream = TcpStream::connect(address).unwrap();
-        let dialled = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", LIMIT);
+        let dialled = dial(&stream, &party(1, "sixteen bytes ok"), 0, "host0:1", None, LIMIT);
         assert!(matches!(dialled, Err(Refusal::Fatal(ClusterError::WrongSecret { .. }))));
         mirror.join().unwrap();
     }

@@ -11,6 +11,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::control::{Control, seconds};
 use super::handshake::{Claim, Kind, Party, Refusal, VERSION, answer, dial};
+use super::secret::random_hex;
 use super::{ClusterConfig, ClusterError};
 
 /// One handshake must be done within this time.
@@ -26,7 +27,12 @@ pub(super) struct Meeting {
     party: Party,
     control: Arc<Control>,
     user_timeout: Duration,
-    data: Mutex<Vec<Option<TcpStream>>>,
+    /// By rank: the data connection, and the process at its other end.
+    data: Mutex<Vec<Option<(String, TcpStream)>>>,
+    /// By rank: the process at the other end of the control connection. It is the member.
+    members: Mutex<Vec<Option<String>>>,
+    /// What rank 0 tells.
+    announced: Mutex<String>,
     /// By rank: what was last seen of it, for the start-up messages.
     notes: Mutex<Vec<String>>,
     over: AtomicBool,
@@ -46,37 +52,50 @@ struct Refused {
 
 impl Meeting {
     /// A meeting as `config` says, whose control connections go to `control`.
-    pub(super) fn new(config: &ClusterConfig, control: Arc<Control>) -> Arc<Self> {
-        Arc::new(Meeting {
+    pub(super) fn new(config: &ClusterConfig, control: Arc<Control>) -> Result<Arc<Self>, ClusterError> {
+        let announced = if config.rank == 0 { config.announced.clone() } else { String::new() };
+        let claim = Claim::new(config.rank, config.size(), Kind::Control, &config.run, &config.fingerprints);
+        Ok(Arc::new(Meeting {
             party: Party {
                 version: VERSION,
                 secret: config.secret.clone(),
-                claim: Claim::new(config.rank, config.size(), Kind::Control, &config.run, &config.fingerprints),
+                claim: Claim { process: random_hex(8)?, announced: announced.clone(), ..claim },
             },
             control,
             user_timeout: config.heartbeat_timeout,
             data: Mutex::new((0..config.size()).map(|_| None).collect()),
+            members: Mutex::new(vec![None; config.size()]),
+            announced: Mutex::new(announced),
             notes: Mutex::new(vec![String::new(); config.size()]),
             over: AtomicBool::new(false),
             guests: AtomicUsize::new(0),
             refused: Mutex::default(),
-        })
+        }))
     }
 
-    /// Runs the listener and the diallers until nobody is missing; the data connections, by rank.
+    /// Runs the listener and the diallers until no rank is missing; the data connections by rank, and what rank 0 tells.
     pub(super) fn run(
         self: Arc<Self>,
         listener: TcpListener,
         deadline: Instant,
         limit: Duration,
-    ) -> Result<Vec<Option<TcpStream>>, ClusterError> {
+    ) -> Result<(Vec<Option<TcpStream>>, String), ClusterError> {
         let met = self.meet(listener, deadline, limit);
         self.over.store(true, Ordering::Relaxed);
-        met.map(|()| std::mem::take(&mut *self.data()))
+        met?;
+        // The slots stay: a late guest may look at them.
+        let sockets = self.data().iter_mut().map(|slot| slot.take().map(|(_, stream)| stream)).collect();
+        let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok((sockets, announced))
     }
 
-    fn data(&self) -> MutexGuard<'_, Vec<Option<TcpStream>>> {
+    fn data(&self) -> MutexGuard<'_, Vec<Option<(String, TcpStream)>>> {
         self.data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process that takes part as `rank`, once its control connection stands.
+    fn member(&self, rank: usize) -> Option<String> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)[rank].clone()
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
@@ -87,19 +106,29 @@ impl Meeting {
         self.notes.lock().unwrap_or_else(PoisonError::into_inner)[rank] = text;
     }
 
-    fn has(&self, rank: usize, kind: Kind) -> bool {
-        match kind {
+    /// Whether the process has a data connection as `rank`.
+    fn has_data(&self, rank: usize, process: &str) -> bool {
+        self.data()[rank].as_ref().is_some_and(|(known, _)| known == process)
+    }
+
+    /// Whether the rank of a claim has joined already. A data connection of a process that died before it had joined is
+    /// in the way of none.
+    fn is_taken(&self, claim: &Claim) -> bool {
+        let (rank, process) = (claim.rank, &claim.process);
+        if rank >= self.control.addresses.len() {
+            return false;
+        }
+        match claim.kind {
             Kind::Control => self.control.is_attached(rank),
-            Kind::Data => self.data()[rank].is_some(),
+            Kind::Data => self.member(rank).is_some_and(|member| member != *process) || self.has_data(rank, process),
         }
     }
 
-    /// Ranks without both connections.
+    /// Ranks without two connections to the same process.
     fn missing(&self) -> Vec<usize> {
         let me = self.control.me;
-        (0..self.control.addresses.len())
-            .filter(|rank| *rank != me && !(self.has(*rank, Kind::Control) && self.has(*rank, Kind::Data)))
-            .collect()
+        let met = |rank: usize| self.member(rank).is_some_and(|member| self.has_data(rank, &member));
+        (0..self.control.addresses.len()).filter(|rank| *rank != me && !met(*rank)).collect()
     }
 
     fn describe(&self, rank: usize) -> String {
@@ -222,15 +251,15 @@ impl Meeting {
     /// One guest's handshake.
     fn receive(self: &Arc<Self>, stream: &TcpStream, from: SocketAddr) {
         let addresses = &self.control.addresses;
-        let answered = stream.set_nonblocking(false).map_err(Refusal::from).and_then(|()| {
-            let taken = |rank: usize, kind| rank < addresses.len() && self.has(rank, kind);
-            answer(stream, &self.party, addresses, taken, HANDSHAKE)
-        });
+        let answered = stream
+            .set_nonblocking(false)
+            .map_err(Refusal::from)
+            .and_then(|()| answer(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE));
         match answered {
-            Ok((rank, kind)) => match stream.try_clone().and_then(|stream| self.keep(rank, kind, stream)) {
+            Ok(claim) => match stream.try_clone().and_then(|stream| self.keep(&claim, stream)) {
                 Ok(true) => {}
-                Ok(false) => self.refuse(from, &format!("says it is rank {rank}, which has joined already")),
-                Err(error) => self.note(rank, format!("its connection cannot be used: {error}")),
+                Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
+                Err(error) => self.note(claim.rank, format!("its connection cannot be used: {error}")),
             },
             Err(Refusal::Stranger(why)) => self.refuse(from, &why),
             Err(Refusal::Fatal(error)) => {
@@ -239,21 +268,31 @@ impl Meeting {
         }
     }
 
-    /// Keeps a connection that both sides count on. False when there is one already.
-    fn keep(self: &Arc<Self>, rank: usize, kind: Kind, stream: TcpStream) -> std::io::Result<bool> {
+    /// Keeps a connection to the process of a claim, which both sides count on. False when there is one already.
+    fn keep(self: &Arc<Self>, claim: &Claim, stream: TcpStream) -> std::io::Result<bool> {
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
         let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
         socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
         // Without it a cut link goes unnoticed for a quarter of an hour as long as there are unacknowledged bytes.
         socket.set_tcp_user_timeout(Some(self.user_timeout))?;
-        match kind {
-            Kind::Control => self.control.attach(rank, stream),
+        match claim.kind {
+            Kind::Control => {
+                let kept = self.control.attach(claim.rank, stream)?;
+                if kept {
+                    self.members.lock().unwrap_or_else(PoisonError::into_inner)[claim.rank] =
+                        Some(claim.process.clone());
+                }
+                Ok(kept)
+            }
             Kind::Data => {
                 stream.set_read_timeout(None)?;
                 stream.set_write_timeout(None)?;
-                let slot = &mut self.data()[rank];
-                Ok(slot.is_none() && slot.replace(stream).is_none())
+                let taken = self.is_taken(claim);
+                if !taken {
+                    self.data()[claim.rank] = Some((claim.process.clone(), stream));
+                }
+                Ok(!taken)
             }
         }
     }
@@ -264,8 +303,12 @@ impl Meeting {
             let mut pause = Duration::from_millis(10);
             while !self.is_over() {
                 match self.dial_once(rank, kind) {
-                    Ok(stream) => {
-                        if let Err(error) = self.keep(rank, kind, stream) {
+                    Ok((claim, stream)) => {
+                        if rank == 0 {
+                            let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+                            announced.clone_from(&claim.announced);
+                        }
+                        if let Err(error) = self.keep(&claim, stream) {
                             self.control.board.post(ClusterError::system("configure a connection", &error));
                         }
                         break;
@@ -282,7 +325,7 @@ impl Meeting {
         }
     }
 
-    fn dial_once(&self, rank: usize, kind: Kind) -> Result<TcpStream, Refusal> {
+    fn dial_once(&self, rank: usize, kind: Kind) -> Result<(Claim, TcpStream), Refusal> {
         let address = &self.control.addresses[rank];
         let resolved =
             address.to_socket_addrs().map_err(|e| Refusal::Stranger(format!("cannot resolve its name: {e}")))?;
@@ -293,7 +336,9 @@ impl Meeting {
                 Ok(stream) if stream.local_addr().ok() == Some(target) => problem = "nobody listens there".into(),
                 Ok(stream) => {
                     let own = Party { claim: Claim { kind, ..self.party.claim.clone() }, ..self.party.clone() };
-                    return dial(&stream, &own, rank, address, HANDSHAKE).map(|()| stream);
+                    let member = self.member(rank);
+                    return dial(&stream, &own, rank, address, member.as_deref(), HANDSHAKE)
+                        .map(|claim| (claim, stream));
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
                     problem = "nobody listens there yet".into()

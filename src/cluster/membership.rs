@@ -22,6 +22,7 @@ pub struct Membership {
     pub(super) control: Option<Arc<Control>>,
     pub(super) board: Arc<Board>,
     liveness: Liveness,
+    announced: String,
     patience: Duration,
     /// For [`execute`](super::execute) in a run of one process; with several, the control connections have it.
     pub(super) stall_timeout: Duration,
@@ -37,6 +38,7 @@ impl Membership {
             control: None,
             board: Arc::default(),
             liveness: Liveness::default(),
+            announced: String::new(),
             patience: Duration::ZERO,
             stall_timeout,
         }
@@ -54,7 +56,9 @@ impl Membership {
     pub fn join(mut config: ClusterConfig) -> Result<Self, ClusterError> {
         config.check()?;
         if config.size() == 1 {
-            return Ok(Membership::single(config.stall_timeout));
+            let mut single = Membership::single(config.stall_timeout);
+            single.announced = config.announced;
+            return Ok(single);
         }
         let listener = match config.listener.take() {
             Some(listener) => listener,
@@ -64,8 +68,8 @@ impl Membership {
             Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
         hook::watch(&control.board);
         let deadline = Instant::now() + config.start_timeout;
-        let meeting = Meeting::new(&config, control.clone());
-        let sockets = meeting.run(listener, deadline, config.start_timeout)?;
+        let meeting = Meeting::new(&config, control.clone())?;
+        let (sockets, announced) = meeting.run(listener, deadline, config.start_timeout)?;
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;
         tracing::info!("all {} processes have met", config.size());
@@ -76,6 +80,7 @@ impl Membership {
             board: control.board.clone(),
             liveness: control.liveness.clone(),
             control: Some(control),
+            announced,
             patience: config.start_timeout,
             stall_timeout: config.stall_timeout,
         })
@@ -94,6 +99,11 @@ impl Membership {
     /// `host:port` of every rank.
     pub fn addresses(&self) -> &[String] {
         &self.addresses
+    }
+
+    /// What rank 0 was given as [`ClusterConfig::announced`]: the same text in all processes.
+    pub fn announced(&self) -> &str {
+        &self.announced
     }
 
     /// The worker's sign of life; clone it into the worker's function.
