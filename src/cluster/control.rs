@@ -25,6 +25,8 @@ use super::{ClusterError, Liveness};
 const UNHEARD: Duration = Duration::from_secs(2);
 /// Longest value that is compared as it is, in bytes.
 const LONG_VALUE: usize = 1024;
+/// How long a process that hears that another one was interrupted waits for the same signal.
+const ALL_INTERRUPTED: Duration = Duration::from_secs(1);
 /// How long a process that has finished waits for the goodbyes of the others.
 const GOODBYE: Duration = Duration::from_secs(2);
 
@@ -166,8 +168,23 @@ impl Control {
     }
 
     fn lost(&self, rank: usize, why: String) {
-        self.board.post(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
+        self.blame(ClusterError::Lost { rank, address: self.addresses[rank].clone(), why });
+    }
+
+    /// Posts what happened to another process, unless this process was itself asked to end: that is its cause then.
+    fn blame(&self, cause: ClusterError) {
+        let own = |signal| ClusterError::Interrupted(signals::name(signal));
+        self.board.post(signals::caught().map_or(cause, own));
         self.changed.notify_all();
+    }
+
+    /// Waits until this process, too, is asked to end, if it is at all: batch systems signal all processes of a run, and the
+    /// others' words may be here before the signal.
+    fn await_own_signal(&self) {
+        let (since, limit) = (Instant::now(), ALL_INTERRUPTED.min(self.heartbeat_timeout / 2));
+        while signals::caught().is_none() && since.elapsed() < limit {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Reads one peer's frames until its connection ends.
@@ -189,8 +206,11 @@ impl Control {
                 }
                 Ok(Frame::Failing(cause)) if cause.culprit < self.addresses.len() => {
                     drop(peers);
-                    self.board.post(ClusterError::from_cause(cause, self.me));
-                    self.changed.notify_all();
+                    let cause = ClusterError::from_cause(cause, self.me);
+                    if matches!(cause, ClusterError::Peer { code: 130, .. }) {
+                        self.await_own_signal();
+                    }
+                    self.blame(cause);
                 }
                 Ok(Frame::Failing(_)) => {
                     drop(peers);

@@ -142,9 +142,11 @@ impl Drop for Family {
 
 fn ending(rank: usize, status: ExitStatus, put_down: bool) -> Ending {
     let signal = status.signal();
-    let code = match status.code() {
-        Some(code) => u8::try_from(code).unwrap_or(70),
-        None => 5,
+    let code = match (status.code(), signal) {
+        (Some(code), _) => u8::try_from(code).unwrap_or(70),
+        // Interrupted before it could catch the signal.
+        (None, Some(libc::SIGINT | libc::SIGTERM)) => 130,
+        (None, _) => 5,
     };
     Ending { rank, code, signal, put_down: put_down && signal == Some(libc::SIGKILL) }
 }

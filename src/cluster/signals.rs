@@ -1,15 +1,39 @@
 //! SIGINT and SIGTERM as a cause like any other, so that the other processes are told.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-/// The last signal caught, 0 for none.
+/// The first signal caught, 0 for none.
 static CAUGHT: AtomicI32 = AtomicI32::new(0);
+/// When it was caught, in milliseconds of the monotonic clock.
+static SINCE: AtomicU64 = AtomicU64::new(0);
+/// Signals within this time, in milliseconds, are one request: batch systems signal a process and its parent, which passes
+/// the signal on.
+const ONE_REQUEST: u64 = 1000;
 
 extern "C" fn note(signal: libc::c_int) {
-    CAUGHT.store(signal, Ordering::Relaxed);
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is a valid place; `clock_gettime` is async-signal-safe, and this clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
+    if CAUGHT.load(Ordering::Relaxed) == 0 {
+        SINCE.store(now, Ordering::Relaxed);
+        CAUGHT.store(signal, Ordering::Relaxed);
+    } else if now.saturating_sub(SINCE.load(Ordering::Relaxed)) >= ONE_REQUEST {
+        // SAFETY: both are async-signal-safe. The signal is blocked here and ends the process when this function returns.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
 }
 
-/// While it lives, the first SIGINT or SIGTERM is noted instead of ending the process; the second one ends it.
+/// The signal that this process was asked to end with, if it has caught one.
+pub(super) fn caught() -> Option<libc::c_int> {
+    Some(CAUGHT.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+}
+
+/// While it lives, the first SIGINT or SIGTERM is noted instead of ending the process; one that comes a second later or more
+/// ends it.
 #[derive(Debug)]
 pub(super) struct Signals(Vec<(libc::c_int, libc::sighandler_t)>);
 
@@ -18,8 +42,7 @@ impl Signals {
     pub(super) fn catch() -> Self {
         let mut before = Vec::new();
         for signal in [libc::SIGINT, libc::SIGTERM] {
-            // SAFETY: `action` is a valid sigaction with an empty mask; the handler only stores into an atomic, which is
-            // async-signal-safe; `old` is a valid place for the previous action.
+            // SAFETY: `action` is a valid sigaction with an empty mask; the handler does only what is async-signal-safe; `old` is a valid place for the previous action.
             unsafe {
                 let mut old: libc::sigaction = std::mem::zeroed();
                 libc::sigaction(signal, std::ptr::null(), &mut old);
@@ -28,7 +51,7 @@ impl Signals {
                 }
                 let mut action: libc::sigaction = std::mem::zeroed();
                 action.sa_sigaction = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
-                action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
+                action.sa_flags = libc::SA_RESTART;
                 libc::sigemptyset(&mut action.sa_mask);
                 if libc::sigaction(signal, &action, std::ptr::null_mut()) == 0 {
                     before.push((signal, old.sa_sigaction));
@@ -40,7 +63,7 @@ impl Signals {
 
     /// The signal that was caught.
     pub(super) fn caught(&self) -> Option<libc::c_int> {
-        Some(CAUGHT.load(Ordering::Relaxed)).filter(|signal| *signal != 0)
+        caught()
     }
 }
 
