@@ -8,11 +8,11 @@ use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::spec::Tensor;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::tensor::TensorWorkers;
-use gnnflow_pipelines::{Error as PipelineError, Host, Job, Spec, Summary, prepare, work};
+use gnnflow_pipelines::{Error as PipelineError, Host, Job, Spec, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launch, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched, read_hosts,
-    seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launch, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched, is_supervised,
+    read_hosts, seat, seat_from_launcher,
 };
 use crate::run_lock::RunLock;
 use crate::talk::Talk;
@@ -28,6 +28,9 @@ use crate::{Error, Outcome, RunOptions};
 /// Whatever ends the run; in a run of several processes, its first cause.
 pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     let seat = find_seat(spec, options)?;
+    if let Some(launch) = supervisor(spec, options, seat.as_ref()) {
+        return Ok(Outcome::Elsewhere(launch.run()?));
+    }
     let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
     let talk = if first { options.talk.clone() } else { Talk::silent() };
     // Processes that this run launches write under the lock of their parent.
@@ -48,6 +51,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     if seat.is_none() && options.processes > 1 {
         let mut launch = Launch::new(options.processes);
         launch.restarts = spec.cluster.restarts as usize;
+        launch.checkpoint = Some(last_checkpoint(&options.run_dir));
         // Children find the dataset prepared; the summary shall say how long it took.
         launch.arguments.push(format!("--prepare-seconds={prepared}").into());
         return Ok(Outcome::Elsewhere(launch.run()?));
@@ -108,6 +112,16 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
 
 /// What rank 0 announces of a run that goes on after a checkpoint.
 const RESUMES: &str = "resume";
+
+/// The supervisor that this process is of its own rank of a hosts file, if the pipeline asks for restarts: another process
+/// then does the work. The children of `--processes` have a common parent, which starts them again.
+fn supervisor(spec: &Spec, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launch> {
+    let rank = seat.filter(|_| !is_launched() && !is_supervised() && spec.cluster.restarts > 0)?.rank;
+    let mut launch = Launch::this_rank();
+    launch.restarts = spec.cluster.restarts as usize;
+    launch.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
+    Some(launch)
+}
 
 /// The user's own secret; a child of a family has another one under its name.
 fn own_secret(spec: &Spec) -> Result<Option<Secret>, Error> {

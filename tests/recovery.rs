@@ -2,33 +2,12 @@
 
 mod common;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Place, children, kill, killed, planted, summary, wait_for_epochs};
+use common::{Place, children, kill, killed, planted, same_results, summary, wait_for_epochs};
 
 const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 8\nbatch = 32\nfanouts = [5, 3]\n\
                         checkpoint_every = 1\n";
-
-/// Epochs in a run's `metrics.jsonl`, without what the clock says.
-fn epochs(run: &Path) -> Vec<serde_json::Value> {
-    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
-    let parse = |line| serde_json::from_str::<serde_json::Value>(line).ok();
-    let strip = |mut record: serde_json::Value| {
-        let fields = record.as_object_mut().unwrap();
-        fields.retain(|name, _| !name.contains("seconds"));
-        record
-    };
-    text.lines().filter_map(parse).map(strip).collect()
-}
-
-fn same_results(place: &Place, run: &str, other: &str) {
-    let (run_summary, other_summary) = (summary(place, run), summary(place, other));
-    for key in ["model_sha256", "predictions_sha256", "blocks_sha256", "best_epoch", "epochs", "test"] {
-        assert_eq!(run_summary[key], other_summary[key], "{key}");
-    }
-    assert_eq!(epochs(&place.path(run)), epochs(&place.path(other)));
-}
 
 fn succeed(place: &Place, args: &[&str]) {
     let ended = place.run(&[&["run", "p.toml", "--quiet"], args].concat());

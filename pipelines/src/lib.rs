@@ -35,6 +35,7 @@ pub use job::{Host, Job, NoHost};
 pub use plan::Plan;
 pub use prepare::{prepare, prepare_on};
 pub use registry::Registry;
+pub use run_folder::last_checkpoint;
 pub use spec::Spec;
 pub use summary::Summary;
 pub use work::work;

@@ -75,7 +75,7 @@ pub(crate) fn checkpoints(dir: &Path) -> PathBuf {
     dir.join("checkpoints")
 }
 
-/// Where a run's last checkpoint is.
-pub(crate) fn last_checkpoint(dir: &Path) -> PathBuf {
+/// The last checkpoint of the run in the folder `dir`; whether it is there is another question.
+pub fn last_checkpoint(dir: &Path) -> PathBuf {
     checkpoints(dir).join("last.safetensors")
 }

@@ -47,13 +47,15 @@ pub(super) fn is_hopeless(code: u8) -> bool {
     matches!(code, 0 | 2 | 3 | 70 | 130)
 }
 
-/// Tells the supervisor, if there is one, that a peer ended for a reason that will come again. The exit code alone, 5,
+/// Tells the supervisor, if there is one, that the run ended for a reason that will come again. The exit code alone, 5,
 /// would not say so.
 pub(super) fn tell_supervisor(cause: &ClusterError) {
-    let (ClusterError::Peer { code, .. }, Ok(number)) = (cause, std::env::var(HOPELESS)) else { return };
-    if !is_hopeless(*code) {
-        return;
-    }
+    let hopeless = match cause {
+        ClusterError::Peer { code, .. } => is_hopeless(*code),
+        ClusterError::Mismatch { .. } | ClusterError::WrongSecret { .. } => true,
+        _ => false,
+    };
+    let (true, Ok(number)) = (hopeless, std::env::var(HOPELESS)) else { return };
     let pipe = format!("/proc/self/fd/{number}");
     // Whatever else the variable may name is not written to. Without the word, the supervisor tries in vain, that is all.
     if number.parse::<u32>().is_ok() && std::fs::metadata(&pipe).is_ok_and(|data| data.file_type().is_fifo()) {

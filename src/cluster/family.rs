@@ -1,4 +1,4 @@
-//! The children of one attempt, as their parent sees them: their words, their endings, the exit code of the whole.
+//! The children of one attempt, as their parent sees them: their stderr, their endings, the exit code of the whole.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -19,6 +19,15 @@ struct Ending {
     signal: Option<i32>,
     /// Ended by the parent's own SIGKILL.
     put_down: bool,
+}
+
+/// How the children of one attempt ended.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// The exit code of the whole.
+    pub(super) code: u8,
+    /// One sentence for each child that a signal killed: what the child could not say itself.
+    pub(super) killed: Vec<String>,
 }
 
 /// Copies a child's stderr to this one's, line by line, with its rank in front unless it is 0. The receiver ends when the
@@ -57,7 +66,7 @@ impl Family {
     }
 
     /// Waits for all, ends the rest after a first failure, and decides the exit code.
-    pub(super) fn wait(mut self, grace: Duration, signals: &Signals) -> u8 {
+    pub(super) fn wait(mut self, grace: Duration, signals: &Signals) -> Outcome {
         let mut endings: Vec<Ending> = Vec::new();
         let mut patience: Option<Instant> = None;
         let (mut put_down, mut interrupted) = (false, false);
@@ -99,10 +108,9 @@ impl Family {
             let _ = talk.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
         if interrupted {
-            return 130;
+            return Outcome { code: 130, killed: Vec::new() };
         }
-        self.explain(&endings);
-        decide(&endings)
+        Outcome { code: decide(&endings), killed: self.killed(&endings) }
     }
 
     /// To all process groups of children that are left.
@@ -116,18 +124,19 @@ impl Family {
         }
     }
 
-    /// Says what the children could not say themselves.
-    fn explain(&self, endings: &[Ending]) {
-        for ending in endings.iter().filter(|ending| !ending.put_down) {
-            let Some(signal) = ending.signal else { continue };
-            let hint = if signal == libc::SIGKILL { "; if nobody did it, the system was out of memory" } else { "" };
+    /// A sentence for each child that a signal killed, other than this parent's.
+    fn killed(&self, endings: &[Ending]) -> Vec<String> {
+        let sentence = |ending: &Ending| {
+            let signal = ending.signal.filter(|_| !ending.put_down)?;
+            let hint = if signal == libc::SIGKILL { ", which the system sends when memory runs out" } else { "" };
             let name = signals::name(signal);
             let who = match self.addresses.get(ending.rank) {
                 Some(address) => format!("rank {} ({address})", ending.rank),
                 None => "the process".to_string(),
             };
-            eprintln!("gnnflow: {who} was killed by {name} (signal {signal}){hint}");
-        }
+            Some(format!("{who} was killed by {name} (signal {signal}){hint}"))
+        };
+        endings.iter().filter_map(sentence).collect()
     }
 }
 

@@ -8,15 +8,17 @@
 //! Across machines every process can have such a parent of its own, which starts it again when the run is lost.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::child::{ADDRESSES, HOPELESS, LISTENER, OWN_SECRET, RUN, belong_to, is_hopeless};
-use super::family::{Family, pass_on};
+use super::family::{Family, Outcome, pass_on};
 use super::secret::random_hex;
 use super::signals::Signals;
 use super::{ClusterError, Secret};
@@ -46,6 +48,16 @@ pub struct Launch {
     pub arguments: Vec<OsString>,
     /// What a restart adds to the arguments, unless it is there already: `--resume`.
     pub resume: OsString,
+    /// The checkpoint that a restart goes on from. A file that was there before the first attempt, and is unchanged, is of
+    /// another run: a restart goes on from it only if the arguments of the first attempt said so. `None`: every restart adds
+    /// `resume`, and the processes themselves find out whether there is a checkpoint.
+    pub checkpoint: Option<PathBuf>,
+}
+
+/// What tells a file from another one of the same name: device, inode, time of the last change, length.
+fn identity(path: &Path) -> Option<[u64; 5]> {
+    let data = std::fs::metadata(path).ok()?;
+    Some([data.dev(), data.ino(), data.mtime() as u64, data.mtime_nsec() as u64, data.len()])
 }
 
 impl Launch {
@@ -57,6 +69,7 @@ impl Launch {
             grace: Duration::from_secs(3),
             arguments: std::env::args_os().skip(1).collect(),
             resume: "--resume".into(),
+            checkpoint: None,
         }
     }
 
@@ -72,8 +85,9 @@ impl Launch {
     /// Runs all processes to their end and returns the exit code for this one.
     ///
     /// The code is that of the first process that failed for a reason of its own; 5 when all that is known is that a
-    /// process was lost; 130 after SIGINT or SIGTERM. A failed run is started again, with `--resume`, as often as
-    /// `restarts` says, unless the user (2, 3), a bug (70) or a signal (130) ended it.
+    /// process was lost; 130 after SIGINT or SIGTERM. A failed run is started again, with `--resume` where there is a
+    /// checkpoint, as often as `restarts` says, unless the user (2, 3), a bug (70) or a signal (130) ended it. One line on
+    /// stderr says why.
     ///
     /// Call it on the main thread: the kernel ends the children when the thread that started them ends.
     ///
@@ -82,31 +96,45 @@ impl Launch {
     pub fn run(&self) -> Result<u8, ClusterError> {
         let signals = Signals::catch();
         let run = random_hex(8)?;
-        let mut attempt = 0;
+        let before = self.checkpoint.as_deref().and_then(identity);
+        let (mut attempt, mut resume) = (0, false);
         loop {
-            let (code, hopeless) = match self.processes {
-                0 => self.attempt_alone(attempt, &signals)?,
-                _ => self.attempt(&run, attempt, &signals).map(|code| (code, is_hopeless(code)))?,
+            let (Outcome { code, killed }, hopeless) = match self.processes {
+                0 => self.attempt_alone(resume, &signals)?,
+                _ => {
+                    let outcome = self.attempt(&run, attempt, resume, &signals)?;
+                    let hopeless = is_hopeless(outcome.code);
+                    (outcome, hopeless)
+                }
             };
-            if hopeless || attempt >= self.restarts {
+            // A signal may have come after the end of the last child.
+            let code = if code != 0 && signals.caught().is_some() { 130 } else { code };
+            if hopeless || code == 130 || attempt >= self.restarts {
+                killed.iter().for_each(|line| say(line));
                 return Ok(code);
             }
             attempt += 1;
-            eprintln!(
-                "gnnflow: the run ended with exit code {code}; starting again from the last checkpoint (restart {attempt} of {})",
-                self.restarts
-            );
+            let reason = if killed.is_empty() { of_exit_code(code) } else { killed.join(", ") };
+            let given = self.arguments.contains(&self.resume);
+            let now = self.checkpoint.as_deref().map(identity);
+            resume = now.is_none_or(|now| now.is_some() && (given || now != before));
+            let from = match now {
+                None => "",
+                Some(_) if resume => " from the last checkpoint",
+                Some(_) => " from the beginning",
+            };
+            say(&format!("{reason}; starting again{from} (restart {attempt} of {})", self.restarts));
         }
     }
 
     /// This program once more, with its arguments, dying with the parent and keeping the descriptor `kept`.
-    fn command(&self, attempt: usize, kept: RawFd) -> Command {
+    fn command(&self, resume: bool, kept: RawFd) -> Command {
         let mut command = Command::new("/proc/self/exe");
         if let Some(name) = std::env::args_os().next() {
             command.arg0(name);
         }
         command.args(&self.arguments);
-        if attempt > 0 && !self.arguments.contains(&self.resume) {
+        if resume && !self.arguments.contains(&self.resume) {
             command.arg(&self.resume);
         }
         command.stdin(Stdio::null()).process_group(0);
@@ -120,7 +148,7 @@ impl Launch {
     }
 
     /// One attempt of a whole family.
-    fn attempt(&self, run: &str, attempt: usize, signals: &Signals) -> Result<u8, ClusterError> {
+    fn attempt(&self, run: &str, attempt: usize, resume: bool, signals: &Signals) -> Result<Outcome, ClusterError> {
         let no_socket = |e| ClusterError::system("open a listening socket on 127.0.0.1", &e);
         let listeners: Vec<TcpListener> = (0..self.processes)
             .map(|_| TcpListener::bind(("127.0.0.1", 0)))
@@ -135,7 +163,7 @@ impl Launch {
 
         let mut family = Family::new(addresses);
         for (rank, listener) in listeners.iter().enumerate() {
-            let mut command = self.command(attempt, listener.as_raw_fd());
+            let mut command = self.command(resume, listener.as_raw_fd());
             command
                 .env("GNNFLOW_RANK", rank.to_string())
                 .env("GNNFLOW_SIZE", self.processes.to_string())
@@ -163,20 +191,36 @@ impl Launch {
         Ok(family.wait(self.grace, signals))
     }
 
-    /// One attempt of one rank: the exit code, and whether another attempt is hopeless.
-    fn attempt_alone(&self, attempt: usize, signals: &Signals) -> Result<(u8, bool), ClusterError> {
+    /// One attempt of one rank: how it ended, and whether another attempt is hopeless.
+    fn attempt_alone(&self, resume: bool, signals: &Signals) -> Result<(Outcome, bool), ClusterError> {
         let no_pipe = |e| ClusterError::system("make a pipe", &e);
         let (mut word, pipe) = std::io::pipe().map_err(no_pipe)?;
         rustix::fs::fcntl_setfl(&word, rustix::fs::OFlags::NONBLOCK).map_err(|e| no_pipe(e.into()))?;
-        let mut command = self.command(attempt, pipe.as_raw_fd());
+        let mut command = self.command(resume, pipe.as_raw_fd());
         command.env(HOPELESS, pipe.as_raw_fd().to_string());
         let child = command.spawn().map_err(|e| ClusterError::system("start this rank's process", &e))?;
         drop(pipe);
         let mut family = Family::new(Vec::new());
         family.children.push(Some(child));
-        let code = family.wait(self.grace, signals);
-        // No word and nobody left to speak it are both errors or nothing read.
+        let outcome = family.wait(self.grace, signals);
+        // A pipe without a word is an error, or nothing is read.
         let told = matches!(word.read(&mut [0]), Ok(1));
-        Ok((code, is_hopeless(code) || told))
+        let hopeless = is_hopeless(outcome.code) || told;
+        Ok((outcome, hopeless))
     }
+}
+
+/// Says one line on stderr. A closed stderr is no reason to end.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stderr(), "gnnflow: {line}");
+}
+
+/// Why an attempt ended whose processes ended with `code`.
+fn of_exit_code(code: u8) -> String {
+    let why = match code {
+        4 => "this machine failed it",
+        5 => "a process was lost",
+        _ => "see above",
+    };
+    format!("the run ended with exit code {code} ({why})")
 }

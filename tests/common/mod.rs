@@ -144,6 +144,27 @@ pub fn succeed(place: &Place, args: &[&str]) -> serde_json::Value {
     summary(place, "run")
 }
 
+/// Epochs in a run's `metrics.jsonl`, without what the clock says.
+pub fn epochs(run: &Path) -> Vec<serde_json::Value> {
+    let text = std::fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
+    let parse = |line| serde_json::from_str::<serde_json::Value>(line).ok();
+    let strip = |mut record: serde_json::Value| {
+        let fields = record.as_object_mut().unwrap();
+        fields.retain(|name, _| !name.contains("seconds"));
+        record
+    };
+    text.lines().filter_map(parse).map(strip).collect()
+}
+
+/// Two runs came to the same bits and the same epochs.
+pub fn same_results(place: &Place, run: &str, other: &str) {
+    let (run_summary, other_summary) = (summary(place, run), summary(place, other));
+    for key in ["model_sha256", "predictions_sha256", "blocks_sha256", "best_epoch", "epochs", "test"] {
+        assert_eq!(run_summary[key], other_summary[key], "{key}");
+    }
+    assert_eq!(epochs(&place.path(run)), epochs(&place.path(other)));
+}
+
 /// What a run says of the bits that it sampled, learnt and predicted: those of the hashes that it has.
 pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
     let keys = ["blocks_sha256", "model_sha256", "predictions_sha256"];

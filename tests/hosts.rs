@@ -1,0 +1,268 @@
+//! Members of a run across hosts, all on this machine: a lost one is started again, and a signal to all ends all alike.
+
+mod common;
+
+use std::fs::File;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Place, children, kill, planted, same_results, wait_for_epochs};
+
+const SETTINGS: &str = "[model]\nkind = 'sage'\nhidden = 32\n[train]\nepochs = 60\nbatch = 32\nfanouts = [5, 3]\n\
+                        checkpoint_every = 1\n";
+/// Epochs of a run that lasts until the test ends it.
+const FOR_EVER: [&str; 2] = ["--set", "train.epochs=100000"];
+/// Beyond this, something hangs.
+const HANGS: Duration = Duration::from_secs(90);
+
+/// One line of a hosts file, started in `place`, and what it says on stderr. It does not outlive the test.
+struct Member {
+    child: Child,
+    stderr: std::path::PathBuf,
+}
+
+impl Member {
+    fn said(&self) -> String {
+        std::fs::read_to_string(&self.stderr).unwrap()
+    }
+
+    /// Its worker: the child of a supervisor.
+    fn worker(&mut self) -> u32 {
+        let since = Instant::now();
+        loop {
+            if let Some(&worker) = children(self.child.id()).first() {
+                return worker;
+            }
+            assert!(self.child.try_wait().unwrap().is_none() && since.elapsed() < HANGS, "{}", self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until it has said `words`.
+    fn hear(&mut self, words: &str) {
+        let since = Instant::now();
+        while !self.said().contains(words) {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() && since.elapsed() < HANGS, "never said {words:?}: {ended:?} {}", self.said());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+
+    /// Its exit code; -1 after a signal.
+    fn end(&mut self) -> i32 {
+        let since = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code().unwrap_or(-1);
+            }
+            assert!(since.elapsed() < HANGS, "hangs: {}", self.said());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes a hosts file of addresses that no other test uses; its name.
+fn hosts(place: &Place, size: usize) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let (file, process) = (NEXT.fetch_add(1, Ordering::Relaxed), std::process::id());
+    let host = format!("127.{}.{}.{}", 1 + process % 250, 1 + process / 250 % 250, 1 + file % 250);
+    let lines: String = (0..size).map(|rank| format!("{host}:{}\n", 23000 + rank)).collect();
+    let name = format!("hosts-{file}");
+    place.write(&name, lines);
+    name
+}
+
+fn start(place: &Place, hosts: &str, rank: usize, run: &str, args: &[&str]) -> Member {
+    let rank = rank.to_string();
+    let stderr = place.path(&format!("stderr-{run}-{rank}"));
+    let all = ["run", "p.toml", "--quiet", "--hosts", hosts, "--rank", &rank, "--run-dir", run];
+    let mut command = place.command(&[&all[..], args].concat());
+    command.stdout(Stdio::null()).stderr(File::create(&stderr).unwrap());
+    command.env("GNNFLOW_SECRET", "a secret for the tests");
+    Member { child: command.spawn().unwrap(), stderr }
+}
+
+fn start_all(place: &Place, size: usize, run: &str, args: &[&str]) -> Vec<Member> {
+    let hosts = hosts(place, size);
+    (0..size).map(|rank| start(place, &hosts, rank, run, args)).collect()
+}
+
+fn all_said(members: &[Member]) -> String {
+    members.iter().enumerate().map(|(rank, member)| format!("rank {rank}:\n{}", member.said())).collect()
+}
+
+fn ready() -> Place {
+    let place = Place::new();
+    planted(&place, "p.toml", SETTINGS);
+    place
+}
+
+#[test]
+fn a_killed_rank_is_started_again_by_its_supervisor_and_the_model_is_the_same() {
+    let place = ready();
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "whole"]);
+    for (victim, after) in [(1, 2), (0, 5)] {
+        let run = format!("killed-{victim}");
+        let mut members = start_all(&place, 2, &run, &["--set", "cluster.restarts=2"]);
+        wait_for_epochs(&place, &run, after, &mut members[0].child);
+        kill(members[victim].worker());
+        for rank in 0..2 {
+            assert_eq!(members[rank].end(), 0, "{}", all_said(&members));
+            let said = members[rank].said();
+            let reason = if rank == victim { "killed by SIGKILL" } else { "exit code 5 (a process was lost)" };
+            let lines: Vec<&str> = said.lines().filter(|line| line.contains("(restart ")).collect();
+            assert!(lines.len() == 1 && lines[0].contains("(restart 1 of 2)"), "{said}");
+            assert!(lines[0].contains(reason), "{said}");
+        }
+        assert!(members[0].said().contains("starting again from the last checkpoint"), "{}", members[0].said());
+        same_results(&place, "whole", &run);
+    }
+}
+
+#[test]
+fn a_rank_killed_while_the_others_are_awaited_begins_anew_and_leaves_an_older_runs_checkpoint_alone() {
+    let place = ready();
+    let run = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=5"];
+    place.succeed(&run);
+    let older = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap();
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "whole", "--set", "train.epochs=5"]);
+    let hosts = hosts(&place, 2);
+    let args = ["--set", "cluster.restarts=2", "--set", "train.epochs=5"];
+    let mut first = start(&place, &hosts, 0, "run", &args);
+    kill(first.worker());
+    first.hear("starting again from the beginning (restart 1 of 2)");
+    let mut second = start(&place, &hosts, 1, "run", &args);
+    assert_eq!((first.end(), second.end()), (0, 0), "{}", all_said(&[first, second]));
+    assert_ne!(std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap(), older, "nothing was trained");
+    same_results(&place, "whole", "run");
+}
+
+#[test]
+fn the_first_rank_decides_whether_a_run_goes_on() {
+    let place = ready();
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "whole"]);
+    place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=20"]);
+    // As after a power cut: rank 1 is started again by hand, without `--resume`.
+    let hosts = hosts(&place, 2);
+    let mut members = vec![start(&place, &hosts, 0, "run", &["--resume"]), start(&place, &hosts, 1, "run", &[])];
+    for rank in 0..2 {
+        assert_eq!(members[rank].end(), 0, "{}", all_said(&members));
+    }
+    same_results(&place, "whole", "run");
+    let mut members = start_all(&place, 2, "run", &[]);
+    wait_for_epochs(&place, "run", 1, &mut members[0].child);
+    for rank in 0..2 {
+        assert_eq!(members[rank].end(), 0, "{}", all_said(&members));
+    }
+    same_results(&place, "whole", "run");
+}
+
+#[test]
+fn after_its_last_restart_a_rank_ends_with_the_code_of_its_worker() {
+    let place = ready();
+    let mut members = start_all(&place, 2, "run", &[&FOR_EVER[..], &["--set", "cluster.restarts=1"]].concat());
+    wait_for_epochs(&place, "run", 1, &mut members[0].child);
+    kill(members[1].worker());
+    members.iter_mut().for_each(|member| member.hear("(restart 1 of 1)"));
+    // Killed before it has joined, it would be missed only after `cluster.start_timeout`.
+    let trained = std::fs::read_to_string(place.path("run/metrics.jsonl")).unwrap().lines().count();
+    wait_for_epochs(&place, "run", trained + 2, &mut members[0].child);
+    kill(members[1].worker());
+    let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
+    assert_eq!(codes, [5, 5], "{}", all_said(&members));
+    assert!(members[0].said().contains("error: lost rank 1"), "{}", all_said(&members));
+    assert!(members[1].said().contains("gnnflow: the process was killed by SIGKILL"), "{}", all_said(&members));
+}
+
+#[test]
+fn what_would_come_again_is_not_repeated() {
+    let place = ready();
+    let restarts = ["--set", "cluster.restarts=2"];
+    let mut members = start_all(&place, 2, "nan", &[&restarts[..], &["--set", "train.optimizer.lr=1e30"]].concat());
+    let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
+    assert!(codes.contains(&3) && codes.iter().all(|code| [3, 5].contains(code)), "{}", all_said(&members));
+    assert!(!all_said(&members).contains("restart "), "{}", all_said(&members));
+
+    let hosts = hosts(&place, 2);
+    let other = [&restarts[..], &["--set", "train.seed=9"]].concat();
+    let mut members = [start(&place, &hosts, 0, "other-0", &restarts), start(&place, &hosts, 1, "other-1", &other)];
+    let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
+    assert_eq!(codes, [5, 5], "{}", all_said(&members));
+    assert!(members.iter().all(|member| member.said().contains("another pipeline")), "{}", all_said(&members));
+    assert!(!all_said(&members).contains("restart "), "{}", all_said(&members));
+}
+
+#[test]
+fn a_worker_ends_with_its_supervisor() {
+    let place = ready();
+    let mut members = start_all(&place, 2, "run", &[&FOR_EVER[..], &["--set", "cluster.restarts=2"]].concat());
+    wait_for_epochs(&place, "run", 1, &mut members[0].child);
+    let worker = members[1].worker();
+    members[1].signal(rustix::process::Signal::KILL);
+    assert_eq!(members[1].end(), -1);
+    let since = Instant::now();
+    // A killed process is gone once its new parent has heard of it.
+    let running = || std::fs::read_to_string(format!("/proc/{worker}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
+    while running() {
+        assert!(since.elapsed() < HANGS);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    members[0].hear("(restart 1 of 2)");
+    members[0].signal(rustix::process::Signal::TERM);
+    assert_eq!(members[0].end(), 130, "{}", all_said(&members));
+}
+
+/// All members get the signal at once, after the first epoch; `tries` times.
+fn interrupted(restarts: &str, tries: usize) {
+    let place = ready();
+    for attempt in 0..tries {
+        let run = format!("run-{attempt}");
+        let mut members = start_all(&place, 3, &run, &[&FOR_EVER[..], &["--set", restarts]].concat());
+        wait_for_epochs(&place, &run, 1, &mut members[0].child);
+        let signal = if attempt % 2 == 0 { rustix::process::Signal::TERM } else { rustix::process::Signal::INT };
+        members.iter().for_each(|member| member.signal(signal));
+        let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
+        assert_eq!(codes, [130, 130, 130], "try {attempt}: {}", all_said(&members));
+    }
+}
+
+#[test]
+fn a_signal_to_all_members_ends_all_of_them_as_interrupted() {
+    interrupted("cluster.restarts=0", 10);
+}
+
+#[test]
+fn a_signal_to_all_supervisors_ends_all_of_them_as_interrupted() {
+    interrupted("cluster.restarts=2", 10);
+}
+
+#[test]
+fn a_signal_to_all_supervisors_and_workers_ends_all_of_them_as_interrupted() {
+    let place = ready();
+    for attempt in 0..5 {
+        let run = format!("run-{attempt}");
+        let mut members = start_all(&place, 2, &run, &[&FOR_EVER[..], &["--set", "cluster.restarts=2"]].concat());
+        wait_for_epochs(&place, &run, 1, &mut members[0].child);
+        let workers: Vec<u32> = members.iter_mut().map(Member::worker).collect();
+        for (member, &worker) in members.iter().zip(&workers) {
+            let pid = rustix::process::Pid::from_raw(worker as i32).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            member.signal(rustix::process::Signal::TERM);
+        }
+        let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
+        assert_eq!(codes, [130, 130], "try {attempt}: {}", all_said(&members));
+    }
+}
