@@ -13,6 +13,7 @@ pub mod run;
 mod run_lock;
 mod talk;
 mod tensor;
+mod threads;
 
 pub use app::App;
 pub use error::Error;

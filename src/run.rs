@@ -17,6 +17,7 @@ use crate::cluster::{
 use crate::run_lock::RunLock;
 use crate::talk::Talk;
 use crate::tensor::FlightWorkers;
+use crate::threads::start_reading_threads;
 use crate::{Error, Outcome, RunOptions};
 
 /// Runs the stages that `spec` has.
@@ -31,6 +32,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     if let Some(launch) = supervisor(spec, options, seat.as_ref()) {
         return Ok(Outcome::Elsewhere(launch.run()?));
     }
+    start_reading_threads()?;
     let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
     let talk = if first { options.talk.clone() } else { Talk::silent() };
     // Processes that this run launches write under the lock of their parent.

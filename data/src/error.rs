@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// What a user can do when the system refuses a thread.
+pub const FEWER_THREADS: &str = "raise the limits on threads and memory (ulimit -u, ulimit -v), or take fewer threads (train.threads, RAYON_NUM_THREADS)";
+
 /// Whose fault an error is; decides the exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
@@ -327,6 +330,14 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The operating system has no threads to give.
+    #[error("cannot start {what}: {source}; {}", FEWER_THREADS)]
+    Threads {
+        /// Which threads.
+        what: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Something that cannot happen.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
@@ -338,7 +349,7 @@ impl Error {
         match self {
             Self::Setting { .. } | Self::Budget { .. } => Fault::Usage,
             Self::Partitioner { fault, .. } | Self::Remote { fault, .. } => *fault,
-            Self::Io { .. } | Self::Occupied { .. } => Fault::Machine,
+            Self::Io { .. } | Self::Threads { .. } | Self::Occupied { .. } => Fault::Machine,
             Self::Bug(_) => Fault::Bug,
             _ => Fault::Input,
         }

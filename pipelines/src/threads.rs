@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_operators::sample::sample_batch::SamplingThreads;
 
 use crate::Error;
@@ -41,7 +42,9 @@ impl Split {
 /// Starts a worker's sampling threads.
 pub(crate) fn sampling(threads: usize) -> Result<Arc<SamplingThreads>, Error> {
     let started = SamplingThreads::start(Split::planned(threads).sampling);
-    started.map(Arc::new).map_err(|error| Error::Machine(format!("cannot start sampling threads: {error}")))
+    started
+        .map(Arc::new)
+        .map_err(|error| Error::Machine(format!("cannot start sampling threads: {error}; {FEWER_THREADS}")))
 }
 
 #[cfg(test)]

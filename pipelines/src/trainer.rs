@@ -16,6 +16,7 @@ pub(crate) use visit::Visited;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_operators::compute::Model;
 use gnnflow_operators::compute::optimizer::{Optimizer, State};
 use gnnflow_operators::fetch::matrix::{Matrix, Values};
@@ -188,5 +189,5 @@ fn compute_pool(threads: usize) -> Result<rayon::ThreadPool, Error> {
         .num_threads(threads)
         .thread_name(|i| format!("compute-{i}"))
         .build()
-        .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}")))
+        .map_err(|error| Error::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}")))
 }

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_operators::meter::{Meter, Stage};
 use gnnflow_operators::placement::Placement;
 use gnnflow_operators::propagate::Place;
@@ -133,7 +134,7 @@ impl<'a> Run<'a> {
         let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
         let host = Arc::clone(&job.host);
         let companion = Companion::start_watched("companion", move || trainer, move || host.progressed())
-            .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}")))?;
+            .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))?;
         let (book, edges): (Arc<dyn Book>, _) = match examples {
             task::Source::Nodes(split) => (Arc::new(setup.seed_book(train, split)?), None),
             task::Source::Links(mut edges) => {
@@ -298,7 +299,8 @@ impl<'a> Run<'a> {
         let compute = (forward + backward + step).as_secs_f64();
         self.split = Split::measured(self.job.threads, self.split, sample.as_secs_f64(), compute);
         let Split { sampling, compute } = self.split;
-        let start = |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}"));
+        let start =
+            |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
         self.setup.sampling.resize(sampling).map_err(start)?;
         self.companion.call(move |trainer| trainer.set_threads(compute))
     }

@@ -17,6 +17,7 @@ mod update;
 
 use crate::Error;
 use crate::talk::Talk;
+use crate::threads::start_reading_threads;
 use clap::{Parser, Subcommand};
 use gnnflow_pipelines::spec::Spec;
 use gnnflow_pipelines::{Error as PipelineError, Registry};
@@ -98,7 +99,23 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         return ExitCode::from(2);
     }
     let context = Context { json: args.json, talk, registry };
-    let result = match args.command {
+    match execute(args.command, context) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => {
+            for line in error.to_string().lines() {
+                let _ = writeln!(std::io::stderr(), "error: {line}");
+            }
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn execute(command: Command, context: Context) -> Result<u8, Error> {
+    // A run starts them itself, and not in a process that only watches over others; the last two need none.
+    if !matches!(command, Command::Run(_) | Command::TensorWorker(_) | Command::Reference(_)) {
+        start_reading_threads()?;
+    }
+    match command {
         Command::Run(command) => command.execute(context),
         Command::Prepare(command) => command.execute(&context),
         Command::Generate(command) => command.execute(&context).map(|()| 0),
@@ -109,15 +126,6 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         Command::Reference(command) => command.execute(&context).map(|()| 0),
         Command::CheckDevice(command) => command.execute(&context).map(|()| 0),
         Command::TensorWorker(command) => command.execute(context).map(|()| 0),
-    };
-    match result {
-        Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            for line in error.to_string().lines() {
-                let _ = writeln!(std::io::stderr(), "error: {line}");
-            }
-            ExitCode::from(error.exit_code())
-        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! a lost peer; a goodbye makes finishing at different times no failure.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -128,7 +128,7 @@ impl Control {
         std::thread::Builder::new()
             .name("cluster:monitor".into())
             .spawn(move || watched.monitor(&signals))
-            .map_err(|e| ClusterError::system("start a thread", &e))?;
+            .map_err(ClusterError::no_thread)?;
         Ok(control)
     }
 
@@ -328,7 +328,7 @@ impl Control {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        eprintln!("error: {cause}");
+        let _ = writeln!(io::stderr(), "error: {cause}");
         std::process::exit(i32::from(cause.exit_code()));
     }
 

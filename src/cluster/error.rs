@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use gnnflow_data::error::FEWER_THREADS;
 use serde::{Deserialize, Serialize};
 
 /// Longest message that crosses the control connections; longer ones are cut.
@@ -165,6 +166,11 @@ impl ClusterError {
 
     pub(super) fn system(what: impl Into<String>, problem: &std::io::Error) -> Self {
         ClusterError::System { what: what.into(), problem: problem.to_string() }
+    }
+
+    /// The system has no thread to give.
+    pub(super) fn no_thread(problem: impl std::fmt::Display) -> Self {
+        ClusterError::System { what: "start a thread".into(), problem: format!("{problem}; {FEWER_THREADS}") }
     }
 
     /// What the other processes are told.

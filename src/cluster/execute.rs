@@ -1,9 +1,14 @@
 //! One timely worker in each process, and a first cause instead of timely's cascades.
 
+use std::any::Any;
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use gnnflow_data::error::FEWER_THREADS;
 use timely::WorkerConfig;
 use timely::communication::allocator::zero_copy::initialize::initialize_networking_from_sockets;
 use timely::communication::allocator::{AllocatorBuilder, ProcessBuilder};
@@ -55,7 +60,7 @@ where
         let joined = catch_unwind(AssertUnwindSafe(|| guards.join()));
         let _ = sender.send(joined.ok().and_then(|mut results| results.pop()));
     });
-    joiner.map_err(|e| fail(&membership, ClusterError::system("start a thread", &e)))?;
+    joiner.map_err(|e| fail(&membership, ClusterError::no_thread(e)))?;
 
     let mut failed = None;
     loop {
@@ -96,7 +101,10 @@ where
     F: Fn(&mut Worker) -> Result<T, E> + Send + Sync + 'static,
 {
     let alone = membership.control.is_none();
-    let failed = |problem: String| ClusterError::System { what: "start the dataflow".into(), problem };
+    let failed = |problem: String| ClusterError::System {
+        what: "start the dataflow".into(),
+        problem: format!("{problem}; {FEWER_THREADS}"),
+    };
     let (builders, others) = if alone {
         Config::Thread.try_build().map_err(failed)?
     } else {
@@ -104,8 +112,8 @@ where
         let local = ProcessBuilder::new_typed_vector(1, hooks.refill.clone(), None);
         let sockets = std::mem::take(&mut membership.sockets);
         let (builders, guard) = initialize_networking_from_sockets(local, sockets, membership.rank(), 1, hooks)
-            .map_err(|e| fail(membership, ClusterError::system("start the network threads", &e)))?;
-        (builders.into_iter().map(AllocatorBuilder::Tcp).collect(), Box::new(guard) as Box<dyn std::any::Any + Send>)
+            .map_err(|e| fail(membership, ClusterError::no_thread(e)))?;
+        (builders.into_iter().map(AllocatorBuilder::Tcp).collect(), Box::new(guard) as Box<dyn Any + Send>)
     };
     let (board, liveness) = (membership.board.clone(), membership.liveness());
     let work = move |worker: &mut Worker| {
@@ -120,8 +128,27 @@ where
             }
         }
     };
-    timely::execute::execute_from(builders, others, WorkerConfig::default(), work)
-        .map_err(|problem| fail(membership, failed(problem)))
+    let begun = Arc::new(AtomicBool::new(false));
+    let others = Box::new(Others { guard: Some(others), begun: begun.clone() });
+    let guards = timely::execute::execute_from(builders, others, WorkerConfig::default(), work)
+        .map_err(|problem| fail(membership, failed(problem)))?;
+    begun.store(true, Ordering::Relaxed);
+    Ok(guards)
+}
+
+/// What timely waits for when the worker is through: its network threads.
+struct Others {
+    guard: Option<Box<dyn Any + Send>>,
+    /// Whether there is a worker. The network threads of a process without one wait for ever.
+    begun: Arc<AtomicBool>,
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        if !self.begun.load(Ordering::Relaxed) {
+            std::mem::forget(self.guard.take());
+        }
+    }
 }
 
 /// Keeps a failed worker from ending its dataflows as if they were complete.
@@ -171,10 +198,15 @@ fn fail(membership: &Membership, cause: ClusterError) -> ClusterError {
 /// Lights the fuse: nothing that hangs in the caller's way out may keep a failed process alive.
 fn lit(cause: ClusterError) -> ClusterError {
     let code = i32::from(cause.exit_code());
-    std::thread::spawn(move || {
+    let fuse = std::thread::Builder::new().name("cluster:fuse".into()).spawn(move || {
         std::thread::sleep(FUSE);
         std::process::exit(code);
     });
+    if fuse.is_err() {
+        // Without the thread there is no fuse: this does at once what the caller would do.
+        let _ = writeln!(std::io::stderr(), "error: {cause}");
+        std::process::exit(code);
+    }
     cause
 }
 

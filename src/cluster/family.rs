@@ -32,10 +32,12 @@ pub(super) struct Outcome {
 
 /// Copies a child's stderr to this one's, line by line, with its rank in front unless it is 0. The receiver ends when the
 /// copying ends.
-pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> Receiver<()> {
+///
+/// # Errors
+/// When the system has no thread to give.
+pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> std::io::Result<Receiver<()>> {
     let (ended, waiting) = channel::<()>();
-    // Without the thread the child would get a closed pipe; its words are lost, its exit code is not.
-    let _ = std::thread::Builder::new().name(format!("launch:stderr-{rank}")).spawn(move || {
+    std::thread::Builder::new().name(format!("launch:stderr-{rank}")).spawn(move || {
         let _ended = ended;
         let mut reader = BufReader::new(stderr);
         let mut line = Vec::new();
@@ -48,8 +50,8 @@ pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> Receiv
             let _ = std::io::stderr().lock().write_all(&text);
             line.clear();
         }
-    });
-    waiting
+    })?;
+    Ok(waiting)
 }
 
 /// The children of one attempt. Dropping it ends those that are left.

@@ -181,10 +181,11 @@ impl Launch {
             }
             // An error leaves `family`, whose end is the end of the children so far.
             let mut child = command.spawn().map_err(|e| ClusterError::system(format!("start process {rank}"), &e))?;
-            if let Some(stderr) = child.stderr.take() {
-                family.talk.push(pass_on(rank, stderr));
-            }
+            let stderr = child.stderr.take();
             family.children.push(Some(child));
+            if let Some(stderr) = stderr {
+                family.talk.push(pass_on(rank, stderr).map_err(ClusterError::no_thread)?);
+            }
         }
         // Only the children hold the sockets now: dialling a dead one is refused at once.
         drop(listeners);

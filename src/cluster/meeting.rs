@@ -139,7 +139,7 @@ impl Meeting {
 
     fn meet(self: &Arc<Self>, listener: TcpListener, deadline: Instant, limit: Duration) -> Result<(), ClusterError> {
         let me = self.control.me;
-        let no_thread = |e| self.control.fail(ClusterError::system("start a thread", &e));
+        let no_thread = |e: std::io::Error| self.control.fail(ClusterError::no_thread(e));
         listener.set_nonblocking(true).map_err(|e| self.control.fail(ClusterError::system("use the listener", &e)))?;
         let meeting = self.clone();
         let spawn = std::thread::Builder::new().name("cluster:listen".into()).spawn(move || meeting.listen(&listener));

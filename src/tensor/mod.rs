@@ -29,6 +29,7 @@ pub(crate) use client::FlightWorkers;
 pub(crate) use enlist::{Post, listens_towards};
 pub(crate) use server::{Limits, listen};
 
+use gnnflow_data::error::FEWER_THREADS;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::Error;
@@ -43,6 +44,7 @@ fn runtime(name: &str) -> Result<Runtime, Error> {
     let mut builder = Builder::new_multi_thread();
     let runtime = builder.worker_threads(2).thread_name(name).enable_all().build();
     runtime.map_err(|error| {
-        gnnflow_pipelines::Error::Machine(format!("cannot start threads for tensor workers: {error}")).into()
+        gnnflow_pipelines::Error::Machine(format!("cannot start threads for tensor workers: {error}; {FEWER_THREADS}"))
+            .into()
     })
 }

@@ -53,10 +53,12 @@ pub(crate) fn listen(
     let runtime = runtime("tensor-flight")?;
     told(&format!("listening at {local}"))?;
     if limits.with_input {
-        std::thread::spawn(|| {
+        let watch = || {
             let _ = std::io::stdin().read(&mut [0]);
             std::process::exit(0);
-        });
+        };
+        let started = std::thread::Builder::new().name("tensor-input".into()).spawn(watch);
+        started.map_err(|source| gnnflow_data::Error::Threads { what: "the thread that watches the input", source })?;
     }
     let service = Service { guard: Arc::new(guard), serves: Serves::Tasks(Arc::clone(&tasks)) };
     let serving = serve(listener, service);

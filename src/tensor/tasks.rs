@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow_flight::FlightData;
 use candle_core::Device;
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_data::rng::Key;
 use gnnflow_operators::compute::Model;
 use gnnflow_operators::compute::model::{ModelSpec, half_of_rows};
@@ -57,8 +58,9 @@ struct Loaded {
 impl Tasks {
     pub(super) fn new(secret: Option<Secret>, registry: Registry, threads: usize) -> Result<Self, Error> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("compute-{i}")).build();
-        let threads =
-            pool.map_err(|error| PipelineError::Machine(format!("cannot start {threads} compute threads: {error}")))?;
+        let threads = pool.map_err(|error| {
+            PipelineError::Machine(format!("cannot start {threads} compute threads: {error}; {FEWER_THREADS}"))
+        })?;
         Ok(Self { secret, registry, threads, kept: Mutex::default(), done: AtomicU64::new(0) })
     }
 

@@ -33,10 +33,10 @@ pub(crate) fn ordered<T: Send>(
     }
     let workers = threads.min(units);
     std::thread::scope(|scope| {
-        let start = |worker| {
+        let start = |worker| -> Result<_> {
             let (sender, receiver) = sync_channel(AHEAD);
             let produce = &produce;
-            scope.spawn(move || {
+            let read = move || {
                 for unit in (worker..units).step_by(workers) {
                     let mut open = true;
                     let end = produce(unit, &mut |item| {
@@ -48,10 +48,13 @@ pub(crate) fn ordered<T: Send>(
                         return;
                     }
                 }
-            });
-            receiver
+            };
+            let thread = std::thread::Builder::new().name(format!("read-{worker}")).spawn_scoped(scope, read);
+            thread.map_err(|source| Error::Threads { what: "the threads that read", source })?;
+            Ok(receiver)
         };
-        let receivers: Vec<_> = (0..workers).map(start).collect();
+        // Threads whose receiver is dropped end.
+        let receivers: Vec<_> = (0..workers).map(start).collect::<Result<_>>()?;
         for unit in 0..units {
             // `None` marks the end of a unit.
             loop {

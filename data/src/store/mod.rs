@@ -36,7 +36,7 @@ pub(crate) use ahead::{READ_AHEAD, RowGroup, SHARE};
 pub(crate) use find::find;
 pub(crate) use object::{Object, Tail, tails};
 
-use crate::error::{Error, Fault, Result};
+use crate::error::{Error, FEWER_THREADS, Fault, Result};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::AbortHandle;
 
@@ -94,7 +94,7 @@ fn runtime() -> Result<&'static Runtime> {
     };
     RUNTIME.get_or_init(start).as_ref().map_err(|reason| Error::Remote {
         url: PathBuf::from("object stores"),
-        problem: format!("cannot start the threads that read them: {reason}"),
+        problem: format!("cannot start the threads that read them: {reason}; {FEWER_THREADS}"),
         fault: Fault::Machine,
     })
 }

@@ -88,14 +88,17 @@ impl Crew for DataflowCrew<'_> {
         let deliverer: Activator = deliverer.take().ok_or_else(no_operator)?;
 
         std::thread::scope(|scope| {
-            for (thread, sender) in senders.into_iter().enumerate() {
+            let start = |(thread, sender): (usize, SyncSender<Read<T>>)| {
                 let own_units = &own_units;
                 let wake = wake.anywhere.clone();
-                scope.spawn(move || {
+                let reads = move || {
                     let mine = own_units.iter().skip(thread).step_by(threads);
                     mine.copied().all(|unit| read(unit, produce, &sender, &wake))
-                });
-            }
+                };
+                let started = std::thread::Builder::new().name(format!("read-{thread}")).spawn_scoped(scope, reads);
+                started.map(drop).map_err(|source| Error::Threads { what: "the threads that read", source })
+            };
+            let started = senders.into_iter().enumerate().try_for_each(start);
             let mut turn = || -> Result<()> {
                 let mut frontier = None;
                 while !consumed.done() {
@@ -120,7 +123,7 @@ impl Crew for DataflowCrew<'_> {
                 }
                 Ok(())
             };
-            let result = turn();
+            let result = started.and_then(|()| turn());
             // Threads that wait to be read from end.
             channels.borrow_mut().clear();
             (self.sign)(Sign::Away);

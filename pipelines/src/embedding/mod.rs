@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_operators::embed::push_rows::PushedRows;
 use gnnflow_operators::embed::table::Table;
 use gnnflow_operators::fetch::fetch_rows::RowsAt;
@@ -47,7 +48,8 @@ impl NodeEmbeddings {
             table.map_err(Error::io("reserve room for embeddings in", scratch))
         };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-        let pool = pool.map_err(|error| Error::Machine(format!("cannot start {threads} threads: {error}")))?;
+        let pool =
+            pool.map_err(|error| Error::Machine(format!("cannot start {threads} threads: {error}; {FEWER_THREADS}")))?;
         let table = reserve(spec.optimizer.rule())?;
         let table = pool.install(|| table.drawn(spec.draw(), seed));
         let table = Arc::new(if spec.is_async() { table.changing() } else { table });

@@ -8,6 +8,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_operators::compute::model::ModelSpec;
 
 use super::autotune::Autotuner;
@@ -257,7 +258,7 @@ impl Shared {
             let mut state = self.state();
             let worker = &mut state.workers[worker];
             (worker.standing, worker.attended) = (Standing::Gone, false);
-            format!("cannot start a thread for a tensor worker: {error}")
+            format!("cannot start a thread for a tensor worker: {error}; {FEWER_THREADS}")
         })
     }
 
