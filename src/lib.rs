@@ -7,6 +7,7 @@ pub mod cluster;
 mod error;
 mod log;
 mod options;
+mod panics;
 pub mod prepare;
 pub mod report;
 pub mod run;

@@ -36,6 +36,7 @@ pub(super) struct TensorWorker {
 
 impl TensorWorker {
     pub(super) fn execute(self, context: Context) -> Result<(), Error> {
+        crate::panics::tell_at_once();
         let secret = Secret::find(|name| std::env::var(name).ok(), self.secret_file.as_deref())?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let patience = Duration::from_secs(self.wait.into());

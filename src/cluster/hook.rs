@@ -3,6 +3,7 @@
 //! Timely answers a lost connection with panics in its network threads, then in its workers; joining them can hang for
 //! ever. The hook sees the first one, notes it, and keeps quiet; the heartbeats name the culprit.
 
+use std::io::Write;
 use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
@@ -20,6 +21,7 @@ pub(super) fn watch(board: &Arc<Board>) {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
             let board = WATCHED.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            end_unless_it_unwinds(info);
             match board {
                 Some(board) => {
                     if post(&board, info) && std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
@@ -34,6 +36,43 @@ pub(super) fn watch(board: &Arc<Board>) {
     });
 }
 
+/// Standard library, rayon and tokio panic where the system refuses a thread.
+const NO_THREAD: [&str; 5] = [
+    "failed to spawn thread",
+    "failed to allocate an alternative stack",
+    "failed to set up alternative stack guard page",
+    "The global thread pool has not been initialized",
+    "OS can't spawn worker thread",
+];
+
+/// What zstd's bindings panic with where the system refuses memory.
+const NO_MEMORY: &str = "zstd returned null pointer";
+
+/// What a panic says of the program: that the machine has no threads or no memory left, or that there is a bug.
+pub(crate) fn cause_of(info: &PanicHookInfo<'_>) -> ClusterError {
+    let message = info.payload_as_str().unwrap_or("panic without a message").replace('\n', " ");
+    if NO_THREAD.iter().any(|start| message.starts_with(start)) {
+        return ClusterError::no_thread(message);
+    }
+    if message.starts_with(NO_MEMORY) {
+        let problem = format!("{message}; raise the limit on memory (ulimit -v, cgroup)");
+        return ClusterError::System { what: "allocate memory".into(), problem };
+    }
+    let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
+    let location = info.location().map_or_else(|| "unknown place".to_string(), ToString::to_string);
+    ClusterError::Bug { message, thread, location }
+}
+
+/// Ends the process after a panic of a thread that is being started: it would abort, and a cause be lost.
+pub(crate) fn end_unless_it_unwinds(info: &PanicHookInfo<'_>) {
+    if info.payload_as_str().is_some_and(|message| message.contains("alternative stack")) {
+        let cause = cause_of(info);
+        let _ = writeln!(std::io::stderr(), "error: {cause}");
+        // SAFETY: a system call on an integer. The thread is not whole: no destructors may run on it.
+        unsafe { libc::_exit(cause.exit_code().into()) };
+    }
+}
+
 /// Posts the panic; true when it is a new bug.
 fn post(board: &Board, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
@@ -46,8 +85,7 @@ fn post(board: &Board, info: &PanicHookInfo<'_>) -> bool {
         // Timely's threads, and who joins them, stumble over each other once one of them is gone.
         return false;
     }
-    let location = info.location().map_or_else(|| "unknown place".to_string(), ToString::to_string);
-    board.post(ClusterError::Bug { message: message.replace('\n', " "), thread, location })
+    board.post(cause_of(info))
 }
 
 /// Whether a panic comes of a lost connection: timely's words for it, any panic of its network threads, and the panic of

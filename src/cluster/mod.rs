@@ -45,6 +45,7 @@ pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
 pub(crate) use handshake::{mac, same};
+pub(crate) use hook::{cause_of, end_unless_it_unwinds};
 pub use hosts::{Seat, read_hosts, seat};
 pub use launch::Launch;
 pub use liveness::{Busy, Liveness};

@@ -7,6 +7,7 @@
 //! worker goes on fetching and serving. What a batch draws depends on its name alone, so neither do its bits.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, mpsc};
 use std::time::{Duration, Instant};
 
@@ -103,7 +104,7 @@ impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
                 drop(initial);
                 // Must be made on the worker's own thread: it remembers whom to wake.
                 let wake = scope.worker().sync_activator_for(info.address.to_vec());
-                let (answer, results) = mpsc::channel::<(u64, MiniBatch, Duration)>();
+                let (answer, results) = mpsc::channel::<(u64, std::thread::Result<(MiniBatch, Duration)>)>();
                 // Times of the batches under way; and those that are done before an earlier one.
                 let (mut held, mut done) = (VecDeque::new(), BTreeMap::new());
                 let (mut next, mut first) = (0u64, 0u64);
@@ -115,15 +116,20 @@ impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
                             let (answer, wake, number) = (answer.clone(), wake.clone(), next);
                             next += 1;
                             threads.pool().spawn(move || {
-                                let took = threads.sample(&mut batch, &draws);
+                                // A panic on a thread of the pool would abort the process: it goes on at the worker.
+                                let sampled = catch_unwind(AssertUnwindSafe(|| {
+                                    let took = threads.sample(&mut batch, &draws);
+                                    (batch, took)
+                                }));
                                 // A dropped receiver or worker means that the dataflow is being torn down.
-                                if answer.send((number, batch, took)).is_ok() {
+                                if answer.send((number, sampled)).is_ok() {
                                     let _ = wake.activate();
                                 }
                             });
                         }
                     });
-                    while let Ok((number, batch, took)) = results.try_recv() {
+                    while let Ok((number, sampled)) = results.try_recv() {
+                        let (batch, took) = sampled.unwrap_or_else(|panic| resume_unwind(panic));
                         meter.add(Stage::Sample, took);
                         done.insert(number, batch);
                     }

@@ -1,0 +1,75 @@
+//! Panics outside of a run's dataflow: a bug of ours, told as one line, with exit code 70.
+//!
+//! A run's own panics are causes like others, see `cluster::hook`; its hook hands all others to this one.
+
+use std::io::Write;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
+
+use crate::Error;
+use crate::cluster::{ClusterError, cause_of, end_unless_it_unwinds};
+
+/// Commands under way; more than one only in tests.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+/// The first panic of a command under way.
+static FIRST: Mutex<Option<ClusterError>> = Mutex::new(None);
+
+/// Whether panics are told when they come, not at the command's end.
+static AT_ONCE: AtomicBool = AtomicBool::new(false);
+
+/// From now on panics are told when they come: for a command that serves others until it is ended.
+pub(crate) fn tell_at_once() {
+    AT_ONCE.store(true, Ordering::Relaxed);
+}
+
+/// Runs a command. A panic that ends it, on whichever thread it began, becomes its error; any other one becomes a warning
+/// behind it.
+pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| {
+        let before = take_hook();
+        set_hook(Box::new(move |info| {
+            end_unless_it_unwinds(info);
+            if UNDER_WAY.load(Ordering::Relaxed) == 0 {
+                return before(info);
+            }
+            note(info);
+            if std::env::var_os("RUST_BACKTRACE").is_some_and(|value| value != "0") {
+                before(info);
+            }
+        }));
+    });
+    UNDER_WAY.fetch_add(1, Ordering::Relaxed);
+    let done = catch_unwind(AssertUnwindSafe(command));
+    UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    let first = FIRST.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match (done, first) {
+        (Err(_), Some(first)) => Err(first.into()),
+        (Err(payload), None) => {
+            // The hook of a run has seen it.
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("panic without a message");
+            let (thread, location) = ("main".into(), "unknown place".into());
+            Err(ClusterError::Bug { message: text.replace('\n', " "), thread, location }.into())
+        }
+        // An error that says that something is missing for which a panic is to blame.
+        (Ok(Err(error)), Some(first)) if error.exit_code() == 70 => Err(first.into()),
+        (Ok(Ok(code)), Some(first)) => {
+            let _ = writeln!(std::io::stderr(), "warning: {first}");
+            Ok(code)
+        }
+        (Ok(result), _) => result,
+    }
+}
+
+fn note(info: &PanicHookInfo<'_>) {
+    if AT_ONCE.load(Ordering::Relaxed) {
+        let _ = writeln!(std::io::stderr(), "warning: {}", cause_of(info));
+        return;
+    }
+    let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+    if first.is_none() {
+        *first = Some(cause_of(info));
+    }
+}
