@@ -1,0 +1,70 @@
+//! Too little address space for memory and threads: that is this machine's fault, whatever fails first.
+
+mod common;
+
+use std::process::{Command, Output, Stdio};
+
+use common::{Place, planted};
+
+/// Runs the program with a limit on its address space, in KiB; its exit code (-1 after a signal) and what it said.
+fn limited(place: &Place, kib: u32, args: &[&str]) -> (i32, String) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")]).arg(env!("CARGO_BIN_EXE_gnnflow"));
+    command.args(args).current_dir(place.path("")).stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
+    let Output { status, stderr, .. } = command.output().unwrap();
+    (status.code().unwrap_or(-1), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// Address space that the program needs to start, in KiB.
+fn least(place: &Place) -> u32 {
+    let starts = |kib: &u32| limited(place, *kib, &["--version"]).0 == 0;
+    (10_000..1_000_000).step_by(5000).find(starts).unwrap()
+}
+
+/// With each limit a command ends well, or with code 4 and an error; the lowest limits are too low.
+fn all_limits(place: &Place, args: &[&str], prepare: impl Fn()) {
+    let (least, mut failed) = (least(place), 0);
+    for more in [10, 15, 20, 25, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 600, 1000, 2000, 4000] {
+        prepare();
+        let kib = least + more * 1000;
+        let (code, said) = limited(place, kib, args);
+        println!("{kib} KiB, {args:?}: {code} {}", said.lines().next().unwrap_or_default());
+        assert!(code == 0 || code == 4, "{kib} KiB, {args:?}: {code}\n{said}");
+        let errors = said.lines().filter(|line| line.contains("error: ")).count();
+        assert!((errors > 0) == (code == 4), "{kib} KiB, {args:?}: {code}\n{said}");
+        for word in ["panicked", "bug in gnnflow", "memory allocation of"] {
+            assert!(!said.contains(word), "{kib} KiB, {args:?}: {said}");
+        }
+        failed += u32::from(code == 4);
+    }
+    assert!(failed > 0, "{args:?}: no limit was too low");
+}
+
+fn ready() -> Place {
+    let place = Place::new();
+    planted(
+        &place,
+        "p.toml",
+        "[model]\nkind = 'sage'\nhidden = 16\n[train]\nepochs = 2\nbatch = 100\nfanouts = [3, 3]\n",
+    );
+    place
+}
+
+#[test]
+fn a_run_without_memory_or_threads_ends_with_code_4() {
+    let place = ready();
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
+    for processes in ["1", "2"] {
+        all_limits(&place, &["run", "p.toml", "--quiet", "--run-dir", "run", "--processes", processes], || ());
+    }
+}
+
+#[test]
+fn preparing_without_memory_or_threads_ends_with_code_4() {
+    let place = ready();
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
+    for processes in ["1", "2"] {
+        let args = ["prepare", "p.toml", "--quiet", "--processes", processes, "--out", "again"];
+        all_limits(&place, &args, || drop(std::fs::remove_dir_all(place.path("again"))));
+    }
+}
