@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::ChunkReader;
 use rayon::prelude::*;
 
@@ -119,7 +120,7 @@ impl DumpFile {
     }
 
     fn footer(&self, input: &impl ChunkReader) -> Result<ArrowReaderMetadata> {
-        ArrowReaderMetadata::load(input, ArrowReaderOptions::new()).map_err(|error| {
+        let footer = ArrowReaderMetadata::load(input, ArrowReaderOptions::new()).map_err(|error| {
             use parquet::errors::ParquetError::External;
             match error {
                 External(cause) if cause.is::<Error>() => match cause.downcast() {
@@ -128,8 +129,33 @@ impl DumpFile {
                 },
                 error => Error::NotParquet { path: self.path().into(), reason: one_line(&error) },
             }
-        })
+        })?;
+        check_places(footer.metadata(), input.len())
+            .map_err(|reason| Error::NotParquet { path: self.path().into(), reason })?;
+        Ok(footer)
     }
+}
+
+/// That all columns lie in a file of `bytes` bytes. The `parquet` crate does not check what a footer says of them: it panics where a
+/// place is negative, and asks for as much memory as a length says.
+fn check_places(footer: &ParquetMetaData, bytes: u64) -> std::result::Result<(), String> {
+    for (number, group) in footer.row_groups().iter().enumerate() {
+        if group.num_rows() < 0 {
+            return Err(format!("row group {number} has {} rows", group.num_rows()));
+        }
+        for column in group.columns() {
+            let start = column.dictionary_page_offset().unwrap_or(column.data_page_offset());
+            let length = column.compressed_size();
+            let end = u64::try_from(start).ok().zip(u64::try_from(length).ok()).map(|(start, length)| start + length);
+            if column.data_page_offset() < 0 || end.is_none_or(|end| end > bytes) {
+                let path = column.column_path();
+                return Err(format!(
+                    "row group {number} has {length} bytes of column {path} at {start}, which are not in the file"
+                ));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A message of another library on one line.
