@@ -116,7 +116,7 @@ fn contents(dataset: &Path) -> BTreeMap<String, Vec<u8>> {
     files.retain(|name, _| !["partition.json", "partition.html"].contains(&name.as_str()));
     let mut manifest: Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
     let keys = manifest.as_object_mut().unwrap();
-    keys.retain(|key, _| !["inputs", "fingerprint", "created", "seconds", "files"].contains(&key.as_str()));
+    keys.retain(|key, _| !["inputs", "fingerprint", "created", "seconds", "files", "crc32"].contains(&key.as_str()));
     files.insert("manifest.json".into(), manifest.to_string().into());
     files
 }

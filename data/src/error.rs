@@ -287,7 +287,7 @@ pub enum Error {
     /// The dataset was written by a version of gnnflow with another layout.
     #[error("{}: prepared with schema version {found}, but this gnnflow reads {expected}; run `gnnflow prepare` again", path.display())]
     SchemaVersion {
-        /// The folder.
+        /// The manifest.
         path: PathBuf,
         /// Version in the manifest.
         found: u64,

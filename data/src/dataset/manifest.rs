@@ -92,31 +92,90 @@ impl Manifest {
     ///
     /// # Errors
     /// [`Error::Missing`] without the folder, [`Error::NotADataset`] without a manifest of ours in it,
-    /// [`Error::SchemaVersion`] when another version wrote it, [`Error::Damaged`] when it does not parse.
+    /// [`Error::SchemaVersion`] when another version wrote it, [`Error::Damaged`] when it does not parse or its checksum is wrong.
     pub fn read(dir: &Path) -> Result<Self> {
         let path = dir.join(Self::FILE);
         if !dir.exists() {
             return Err(Error::Missing { path: dir.to_path_buf(), role: "prepared dataset" });
         }
-        let text = match std::fs::read_to_string(&path) {
+        let bytes = match std::fs::read(&path) {
             Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
                 let reason = "there is no manifest.json in it".into();
                 return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
             }
             read => read.map_err(Error::io(&path, "read"))?,
         };
-        let damaged = |e: serde_json::Error| Error::Damaged { path: path.clone(), reason: e.to_string() };
-        let value: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
+        let checksum = Checksum::of(&bytes);
+        let damaged = |reason: String| Error::Damaged { path: path.clone(), reason };
+        let wrong = || damaged("its checksum does not match its content".into());
+        let value: serde_json::Value = match serde_json::from_slice(&bytes) {
+            Err(_) if checksum == Checksum::Wrong => return Err(wrong()),
+            parsed => parsed.map_err(|e| damaged(e.to_string()))?,
+        };
         if value["format"] != FORMAT {
+            if checksum == Checksum::Wrong {
+                return Err(wrong());
+            }
             let reason = format!("its manifest.json does not say \"format\": \"{FORMAT}\"");
             return Err(Error::NotADataset { path: dir.to_path_buf(), reason });
         }
+        // Another version's checksum may be of another kind.
         let found = value["schema"].as_u64().unwrap_or(0);
         if found != SCHEMA_VERSION {
-            return Err(Error::SchemaVersion { path: dir.to_path_buf(), found, expected: SCHEMA_VERSION });
+            return Err(Error::SchemaVersion { path, found, expected: SCHEMA_VERSION });
         }
-        serde_json::from_value(value).map_err(damaged)
+        match checksum {
+            Checksum::Right => {}
+            Checksum::Wrong => return Err(wrong()),
+            // Older versions wrote none, and a list last of all.
+            Checksum::None if ends_with_list(&bytes) => {}
+            Checksum::None => return Err(damaged("its checksum is missing".into())),
+        }
+        serde_json::from_value(value).map_err(|e| damaged(e.to_string()))
     }
+
+    /// The manifest as it is written, with a checksum of itself as its last key.
+    pub(crate) fn to_json(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self).map_err(|e| Error::Bug(e.to_string()))?;
+        text.truncate(text.len() - END.len());
+        text += &checksum_line(text.as_bytes());
+        Ok(text)
+    }
+}
+
+/// Where the manifest's own checksum begins: the CRC-32 of all bytes before this.
+const CHECKSUM: &str = ",\n  \"crc32\": ";
+/// How every manifest ends.
+const END: &str = "\n}";
+
+/// The end of a manifest that begins with `content`.
+fn checksum_line(content: &[u8]) -> String {
+    format!("{CHECKSUM}{}{END}", crc32fast::hash(content))
+}
+
+/// What a manifest says about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checksum {
+    Right,
+    Wrong,
+    None,
+}
+
+impl Checksum {
+    fn of(bytes: &[u8]) -> Self {
+        let at = bytes.windows(CHECKSUM.len()).rposition(|window| window == CHECKSUM.as_bytes());
+        match at.map(|at| bytes.split_at(at)) {
+            Some((content, end)) if end == checksum_line(content).as_bytes() => Self::Right,
+            Some(_) => Self::Wrong,
+            None => Self::None,
+        }
+    }
+}
+
+/// Whether the last value of a JSON object is a list.
+fn ends_with_list(bytes: &[u8]) -> bool {
+    let end = bytes.trim_ascii_end().strip_suffix(b"}").map(<[u8]>::trim_ascii_end);
+    end.is_some_and(|end| end.ends_with(b"]"))
 }
 
 /// What became of nodes and edges before the graph was cut.
@@ -362,6 +421,6 @@ pub struct FileInfo {
     pub body: (u64, u64),
     /// CRC-32 of the headers. Compared whenever the file is opened.
     pub headers_crc32: u32,
-    /// CRC-32 of its whole content. Compared by [`Dataset::verify`](super::Dataset::verify).
+    /// CRC-32 of its whole content. Compared before a process uses the file, see [`Dataset::verify_files`](super::Dataset::verify_files).
     pub crc32: u32,
 }

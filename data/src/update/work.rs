@@ -63,7 +63,7 @@ pub(super) fn run(
     let work = Work { dataset: &dataset, input: &input, delta: &delta, placement: &placement, dir: growing.path() };
     let Written { manifest, rewritten, cross, halo } = work.write(&quality, &progress)?;
     let manifest = work.told(manifest, settings)?;
-    put_json(&growing.path().join(Manifest::FILE), &manifest)?;
+    write_file(&growing.path().join(Manifest::FILE), manifest.to_json()?.as_bytes())?;
 
     progress.stage("finding affected nodes", None, "");
     let updated = Dataset::open(growing.path())?;

@@ -108,12 +108,10 @@ impl<C: Crew> Work<'_, C> {
             passes: self.progress.records(),
             ..Quality::of(&made.manifest, &made.topologies)
         };
-        let json = |value: serde_json::Result<String>| value.map_err(|e| Error::Bug(e.to_string()));
-        let report = json(serde_json::to_string_pretty(&quality))?;
+        let report = serde_json::to_string_pretty(&quality).map_err(|e| Error::Bug(e.to_string()))?;
         folder::write_file(&growing.path().join(Quality::FILE), report.as_bytes())?;
         // The manifest last: a folder without it is no dataset.
-        let text = json(serde_json::to_string_pretty(&made.manifest))?;
-        folder::write_file(&growing.path().join(Manifest::FILE), text.as_bytes())?;
+        folder::write_file(&growing.path().join(Manifest::FILE), made.manifest.to_json()?.as_bytes())?;
         growing.publish()
     }
 }
