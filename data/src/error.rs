@@ -295,7 +295,10 @@ pub enum Error {
         expected: u64,
     },
     /// A file of a prepared dataset that is not what the manifest says.
-    #[error("{}: damaged: {reason}; run `gnnflow prepare` again", path.display())]
+    #[error(
+        "{}: damaged: {reason}; restore the file from a copy, or delete the dataset's folder and run `gnnflow prepare` again",
+        path.display()
+    )]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -57,7 +57,7 @@ pub fn export(dataset: &Dataset, out: &Path, file_rows: Option<u64>, progress: &
     if file_rows == Some(0) {
         return Err(Error::Setting { key: "--file-rows", reason: "must be at least 1".into() });
     }
-    dataset.check_lengths()?;
+    dataset.verify(progress)?;
     let manifest = dataset.manifest();
     let text = serde_json::json!({ "version": 1, "fingerprint": manifest.fingerprint }).to_string();
     let mut output = Output::new(out, Note { key: NOTE_KEY, text })?;

@@ -16,7 +16,8 @@ use arrow::datatypes::{Field, Float32Type};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use crate::error::Result;
+use crate::dataset::{FileInfo, FileKind, Manifest};
+use crate::error::{Error, Result};
 use crate::ids::NodeIds;
 use crate::partitioner::{AddEdges, Assignment, ConsumeKeys, EdgeKey, Goal, GraphStream, Partitioner, VisitEdges};
 use crate::rng::{Key, Purpose};
@@ -297,4 +298,39 @@ impl GraphStream for TestStream {
         self.kept.borrow_mut().insert(name.into(), bytes.to_vec());
         Ok(())
     }
+}
+
+/// Writes the checksums of the files in the prepared dataset `dir`, as they are now, into its manifest: what is wrong with them is then
+/// not found by checksum.
+///
+/// # Errors
+/// When a file cannot be read or written, or the manifest is not one.
+///
+/// # Panics
+/// When a file is shorter than its headers.
+pub fn reseal(dir: &Path) -> Result<()> {
+    let mut manifest = Manifest::read(dir)?;
+    for (number, part) in manifest.partitions.iter_mut().enumerate() {
+        let files = [
+            (FileKind::Topology, Some(&mut part.topology)),
+            (FileKind::Nodes, Some(&mut part.node_columns)),
+            (FileKind::Features, part.features.as_mut()),
+            (FileKind::Halo, part.halo.as_mut()),
+        ];
+        for (kind, info) in files {
+            let Some(info) = info else { continue };
+            let path = dir.join(format!("part-{number:05}")).join(kind.name());
+            let bytes = std::fs::read(&path).map_err(Error::io(&path, "read"))?;
+            let (start, end) = (info.body.0 as usize, info.body.1 as usize);
+            let headers = [&bytes[..start], &bytes[end..]].concat();
+            *info = FileInfo {
+                bytes: bytes.len() as u64,
+                crc32: crc32fast::hash(&bytes),
+                headers_crc32: crc32fast::hash(&headers),
+                ..*info
+            };
+        }
+    }
+    let path = dir.join(Manifest::FILE);
+    std::fs::write(&path, manifest.to_json()?).map_err(Error::io(&path, "write"))
 }

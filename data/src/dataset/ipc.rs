@@ -332,12 +332,17 @@ mod tests {
         }
     }
 
+    fn open(path: &Path, info: &FileInfo, rows: u64) -> Result<arrow::array::RecordBatch> {
+        let (file, _) = super::super::mapped::open_file(path, info)?;
+        Ok(super::super::mapped::map(&file, path, info, rows)?.0)
+    }
+
     #[test]
     fn the_map_is_used_in_place() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.arrow");
         let info = write(&path, &[2, 0, 1]);
-        let batch = super::super::mapped::open(&path, &info, 3).unwrap();
+        let batch = open(&path, &info, 3).unwrap();
         let data = batch.column(0).to_data();
         let (offsets, indices) =
             (data.buffers()[0].as_ptr() as usize, data.child_data()[0].buffers()[0].as_ptr() as usize);
@@ -352,7 +357,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         for length in (0..whole.len()).step_by(13) {
             std::fs::write(&path, &whole[..length]).unwrap();
-            let error = super::super::mapped::open(&path, &info, 3).unwrap_err();
+            let error = open(&path, &info, 3).unwrap_err();
             assert!(error.to_string().contains("bytes, the manifest says"), "{error}");
         }
         // A byte flipped: an error or some batch, but no panic.
@@ -360,7 +365,7 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x81;
             std::fs::write(&path, &bytes).unwrap();
-            drop(super::super::mapped::open(&path, &info, 3));
+            drop(open(&path, &info, 3));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Opens an Arrow IPC file in place: the file is mapped, and the arrays point into the map.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -14,28 +14,29 @@ use memmap2::Mmap;
 use super::manifest::FileInfo;
 use crate::error::{Error, Result};
 
-/// Maps `path` and returns its one record batch, as [`open_mapped`] does.
-pub(super) fn open(path: &Path, expected: &FileInfo, rows: u64) -> Result<RecordBatch> {
-    Ok(open_mapped(path, expected, rows)?.0)
-}
-
-/// Maps `path` and returns its one record batch without copying, and the map that it lies in.
-///
-/// Checked: the length, the headers' CRC, that every buffer lies inside the file, and what Arrow checks of offsets and
-/// strings. A damaged file is an error, not a crash: Arrow's decoder panics on some broken headers, so it never sees them.
-pub(super) fn open_mapped(path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
+/// Opens a file that is as long as the manifest says.
+pub(super) fn open_file(path: &Path, expected: &FileInfo) -> Result<(File, Metadata)> {
     let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     let file = match File::open(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Err(damaged("the file is gone".into())),
         file => file.map_err(Error::io(path, "open"))?,
     };
-    let bytes = file.metadata().map_err(Error::io(path, "read"))?.len();
-    if bytes != expected.bytes {
-        return Err(damaged(format!("it has {bytes} bytes, the manifest says {}", expected.bytes)));
+    let metadata = file.metadata().map_err(Error::io(path, "read"))?;
+    if metadata.len() != expected.bytes {
+        return Err(damaged(format!("it has {} bytes, the manifest says {}", metadata.len(), expected.bytes)));
     }
+    Ok((file, metadata))
+}
+
+/// Maps an open file and returns its one record batch without copying, and the map that it lies in.
+///
+/// Checked: the headers' CRC, that every buffer lies inside the file, and what Arrow checks of offsets and strings. A damaged file is
+/// an error, not a crash: Arrow's decoder panics on some broken headers, so it never sees them.
+pub(super) fn map(file: &File, path: &Path, expected: &FileInfo, rows: u64) -> Result<(RecordBatch, Arc<Mmap>)> {
+    let damaged = |reason: String| Error::Damaged { path: path.to_path_buf(), reason };
     // SAFETY: the map is read-only and private to this process. Datasets are replaced by renaming a whole new folder into
     // place, never written in place, so the mapped file does not change; who truncates it by hand gets a bus error.
-    let map = unsafe { Mmap::map(&file) }.map_err(Error::io(path, "map"))?;
+    let map = unsafe { Mmap::map(file) }.map_err(Error::io(path, "map"))?;
     let (start, end) = expected.body;
     let headers = usize::try_from(start).ok().zip(usize::try_from(end).ok());
     let headers = headers.and_then(|(start, end)| Some((map.get(..start)?, map.get(end..)?)));

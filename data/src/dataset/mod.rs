@@ -20,13 +20,15 @@ mod mapped;
 mod nodes;
 mod row_layout;
 mod topology;
+mod verify;
 
-use std::fs::File;
-use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
+
+use arrow::array::RecordBatch;
+use memmap2::Mmap;
 
 pub(crate) use features::feature_field;
 pub use features::{DTYPE_KEY, Features};
@@ -41,10 +43,10 @@ pub use nodes::{IdColumn, Labels, Nodes, split};
 pub use row_layout::{RowLayout, Stretch};
 pub use topology::Topology;
 pub(crate) use topology::names as edge_names;
+pub use verify::FileKind;
 
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
-use crate::progress::Progress;
 
 /// A prepared dataset, opened. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -52,8 +54,8 @@ pub struct Dataset {
     dir: PathBuf,
     manifest: Arc<Manifest>,
     book: Arc<PartitionBook>,
-    /// Whether this process has read all indices of a partition once.
-    checked: Arc<[AtomicBool]>,
+    /// What this process knows about each file, by partition and kind.
+    states: Arc<[verify::State]>,
 }
 
 /// One partition, mapped.
@@ -90,8 +92,14 @@ impl Dataset {
         if !whole {
             return Err(damaged("its offsets contradict its counts"));
         }
-        let checked = (0..book.parts()).map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), checked })
+        if manifest.partitions.iter().any(|part| part.features.is_some() != (manifest.features.dim > 0)) {
+            return Err(damaged("its partitions contradict its number of features"));
+        }
+        if manifest.halo_features && manifest.partitions.iter().any(|part| part.halo.is_none()) {
+            return Err(damaged("it names features of foreign nodes, and a partition has none"));
+        }
+        let states = (0..FileKind::ALL.len() * book.parts()).map(|_| verify::State::default()).collect();
+        Ok(Self { dir, manifest: Arc::new(manifest), book: Arc::new(book), states })
     }
 
     /// The folder.
@@ -126,7 +134,7 @@ impl Dataset {
         })
     }
 
-    /// Opens the topology of partition `part`. The first time in a process, every index is read and checked.
+    /// Opens the topology of partition `part`. The first time in a process, its checksum is verified and all its values are checked.
     ///
     /// # Errors
     /// [`Error::Damaged`] for a file that is not what the manifest says.
@@ -134,20 +142,21 @@ impl Dataset {
     /// # Panics
     /// When there is no such partition.
     pub fn topology(&self, part: usize) -> Result<Topology> {
-        let path = self.file(part, TOPOLOGY);
         let info = &self.manifest.partitions[part];
-        let batch = mapped::open(&path, &info.topology, info.nodes)?;
-        let check = !self.checked[part].load(Ordering::Relaxed);
+        let Mapped { path, batch, .. } = self.map(part, FileKind::Topology, &info.topology, info.nodes)?;
+        let checked = &self.state(part, FileKind::Topology).checked;
+        let check = !checked.load(Ordering::Relaxed);
         let topology = Topology::from_batch(&batch, &path, &self.manifest.edge_columns, self.manifest.nodes, check)?;
         if topology.num_edges() != info.edges {
             let reason = format!("it has {} edges, the manifest says {}", topology.num_edges(), info.edges);
             return Err(Error::Damaged { path, reason });
         }
-        self.checked[part].store(true, Ordering::Relaxed);
+        checked.store(true, Ordering::Relaxed);
         Ok(topology)
     }
 
-    /// Opens the small node columns of partition `part`.
+    /// Opens the small node columns of partition `part`. The first time in a process, their checksum is verified and all their values
+    /// are checked.
     ///
     /// # Errors
     /// [`Error::Damaged`] for a file that is not what the manifest says.
@@ -155,12 +164,15 @@ impl Dataset {
     /// # Panics
     /// When there is no such partition.
     pub fn nodes(&self, part: usize) -> Result<Nodes> {
-        let path = self.file(part, NODES);
         let info = &self.manifest.partitions[part];
-        Nodes::from_batch(&mapped::open(&path, &info.node_columns, info.nodes)?, &path, &self.manifest)
+        let Mapped { path, batch, .. } = self.map(part, FileKind::Nodes, &info.node_columns, info.nodes)?;
+        let checked = &self.state(part, FileKind::Nodes).checked;
+        let nodes = Nodes::from_batch(&batch, &path, &self.manifest, !checked.load(Ordering::Relaxed))?;
+        checked.store(true, Ordering::Relaxed);
+        Ok(nodes)
     }
 
-    /// Opens the features of partition `part`.
+    /// Opens the features of partition `part`. The first time in a process, their checksum is verified.
     ///
     /// # Errors
     /// [`Error::Damaged`] for a file that is not what the manifest says.
@@ -168,18 +180,18 @@ impl Dataset {
     /// # Panics
     /// When there is no such partition.
     pub fn features(&self, part: usize) -> Result<Features> {
-        let path = self.file(part, FEATURES);
         let info = &self.manifest.partitions[part];
         match &info.features {
             None => Ok(Features::none(info.nodes as usize)),
             Some(file) => {
-                let (batch, map) = mapped::open_mapped(&path, file, info.nodes)?;
+                let Mapped { path, batch, map } = self.map(part, FileKind::Features, file, info.nodes)?;
                 Features::from_batch((&batch, map), &path, self.manifest.features.layout())
             }
         }
     }
 
-    /// Opens the halo of partition `part`; `None` for a dataset that an older version prepared.
+    /// Opens the halo of partition `part`; `None` for a dataset that an older version prepared. The first time in a process, its
+    /// checksum is verified and its nodes are checked.
     ///
     /// # Errors
     /// [`Error::Damaged`] for a file that is not what the manifest says.
@@ -187,12 +199,29 @@ impl Dataset {
     /// # Panics
     /// When there is no such partition.
     pub fn halo(&self, part: usize) -> Result<Option<Halo>> {
-        let path = self.file(part, HALO);
         let info = &self.manifest.partitions[part];
         let Some(file) = &info.halo else { return Ok(None) };
-        let batch = mapped::open_mapped(&path, file, info.halo_nodes)?;
+        let Mapped { path, batch, map } = self.map(part, FileKind::Halo, file, info.halo_nodes)?;
         let features = self.manifest.halo_features.then_some(&self.manifest.features);
-        Halo::from_batch(batch, &path, features).map(Some)
+        let halo = Halo::from_batch((batch, map), &path, features)?;
+        let checked = &self.state(part, FileKind::Halo).checked;
+        if !checked.load(Ordering::Relaxed) {
+            let nodes = halo.nodes();
+            let in_graph = nodes.last().is_none_or(|&last| u64::from(last) < self.manifest.nodes);
+            if !in_graph || !nodes.is_sorted_by(|a, b| a < b) {
+                let reason = "its nodes do not ascend, or are not in the graph".into();
+                return Err(Error::Damaged { path, reason });
+            }
+            checked.store(true, Ordering::Relaxed);
+        }
+        Ok(Some(halo))
+    }
+
+    /// Maps a file whose checksum is right.
+    fn map(&self, part: usize, kind: FileKind, info: &FileInfo, rows: u64) -> Result<Mapped> {
+        let (path, file) = self.open_verified(part, kind, info)?;
+        let (batch, map) = mapped::map(&file, &path, info, rows)?;
+        Ok(Mapped { path, batch, map })
     }
 
     /// Compares the lengths of all files with the manifest.
@@ -207,46 +236,19 @@ impl Dataset {
         })
     }
 
-    /// Reads all files and compares their checksums with the manifest.
-    ///
-    /// # Errors
-    /// [`Error::Damaged`] for the first file that is not what was written.
-    pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
-        self.check_lengths()?;
-        let total = self.files().map(|(_, info)| info.bytes).sum();
-        progress.stage("verifying", Some(total), "bytes");
-        let mut buffer = vec![0; 1 << 20];
-        for (path, info) in self.files() {
-            let mut file = File::open(&path).map_err(Error::io(&path, "open"))?;
-            let mut crc = crc32fast::Hasher::new();
-            loop {
-                let length = file.read(&mut buffer).map_err(Error::io(&path, "read"))?;
-                if length == 0 {
-                    break;
-                }
-                crc.update(&buffer[..length]);
-                progress.advance(length as u64);
-            }
-            if crc.finalize() != info.crc32 {
-                return Err(Error::Damaged { path, reason: "its checksum is not the manifest's".into() });
-            }
-        }
-        progress.done();
-        Ok(())
-    }
-
     fn files(&self) -> impl Iterator<Item = (PathBuf, FileInfo)> {
         self.manifest.partitions.iter().enumerate().flat_map(move |(part, info)| {
-            let features = info.features.map(|file| (FEATURES, file));
-            let halo = info.halo.map(|file| (HALO, file));
-            let files = [(TOPOLOGY, info.topology), (NODES, info.node_columns)].into_iter().chain(features).chain(halo);
-            files.map(move |(name, file)| (self.file(part, name), file))
+            let kinds = FileKind::ALL.into_iter();
+            kinds.filter_map(move |kind| Some((self.file(part, kind), kind.info(info)?)))
         })
     }
+}
 
-    fn file(&self, part: usize, name: &str) -> PathBuf {
-        self.dir.join(part_folder(part)).join(name)
-    }
+/// A file that is mapped, and its one record batch.
+struct Mapped {
+    path: PathBuf,
+    batch: RecordBatch,
+    map: Arc<Mmap>,
 }
 
 /// Name of a partition's folder within the dataset's.
@@ -254,7 +256,7 @@ pub(crate) fn part_folder(part: usize) -> String {
     format!("part-{part:05}")
 }
 
-pub(crate) const TOPOLOGY: &str = "topology.arrow";
-pub(crate) const NODES: &str = "nodes.arrow";
-pub(crate) const FEATURES: &str = "features.arrow";
-pub(crate) const HALO: &str = "halo.arrow";
+pub(crate) const TOPOLOGY: &str = FileKind::Topology.name();
+pub(crate) const NODES: &str = FileKind::Nodes.name();
+pub(crate) const FEATURES: &str = FileKind::Features.name();
+pub(crate) const HALO: &str = FileKind::Halo.name();

@@ -140,7 +140,8 @@ impl Nodes {
         Self { ids: Ids::Int((0..n as i64).collect()), labels, split: split.into(), types: None, times: None }
     }
 
-    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, manifest: &Manifest) -> Result<Self> {
+    /// Takes the columns of `nodes.arrow`; `check` compares every value with what the manifest allows.
+    pub(super) fn from_batch(batch: &RecordBatch, path: &Path, manifest: &Manifest, check: bool) -> Result<Self> {
         let ids = match manifest.ids {
             IdKind::Int => Ids::Int(values::<Int64Type>(batch, path, names::ID)?),
             IdKind::Text => Ids::Text(column(batch, path, names::ID)?),
@@ -166,7 +167,38 @@ impl Nodes {
         let split = values::<UInt8Type>(batch, path, names::SPLIT)?;
         let types = manifest.node_types.as_ref().map(|_| values::<UInt16Type>(batch, path, names::NODE_TYPE));
         let times = manifest.node_times.then(|| values::<Int64Type>(batch, path, names::TIME));
-        Ok(Self { ids, labels, split, types: types.transpose()?, times: times.transpose()? })
+        let nodes = Self { ids, labels, split, types: types.transpose()?, times: times.transpose()? };
+        if check {
+            nodes.check(manifest).map_err(|reason| Error::Damaged { path: path.to_path_buf(), reason })?;
+        }
+        Ok(nodes)
+    }
+
+    /// That labels, splits and types are among those of the manifest: what they are used as indexes for has that many entries.
+    fn check(&self, manifest: &Manifest) -> std::result::Result<(), String> {
+        let classes = manifest.num_classes();
+        match &self.labels {
+            Labels::Class(labels) => {
+                let known = -1..classes as i64;
+                if let Some(label) = labels.iter().find(|&&label| !known.contains(&i64::from(label))) {
+                    return Err(format!("label {label} is not among the {classes} classes"));
+                }
+            }
+            Labels::Multi(flags, _) => {
+                if let Some(flag) = flags.iter().find(|&&flag| flag > 1) {
+                    return Err(format!("the flag of a label is {flag}, and must be 0 or 1"));
+                }
+            }
+            Labels::None | Labels::Value(_) => {}
+        }
+        if let Some(which) = self.split.iter().find(|&&which| which > split::TEST) {
+            return Err(format!("{which} is not a split"));
+        }
+        let count = manifest.node_types.as_ref().map_or(0, |types| types.count);
+        if let Some(found) = self.node_types().unwrap_or_default().iter().find(|&&found| u32::from(found) >= count) {
+            return Err(format!("type {found} is not among the {count} types of nodes"));
+        }
+        Ok(())
     }
 
     /// Number of core nodes.

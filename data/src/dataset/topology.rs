@@ -8,6 +8,7 @@ use arrow::datatypes::{Float32Type, Int32Type, Int64Type, UInt8Type, UInt16Type,
 
 use super::manifest::EdgeColumns;
 use super::mapped::column;
+use super::nodes::split;
 use crate::error::{Error, Result};
 
 /// Names of the columns of `topology.arrow`.
@@ -148,13 +149,25 @@ impl Topology {
             check_indices(&indices, num_nodes).map_err(damaged)?;
         }
         let weights = columns.weight.then(|| primitive::<Float32Type>(&values(names::WEIGHT)?, path, names::WEIGHT));
-        let edge_types = columns
-            .edge_type
-            .is_some()
-            .then(|| primitive::<UInt16Type>(&values(names::EDGE_TYPE)?, path, names::EDGE_TYPE));
+        let edge_types = match &columns.edge_type {
+            Some(info) => {
+                let types = primitive::<UInt16Type>(&values(names::EDGE_TYPE)?, path, names::EDGE_TYPE)?;
+                if check && let Some(found) = types.iter().find(|&&found| u32::from(found) >= info.count) {
+                    return Err(damaged(format!("type {found} is not among the {} types of edges", info.count)));
+                }
+                Some(types)
+            }
+            None => None,
+        };
         let times = columns.time.then(|| primitive::<Int64Type>(&values(names::TIME)?, path, names::TIME));
         let splits = match columns.split {
-            Some(_) => Some(primitive::<UInt8Type>(&values(names::SPLIT)?, path, names::SPLIT)?),
+            Some(_) => {
+                let splits = primitive::<UInt8Type>(&values(names::SPLIT)?, path, names::SPLIT)?;
+                if check && let Some(which) = splits.iter().find(|&&which| which > split::TEST) {
+                    return Err(damaged(format!("{which} is not a split")));
+                }
+                Some(splits)
+            }
             None => None,
         };
         let labels = match &columns.label {
@@ -179,7 +192,7 @@ impl Topology {
             indptr,
             indices,
             weights: weights.transpose()?,
-            edge_types: edge_types.transpose()?,
+            edge_types,
             times: times.transpose()?,
             splits,
             labels,

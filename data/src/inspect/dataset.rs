@@ -39,9 +39,10 @@ pub struct InDegrees {
     pub histogram: Vec<Bin>,
 }
 
-/// Opens the dataset and reads its topology, partition by partition.
+/// Opens the dataset, verifies all its files, and reads its topology, partition by partition.
 pub(super) fn inspect(path: &Path, progress: &dyn Progress) -> Result<Prepared> {
     let dataset = Dataset::open(path)?;
+    dataset.verify(progress)?;
     let manifest = dataset.manifest();
     progress.stage("read topology", Some(manifest.nodes), "nodes");
     let (mut zero, mut max, mut by_power) = (0, 0, [0u64; 64]);

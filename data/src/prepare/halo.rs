@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::write_nodes::NodeFiles;
 use crate::dataset::ipc::{IpcFile, Span, align};
-use crate::dataset::{FEATURES, FileInfo, HALO, HALO_NODE, RowLayout, feature_field, part_folder};
+use crate::dataset::{Dataset, FEATURES, FileInfo, FileKind, HALO, HALO_NODE, RowLayout, feature_field, part_folder};
 use crate::error::{Error, Result};
 use crate::partition_book::PartitionBook;
 
@@ -22,6 +22,8 @@ pub(crate) struct HaloFeatures<'a> {
     pub(crate) files: &'a [NodeFiles],
     /// How rows are stored.
     pub(crate) layout: RowLayout,
+    /// The dataset that is updated: features that are not new are still its, and are verified before they are copied.
+    pub(crate) of: Option<&'a Dataset>,
 }
 
 /// Writes the halo of partition `part`: the nodes whose bits are set.
@@ -92,6 +94,11 @@ impl FeatureFile {
         let path = dir.join(part_folder(part)).join(FEATURES);
         let info = features.files.get(part).and_then(|files| files.features);
         let info = info.ok_or_else(|| Error::Bug(format!("partition {part} has no features")))?;
+        if let Some(dataset) = features.of
+            && let Some(old) = &dataset.manifest().partitions[part].features
+        {
+            dataset.open_verified(part, FileKind::Features, old)?;
+        }
         let file = File::open(&path).map_err(Error::io(&path, "open"))?;
         let rows = (info.body.1 - info.body.0) / row.max(1) as u64;
         Ok(Self { path, file, body: info.body.0, rows, row, first: 0, window: Vec::new() })

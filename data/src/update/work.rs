@@ -67,6 +67,7 @@ pub(super) fn run(
 
     progress.stage("finding affected nodes", None, "");
     let updated = Dataset::open(growing.path())?;
+    updated.inherit(&dataset);
     let mut degrees = BTreeMap::new();
     for part in 0..updated.manifest().parts() {
         for list in updated.topology(part)?.indptr().windows(2) {
@@ -170,9 +171,11 @@ impl Work<'_> {
             placement,
             columns: &manifest.edge_columns.clone(),
             loop_type,
-            halo_features: manifest
-                .halo_features
-                .then_some(HaloFeatures { files: &files, layout: manifest.features.layout() }),
+            halo_features: manifest.halo_features.then_some(HaloFeatures {
+                files: &files,
+                layout: manifest.features.layout(),
+                of: Some(dataset),
+            }),
             dir,
         };
         progress.stage("writing edges", Some(manifest.edges), "edges");

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
-use crate::dataset::{SCHEMA_VERSION, part_folder};
+use crate::dataset::{FileKind, SCHEMA_VERSION, part_folder};
 use crate::error::Fault;
 use crate::partitioner::{Assignment, Goal, GraphStream};
-use crate::testing::{IdStyle, power_law};
+use crate::testing::{IdStyle, power_law, reseal};
 
 /// Counts how often it is asked.
 #[derive(Default)]
@@ -96,7 +96,75 @@ fn a_flipped_bit_is_found() {
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).unwrap();
     let error = dataset.verify(&Silent).unwrap_err().to_string();
-    assert!(error.contains("features.arrow: damaged: its checksum is not the manifest's"), "{error}");
+    assert!(error.contains("features.arrow: damaged: its checksum differs from the one in manifest.json"), "{error}");
+}
+
+/// Counts the bytes that are verified.
+#[derive(Default)]
+struct Bytes(std::sync::atomic::AtomicU64);
+
+impl Progress for Bytes {
+    fn stage(&self, _: &str, _: Option<u64>, _: &str) {}
+    fn advance(&self, by: u64) {
+        self.0.fetch_add(by, Ordering::Relaxed);
+    }
+    fn done(&self) {}
+}
+
+#[test]
+fn large_file_is_verified_once_and_damage_anywhere_in_it_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    // Features of more than two megabytes: several threads read them.
+    let source = power_law(200_000, 200_000, 4).dump(dir.path(), IdStyle::Dense).unwrap();
+    let dataset = prepared(&source, &dir.path().join("out"), 1).unwrap();
+    let features = dataset.manifest().partitions[0].features.unwrap().bytes;
+    assert!(features > 2 << 20, "{features}");
+    let files = [(0, FileKind::Features), (0, FileKind::Topology), (0, FileKind::Features)];
+    let verified = |dataset: &Dataset| {
+        let bytes = Bytes::default();
+        dataset.verify_files(&files, &bytes).unwrap();
+        bytes.0.into_inner()
+    };
+    let all = features + dataset.manifest().partitions[0].topology.bytes;
+    assert_eq!([verified(&dataset), verified(&dataset.clone())], [all, 0]);
+    let file = dataset.dir().join(part_folder(0)).join(FileKind::Features.name());
+    let whole = std::fs::read(&file).unwrap();
+    for at in [0, (1 << 20) - 1, 1 << 20, whole.len() / 2, whole.len() - 1] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        std::fs::write(&file, bytes).unwrap();
+        for error in [
+            Dataset::open(dataset.dir()).unwrap().verify_files(&files, &Silent).unwrap_err(),
+            // Opened without having been verified ahead.
+            Dataset::open(dataset.dir()).unwrap().features(0).unwrap_err(),
+            // Verified before the file was changed.
+            dataset.features(0).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("features.arrow: damaged: its checksum differs"), "byte {at}: {error}");
+        }
+    }
+}
+
+#[test]
+fn manifest_of_older_version_opens_and_any_flipped_bit_of_this_one_is_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = power_law(20, 30, 4).dump(dir.path(), IdStyle::Dense).unwrap();
+    let out = prepared(&source, &dir.path().join("out"), 1).unwrap().dir().to_path_buf();
+    let path = out.join(Manifest::FILE);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let bytes = text.as_bytes();
+    // One bit of every byte, each of the eight in turn.
+    for bit in (0..8 * bytes.len()).step_by(9) {
+        let mut flipped = bytes.to_vec();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        std::fs::write(&path, flipped).unwrap();
+        let error = Dataset::open(&out).err().unwrap_or_else(|| panic!("bit {bit} of {}", bytes.len()));
+        assert_eq!(error.fault(), Fault::Input, "bit {bit}: {error}");
+        assert!(error.to_string().contains("manifest.json"), "bit {bit}: {error}");
+    }
+    let (old, _) = text.rsplit_once(",\n  \"crc32\": ").unwrap();
+    std::fs::write(&path, format!("{old}\n}}")).unwrap();
+    Dataset::open(&out).unwrap().verify(&Silent).unwrap();
 }
 
 #[test]
@@ -111,6 +179,10 @@ fn an_index_past_the_last_node_is_refused_when_opened() {
     bytes[indices..indices + 4].copy_from_slice(&50u32.to_le_bytes());
     std::fs::write(&file, bytes).unwrap();
     let error = dataset.topology(0).unwrap_err().to_string();
+    assert!(error.contains("topology.arrow: damaged: its checksum differs"), "{error}");
+    // As if it had been written so.
+    reseal(dataset.dir()).unwrap();
+    let error = Dataset::open(dataset.dir()).unwrap().topology(0).unwrap_err().to_string();
     assert!(error.contains("an edge comes from node 50, but there are 50 nodes"), "{error}");
 }
 

@@ -223,8 +223,11 @@ impl<C: Crew> Work<'_, C> {
             columns,
             target: budget.bucket(),
             book: &relabel.book,
-            halo_features: (self.settings.halo_features && self.nodes.feature_width() > 0)
-                .then(|| HaloFeatures { files, layout: self.nodes.feature_layout().clone() }),
+            halo_features: (self.settings.halo_features && self.nodes.feature_width() > 0).then(|| HaloFeatures {
+                files,
+                layout: self.nodes.feature_layout().clone(),
+                of: None,
+            }),
             halo: std::iter::repeat_with(|| AtomicU64::new(0)).take(relabel.book.nodes() as usize / 64 + 1).collect(),
         };
         progress.stage("writing edges", Some(records), "edges");

@@ -1,0 +1,308 @@
+//! Verification: compares the content of a dataset's files with the checksums in the manifest.
+//!
+//! A process verifies a file once, before anything in it is interpreted. [`Dataset::verify_files`] does that ahead of use, for many
+//! files at once. A file that was not verified ahead is verified when it is opened.
+
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use rayon::prelude::*;
+
+use super::manifest::{FileInfo, PartitionInfo};
+use super::{Dataset, mapped, part_folder};
+use crate::error::{Error, Result};
+use crate::progress::Progress;
+
+/// Bytes that a thread reads at a time.
+const CHUNK: usize = 1 << 20;
+/// Less than this is verified without a progress report.
+const REPORTED: u64 = 256 << 20;
+
+/// A kind of file: every partition has at most one of each. In the order in which files are verified: the topology, which training reads
+/// most, is then the most likely to be left in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum FileKind {
+    /// `features.arrow`.
+    Features,
+    /// `halo.arrow`.
+    Halo,
+    /// `nodes.arrow`.
+    Nodes,
+    /// `topology.arrow`.
+    Topology,
+}
+
+impl FileKind {
+    /// All kinds.
+    pub const ALL: [Self; 4] = [Self::Features, Self::Halo, Self::Nodes, Self::Topology];
+
+    /// The file's name in the partition's folder.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Features => "features.arrow",
+            Self::Halo => "halo.arrow",
+            Self::Nodes => "nodes.arrow",
+            Self::Topology => "topology.arrow",
+        }
+    }
+
+    /// What the manifest says about the partition's file of this kind; `None` if there is no such file.
+    pub(crate) fn info(self, part: &PartitionInfo) -> Option<FileInfo> {
+        match self {
+            Self::Features => part.features,
+            Self::Halo => part.halo,
+            Self::Nodes => Some(part.node_columns),
+            Self::Topology => Some(part.topology),
+        }
+    }
+}
+
+/// Identifies the content of a file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Self { device: metadata.dev(), inode: metadata.ino(), modified }
+    }
+}
+
+/// What this process knows about each file of a dataset.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    /// The file whose checksum was right.
+    verified: Mutex<Option<Identity>>,
+    /// Whether its values have been checked against the manifest.
+    pub(super) checked: AtomicBool,
+}
+
+impl State {
+    fn verified(&self) -> std::sync::MutexGuard<'_, Option<Identity>> {
+        // The guarded value is written in one step, so a panic elsewhere leaves it whole.
+        self.verified.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A file that is to be verified.
+struct Target {
+    part: usize,
+    kind: FileKind,
+    path: PathBuf,
+    info: FileInfo,
+    identity: Identity,
+    /// Number of its first chunk, counted over all files.
+    first: usize,
+    /// Chunks that are still to be read.
+    left: AtomicUsize,
+}
+
+impl Dataset {
+    /// Reads all files and compares their checksums with the manifest.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a file that is not what was written.
+    pub fn verify(&self, progress: &dyn Progress) -> Result<()> {
+        self.check_lengths()?;
+        for state in self.states.iter() {
+            state.verified().take();
+        }
+        let parts = 0..self.manifest.parts();
+        let all: Vec<_> =
+            FileKind::ALL.into_iter().flat_map(|kind| parts.clone().map(move |part| (part, kind))).collect();
+        self.verify_files(&all, progress)
+    }
+
+    /// Reads the named files that this process has not verified yet, on all threads, and compares their checksums with the manifest.
+    /// Names of files that the dataset does not have are passed over.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] for a file that is not what was written.
+    ///
+    /// # Panics
+    /// When there is no such partition.
+    pub fn verify_files(&self, files: &[(usize, FileKind)], progress: &dyn Progress) -> Result<()> {
+        let mut files = files.to_vec();
+        files.sort_unstable_by_key(|&(part, kind)| (kind, part));
+        files.dedup();
+        let mut targets = Vec::new();
+        let (mut chunks, mut bytes) = (0, 0);
+        for (part, kind) in files {
+            let Some(info) = kind.info(&self.manifest.partitions[part]) else { continue };
+            let path = self.file(part, kind);
+            let (_, identity) = open(&path, &info)?;
+            if *self.state(part, kind).verified() == Some(identity) {
+                continue;
+            }
+            let own = info.bytes.div_ceil(CHUNK as u64) as usize;
+            targets.push(Target { part, kind, path, info, identity, first: chunks, left: AtomicUsize::new(own) });
+            (chunks, bytes) = (chunks + own, bytes + info.bytes);
+        }
+        let reported = bytes >= REPORTED;
+        if reported {
+            progress.stage("verifying checksums", Some(bytes), "bytes");
+        }
+        let work = Work {
+            targets: &targets,
+            checksums: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
+            next: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            progress,
+        };
+        let threads = rayon::current_num_threads();
+        let ended: Vec<Result<()>> = (0..threads).into_par_iter().with_max_len(1).map(|_| work.run()).collect();
+        if work.failed.load(Ordering::Relaxed) {
+            // The first file in order with a wrong checksum is named, whichever thread found one first.
+            targets.iter().try_for_each(|target| work.judge(target))?;
+        }
+        ended.into_iter().collect::<Result<()>>()?;
+        for Target { part, kind, identity, .. } in &targets {
+            *self.state(*part, *kind).verified() = Some(*identity);
+        }
+        if reported {
+            progress.done();
+        }
+        Ok(())
+    }
+
+    /// Opens a file; verifies it first, on this thread, unless this process has done so already. Others that open the file meanwhile
+    /// wait.
+    pub(crate) fn open_verified(&self, part: usize, kind: FileKind, info: &FileInfo) -> Result<(PathBuf, File)> {
+        let path = self.file(part, kind);
+        let (file, identity) = open(&path, info)?;
+        let state = self.state(part, kind);
+        // Nothing in here waits for another thread: a thread of a pool must not wait for work of its own pool with the lock held.
+        let mut verified = state.verified();
+        if *verified != Some(identity) {
+            state.checked.store(false, Ordering::Relaxed);
+            let mut crc = crc32fast::Hasher::new();
+            let mut buffer = vec![0; CHUNK.min(info.bytes as usize)];
+            let mut at = 0;
+            while at < info.bytes {
+                let length = (info.bytes - at).min(CHUNK as u64);
+                let buffer = &mut buffer[..length as usize];
+                file.read_exact_at(buffer, at).map_err(Error::io(&path, "read"))?;
+                crc.update(buffer);
+                at += length;
+            }
+            compare(&path, crc.finalize(), info)?;
+            *verified = Some(identity);
+        }
+        drop(verified);
+        Ok((path, file))
+    }
+
+    /// Takes over what this process knows about files that are also files of `older`.
+    pub(crate) fn inherit(&self, older: &Self) {
+        let both = self.manifest.partitions.iter().zip(&older.manifest.partitions).enumerate();
+        for (part, (own, old)) in both {
+            for kind in FileKind::ALL.into_iter().filter(|kind| kind.info(own) == kind.info(old)) {
+                *self.state(part, kind).verified() = *older.state(part, kind).verified();
+            }
+        }
+    }
+
+    pub(super) fn state(&self, part: usize, kind: FileKind) -> &State {
+        &self.states[part * FileKind::ALL.len() + kind as usize]
+    }
+
+    pub(super) fn file(&self, part: usize, kind: FileKind) -> PathBuf {
+        self.dir().join(part_folder(part)).join(kind.name())
+    }
+}
+
+/// Files that several threads read together, chunk after chunk.
+struct Work<'a> {
+    targets: &'a [Target],
+    /// By chunk, over all files.
+    checksums: Vec<AtomicU32>,
+    next: AtomicUsize,
+    failed: AtomicBool,
+    progress: &'a dyn Progress,
+}
+
+impl Work<'_> {
+    /// Reads chunks until all have been read, or a thread has met damage.
+    fn run(&self) -> Result<()> {
+        let mut buffer = vec![0; CHUNK];
+        let mut open_file: Option<(usize, File)> = None;
+        while !self.failed.load(Ordering::Relaxed) {
+            let chunk = self.next.fetch_add(1, Ordering::Relaxed);
+            if chunk >= self.checksums.len() {
+                break;
+            }
+            let number = self.targets.partition_point(|target| target.first <= chunk) - 1;
+            let target = &self.targets[number];
+            let mut read = || -> Result<u64> {
+                if open_file.as_ref().is_none_or(|(opened, _)| *opened != number) {
+                    let (file, identity) = open(&target.path, &target.info)?;
+                    if identity != target.identity {
+                        return Err(damaged(&target.path, "it was replaced while it was read".into()));
+                    }
+                    open_file = Some((number, file));
+                }
+                let Some((_, file)) = &open_file else { return Err(Error::Bug("no file is open".into())) };
+                let at = (chunk - target.first) as u64 * CHUNK as u64;
+                let buffer = &mut buffer[..(target.info.bytes - at).min(CHUNK as u64) as usize];
+                file.read_exact_at(buffer, at).map_err(Error::io(&target.path, "read"))?;
+                self.checksums[chunk].store(crc32fast::hash(buffer), Ordering::Relaxed);
+                Ok(buffer.len() as u64)
+            };
+            match read() {
+                Ok(length) => self.progress.advance(length),
+                Err(error) => {
+                    self.failed.store(true, Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+            // The thread that has read a file's last chunk sees what the others have read of it.
+            if target.left.fetch_sub(1, Ordering::AcqRel) == 1 && self.judge(target).is_err() {
+                self.failed.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the checksum of a file that was read to its end; says nothing about others.
+    fn judge(&self, target: &Target) -> Result<()> {
+        if target.left.load(Ordering::Acquire) > 0 {
+            return Ok(());
+        }
+        let mut crc = crc32fast::Hasher::new();
+        let mut rest = target.info.bytes;
+        for checksum in &self.checksums[target.first..] {
+            if rest == 0 {
+                break;
+            }
+            let length = rest.min(CHUNK as u64);
+            crc.combine(&crc32fast::Hasher::new_with_initial_len(checksum.load(Ordering::Relaxed), length));
+            rest -= length;
+        }
+        compare(&target.path, crc.finalize(), &target.info)
+    }
+}
+
+/// Opens a file that is as long as the manifest says.
+fn open(path: &Path, info: &FileInfo) -> Result<(File, Identity)> {
+    let (file, metadata) = mapped::open_file(path, info)?;
+    Ok((file, Identity::of(&metadata)))
+}
+
+fn compare(path: &Path, found: u32, info: &FileInfo) -> Result<()> {
+    if found == info.crc32 {
+        Ok(())
+    } else {
+        Err(damaged(path, "its checksum differs from the one in manifest.json".into()))
+    }
+}
+
+fn damaged(path: &Path, reason: String) -> Error {
+    Error::Damaged { path: path.to_path_buf(), reason }
+}
