@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_data::dataset::{Partition, Topology};
+use gnnflow_data::dataset::{FileKind, Partition, Topology};
 use gnnflow_data::source::FeatureDtype;
 use gnnflow_operators::compute::model::{Decoder, ModelSpec};
 use gnnflow_operators::compute::{Model, device};
@@ -29,7 +29,7 @@ use crate::layer_store::LayerStore;
 use crate::machine;
 use crate::sampling;
 use crate::seed_split::SeedSplit;
-use crate::spec::{self, CachePolicy};
+use crate::spec::{self, CachePolicy, Spec};
 use crate::task::Task;
 use crate::threads;
 use crate::whole_graph::Scored;
@@ -159,12 +159,14 @@ pub(crate) struct LocalParts {
 }
 
 impl LocalParts {
-    /// Opens the partitions that `worker` of `workers` hosts.
+    /// Opens the partitions that `worker` of `workers` hosts. Before that it verifies the checksums of all files that the worker is known
+    /// to read; any other file is verified when it is opened.
     ///
     /// # Errors
-    /// When they cannot be read.
+    /// When a file is damaged or cannot be read.
     pub(crate) fn open(job: &Job, worker: usize, workers: usize) -> Result<Arc<Self>, Error> {
         let placement = Placement::new(job.dataset.manifest().parts(), workers);
+        job.dataset.verify_files(&files_read(job, placement, worker), job.host.progress())?;
         let mut parts: Vec<Option<Arc<Partition>>> = vec![None; placement.parts()];
         for part in placement.parts_of(worker) {
             parts[part] = Some(Arc::new(job.dataset.partition(part)?));
@@ -204,17 +206,41 @@ impl LocalParts {
     }
 }
 
+/// Whether every worker has the topology of all partitions.
+fn replicates_topology(spec: &Spec) -> bool {
+    let by_columns = spec.train.as_ref().is_some_and(|train| train.schedule == spec::Schedule::TensorParallel);
+    by_columns || spec.partition.topology == spec::Topology::Replicated
+}
+
+/// The files that `worker` is known to read: those of its partitions, and the topology of all partitions where it is replicated. Halos
+/// are read for the features in them.
+fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
+    let islands = job.spec.train.as_ref().is_some_and(|train| train.schedule == spec::Schedule::PartitionParallel);
+    let reads_halo = job.dataset.manifest().halo_features && (islands || placement.workers() > 1);
+    let mut files = Vec::new();
+    for part in placement.parts_of(worker) {
+        files.extend([FileKind::Topology, FileKind::Nodes, FileKind::Features].map(|kind| (part, kind)));
+        files.extend(reads_halo.then_some((part, FileKind::Halo)));
+    }
+    if replicates_topology(&job.spec) {
+        files.extend((0..placement.parts()).map(|part| (part, FileKind::Topology)));
+    }
+    files
+}
+
 /// The features of foreign nodes that are stored with the partitions of `worker`; `None` where the dataset has none.
 ///
 /// # Errors
 /// When they cannot be read.
 pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<Option<Arc<HaloRows>>, Error> {
+    if !job.dataset.manifest().halo_features {
+        return Ok(None);
+    }
     let mut halos = Vec::new();
     for part in graph.placement().parts_of(worker) {
         halos.extend(job.dataset.halo(part)?);
     }
-    let there = job.dataset.manifest().halo_features;
-    Ok(HaloRows::new(halos, |node| !graph.hosts(node)).filter(|_| there).map(Arc::new))
+    Ok(HaloRows::new(halos, |node| !graph.hosts(node)).map(Arc::new))
 }
 
 impl RowSource for LocalParts {
@@ -257,8 +283,7 @@ impl Setup {
         let (dataset, spec) = (&job.dataset, &job.spec);
         let manifest = dataset.manifest();
         let placement = Placement::new(manifest.parts(), workers);
-        let by_columns = spec.train.as_ref().is_some_and(|train| train.schedule == spec::Schedule::TensorParallel);
-        let replicated = by_columns || spec.partition.topology == spec::Topology::Replicated;
+        let replicated = replicates_topology(spec);
         let mut edges = EdgeParts { dim: manifest.edge_columns.features, parts: vec![None; manifest.parts()] };
         let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
             let (topology, in_edges): (_, Arc<dyn InEdges>) = match &parts.parts[part] {
