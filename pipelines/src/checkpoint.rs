@@ -2,19 +2,18 @@
 //!
 //! `checkpoints/last.safetensors` has parameters, the optimiser's state and the best parameters so far; what is no
 //! tensor (epoch, best epoch, fingerprint) is JSON in the file's metadata. A file is written beside, synced and renamed:
-//! what has the name is whole. Nothing in it depends on the number of processes. Learnt rows of nodes are in files of their own, one a
-//! partition (`embedding::shards`), which are there when this one is.
+//! what has the name is whole. Its checksum is verified before anything in it is used. Nothing in it depends on the number of
+//! processes. Learnt rows of nodes are in files of their own, one a partition (`embedding::shards`), which are there when this
+//! one is.
 
-use std::collections::HashMap;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use gnnflow_operators::compute::optimizer::State;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::tensor_file::{self, Tensor};
 
 /// Version of the layout.
 const SCHEMA: u32 = 1;
@@ -57,7 +56,9 @@ struct Metadata {
     embedding: Option<usize>,
 }
 
-const KEY: &str = "gnnflow";
+/// What to do about a damaged checkpoint.
+pub(crate) const REMEDY: &str =
+    "restore the checkpoints folder from an older copy, or leave --resume out to start anew";
 
 impl Checkpoint {
     /// Writes the checkpoint, whole or not at all. `model` names the model and the road to it.
@@ -71,20 +72,15 @@ impl Checkpoint {
             optimizer_vectors: names.collect(),
             embedding: self.embedding,
         };
-        let mut tensors = vec![("params".to_owned(), &self.params)];
-        tensors.extend(self.best.as_ref().map(|best| ("best".to_owned(), best)));
-        tensors.extend(self.optimizer.vectors.iter().map(|(name, vector)| (format!("optimizer.{name}"), vector)));
-        let views = tensors.iter().map(|(name, values)| {
-            let bytes = bytemuck::cast_slice::<f32, u8>(values);
-            let view = TensorView::new(Dtype::F32, vec![values.len()], bytes);
-            view.map(|view| (name.clone(), view)).map_err(|error| Error::Bug(format!("a checkpoint's tensor: {error}")))
-        });
-        let views: Vec<_> = views.collect::<Result<_, _>>()?;
+        fn tensor(name: String, values: &[f32]) -> Tensor<'_> {
+            Tensor { name, dtype: Dtype::F32, shape: vec![values.len()], bytes: bytemuck::cast_slice(values) }
+        }
+        let mut tensors = vec![tensor("params".into(), &self.params)];
+        tensors.extend(self.best.as_ref().map(|best| tensor("best".into(), best)));
+        let vectors = self.optimizer.vectors.iter();
+        tensors.extend(vectors.map(|(name, vector)| tensor(format!("optimizer.{name}"), vector)));
         let text = serde_json::to_string(&metadata).map_err(|error| Error::Bug(error.to_string()))?;
-        let metadata = HashMap::from([(KEY.to_owned(), text)]);
-        let bytes = safetensors::serialize(views, Some(metadata))
-            .map_err(|error| Error::Bug(format!("a checkpoint cannot be written: {error}")))?;
-        write_whole(path, &bytes)
+        tensor_file::write(path, Some(&text), tensors)
     }
 
     /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained, and learnt
@@ -101,12 +97,9 @@ impl Checkpoint {
     ) -> Result<Self, Error> {
         let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
         let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
-        let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
-        let tensors = SafeTensors::deserialize(&bytes).map_err(damaged)?;
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(damaged)?;
-        let text = header.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
-        let text = text.ok_or_else(|| refuse("was not written by gnnflow".into()))?;
-        let metadata: Metadata = serde_json::from_str(text).map_err(|error| refuse(format!("is damaged: {error}")))?;
+        let (tensors, text) = tensor_file::parse(&bytes).map_err(|reason| refuse(format!("{reason}; {REMEDY}")))?;
+        let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
+        let metadata: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
         if metadata.schema != SCHEMA {
             return Err(refuse(format!("has schema {}, but this version reads {SCHEMA}", metadata.schema)));
         }
@@ -146,24 +139,6 @@ impl Checkpoint {
             embedding,
         })
     }
-}
-
-/// A file in `folder` that goes away unless it gets its name; readable by whom the user lets read files.
-pub(crate) fn beside(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o666)).tempfile_in(folder)
-}
-
-/// Writes a file beside, syncs it and renames it.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || {
-        let mut file = beside(folder)?;
-        file.write_all(bytes)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        std::fs::File::open(folder)?.sync_all()
-    };
-    write().map_err(Error::io("write", path))
 }
 
 #[cfg(test)]

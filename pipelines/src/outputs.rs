@@ -22,7 +22,7 @@ use gnnflow_operators::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
-use safetensors::tensor::{Dtype, TensorView};
+use safetensors::tensor::Dtype;
 use sha2::{Digest, Sha256};
 use timely::container::NoopBuilder;
 use timely::dataflow::InputHandle;
@@ -31,12 +31,12 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::Error;
-use crate::checkpoint::{beside, write_whole};
 use crate::drive::{Fault, until};
 use crate::job::Host;
 use crate::layer_store::LayerStore;
 use crate::schedule::mini_batch::hex;
 use crate::setup::{SPLITS, Setup};
+use crate::tensor_file::{self, Tensor, beside};
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -264,15 +264,13 @@ pub(crate) fn embeddings<'a>(
 /// `model.safetensors`: every parameter by name. Returns SHA-256 over names, shapes and values.
 pub(crate) fn weights(params: &[Param], path: &Path) -> Result<String, Error> {
     let mut hash = Sha256::new();
-    let mut views = Vec::new();
+    let mut tensors = Vec::new();
     for Param { name, shape, values } in params {
         let bytes = bytemuck::cast_slice::<f32, u8>(values);
         hash.update(format!("{name} {shape:?}\n"));
         hash.update(bytes);
-        let view = TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(arrow_bug)?;
-        views.push((name.clone(), view));
+        tensors.push(Tensor { name: name.clone(), dtype: Dtype::F32, shape: shape.clone(), bytes });
     }
-    let bytes = safetensors::serialize(views, None).map_err(arrow_bug)?;
-    write_whole(path, &bytes)?;
+    tensor_file::write(path, None, tensors)?;
     Ok(hex(&hash.finalize()))
 }

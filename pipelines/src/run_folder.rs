@@ -4,9 +4,9 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::write_whole;
 use crate::embedding::forget;
 use crate::summary::{EpochRecord, Summary};
+use crate::tensor_file::write_whole;
 use crate::{Error, Spec};
 
 /// The folder as the first worker writes it.

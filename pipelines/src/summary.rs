@@ -285,7 +285,7 @@ impl Summary {
     /// [`Error::Io`] when the folder cannot be written.
     pub fn write(&self, run_dir: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(run_dir).map_err(Error::io("create", run_dir))?;
-        crate::checkpoint::write_whole(&run_dir.join(Self::FILE), self.to_json().as_bytes())
+        crate::tensor_file::write_whole(&run_dir.join(Self::FILE), self.to_json().as_bytes())
     }
 
     /// The JSON text that goes into the file and, with `--json`, to stdout.

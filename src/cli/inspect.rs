@@ -3,11 +3,11 @@
 use super::{Context, print, print_json};
 use crate::{Error, report};
 use gnnflow_data::inspect::{self, Kind};
-use gnnflow_pipelines::Summary;
 use gnnflow_pipelines::summary::EpochRecord;
+use gnnflow_pipelines::{Summary, verify_tensors};
 use std::path::PathBuf;
 
-/// Tell what is in Parquet files, a prepared dataset, or a run folder.
+/// Tell what is in Parquet files, a prepared dataset, or a run folder. The checksums of a dataset's files and of a run's model are verified.
 #[derive(Debug, clap::Args)]
 pub(super) struct Inspect {
     /// A Parquet file, a folder of them (either may be a URL), a prepared dataset, or a run folder.
@@ -27,6 +27,10 @@ impl Inspect {
 
     /// A finished run has a summary; one under way, or one that failed, has only its epochs.
     fn run(&self, context: &Context) -> Result<(), Error> {
+        let model = self.path.join("model.safetensors");
+        if model.is_file() {
+            verify_tensors(&model)?;
+        }
         if self.path.join(Summary::FILE).is_file() {
             let summary = Summary::read(&self.path)?;
             return if context.json { print(&summary.to_json()) } else { print(&report::table(&summary)) };

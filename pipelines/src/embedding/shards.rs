@@ -3,23 +3,22 @@
 //! `checkpoints/embeddings-e7-p00002.safetensors` has partition 2's rows, state and counts after epoch 7, and
 //! `checkpoints/embeddings-best-e5-p00002.safetensors` its rows of the best epoch, which was 5. `last.safetensors` says which epochs
 //! belong together, and is written when all shards are there: a kill in between leaves the checkpoint before. Files of other
-//! epochs are removed afterwards. Nothing in them knows the number of processes; one that goes on must see the
-//! shards of the partitions that it hosts.
+//! epochs are removed afterwards. A shard's checksum is verified before its rows are taken up. Nothing in them knows the number of
+//! processes; one that goes on must see the shards of the partitions that it hosts.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
 use super::NodeEmbeddings;
 use crate::Error;
-use crate::checkpoint::beside;
+use crate::checkpoint::REMEDY;
+use crate::tensor_file::{self, Tensor};
 
 /// Beginning of the files' names.
 const PREFIX: &str = "embeddings-";
-const KEY: &str = "gnnflow";
 
 /// Which epochs' rows a checkpoint has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,27 +147,15 @@ fn write(path: &Path, metadata: &Metadata, tensors: Vec<(&str, Dtype, &[u8])>) -
     if tensors.iter().all(|(_, _, bytes)| bytes.is_empty()) {
         return Ok(()); // a partition without nodes
     }
-    let bug = |error: safetensors::SafeTensorError| Error::Bug(format!("a checkpoint's tensor: {error}"));
-    let mut views = Vec::with_capacity(tensors.len());
-    for (name, dtype, bytes) in tensors {
-        views.push((name, TensorView::new(dtype, vec![bytes.len() / 4], bytes).map_err(bug)?));
-    }
-    let text = serde_json::to_string(metadata).map_err(|error| Error::Bug(error.to_string()))?;
-    let about = HashMap::from([(KEY.to_owned(), text)]);
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let file = beside(folder).map_err(Error::io("write", path))?;
-    // Tensor by tensor from the maps: a shard may be larger than memory.
-    match safetensors::serialize_to_file(views, Some(about), file.path()) {
-        Ok(()) => {}
-        Err(safetensors::SafeTensorError::IoError(error)) => return Err(Error::io("write", path)(error)),
-        Err(error) => return Err(bug(error)),
-    }
-    let persist = || {
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        std::fs::File::open(folder)?.sync_all()
+    let tensor = |(name, dtype, bytes): (&str, Dtype, _)| Tensor {
+        name: name.into(),
+        dtype,
+        shape: vec![<[u8]>::len(bytes) / 4],
+        bytes,
     };
-    persist().map_err(Error::io("write", path))
+    let text = serde_json::to_string(metadata).map_err(|error| Error::Bug(error.to_string()))?;
+    // From the maps: a shard may be larger than memory.
+    tensor_file::write(path, Some(&text), tensors.into_iter().map(tensor).collect())
 }
 
 fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Result<(), Error> {
@@ -183,12 +170,9 @@ fn read(path: &Path, metadata: &Metadata, into: Vec<(&str, &mut [u8])>) -> Resul
     };
     // SAFETY: shards are replaced by renaming, never written in place.
     let map = unsafe { Mmap::map(&file) }.map_err(Error::io("read", path))?;
-    let damaged = |error: safetensors::SafeTensorError| refuse(format!("is damaged: {error}"));
-    let tensors = SafeTensors::deserialize(&map).map_err(damaged)?;
-    let (_, header) = SafeTensors::read_metadata(&map).map_err(damaged)?;
-    let text = header.metadata().as_ref().and_then(|about| about.get(KEY));
-    let text = text.ok_or_else(|| refuse("was not written by gnnflow".into()))?;
-    let found: Metadata = serde_json::from_str(text).map_err(|error| refuse(format!("is damaged: {error}")))?;
+    let (tensors, text) = tensor_file::parse(&map).map_err(|reason| refuse(format!("{reason}; {REMEDY}")))?;
+    let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
+    let found: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
     if found != *metadata {
         return Err(refuse("is of another model, epoch or partition than its name and last.safetensors say".into()));
     }
