@@ -1,0 +1,316 @@
+//! Damaged files, through the real binary: whatever bit is flipped, the command ends with exit code 3 and names the file. It never
+//! goes on with other data.
+
+mod common;
+
+use std::path::Path;
+
+use common::{Place, hashes, planted, summary};
+use gnnflow_data::testing::reseal;
+
+const SETTINGS: &str =
+    "halo = 'features'\n[model]\nkind = 'sage'\nhidden = 8\n[train]\nepochs = 2\nbatch = 64\nfanouts = [4, 3]\n";
+/// The settings of mini-batches that other schedules do not have.
+const BATCHES: &str = "batch = 64\nfanouts = [4, 3]\n";
+const KINDS: [&str; 4] = ["topology", "nodes", "features", "halo"];
+
+/// A prepared dataset in `dataset`, and pipelines that train on it: `p.toml` by mini-batches, `islands.toml`, `full.toml` and
+/// `columns.toml` by the other schedules.
+fn dataset() -> Place {
+    let place = Place::new();
+    planted(&place, "prepare.toml", SETTINGS);
+    place.succeed(&["prepare", "prepare.toml", "--quiet"]);
+    let text = std::fs::read_to_string(place.path("prepare.toml")).unwrap();
+    let (_, rest) = text.split_once("[model]").unwrap();
+    let text = format!("[graph]\ndataset = 'dataset'\n[model]{rest}");
+    place.write("p.toml", &text);
+    place.write("islands.toml", text.replace(BATCHES, &format!("{BATCHES}schedule = 'partition-parallel'\n")));
+    let whole = |schedule: &str| {
+        text.replace(BATCHES, &format!("schedule = '{schedule}'\n")).replace("hash_blocks = true\n", "")
+    };
+    place.write("full.toml", whole("full-graph"));
+    place.write("columns.toml", whole("tensor-parallel"));
+    place
+}
+
+/// Flips one bit of a file, calls `with`, and flips it back.
+fn flipped(path: &Path, at: usize, with: impl FnOnce()) {
+    let whole = std::fs::read(path).unwrap();
+    let mut bytes = whole.clone();
+    bytes[at] ^= 4;
+    std::fs::write(path, bytes).unwrap();
+    with();
+    std::fs::write(path, whole).unwrap();
+}
+
+/// The first byte, one in the middle and the last byte.
+fn regions(path: &Path) -> [usize; 3] {
+    let bytes = std::fs::metadata(path).unwrap().len() as usize;
+    [0, bytes / 2, bytes - 1]
+}
+
+/// Arguments that run a pipeline in the run folder `run`.
+fn run_of<'a>(pipeline: &'a str, args: &[&'a str]) -> Vec<&'a str> {
+    [&["run", pipeline, "--quiet", "--run-dir", "run"], args].concat()
+}
+
+/// Arguments that run `p.toml` in the run folder `run`.
+fn run<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    run_of("p.toml", args)
+}
+
+#[test]
+fn dataset_file_with_flipped_bit_ends_run_of_1_and_2_processes_with_3() {
+    let place = dataset();
+    place.succeed(&run(&[]));
+    let expected = hashes(&summary(&place, "run"));
+    for processes in ["1", "2"] {
+        for kind in KINDS {
+            // The last partition is the second process's.
+            for part in [0, 3] {
+                let name = format!("part-{part:05}/{kind}.arrow");
+                let path = place.path("dataset").join(&name);
+                for at in regions(&path) {
+                    flipped(&path, at, || {
+                        if kind == "halo" && processes == "1" {
+                            // One process has all features and does not read halos.
+                            place.succeed(&run(&[]));
+                            assert_eq!(hashes(&summary(&place, "run")), expected);
+                            return;
+                        }
+                        let args = ["run", "p.toml", "--quiet", "--run-dir", "bad", "--processes", processes];
+                        place.fail(&args, 3, &[&name, "checksum", "run `gnnflow prepare` again"]);
+                        for result in ["checkpoints/last.safetensors", "model.safetensors"] {
+                            assert!(!place.path("bad").join(result).exists(), "{name}, byte {at}: {result}");
+                        }
+                        // The process without damage may have created it.
+                        let epochs = std::fs::read_to_string(place.path("bad/metrics.jsonl")).unwrap_or_default();
+                        assert_eq!(epochs, "", "{name}, byte {at}");
+                    });
+                }
+            }
+        }
+    }
+    place.succeed(&run(&["--processes", "2"]));
+    assert_eq!(hashes(&summary(&place, "run")), expected);
+}
+
+#[test]
+fn dataset_file_with_flipped_bit_ends_every_schedule_with_3() {
+    let place = dataset();
+    let all = [("1", "topology"), ("2", "topology"), ("1", "nodes"), ("2", "features"), ("1", "halo")];
+    for pipeline in ["islands.toml", "full.toml", "columns.toml"] {
+        place.succeed(&run_of(pipeline, &[]));
+        // Only partitions that train by themselves read halos in one process.
+        for (processes, kind) in all.into_iter().filter(|(_, kind)| *kind != "halo" || pipeline == "islands.toml") {
+            let name = format!("part-00002/{kind}.arrow");
+            let path = place.path("dataset").join(&name);
+            flipped(&path, regions(&path)[1], || {
+                place.fail(&run_of(pipeline, &["--processes", processes]), 3, &[&name, "checksum"]);
+            });
+        }
+    }
+    // With the topology replicated, both processes read all of it.
+    let path = place.path("dataset/part-00001/topology.arrow");
+    flipped(&path, regions(&path)[1], || {
+        let args = run(&["--processes", "2", "--set", "partition.topology=replicated"]);
+        place.fail(&args, 3, &["part-00001/topology.arrow", "checksum"]);
+    });
+}
+
+#[test]
+fn dataset_file_with_flipped_bit_ends_inspect_export_and_update_with_3() {
+    let place = dataset();
+    let ids = |values: Vec<i64>| std::sync::Arc::new(arrow::array::Int64Array::from(values)) as arrow::array::ArrayRef;
+    // An edge into each partition, most likely: its nodes lie anywhere.
+    place.parquet("new.parquet", vec![("src", ids((0..40).collect())), ("dst", ids((700..740).collect()))]);
+    let before = std::fs::read(place.path("dataset/manifest.json")).unwrap();
+    for kind in KINDS {
+        let name = format!("part-00001/{kind}.arrow");
+        let path = place.path("dataset").join(&name);
+        for at in regions(&path) {
+            flipped(&path, at, || {
+                place.fail(&["inspect", "dataset", "--quiet"], 3, &[&name, "checksum"]);
+                place.fail(&["export", "dataset", "--out", "back", "--quiet"], 3, &[&name, "checksum"]);
+                assert!(!place.path("back").exists());
+                // An update writes halos and does not read them.
+                if kind != "halo" {
+                    place.fail(&["update", "dataset", "--edges", "new.parquet", "--quiet"], 3, &[&name, "checksum"]);
+                    assert_eq!(std::fs::read(place.path("dataset/manifest.json")).unwrap(), before);
+                }
+            });
+        }
+    }
+    place.succeed(&["update", "dataset", "--edges", "new.parquet", "--quiet"]);
+    place.succeed(&["inspect", "dataset", "--quiet"]);
+    place.succeed(&run(&["--processes", "2"]));
+}
+
+#[test]
+fn manifest_with_flipped_bit_ends_every_command_with_3() {
+    let place = dataset();
+    let path = place.path("dataset/manifest.json");
+    let bytes = std::fs::metadata(&path).unwrap().len() as usize;
+    for at in (0..bytes).step_by(bytes / 40).chain(bytes - 24..bytes) {
+        flipped(&path, at, || {
+            place.fail(&run(&[]), 3, &["manifest.json"]);
+        });
+    }
+    flipped(&path, bytes / 2, || {
+        place.fail(&run(&["--processes", "2"]), 3, &["manifest.json", "checksum"]);
+        place.fail(&["inspect", "dataset"], 3, &["manifest.json", "checksum"]);
+        place.fail(&["export", "dataset", "--out", "back"], 3, &["manifest.json", "checksum"]);
+        place.fail(&["update", "dataset"], 3, &["manifest.json", "checksum"]);
+    });
+    // Not UTF-8.
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, [&whole[..200], &[0xff, 0xfe], &whole[200..]].concat()).unwrap();
+    place.fail(&run(&[]), 3, &["manifest.json"]);
+}
+
+#[test]
+fn manifest_without_checksum_or_features_is_opened_or_refused() {
+    let place = dataset();
+    let path = place.path("dataset/manifest.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    // As an older version wrote it.
+    let (old, _) = text.rsplit_once(",\n  \"crc32\": ").unwrap();
+    let old = format!("{old}\n}}");
+    place.succeed(&run(&[]));
+    let expected = hashes(&summary(&place, "run"));
+    std::fs::write(&path, &old).unwrap();
+    place.succeed(&run(&[]));
+    assert_eq!(hashes(&summary(&place, "run")), expected);
+    // One letter of a key: the partition has no features then.
+    let other = old.replacen("      \"features\": {", "      \"featurer\": {", 1);
+    assert_ne!(other, old);
+    std::fs::write(&path, other).unwrap();
+    place.fail(&run(&[]), 3, &["manifest.json", "features"]);
+}
+
+#[test]
+fn values_out_of_range_are_refused_where_checksums_are_right() {
+    use gnnflow_data::Dataset;
+    let place = dataset();
+    let dataset = Dataset::open(place.path("dataset")).unwrap();
+    let nodes = dataset.nodes(2).unwrap();
+    let path = place.path("dataset/part-00002/nodes.arrow");
+    let whole = std::fs::read(&path).unwrap();
+    let find = |column: &[u8]| whole.windows(column.len()).position(|window| window == column).unwrap();
+    let labels = find(bytemuck::cast_slice(nodes.class_labels().unwrap()));
+    let splits = find(nodes.split());
+    for (at, words) in [(labels, "is not among the 5 classes"), (splits, "is not a split")] {
+        let mut bytes = whole.clone();
+        bytes[at] |= 16;
+        std::fs::write(&path, bytes).unwrap();
+        reseal(&place.path("dataset")).unwrap();
+        for processes in ["1", "2"] {
+            place.fail(&run(&["--processes", processes]), 3, &["part-00002/nodes.arrow", words]);
+        }
+    }
+}
+
+#[test]
+fn parquet_footer_with_column_outside_the_file_ends_prepare_and_inspect_with_3() {
+    use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
+    let place = Place::new();
+    planted(&place, "p.toml", SETTINGS);
+    place.succeed(&["prepare", "p.toml", "--quiet"]);
+    place
+        .write("q.toml", "[graph]\nnodes = 'graph/nodes.parquet'\nedges = 'bad.parquet'\n[partition]\nout = 'other'\n");
+    let path = place.path("graph/edges.parquet");
+    let whole = std::fs::read(&path).unwrap();
+    let footer = ParquetMetaDataReader::new().parse_and_finish(&std::fs::File::open(&path).unwrap()).unwrap();
+    let column = || footer.row_group(0).column(0).clone().into_builder();
+    let build = |column: parquet::file::metadata::ColumnChunkMetaDataBuilder| column.build().unwrap();
+    let bad: [ColumnChunkMetaData; 4] = [
+        build(column().set_dictionary_page_offset(None).set_data_page_offset(-4)),
+        build(column().set_dictionary_page_offset(Some(-1))),
+        build(column().set_total_compressed_size(-100)),
+        build(column().set_total_compressed_size(i64::MAX)),
+    ];
+    for bad in bad {
+        let mut group = footer.row_group(0).clone().into_builder();
+        let mut columns = footer.row_group(0).columns().to_vec();
+        columns[0] = bad;
+        group = group.set_column_metadata(columns);
+        let other = footer.clone().into_builder().set_row_groups(vec![group.build().unwrap()]).build();
+        let length = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize;
+        let mut bytes = whole[..whole.len() - 8 - length].to_vec();
+        ParquetMetaDataWriter::new(&mut bytes, &other).finish().unwrap();
+        place.write("bad.parquet", bytes);
+        place.fail(&["prepare", "q.toml", "--quiet"], 3, &["bad.parquet", "row group 0"]);
+        place.fail(&["inspect", "bad.parquet", "--quiet"], 3, &["bad.parquet", "row group 0"]);
+        assert!(!place.path("other").exists());
+    }
+}
+
+#[test]
+fn checkpoint_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
+    let place = dataset();
+    for (pipeline, processes) in [("p.toml", &["1", "2"][..]), ("full.toml", &["1"])] {
+        let train = |args: &[&str]| place.succeed(&run_of(pipeline, args));
+        train(&[]);
+        let expected = hashes(&summary(&place, "run"));
+        train(&["--set", "train.epochs=1"]);
+        let path = place.path("run/checkpoints/last.safetensors");
+        let whole = std::fs::read(&path).unwrap();
+        let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
+        let places = [0, 8 + header / 3, 8 + header - 1, 8 + header, whole.len() / 2, whole.len() - 1];
+        for processes in processes {
+            for at in places {
+                flipped(&path, at, || {
+                    let args = run_of(pipeline, &["--resume", "--processes", processes]);
+                    place.fail(&args, 3, &["last.safetensors", "is damaged", "leave --resume out"]);
+                });
+            }
+        }
+        train(&["--resume", "--processes", "2"]);
+        assert_eq!(hashes(&summary(&place, "run")), expected);
+        // As an older version wrote it: nothing tells whether it is what was written.
+        let at = whole.windows(13).position(|window| window == b"gnnflow.crc32").unwrap();
+        let old = [&whole[..at], b"gnnflow.other", &whole[at + 13..]].concat();
+        std::fs::write(&path, old).unwrap();
+        place.fail(&run_of(pipeline, &["--resume"]), 3, &["last.safetensors", "no checksum", "older version"]);
+    }
+}
+
+#[test]
+fn shard_of_learnt_rows_with_flipped_bit_ends_resume_with_3_and_names_the_file() {
+    let place = Place::new();
+    planted(
+        &place,
+        "p.toml",
+        &SETTINGS.replace("hidden = 8", "hidden = 8\nembedding = { dim = 6 }").replace("halo = 'features'\n", ""),
+    );
+    let train = |args: &[&str]| place.succeed(&run(&[&["--set", "graph.generate.features=0"], args].concat()));
+    train(&[]);
+    let expected = hashes(&summary(&place, "run"));
+    train(&["--set", "train.epochs=1"]);
+    for name in ["embeddings-e1-p00000", "embeddings-e1-p00003", "embeddings-best-e1-p00002"] {
+        let path = place.path("run/checkpoints").join(format!("{name}.safetensors"));
+        for at in regions(&path) {
+            for processes in ["1", "2"] {
+                flipped(&path, at, || {
+                    let args = run(&["--set", "graph.generate.features=0", "--resume", "--processes", processes]);
+                    place.fail(&args, 3, &[name, "is damaged", "leave --resume out"]);
+                });
+            }
+        }
+    }
+    train(&["--resume"]);
+    assert_eq!(hashes(&summary(&place, "run")), expected);
+}
+
+#[test]
+fn model_with_flipped_bit_is_found_by_inspect() {
+    let place = dataset();
+    place.succeed(&run(&[]));
+    let path = place.path("run/model.safetensors");
+    for at in regions(&path) {
+        flipped(&path, at, || {
+            place.fail(&["inspect", "run"], 3, &["model.safetensors: damaged"]);
+        });
+    }
+    place.succeed(&["inspect", "run"]);
+}
