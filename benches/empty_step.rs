@@ -15,16 +15,16 @@ use std::time::Instant;
 
 use common::{Seconds, Session};
 use gnnflow_data::PartitionBook;
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::kernel::sample::{Columns, Fanout};
-use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
-use gnnflow_operators::placement::Placement;
-use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
-use gnnflow_operators::sample::seeds::{SeedBook, Seeds};
-use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution};
-use gnnflow_operators::tick;
-use gnnflow_operators::wire::RowSource;
+use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution};
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_dataflow::sample::seeds::{SeedBook, Seeds};
+use gnnflow_dataflow::time;
+use gnnflow_dataflow::wire::RowSource;
+use gnnflow_kernels::matrix::Number;
+use gnnflow_kernels::sample::{Columns, Fanout};
 use pair::{PARK, in_two_processes};
 use serde_json::json;
 use timely::dataflow::operators::vec::Map;
@@ -114,7 +114,7 @@ fn close(
         if send {
             input.send(worker.index() as u32);
         }
-        let next = tick::at(0, step + 1);
+        let next = time::at(0, step + 1);
         input.advance_to(next);
         while probe.less_than(&next) {
             worker.step_or_park(PARK);

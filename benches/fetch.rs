@@ -22,15 +22,15 @@ use std::time::Instant;
 use common::{Seconds, Session};
 use gnnflow_data::PartitionBook;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::kernel::compact::Compactor;
-use gnnflow_operators::kernel::gather::gather_rows;
-use gnnflow_operators::kernel::sample::{Csc, Fanout, sample_hop};
-use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
-use gnnflow_operators::placement::Placement;
-use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_operators::wire::RowSource;
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::wire::RowSource;
+use gnnflow_kernels::compact::Compactor;
+use gnnflow_kernels::dense::gather::gather_rows;
+use gnnflow_kernels::matrix::Number;
+use gnnflow_kernels::sample::{Csc, Fanout, sample_hop};
 use graph::{Graph, repeat};
 use pair::{PARK, in_two_processes};
 use raw_tcp::raw_tcp;
@@ -41,7 +41,7 @@ use timely::worker::Worker;
 
 // As in the program: a batch's matrix is tens of megabytes, and must not cost a page fault for every 4 KiB.
 #[global_allocator]
-static ALLOCATOR: gnnflow_operators::compute::alloc::Allocator = gnnflow_operators::compute::alloc::Allocator;
+static ALLOCATOR: gnnflow_nn::alloc::Allocator = gnnflow_nn::alloc::Allocator;
 
 /// Numbers in a row.
 const DIM: usize = 100;

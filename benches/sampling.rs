@@ -9,11 +9,9 @@ mod graph;
 
 use common::Session;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::block::Block;
-use gnnflow_operators::kernel::compact::Compactor;
-use gnnflow_operators::kernel::sample::{
-    Csc, Fanout, Neighbors, Partitions, Replies, assemble, sample_hop, sample_neighbors,
-};
+use gnnflow_kernels::block::Block;
+use gnnflow_kernels::compact::Compactor;
+use gnnflow_kernels::sample::{Csc, Fanout, Neighbors, Partitions, Replies, assemble, sample_hop, sample_neighbors};
 use graph::{Graph, repeat};
 use serde_json::json;
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{Seconds, Session};
-use gnnflow_operators::wire::{Codec, Header, MESSAGE_BYTES, RowSource, Rows, WireBlock, set_codec, to_destination};
+use gnnflow_dataflow::wire::{Codec, Header, MESSAGE_BYTES, RowSource, Rows, WireBlock, set_codec, to_destination};
 use pair::{PARK, in_two_processes};
 use raw_tcp::raw_tcp;
 use serde_json::json;

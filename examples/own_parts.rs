@@ -7,9 +7,9 @@
 use candle_core::{Tensor, Var};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
-use gnnflow_operators::compute::initial::Initial;
-use gnnflow_operators::compute::{Layer, LayerSpec, ParamBuilder, Pass, Result, ops};
-use gnnflow_operators::kernel::sample::Sampler;
+use gnnflow_kernels::sample::Sampler;
+use gnnflow_nn::initial::Initial;
+use gnnflow_nn::{Layer, LayerSpec, ParamBuilder, Pass, Result, ops};
 
 /// Stripes of a hundred nodes, dealt out in turn.
 struct Stripes;

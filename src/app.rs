@@ -1,8 +1,8 @@
 //! The program as a value: built in parts of a user's own, it is a user's own program.
 
 use gnnflow_data::Partitioner;
-use gnnflow_operators::compute::{Layer, LayerSpec, ParamBuilder, Result as ComputeResult};
-use gnnflow_operators::kernel::sample::Sampler;
+use gnnflow_kernels::sample::Sampler;
+use gnnflow_nn::{Layer, LayerSpec, ParamBuilder, Result as ComputeResult};
 use gnnflow_pipelines::Registry;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -40,7 +40,7 @@ pub struct App {
 impl App {
     /// The program as it comes. Call it first thing in `main`, while there is one thread.
     pub fn new() -> Self {
-        gnnflow_operators::compute::init();
+        gnnflow_nn::init();
         Self::default()
     }
 

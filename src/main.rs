@@ -1,6 +1,6 @@
 //! The `gnnflow` program.
 
-use gnnflow_operators::compute::alloc::Allocator;
+use gnnflow_nn::alloc::Allocator;
 
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;

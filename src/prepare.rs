@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
-use gnnflow_operators::prepare::Sign;
+use gnnflow_dataflow::prepare::Sign;
 use gnnflow_pipelines::{Registry, Spec};
 
 use crate::cluster::{Fingerprints, Launch, Membership, execute};

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use common::{Place, planted};
 use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
-use gnnflow_operators::kernel::sample::Sampler;
+use gnnflow_kernels::sample::Sampler;
 
 const ROLE: &str = "GNNFLOW_TEST_PANICS";
 

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use gnnflow_operators::wire::MESSAGE_BYTES;
+use gnnflow_dataflow::wire::MESSAGE_BYTES;
 
 /// Seconds for `bytes` from one thread to another over a socket of this machine, in pieces of a message.
 pub(crate) fn raw_tcp(bytes: u64) -> f64 {

@@ -334,3 +334,31 @@ pub fn reseal(dir: &Path) -> Result<()> {
     let path = dir.join(Manifest::FILE);
     std::fs::write(&path, manifest.to_json()?).map_err(Error::io(&path, "write"))
 }
+
+/// In-neighbours of every node, ascending.
+pub type Adjacency = Vec<Vec<u32>>;
+
+/// `nodes` nodes with between no and `most` in-edges each; self loops and multi-edges occur, and one hub hears from
+/// everyone.
+pub fn random_graph(nodes: u32, most: u64) -> Adjacency {
+    let key = Key::new(u64::from(nodes), Purpose::GenerateEdges);
+    let mut graph: Adjacency = (0..nodes)
+        .map(|v| {
+            let key = key.fold(u64::from(v));
+            let mut neighbors: Vec<u32> =
+                (1..=key.below(0, most + 1)).map(|i| key.below(i, u64::from(nodes)) as u32).collect();
+            neighbors.sort_unstable();
+            neighbors
+        })
+        .collect();
+    if let Some(hub) = graph.last_mut() {
+        *hub = (0..nodes).collect();
+    }
+    graph
+}
+
+/// The 0.999 quantile of chi-square, by Wilson and Hilferty's approximation.
+pub fn chi_square_limit(freedom: f64) -> f64 {
+    let spread = 2.0 / (9.0 * freedom);
+    freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3)
+}

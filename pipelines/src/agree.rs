@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use gnnflow_operators::meter::Meter;
-use gnnflow_operators::placement::Placement;
-use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
+use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::wire::meter::Meter;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;

@@ -8,8 +8,8 @@
 
 use std::path::Path;
 
-use gnnflow_operators::compute::optimizer::State;
 use safetensors::tensor::{Dtype, SafeTensorError};
+use gnnflow_nn::optimizer::State;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;

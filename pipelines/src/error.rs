@@ -16,7 +16,7 @@ pub enum Error {
     Data(#[from] gnnflow_data::Error),
     /// Layers, models, devices.
     #[error(transparent)]
-    Compute(#[from] gnnflow_operators::compute::Error),
+    Compute(#[from] gnnflow_nn::Error),
     /// The command line is wrong, or asks for what cannot be.
     #[error("{0}")]
     Usage(String),
@@ -81,8 +81,8 @@ impl Error {
     }
 }
 
-fn compute_fault(error: &gnnflow_operators::compute::Error) -> Fault {
-    use gnnflow_operators::compute::Error as Compute;
+fn compute_fault(error: &gnnflow_nn::Error) -> Fault {
+    use gnnflow_nn::Error as Compute;
     match error {
         Compute::UnknownLayer { .. } | Compute::Spec { .. } => Fault::Usage,
         Compute::Input(_) | Compute::State { .. } => Fault::Input,

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_operators::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
-use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::fetch::halo::HaloRows;
-use gnnflow_operators::local_graph::LocalGraph;
-use gnnflow_operators::wire::RowSource;
+use gnnflow_dataflow::batch::halo::HaloRows;
+use gnnflow_dataflow::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
+use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_dataflow::wire::RowSource;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;

@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use gnnflow_operators::local_graph::LocalGraph;
-use gnnflow_operators::wire::RowSource;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_dataflow::wire::RowSource;
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::Error;

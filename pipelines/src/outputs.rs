@@ -15,10 +15,10 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::ipc::{reader::StreamReader, writer::StreamWriter};
 use gnnflow_data::dataset::{IdColumn, Manifest};
-use gnnflow_operators::compute::params::Param;
-use gnnflow_operators::sync::in_order::InOrder;
-use gnnflow_operators::tick;
-use gnnflow_operators::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
+use gnnflow_dataflow::flow::in_order::InOrder;
+use gnnflow_dataflow::time;
+use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
+use gnnflow_nn::params::Param;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -87,7 +87,7 @@ pub(crate) fn write_table(
     });
     for (part, &nodes) in nodes.iter().enumerate() {
         for (step, first) in (0..nodes as usize).step_by(per_message).enumerate() {
-            let now = tick::at(part as u32, step as u32);
+            let now = time::at(part as u32, step as u32);
             input.advance_to(now);
             if setup.placement.worker_of(part) == setup.worker {
                 let rows = (table.rows)(part, first..(first + per_message).min(nodes as usize))?;
@@ -96,11 +96,11 @@ pub(crate) fn write_table(
                 meter.sent(setup.worker, &block);
                 input.send_batch(&mut block);
             }
-            let behind = tick::at(part as u32, (step as u32).saturating_sub(WINDOW));
+            let behind = time::at(part as u32, (step as u32).saturating_sub(WINDOW));
             until(worker, host, &fault, &probe, behind)?;
         }
     }
-    let end = tick::at(nodes.len() as u32, 0);
+    let end = time::at(nodes.len() as u32, 0);
     input.advance_to(end);
     until(worker, host, &fault, &probe, end)?;
     drop(input);

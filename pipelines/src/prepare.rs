@@ -6,8 +6,8 @@ use std::sync::Arc;
 use gnnflow_data::Dataset;
 use gnnflow_data::prepare::{Alone, Crew, PrepareSettings, prepare_with as write_dataset};
 use gnnflow_data::progress::Progress;
-use gnnflow_operators::partition::Refined;
-use gnnflow_operators::prepare::{DataflowCrew, Sign};
+use gnnflow_dataflow::prepare::{DataflowCrew, Sign};
+use gnnflow_partition::Refined;
 use timely::worker::Worker;
 
 use crate::{Error, Registry, Spec};

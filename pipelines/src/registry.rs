@@ -2,26 +2,25 @@
 
 use crate::spec::{Registered, is_builtin_layer};
 use gnnflow_data::Partitioner;
-use gnnflow_operators::compute;
-use gnnflow_operators::kernel::sample::Sampler;
+use gnnflow_kernels::sample::Sampler;
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 /// A user's own partitioners and samplers, and all layers.
 #[derive(Clone, Default)]
 pub struct Registry {
-    layers: compute::Registry,
+    layers: gnnflow_nn::Registry,
     samplers: BTreeMap<String, Arc<dyn Sampler>>,
     partitioners: BTreeMap<String, Arc<dyn Partitioner>>,
 }
 
 impl Registry {
     /// All layers, built-in ones too.
-    pub fn layers(&self) -> &compute::Registry {
+    pub fn layers(&self) -> &gnnflow_nn::Registry {
         &self.layers
     }
 
     /// All layers, to add to.
-    pub fn layers_mut(&mut self) -> &mut compute::Registry {
+    pub fn layers_mut(&mut self) -> &mut gnnflow_nn::Registry {
         &mut self.layers
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
-use gnnflow_operators::kernel::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
+use gnnflow_kernels::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
 use timely::worker::Worker;
 
 use crate::Error;

@@ -5,18 +5,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use gnnflow_data::partitioner::Goal;
-use gnnflow_operators::kernel::sample::Columns;
-use gnnflow_operators::partition::clusters_inside;
-use gnnflow_operators::placement::Placement;
-use gnnflow_operators::sample::clusters::ClusterBook;
-use gnnflow_operators::sample::draw_batches::DrawBatches;
-use gnnflow_operators::sample::induce::{Induce, InduceBy, Norm};
-use gnnflow_operators::sample::mini_batch::MiniBatch;
-use gnnflow_operators::sample::random_walk::{Bias, RandomWalk, Walk, WalkBy, Walks};
-use gnnflow_operators::sample::saint::{Saint, SaintBook, subgraph};
-use gnnflow_operators::sample::sample_hop::CompactorPool;
-use gnnflow_operators::sample::subgraph_counts::SubgraphCounts;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::clusters::ClusterBook;
+use gnnflow_dataflow::sample::draw_batches::DrawBatches;
+use gnnflow_dataflow::sample::induce::{Induce, InduceBy, Norm};
+use gnnflow_dataflow::sample::random_walk::{Bias, RandomWalk, Walk, WalkBy, Walks};
+use gnnflow_dataflow::sample::saint::{Saint, SaintBook, subgraph};
+use gnnflow_dataflow::sample::sample_hop::CompactorPool;
+use gnnflow_dataflow::sample::subgraph_counts::SubgraphCounts;
+use gnnflow_dataflow::time;
+use gnnflow_kernels::sample::Columns;
+use gnnflow_partition::clusters_inside;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
@@ -82,7 +82,8 @@ impl Subgraphs {
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
                     let (memory, seed) = (job.spec.partition.memory.0, job.spec.partition.seed);
                     let goal = Goal { memory, seed, ..Goal::new(count as u32) };
-                    let cluster_of = clusters_inside(graph.in_edges(part), graph.range(part), &goal)?;
+                    let edges = graph.in_edges(part);
+                    let cluster_of = clusters_inside((edges.indptr(), edges.indices()), graph.range(part), &goal)?;
                     book.add(part, graph.range(part).start, &cluster_of, count);
                 }
                 let steps = book.steps(count);
@@ -201,13 +202,13 @@ impl Subgraphs {
         });
         let placement: Placement = setup.placement;
         for step in 0..*before {
-            input.advance_to(tick::at(BEFORE, step));
+            input.advance_to(time::at(BEFORE, step));
             placement.parts_of(setup.worker).for_each(|part| input.send(part as u32));
             input.flush();
-            let oldest = tick::at(BEFORE, step.saturating_sub(WINDOW));
+            let oldest = time::at(BEFORE, step.saturating_sub(WINDOW));
             until(worker, host, &Fault::default(), &probe, oldest)?;
         }
-        let end = tick::at(BEFORE, *before);
+        let end = time::at(BEFORE, *before);
         input.advance_to(end);
         input.flush();
         until(worker, host, &Fault::default(), &probe, end)

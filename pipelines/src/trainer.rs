@@ -17,10 +17,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_operators::compute::Model;
-use gnnflow_operators::compute::optimizer::{Optimizer, State};
-use gnnflow_operators::fetch::matrix::{Matrix, Values};
-use gnnflow_operators::sample::mini_batch::MiniBatch;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_kernels::matrix::{Matrix, Values};
+use gnnflow_nn::Model;
+use gnnflow_nn::optimizer::{Optimizer, State};
 
 use self::batch::blocks;
 use crate::Error;

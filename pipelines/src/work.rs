@@ -10,11 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_operators::meter::{Meter, Stage};
-use gnnflow_operators::placement::Placement;
-use gnnflow_operators::propagate::Place;
-use gnnflow_operators::sample::seeds::Book;
-use gnnflow_operators::sync::background::Companion;
+use gnnflow_dataflow::wire::meter::{Meter, Stage};
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::storage::Place;
+use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::storage::Place;
+use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
 use crate::Error;

@@ -2,7 +2,8 @@
 
 use super::{Context, PipelineError, print, print_json};
 use crate::Error;
-use gnnflow_operators::compute::{self, DeviceReport};
+use gnnflow_nn as compute;
+use gnnflow_nn::DeviceReport;
 use std::path::{Path, PathBuf};
 
 /// Run every operation, forward and backward, on a device and compare with the CPU; the CPU itself with plain arithmetic.

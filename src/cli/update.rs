@@ -4,7 +4,7 @@ use super::{Context, print, print_json};
 use crate::{Error, report};
 use gnnflow_data::prepare::Quality;
 use gnnflow_data::update::{AFFECTED, Batch, Missing, UpdateSettings, update};
-use gnnflow_operators::change::Differential;
+use gnnflow_dataflow::incremental::Differential;
 use gnnflow_pipelines::Error as PipelineError;
 use std::path::{Path, PathBuf};
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
-use gnnflow_operators::compute::model::ModelSpec;
+use gnnflow_nn::model::ModelSpec;
 use gnnflow_pipelines::Error as PipelineError;
 use gnnflow_pipelines::parameters::ParameterService;
 use gnnflow_pipelines::spec::Tensor;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use arrow_flight::FlightData;
-use gnnflow_operators::fetch::matrix::Matrix;
+use gnnflow_kernels::matrix::Matrix;
 use gnnflow_pipelines::tensor::{NodeRows, Work};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

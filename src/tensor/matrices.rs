@@ -12,7 +12,7 @@ use arrow_flight::decode::{DecodedPayload, FlightDataDecoder};
 use arrow_flight::error::FlightError;
 use arrow_flight::utils::batches_to_flight_data;
 use futures_util::{Stream, StreamExt, TryStreamExt};
-use gnnflow_operators::fetch::matrix::{Matrix, Number, Values};
+use gnnflow_kernels::matrix::{Matrix, Number, Values};
 use serde::{Deserialize, Serialize};
 
 /// Bytes of a record batch, more or less.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use gnnflow_operators::compute::model::ModelSpec;
+use gnnflow_nn::model::ModelSpec;
 use gnnflow_pipelines::parameters::Choice;
 use gnnflow_pipelines::tensor::{Asked, TensorResult, TensorWorker};
 

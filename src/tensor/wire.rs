@@ -9,8 +9,8 @@ use std::ops::Range;
 
 use arrow_flight::{FlightData, FlightDescriptor};
 use gnnflow_data::rng::Key;
-use gnnflow_operators::compute::model::{ModelSpec, NodeOutputs};
-use gnnflow_operators::fetch::matrix::Matrix;
+use gnnflow_kernels::matrix::Matrix;
+use gnnflow_nn::model::{ModelSpec, NodeOutputs};
 use gnnflow_pipelines::tensor::{Asked, NodeBack, NodeGradient, NodeRows, NodeTargets, TensorResult, TensorTask, Work};
 use serde::{Deserialize, Serialize};
 

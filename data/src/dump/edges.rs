@@ -17,7 +17,8 @@ const CHUNK: usize = 1 << 15;
 ///
 /// ```no_run
 /// # fn main() -> gnnflow_data::Result<()> {
-/// use gnnflow_data::{GraphSource, dump::EdgeReader};
+/// use gnnflow_data::GraphSource;
+/// use gnnflow_data::dump::EdgeReader;
 ///
 /// let reader = EdgeReader::open(&GraphSource::new("nodes.parquet", "edges.parquet"), None)?;
 /// let mut rows = 0;

@@ -214,7 +214,8 @@ impl NodeIds {
     /// table, some (65,536 at most) at a time, and before them how many came before.
     ///
     /// ```
-    /// use gnnflow_data::{dump::Ids, ids::{NodeIds, UNKNOWN}};
+    /// use gnnflow_data::dump::Ids;
+    /// use gnnflow_data::ids::{NodeIds, UNKNOWN};
     /// # fn main() -> gnnflow_data::Result<()> {
     /// let ids = NodeIds::dense(10);
     /// let table = Ids::Int(vec![7, 12, 3].into());

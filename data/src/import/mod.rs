@@ -165,7 +165,8 @@ pub struct NodeArrays {
 /// A graph to be imported.
 ///
 /// ```
-/// use gnnflow_data::{import::Import, progress::Silent};
+/// use gnnflow_data::import::Import;
+/// use gnnflow_data::progress::Silent;
 ///
 /// let folder = tempfile::tempdir().unwrap();
 /// let edges = folder.path().join("edges.txt");

@@ -1,6 +1,6 @@
 //! What keeps an answer right while edges come and go.
 //!
-//! The dataset's files are changed here, by whatever [`Incremental`] says. `gnnflow-operators` has the one that is a dataflow
+//! The dataset's files are changed here, by whatever [`Incremental`] says. `gnnflow-dataflow` has the one that is a dataflow
 //! over changes (differential dataflow); [`Direct`] does the same with loops, for users of this crate alone.
 
 use std::collections::{BTreeMap, HashMap};
@@ -75,7 +75,8 @@ pub trait Incremental: Sync {
 ///
 /// ```
 /// use gnnflow_data::source::Duplicates;
-/// use gnnflow_data::update::{Change::{Add, Remove}, settle};
+/// use gnnflow_data::update::Change::{Add, Remove};
+/// use gnnflow_data::update::settle;
 ///
 /// let history = [(0, Add, 2), (1, Remove, 1), (1, Add, 1)];
 /// let dropped = settle(Duplicates::Drop, 0, &history);

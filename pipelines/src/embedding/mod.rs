@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_operators::embed::push_rows::PushedRows;
-use gnnflow_operators::embed::table::Table;
-use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::kernel::sparse::SparseOptimizer;
-use gnnflow_operators::local_graph::LocalGraph;
+use gnnflow_dataflow::embed::push_rows::PushedRows;
+use gnnflow_dataflow::embed::table::Table;
+use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_kernels::matrix::Number;
+use gnnflow_kernels::sparse::SparseOptimizer;
 
 use crate::Error;
 use crate::spec;

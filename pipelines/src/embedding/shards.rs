@@ -192,8 +192,8 @@ mod tests {
     use std::sync::Arc;
 
     use gnnflow_data::PartitionBook;
-    use gnnflow_operators::local_graph::{InEdges, LocalGraph, OwnedInEdges};
-    use gnnflow_operators::placement::Placement;
+    use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+    use gnnflow_dataflow::graph::placement::Placement;
 
     use super::*;
     use crate::spec::{Embedding, SparseKind, SparseOptimizer};

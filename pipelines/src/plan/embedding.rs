@@ -2,8 +2,8 @@
 
 use crate::plan::Sizes;
 use crate::spec::{Embedding, Spec};
-use gnnflow_operators::embed::table::Table;
-use gnnflow_operators::kernel::sparse::SparseOptimizer;
+use gnnflow_dataflow::embed::table::Table;
+use gnnflow_kernels::sparse::SparseOptimizer;
 use serde::Serialize;
 
 /// Learnt rows of nodes.

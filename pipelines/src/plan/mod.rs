@@ -26,7 +26,7 @@ pub use training::Training;
 
 use std::path::PathBuf;
 
-use gnnflow_operators::placement::Placement;
+use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
 use self::whole_graph::Whole;

@@ -141,7 +141,8 @@ mod tests {
     use super::*;
     use crate::spec::is_builtin_layer;
     use candle_core::Device;
-    use gnnflow_operators::compute::{self, Registry};
+    use gnnflow_nn as compute;
+    use gnnflow_nn::Registry;
 
     fn count(model: &Model) -> u64 {
         layers(model, 1433, 7, None, None).iter().filter_map(|layer| layer.parameters).sum()

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::compute::model::Decoder;
+use gnnflow_nn::model::Decoder;
 
 use super::Sizes;
 use crate::schedule::pairs::WINDOW;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::placement::Placement;
+use gnnflow_dataflow::graph::placement::Placement;
 use serde::Serialize;
 
 use super::batch::Batch;

@@ -11,11 +11,11 @@
 //! each process's own part, N × S × (1 − 1 / processes). Where rows that neighbours add up are rounded, activations and gradients,
 //! and N × w, have half as many bytes, and so has what is sent of them; by columns, what is gathered has all.
 
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::{Hop, ModelSpec};
-use gnnflow_operators::compute::{Model, Registry};
-use gnnflow_operators::kernel::propagate::dynamic_attention::KEPT;
-use gnnflow_operators::wire::MESSAGE_BYTES;
+use gnnflow_dataflow::wire::MESSAGE_BYTES;
+use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
+use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::model::{Hop, ModelSpec};
+use gnnflow_nn::{Model, Registry};
 
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};

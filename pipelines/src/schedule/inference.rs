@@ -13,16 +13,16 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_operators::compute::model::Stage;
-use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::fetch::read_ahead::ReadAhead;
-use gnnflow_operators::kernel::sample::Fanout;
-use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_operators::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
-use gnnflow_operators::sync::background::{Background, Companion};
-use gnnflow_operators::tick;
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_dataflow::time;
+use gnnflow_kernels::matrix::Number;
+use gnnflow_kernels::sample::Fanout;
+use gnnflow_nn::model::Stage;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::vec::{BranchWhen, Map};
@@ -80,7 +80,7 @@ impl Inference {
         }
         let count = stages.len();
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
-        let stage_of = move |tick: u64| tick::epoch(tick) as usize % count;
+        let stage_of = move |tick: u64| time::epoch(tick) as usize % count;
         let (features, below) = (setup.features.clone(), stores.clone());
         let rows = move |tick| match stage_of(tick) {
             0 => features.clone(),
@@ -154,13 +154,13 @@ impl Inference {
             for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
                 let key = BatchKey { epoch, step, partition: *partition };
                 self.input.send((key, nodes.clone()));
-                self.input.advance_to(tick::at(epoch, step + 1));
+                self.input.advance_to(time::at(epoch, step + 1));
                 self.input.flush();
-                let oldest = tick::at(epoch, (step + 1).saturating_sub(WINDOW));
+                let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
                 until(worker, host, &self.fault, &self.probe, oldest)?;
             }
             self.stages_done += 1;
-            let next = tick::at(epoch + 1, 0);
+            let next = time::at(epoch + 1, 0);
             self.input.advance_to(next);
             self.input.flush();
             until(worker, host, &self.fault, &self.probe, next)?;

@@ -28,20 +28,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gnnflow_operators::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows, RowGradients};
-use gnnflow_operators::fetch::cache::{CacheCounts, RowCache};
-use gnnflow_operators::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_operators::fetch::read_ahead::ReadAhead;
-use gnnflow_operators::sample::sample_batch::SampleBatch;
-use gnnflow_operators::sample::sample_hop::Choice;
-use gnnflow_operators::sample::seeds::{Book, Seeds};
-use gnnflow_operators::sync::admit::{Admit, Room};
-use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
-use gnnflow_operators::sync::background::{Background, Companion};
-use gnnflow_operators::sync::hold::{Gate, Hold};
-use gnnflow_operators::sync::when_passed::WhenPassed;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
+use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows, RowGradients};
+use gnnflow_dataflow::fetch::cache::{CacheCounts, RowCache};
+use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::gate::{Gate, Hold};
+use gnnflow_dataflow::flow::on_frontier::WhenPassed;
+use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::sample::sample_batch::SampleBatch;
+use gnnflow_dataflow::sample::sample_hop::Choice;
+use gnnflow_dataflow::sample::seeds::{Book, Seeds};
+use gnnflow_dataflow::time;
 use sha2::{Digest, Sha256};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
@@ -104,8 +104,8 @@ impl Pull {
     /// The rows of a batch of `step` of `epoch` are asked for.
     fn asked(&self, epoch: u32, step: u32) {
         // Epochs end with everything applied.
-        let applied = self.applied.get().max(tick::at(epoch, 0));
-        let (behind, stale) = (tick::at(epoch, step).saturating_sub(applied), self.stale.get());
+        let applied = self.applied.get().max(time::at(epoch, 0));
+        let (behind, stale) = (time::at(epoch, step).saturating_sub(applied), self.stale.get());
         let Staleness { most, sum, batches } = stale;
         self.stale.set(Staleness { most: most.max(behind), sum: sum + behind, batches: batches + 1 });
     }
@@ -224,21 +224,21 @@ impl Schedule for MiniBatchTraining {
         let start = Instant::now();
         let lr = lr(epoch);
         self.companion.run(move |trainer| trainer.set_learning_rate(lr));
-        self.input.advance_to(tick::at(epoch, 0));
-        self.gate.open(tick::at(epoch, 0));
+        self.input.advance_to(time::at(epoch, 0));
+        self.gate.open(time::at(epoch, 0));
         if let Some(pull) = &self.pull {
-            pull.applied(tick::at(epoch, 0));
+            pull.applied(time::at(epoch, 0));
         }
         for step in 0..self.steps {
             for part in self.parts.clone() {
                 self.input.send(part as u32);
             }
-            self.input.advance_to(tick::at(epoch, step + 1));
+            self.input.advance_to(time::at(epoch, step + 1));
             self.input.flush();
-            let oldest = tick::at(epoch, (step + 1).saturating_sub(self.window));
+            let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
             until(worker, host, &self.fault, &self.probe, oldest)?;
         }
-        until(worker, host, &self.fault, &self.probe, tick::at(epoch, self.steps))?;
+        until(worker, host, &self.fault, &self.probe, time::at(epoch, self.steps))?;
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }

@@ -6,8 +6,8 @@ pub(crate) mod pairs;
 pub(crate) mod partition_parallel;
 pub(crate) mod whole_graph;
 
-use gnnflow_operators::fetch::cache::CacheCounts;
-use gnnflow_operators::sync::all_reduce::Reduced;
+use gnnflow_dataflow::collective::all_reduce::Reduced;
+use gnnflow_dataflow::fetch::cache::CacheCounts;
 use sha2::{Digest, Sha256};
 use timely::worker::Worker;
 

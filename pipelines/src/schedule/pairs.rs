@@ -12,14 +12,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_operators::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows};
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_operators::fetch::matrix::Number;
-use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_operators::sample::seeds::Book;
-use gnnflow_operators::sync::background::{Background, Companion};
-use gnnflow_operators::sync::barrier::Barrier;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows};
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::flow::barrier::Barrier;
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::time;
+use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
@@ -55,7 +55,7 @@ pub(super) fn score_pairs<'scope>(
     let (kept, spoilt) = (fault.clone(), fault.clone());
     tokens
         .flat_map(move |Token { tick, .. }| {
-            let (book, epoch, step) = (Arc::clone(&book), tick::epoch(tick), tick::step(tick) - first);
+            let (book, epoch, step) = (Arc::clone(&book), time::epoch(tick), time::step(tick) - first);
             hosted.clone().map(move |part| book.batch(BatchKey { epoch, step, partition: part as u32 }))
         })
         .fetch_rows(FetchFrom {

@@ -21,7 +21,7 @@
 //!
 //! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
 //! one is computed. Rows are copied into messages when there is room for these on the way
-//! ([`PacedScatter`](gnnflow_operators::propagate::paced)); where they cannot wait in a table, nothing new is begun until they have
+//! ([`PacedScatter`](gnnflow_dataflow::ghost::paced_scatter)); where they cannot wait in a table, nothing new is begun until they have
 //! left: what is sent is bounded, however slow its receiver.
 
 use std::cell::{Cell, RefCell};
@@ -31,18 +31,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use gnnflow_operators::meter::Meter;
-use gnnflow_operators::propagate::Table;
-use gnnflow_operators::propagate::paced::PacedScatter;
-use gnnflow_operators::sync::admit::{Admit, Room};
-use gnnflow_operators::sync::all_reduce::{AllReduce, Contribution, Reduced};
-use gnnflow_operators::sync::background::Companion;
-use gnnflow_operators::sync::barrier::Barrier;
-use gnnflow_operators::sync::hold::{Gate, Hold};
-use gnnflow_operators::sync::later::Later;
-use gnnflow_operators::sync::retime::Retime;
-use gnnflow_operators::sync::when_passed::WhenPassed;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
+use gnnflow_dataflow::flow::advance_times::Retime;
+use gnnflow_dataflow::flow::barrier::Barrier;
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::gate::{Gate, Hold};
+use gnnflow_dataflow::flow::map_async::Later;
+use gnnflow_dataflow::flow::on_frontier::WhenPassed;
+use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::ghost::paced_scatter::PacedScatter;
+use gnnflow_dataflow::storage::Table;
+use gnnflow_dataflow::time;
+use gnnflow_dataflow::wire::meter::Meter;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::core::{Inspect, OkErr};
 use timely::dataflow::operators::vec::{Branch, Map};
@@ -131,16 +131,16 @@ impl Shared {
     /// Lets tokens go on as far as they may.
     fn open(&self) {
         let now = self.passed.get();
-        let epoch = tick::epoch(now);
+        let epoch = time::epoch(now);
         let open = match self.mode {
             Mode::Async if epoch > self.first.get() => match self.fresh_from {
-                Some(stage) if tick::step(now) >= stage => now,
-                Some(stage) => tick::at(epoch, stage - 1),
-                None => tick::at(epoch.saturating_add(self.staleness), u32::MAX),
+                Some(stage) if time::step(now) >= stage => now,
+                Some(stage) => time::at(epoch, stage - 1),
+                None => time::at(epoch.saturating_add(self.staleness), u32::MAX),
             },
             // All results are there: some chunks may be under way at once.
-            _ if self.pairs.contains(&tick::step(now)) => {
-                tick::at(epoch, (tick::step(now) + pairs::WINDOW).min(self.pairs.end) - 1)
+            _ if self.pairs.contains(&time::step(now)) => {
+                time::at(epoch, (time::step(now) + pairs::WINDOW).min(self.pairs.end) - 1)
             }
             _ => now,
         };
@@ -152,7 +152,7 @@ impl Shared {
         if token.evaluates.is_some() {
             return;
         }
-        let behind = tick::epoch(token.tick).saturating_sub(tick::epoch(self.passed.get()));
+        let behind = time::epoch(token.tick).saturating_sub(time::epoch(self.passed.get()));
         let Staleness { most, sum, batches } = self.stale.get();
         let behind = u64::from(behind);
         self.stale.set(Staleness { most: most.max(behind), sum: sum + behind, batches: batches + 1 });
@@ -198,7 +198,7 @@ impl WholeGraphTraining {
                 Some(source) => {
                     let first = pairs.start;
                     let (tokens, chunks) = tokens.branch(move |&tick, token: &Token| {
-                        token.evaluates.is_none() && pairs.contains(&tick::step(tick))
+                        token.evaluates.is_none() && pairs.contains(&time::step(tick))
                     });
                     (tokens, Some(score_pairs(chunks, setup, source, first, &state, companion, &fault)))
                 }
@@ -237,7 +237,7 @@ impl WholeGraphTraining {
             let reduced = contributions
                 .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
                 .inspect(move |reduced: &Reduced| {
-                    let epoch = tick::epoch(reduced.tick);
+                    let epoch = time::epoch(reduced.tick);
                     told.sums.borrow_mut().entry(epoch).or_default().add(reduced);
                     let (reduced, lr) = (reduced.clone(), told.rates.borrow_mut().remove(&epoch));
                     applied.run(move |trainer| {
@@ -280,21 +280,21 @@ impl Schedule for WholeGraphTraining {
         let mut start = Instant::now();
         let end = self.end_of_round(epoch);
         self.shared.first.set(self.shared.first.get().min(epoch));
-        self.input.advance_to(tick::at(epoch, 0));
+        self.input.advance_to(time::at(epoch, 0));
         for epoch in epoch..end {
             self.shared.rates.borrow_mut().insert(epoch, lr(epoch));
             for (stage, &items) in (0..).zip(&self.stages) {
-                let tick = tick::at(epoch, stage);
+                let tick = time::at(epoch, stage);
                 self.input.advance_to(tick);
                 (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: None }));
             }
         }
         let stages = self.stages.len() as u32;
-        self.input.advance_to(tick::at(end - 1, stages));
+        self.input.advance_to(time::at(end - 1, stages));
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
         for epoch in epoch..end {
-            until(worker, host, &self.fault, &self.probe, tick::at(epoch, stages))?;
+            until(worker, host, &self.fault, &self.probe, time::at(epoch, stages))?;
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });

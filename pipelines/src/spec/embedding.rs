@@ -1,8 +1,8 @@
 //! `[model.embedding]`: rows that are learnt for nodes without features.
 
 use super::section::{section, words};
-use gnnflow_operators::embed::table::Draw;
-use gnnflow_operators::kernel::sparse;
+use gnnflow_dataflow::embed::table::Draw;
+use gnnflow_kernels::sparse;
 
 section! {
     /// A learnt row for each node, in the place of features (`model.embedding = {}` asks for one; see docs/embeddings.md).

@@ -3,8 +3,9 @@
 use super::embedding::Embedding;
 use super::section::{section, words};
 use super::train::Schedule;
-use gnnflow_operators::compute::{self, KindOptions, ModelSpec};
-use gnnflow_operators::kernel::elementwise;
+use gnnflow_kernels::dense::elementwise;
+use gnnflow_nn as compute;
+use gnnflow_nn::{KindOptions, ModelSpec};
 
 /// Layer kinds of this version.
 pub(super) const KINDS: &[&str] = &["sage", "gcn", "gat", "gatv2", "gin", "gine", "sgc", "rgcn", "appnp", "mlp"];

@@ -4,7 +4,6 @@ use super::section::{section, words};
 use super::values::{Bytes, OneOrMany, Parts};
 use gnnflow_data::dump::PartTable;
 use gnnflow_data::{Partitioner, Targets};
-use gnnflow_operators::partition;
 use std::path::PathBuf;
 
 /// Partition methods of this version.
@@ -112,13 +111,14 @@ impl Partition {
     /// The built-in partitioner that the method names, if it is none that was registered.
     pub fn builtin(&self) -> Option<Box<dyn Partitioner>> {
         let degrees = self.degrees.map(|degrees| match degrees {
-            Degrees::Exact => partition::Degrees::Exact,
-            Degrees::Online => partition::Degrees::Online,
+            Degrees::Exact => gnnflow_partition::Degrees::Exact,
+            Degrees::Online => gnnflow_partition::Degrees::Online,
         });
         let FileColumns { id, part } = self.file_columns.clone();
         let file = PartTable { files: self.file.iter().flat_map(|files| files.0.clone()).collect(), id, part };
-        let settings = partition::Settings { degrees, volume: self.volume, hold_balance: self.hold_balance, file };
-        partition::builtin(&self.method, &settings)
+        let settings =
+            gnnflow_partition::Settings { degrees, volume: self.volume, hold_balance: self.hold_balance, file };
+        gnnflow_partition::builtin(&self.method, &settings)
     }
 }
 

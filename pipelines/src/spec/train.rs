@@ -8,7 +8,7 @@ use super::optimizer::{LrSchedule, Optimizer};
 use super::section::{section, words};
 use super::tensor::Tensor;
 use super::values::Bytes;
-use gnnflow_operators::sample::edge_share::EdgeShare;
+use gnnflow_dataflow::sample::edge_share::EdgeShare;
 
 /// Samplers of this version.
 pub(super) const SAMPLERS: &[&str] = &[

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, LargeStringArray, StringArray, UInt16Array};
 use arrow::datatypes::{DataType, Field};
 use gnnflow_data::dataset::{IdColumn, IdKind, Nodes, TypeInfo};
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_kernels::pairs::Edge;
 
 use crate::Error;
 use crate::job::Job;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gnnflow_operators::sync::background::Companion;
+use gnnflow_dataflow::flow::compute_thread::Companion;
 use timely::worker::Worker;
 
 use super::Source;

@@ -20,8 +20,8 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::LabelKind;
-use gnnflow_operators::compute::pair_head::PairHead;
-use gnnflow_operators::sample::pairs::Pairs;
+use gnnflow_kernels::pairs::Pairs;
+use gnnflow_nn::pair_head::PairHead;
 
 use self::classes::Classes;
 use self::edge_classification::{ClassedEdges, EdgeClassification};

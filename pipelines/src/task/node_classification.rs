@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, UInt8Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::{LabelInfo, LabelKind};
-use gnnflow_operators::compute::metrics::{Counts, Task};
+use gnnflow_nn::metrics::{Counts, Task};
 
 use super::classes::{Classes, cross_entropy, largest};
 use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};

@@ -7,12 +7,12 @@
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gnnflow_operators::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_operators::fetch::matrix::{Number, Values};
-use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_operators::sample::pairs::{Edge, Pairs};
-use gnnflow_operators::sync::background::{Background, Companion};
-use gnnflow_operators::tick;
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::time;
+use gnnflow_kernels::matrix::{Number, Values};
+use gnnflow_kernels::pairs::{Edge, Pairs};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::vec::Map;
@@ -103,7 +103,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
         let key = BatchKey { epoch: self.passes, step: self.step, partition: self.partition };
         self.input.send((key, nodes, pairs.map(Arc::new)));
         self.step += 1;
-        self.input.advance_to(tick::at(self.passes, self.step));
+        self.input.advance_to(time::at(self.passes, self.step));
         self.input.flush();
     }
 
@@ -126,7 +126,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     /// # Errors
     /// What an operator, or the companion thread, fails with.
     pub(crate) fn wait(&self, worker: &mut Worker, host: &dyn Host, window: u32) -> Result<(), Error> {
-        let oldest = tick::at(self.passes, self.step.saturating_sub(window));
+        let oldest = time::at(self.passes, self.step.saturating_sub(window));
         until(worker, host, &self.fault, &self.probe, oldest)
     }
 
@@ -137,7 +137,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     pub(crate) fn end(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
         self.passes += 1;
         self.step = 0;
-        let next = tick::at(self.passes, 0);
+        let next = time::at(self.passes, 0);
         self.input.advance_to(next);
         self.input.flush();
         until(worker, host, &self.fault, &self.probe, next)

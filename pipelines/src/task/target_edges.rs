@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{FORWARD_AND_REVERSE, Topology, TypeInfo, split};
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
+use gnnflow_kernels::pairs::Edge;
 
 use crate::Error;
 use crate::job::Job;

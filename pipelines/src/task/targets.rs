@@ -1,7 +1,7 @@
 //! What the results for nodes are compared with: all that a loss of nodes needs beside them.
 
 use candle_core::Tensor;
-use gnnflow_operators::compute::loss;
+use gnnflow_nn::loss;
 
 use crate::Error;
 

@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_operators::compute::model::ModelSpec;
+use gnnflow_nn::model::ModelSpec;
 
 use super::autotune::Autotuner;
 use super::queue::Queue;

@@ -1,7 +1,7 @@
 //! What the result of a task must look like, whoever says that it is one; and which tasks may come in halves.
 
-use gnnflow_operators::compute::model::{Hop, half_of_rows};
-use gnnflow_operators::fetch::matrix::Matrix;
+use gnnflow_kernels::matrix::Matrix;
+use gnnflow_nn::model::{Hop, half_of_rows};
 
 use super::{TensorResult, TensorTask, Work};
 

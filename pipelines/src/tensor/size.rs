@@ -1,6 +1,6 @@
 //! How large tasks are, and how many are under way: what memory tensor workers cost, here and there.
 
-use gnnflow_operators::compute::model::Hop;
+use gnnflow_nn::model::Hop;
 
 use super::queue::BATCH;
 
@@ -47,7 +47,7 @@ pub(crate) fn under_way(workers: usize, bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use gnnflow_operators::compute::layers::Propagation;
+    use gnnflow_nn::layers::Propagation;
 
     use super::*;
 

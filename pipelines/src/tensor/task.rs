@@ -5,10 +5,10 @@
 
 use candle_core::{Tensor, Var};
 use gnnflow_data::rng::Key;
-use gnnflow_operators::compute::Model;
-use gnnflow_operators::compute::model::{NodeInputs, NodeOutputs};
-use gnnflow_operators::compute::ops::seeded;
-use gnnflow_operators::fetch::matrix::{Matrix, Values};
+use gnnflow_kernels::matrix::{Matrix, Values};
+use gnnflow_nn::Model;
+use gnnflow_nn::model::{NodeInputs, NodeOutputs};
+use gnnflow_nn::ops::seeded;
 
 use crate::Error;
 use crate::task::NodeTargets;
@@ -132,7 +132,7 @@ impl TensorTask {
     }
 
     /// Goes forwards with rows that stand behind `first` others of the same task, whose masks are those of the whole; what is made of the halves
-    /// of a task ([`half_of_rows`](gnnflow_operators::compute::model::half_of_rows)) is then what is made of the whole.
+    /// of a task ([`half_of_rows`](gnnflow_nn::model::half_of_rows)) is then what is made of the whole.
     ///
     /// # Errors
     /// As [`TensorTask::run`].
@@ -172,14 +172,14 @@ impl TensorTask {
         let end = match late(work)? {
             Work::Loss(targets) => {
                 let sum = targets.loss(&outputs.held)?;
-                loss = sum.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
+                loss = sum.to_scalar::<f64>().map_err(gnnflow_nn::Error::from)?;
                 examples = count as u64;
                 sum
             }
             Work::Backward { gradient, .. } => end_of(count, &outputs, gradient, model)?,
             Work::Forward => return Err(Error::Bug("a way forwards has no end to go back from".into())),
         };
-        let gradients = end.backward().map_err(gnnflow_operators::compute::Error::from)?;
+        let gradients = end.backward().map_err(gnnflow_nn::Error::from)?;
         model.params().gradients(&gradients, &mut flat)?;
         flat[trained..].copy_from_slice(&sums);
         let of = |var: &Option<Var>| -> Result<Option<Vec<f32>>, Error> {
@@ -230,7 +230,7 @@ fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &M
     let mut ends = Vec::new();
     let mut seed = |result: &Tensor, gradient: Matrix| -> Result<(), Error> {
         let gradient = tensor(gradient, count, model)?;
-        ends.push(seeded(result, &gradient).map_err(gnnflow_operators::compute::Error::from)?);
+        ends.push(seeded(result, &gradient).map_err(gnnflow_nn::Error::from)?);
         Ok(())
     };
     if let Some(gradient) = gradient.held {
@@ -246,7 +246,7 @@ fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &M
     }
     let (first, rest) = ends.split_first().ok_or_else(|| Error::Bug("a task without gradients".into()))?;
     let total = rest.iter().try_fold(first.clone(), |sum: Tensor, end: &Tensor| sum + end);
-    Ok(total.map_err(gnnflow_operators::compute::Error::from)?)
+    Ok(total.map_err(gnnflow_nn::Error::from)?)
 }
 
 impl Inputs {
@@ -257,7 +257,7 @@ impl Inputs {
             if !gradients {
                 return Ok((Some(rows), None));
             }
-            let var = Var::from_tensor(&rows).map_err(gnnflow_operators::compute::Error::from)?;
+            let var = Var::from_tensor(&rows).map_err(gnnflow_nn::Error::from)?;
             Ok((Some(var.as_tensor().clone()), Some(var)))
         };
         let [held, aggregated, initial] = [place(rows.held)?, place(rows.aggregated)?, place(rows.initial)?];

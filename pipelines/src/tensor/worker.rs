@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use gnnflow_operators::compute::model::ModelSpec;
+use gnnflow_nn::model::ModelSpec;
 
 use super::{TensorResult, TensorTask};
 use crate::Error;

@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use candle_core::Tensor;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::block::Block;
-use gnnflow_operators::compute::GraphBlock;
-use gnnflow_operators::compute::loss::weigh_rows;
-use gnnflow_operators::embed::push_rows::RowGradients;
-use gnnflow_operators::fetch::edge_rows::EdgeRows;
-use gnnflow_operators::sample::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_operators::sync::all_reduce::Contribution;
+use gnnflow_dataflow::batch::edge_rows::EdgeRows;
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_dataflow::embed::push_rows::RowGradients;
+use gnnflow_kernels::block::Block;
+use gnnflow_nn::GraphBlock;
+use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
 use super::Trainer;
@@ -101,7 +101,7 @@ impl Trainer {
                 true => outputs.narrow(0, 0, batch.num_seeds),
                 false => Ok(outputs),
             };
-            let mut outputs = narrow(outputs).map_err(gnnflow_operators::compute::Error::from)?;
+            let mut outputs = narrow(outputs).map_err(gnnflow_nn::Error::from)?;
             if !batch.seed_weights.is_empty() {
                 outputs = weigh_rows(&outputs, &batch.seed_weights)?;
             }
@@ -112,14 +112,14 @@ impl Trainer {
                 head: model.pair_head(),
             };
             let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
-            let value = loss.to_scalar::<f64>().map_err(gnnflow_operators::compute::Error::from)?;
+            let value = loss.to_scalar::<f64>().map_err(gnnflow_nn::Error::from)?;
             let (value, examples) = match batch.stands_for {
                 Some(all) => (value * all as f64 / examples.max(1) as f64, all),
                 None => (value, examples),
             };
             spent.forward += start.elapsed();
             let start = Instant::now();
-            let gradients = loss.backward().map_err(gnnflow_operators::compute::Error::from)?;
+            let gradients = loss.backward().map_err(gnnflow_nn::Error::from)?;
             let mut flat = vec![0.0; params.len()];
             model.params().gradients(&gradients, &mut flat)?;
             flat[model.params().trained_len()..].copy_from_slice(&sums);

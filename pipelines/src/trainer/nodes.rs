@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_operators::compute::JumpingKnowledge;
+use gnnflow_nn::JumpingKnowledge;
 
 use super::Trainer;
 use crate::Error;
@@ -89,8 +89,8 @@ impl Trainer {
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Tensor};
-    use gnnflow_operators::compute::Model;
-    use gnnflow_operators::compute::model::ModelSpec;
+    use gnnflow_nn::Model;
+    use gnnflow_nn::model::ModelSpec;
 
     use super::*;
     use crate::spec::{self, Metric};

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use candle_core::Var;
-use gnnflow_operators::embed::push_rows::RowGradients;
-use gnnflow_operators::fetch::matrix::{Matrix, Values};
-use gnnflow_operators::sample::mini_batch::MiniBatch;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_dataflow::embed::push_rows::RowGradients;
+use gnnflow_kernels::matrix::{Matrix, Values};
 
 use super::Trainer;
 use super::tensors::row_gradients;
@@ -29,7 +29,7 @@ impl Trainer {
     /// # Errors
     /// When the device fails, or rows are not numbers.
     pub(crate) fn pairs(&mut self, batch: MiniBatch) -> Result<PairGradients, Error> {
-        let tensor = gnnflow_operators::compute::Error::from;
+        let tensor = gnnflow_nn::Error::from;
         let partition = batch.key.partition;
         if batch.nodes.is_empty() {
             let rows = RowGradients { partition, ..RowGradients::default() };

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use gnnflow_operators::compute::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
-use gnnflow_operators::embed::push_rows::PushedRows;
-use gnnflow_operators::sync::all_reduce::Reduced;
+use gnnflow_dataflow::collective::all_reduce::Reduced;
+use gnnflow_dataflow::embed::push_rows::PushedRows;
+use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 
 use super::{BatchWords, Trainer};
 use crate::Error;

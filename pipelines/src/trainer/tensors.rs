@@ -2,8 +2,8 @@
 
 use candle_core::backprop::GradStore;
 use candle_core::{Storage, Tensor, Var};
-use gnnflow_operators::compute::Model;
-use gnnflow_operators::fetch::matrix::{Matrix, Values};
+use gnnflow_kernels::matrix::{Matrix, Values};
+use gnnflow_nn::Model;
 
 use crate::Error;
 
@@ -15,7 +15,7 @@ pub(crate) fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tenso
         Values::F16(values) => Tensor::from_vec(values, shape, device),
         Values::Bf16(values) => Tensor::from_vec(values, shape, device),
     };
-    Ok(tensor.map_err(gnnflow_operators::compute::Error::from)?)
+    Ok(tensor.map_err(gnnflow_nn::Error::from)?)
 }
 
 /// What the first layer reads, and the variable that it is where rows are learnt.
@@ -23,7 +23,7 @@ pub(super) fn input(matrix: Matrix, rows: usize, model: &Model, learnt: bool) ->
     match matrix {
         Matrix { dim, values: Values::F32(values) } if learnt => {
             let var = Var::from_vec(values, (rows, dim), model.device());
-            let var = var.map_err(gnnflow_operators::compute::Error::from)?;
+            let var = var.map_err(gnnflow_nn::Error::from)?;
             Ok((var.as_tensor().clone(), Some(var)))
         }
         matrix => Ok((tensor(matrix, rows, model)?, None)),
@@ -50,5 +50,5 @@ pub(crate) fn read(tensor: &Tensor, f: impl FnOnce(&[f32])) -> Result<(), Error>
         f(&storage.as_slice::<f32>()?[start..end]);
         Ok(())
     };
-    Ok(read().map_err(gnnflow_operators::compute::Error::from)?)
+    Ok(read().map_err(gnnflow_nn::Error::from)?)
 }

@@ -3,8 +3,8 @@
 //! SDT-GNN (section III-C) does not say what becomes of the optimiser when weights are averaged. Here its state is averaged as
 //! they are: then nothing of a partition is left behind when it has been visited, however many partitions a worker hosts.
 
-use gnnflow_operators::compute::optimizer::State;
-use gnnflow_operators::sample::mini_batch::MiniBatch;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_nn::optimizer::State;
 
 use super::batch::{BatchGradient, digest};
 use super::{BatchWords, Replica, Trainer};

@@ -7,14 +7,15 @@
 use std::ops::Range;
 
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::kernel::elementwise::Dropout;
-use gnnflow_operators::kernel::propagate::Sources;
-use gnnflow_operators::kernel::propagate::attention::{Attention, EdgeDropout};
-use gnnflow_operators::kernel::propagate::attention_backward::AttentionBackward;
-use gnnflow_operators::kernel::propagate::dynamic_attention::{DynamicAttention, KEPT};
-use gnnflow_operators::kernel::propagate::dynamic_attention_backward::DynamicAttentionBackward;
-use gnnflow_operators::propagate::{Links, Place, Table};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_kernels::aggregate::Sources;
+use gnnflow_kernels::aggregate::attention::{Attention, EdgeDropout};
+use gnnflow_kernels::aggregate::attention_backward::AttentionBackward;
+use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
+use gnnflow_kernels::dense::elementwise::Dropout;
+use gnnflow_nn::model::Hop;
 
 /// What a hop that attends keeps besides its rows.
 pub(super) struct AttentionState {

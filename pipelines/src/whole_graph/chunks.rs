@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::local_graph::InEdges;
-use gnnflow_operators::propagate::intervals::intervals;
+use gnnflow_dataflow::ghost::intervals::intervals;
+use gnnflow_dataflow::graph::local_graph::InEdges;
+use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::model::Hop;
 
 use super::heads::Heads;
 use super::slice_attention::SliceAttention;
@@ -87,7 +87,7 @@ fn chunks(parts: &[Arc<dyn InEdges>], slots: usize, width: usize, memory: u64) -
 
 #[cfg(test)]
 mod tests {
-    use gnnflow_operators::local_graph::OwnedInEdges;
+    use gnnflow_dataflow::graph::local_graph::OwnedInEdges;
 
     use super::*;
 

@@ -6,9 +6,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::propagate::{Links, Place};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::storage::Place;
+use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::model::Hop;
 
 use super::attend::{AttentionState, Dropped};
 use super::gather::gather;

@@ -6,10 +6,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_operators::local_graph::InEdges;
-use gnnflow_operators::propagate::scatter::Scatter;
-use gnnflow_operators::propagate::{Array, Place};
-use gnnflow_operators::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
+use gnnflow_dataflow::ghost::scatter::Scatter;
+use gnnflow_dataflow::graph::local_graph::InEdges;
+use gnnflow_dataflow::storage::{Array, Place};
+use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use bytemuck::Pod;
-use gnnflow_operators::kernel::element::Element;
-use gnnflow_operators::kernel::propagate::{Coefficient, Own, Propagate, Scale, Sources};
-use gnnflow_operators::propagate::{Links, Table};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::storage::Table;
+use gnnflow_kernels::aggregate::{Coefficient, Own, Propagate, Scale, Sources};
+use gnnflow_kernels::simd::element::Element;
 use rayon::prelude::*;
 
 use super::scales::Scales;
@@ -68,9 +69,10 @@ fn add_up<T: Element<Acc = f32> + Pod>(
 mod tests {
     use std::sync::Arc;
 
-    use gnnflow_operators::compute::layers::Propagation;
-    use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
-    use gnnflow_operators::propagate::{Ends, Place};
+    use gnnflow_dataflow::ghost::Ends;
+    use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
+    use gnnflow_dataflow::storage::Place;
+    use gnnflow_nn::layers::Propagation;
 
     use super::*;
     use crate::spec::RowDtype;

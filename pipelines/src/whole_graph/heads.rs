@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::propagate::intervals::intervals;
+use gnnflow_dataflow::ghost::intervals::intervals;
+use gnnflow_nn::model::Hop;
 
 /// Columns that lie in one granule, and the heads that they are of: whole ones, or a part of one.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::kernel::propagate::dynamic_attention::KEPT;
-use gnnflow_operators::propagate::{Links, Place, Table};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
+use gnnflow_nn::layers::Propagation;
 
 use super::Shape;
 use super::attend::AttentionState;

@@ -5,9 +5,10 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::kernel::propagate::Sources;
-use gnnflow_operators::kernel::propagate::maximum::{Maximum, MaximumBackward, NOBODY};
-use gnnflow_operators::propagate::{Links, Place, Table};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_kernels::aggregate::Sources;
+use gnnflow_kernels::aggregate::maximum::{Maximum, MaximumBackward, NOBODY};
 
 use super::rows::put_columns;
 

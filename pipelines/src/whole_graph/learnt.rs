@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::embed::push_rows::PushedRows;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::embed::push_rows::PushedRows;
+use gnnflow_dataflow::time;
 
 use super::tasks::Token;
 use super::{Interval, WholeGraph};
@@ -51,7 +51,7 @@ impl WholeGraph {
     ) -> Result<(), Error> {
         let Some(learnt) = &self.learnt else { return Ok(()) };
         let gradient = gradient.ok_or_else(|| Error::Bug("learnt rows without a gradient".into()))?;
-        let epoch = tick::epoch(token.tick);
+        let epoch = time::epoch(token.tick);
         let examples = self.pairs.as_ref().map_or(learnt.examples, |pairs| pairs.examples(epoch));
         let nodes = self.nodes(&interval.rows).collect();
         learnt.rows.set_learning_rate(learnt.rate(epoch));

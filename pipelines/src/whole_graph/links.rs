@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gnnflow_operators::local_graph::{InEdges, LocalGraph};
-use gnnflow_operators::propagate::intervals::intervals;
-use gnnflow_operators::propagate::links::Filter;
-use gnnflow_operators::propagate::{Ends, Links, Place};
+use gnnflow_dataflow::ghost::intervals::intervals;
+use gnnflow_dataflow::ghost::links::Filter;
+use gnnflow_dataflow::ghost::{Ends, Links};
+use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
+use gnnflow_dataflow::storage::Place;
 use timely::worker::Worker;
 
 use super::Interval;

@@ -11,9 +11,10 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::propagate::scatter::{row_block, row_headers};
-use gnnflow_operators::propagate::{Links, Place, Table};
-use gnnflow_operators::wire::{Header, WireBlock};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::ghost::scatter::{row_block, row_headers};
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_dataflow::wire::{Header, WireBlock};
 
 use super::attend::{AttentionState, Dropped, OutEdges};
 use super::exchange::HeldEdges;
@@ -162,8 +163,8 @@ impl Mirrors {
 mod tests {
     use std::sync::Arc;
 
-    use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
-    use gnnflow_operators::propagate::Ends;
+    use gnnflow_dataflow::ghost::Ends;
+    use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
 
     use super::*;
 

@@ -45,11 +45,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::propagate::Place;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::storage::Place;
+use gnnflow_dataflow::time;
+use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::model::Hop;
 
 use self::chunks::{Cut, cut};
 use self::evaluate::LastHop;
@@ -269,7 +269,7 @@ impl WholeGraph {
     fn vectors_of(&self, hop: usize, token: Token) -> Option<Vec<f32>> {
         self.vectors[hop].as_ref()?;
         let choice = match token.evaluates {
-            None => self.parameters.choose(token.item, tick::epoch(token.tick), hop),
+            None => self.parameters.choose(token.item, time::epoch(token.tick), hop),
             Some(_) => self.parameters.latest(),
         };
         self.vectors(hop, choice)

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::propagate::Links;
-use gnnflow_operators::propagate::scatter::row_headers;
-use gnnflow_operators::wire::{Header, MESSAGE_BYTES, WireBlock};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::ghost::scatter::row_headers;
+use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, WireBlock};
 
 use super::WholeGraph;
 use super::evaluate::LastHop;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::propagate::Links;
+use gnnflow_dataflow::ghost::Links;
 
 /// All nodes, by the chunk that needs their rows first, and by id.
 #[derive(Debug)]
@@ -103,9 +103,10 @@ mod tests {
     use std::sync::Arc;
 
     use gnnflow_data::rng::{Key, Purpose};
-    use gnnflow_operators::local_graph::{InEdges, OwnedInEdges};
-    use gnnflow_operators::propagate::links::Filter;
-    use gnnflow_operators::propagate::{Ends, Place};
+    use gnnflow_dataflow::ghost::Ends;
+    use gnnflow_dataflow::ghost::links::Filter;
+    use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
+    use gnnflow_dataflow::storage::Place;
 
     use super::*;
 

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use gnnflow_data::rng::Key;
-use gnnflow_operators::compute::model::NodeOutputs;
-use gnnflow_operators::embed::push_rows::{PushedRows, RowGradients};
-use gnnflow_operators::propagate::{Place, Table};
-use gnnflow_operators::tick;
+use gnnflow_dataflow::embed::push_rows::{PushedRows, RowGradients};
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_dataflow::time;
+use gnnflow_nn::model::NodeOutputs;
 
 use super::rows::Selection;
 use super::sums::Share;
@@ -93,7 +93,7 @@ impl WholeGraph {
     pub(crate) fn pushed(&mut self, pushed: &PushedRows) -> Result<(), Error> {
         let own = self.own.start;
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
-        let epoch = tick::epoch(pushed.tick);
+        let epoch = time::epoch(pushed.tick);
         results.examples = (epoch, results.examples(epoch) + pushed.examples);
         let back = &mut results.back;
         let width = back.width();

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::local_graph::InEdges;
-use gnnflow_operators::propagate::{Array, Place};
+use gnnflow_dataflow::graph::local_graph::InEdges;
+use gnnflow_dataflow::storage::{Array, Place};
 
 use super::exchange::HeldEdges;
 use crate::Error;
@@ -57,7 +57,7 @@ pub(super) fn by_relation(edges: &Arc<dyn InEdges>, slots: u32, place: &Place) -
 
 #[cfg(test)]
 mod tests {
-    use gnnflow_operators::local_graph::OwnedInEdges;
+    use gnnflow_dataflow::graph::local_graph::OwnedInEdges;
 
     use super::*;
 

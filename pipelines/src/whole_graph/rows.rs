@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use gnnflow_operators::fetch::matrix::Matrix;
-use gnnflow_operators::propagate::Table;
+use gnnflow_dataflow::storage::Table;
+use gnnflow_kernels::matrix::Matrix;
 
 use crate::tensor::matrix;
 

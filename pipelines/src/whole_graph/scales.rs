@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::local_graph::InEdges;
+use gnnflow_dataflow::graph::local_graph::InEdges;
+use gnnflow_nn::layers::Propagation;
 use rayon::prelude::*;
 
 /// By own node, or by slot of one, in the order of ids; ones where there is nothing.

@@ -8,15 +8,16 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use gnnflow_operators::compute::layers::Propagation;
-use gnnflow_operators::compute::model::Hop;
-use gnnflow_operators::kernel::element::Element;
-use gnnflow_operators::kernel::propagate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
-use gnnflow_operators::local_graph::InEdges;
-use gnnflow_operators::propagate::intervals::intervals;
-use gnnflow_operators::propagate::scatter::{row_blocks, row_headers};
-use gnnflow_operators::propagate::{Links, Place, Table};
-use gnnflow_operators::wire::{Header, WireBlock};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::ghost::intervals::intervals;
+use gnnflow_dataflow::ghost::scatter::{row_blocks, row_headers};
+use gnnflow_dataflow::graph::local_graph::InEdges;
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_dataflow::wire::{Header, WireBlock};
+use gnnflow_kernels::aggregate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
+use gnnflow_kernels::simd::element::Element;
+use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::model::Hop;
 use rayon::prelude::*;
 
 use super::attend::Dropped;

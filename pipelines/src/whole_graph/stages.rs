@@ -9,8 +9,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gnnflow_operators::sync::background::Companion;
-use gnnflow_operators::sync::later::Reply;
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::map_async::Reply;
 
 use super::tasks::{Begun, Done, Ended, Token};
 use super::{Results, WholeGraph};

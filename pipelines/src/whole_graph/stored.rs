@@ -7,10 +7,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use gnnflow_operators::kernel::narrow::narrow;
-use gnnflow_operators::propagate::scatter::row_block;
-use gnnflow_operators::propagate::{Place, Table};
-use gnnflow_operators::wire::{Header, Rows, WireBlock};
+use gnnflow_dataflow::ghost::scatter::row_block;
+use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_dataflow::wire::{Header, Rows, WireBlock};
+use gnnflow_kernels::dense::narrow::narrow;
 use half::bf16;
 use rayon::prelude::*;
 

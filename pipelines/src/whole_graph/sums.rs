@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use gnnflow_operators::sync::all_reduce::Contribution;
+use gnnflow_dataflow::collective::all_reduce::Contribution;
 
 use super::tasks::{Done, Token};
 use crate::tensor::NodeBack;

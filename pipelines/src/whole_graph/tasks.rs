@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::fetch::fetch_rows::RowsAt;
-use gnnflow_operators::fetch::matrix::Matrix;
-use gnnflow_operators::propagate::Table;
-use gnnflow_operators::sync::all_reduce::Contribution;
-use gnnflow_operators::tick;
-use gnnflow_operators::wire::Header;
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::storage::Table;
+use gnnflow_dataflow::time;
+use gnnflow_dataflow::wire::Header;
+use gnnflow_kernels::matrix::Matrix;
 
 use super::attend::{Dropped, OutEdges};
 use super::gather::gather;
@@ -75,7 +75,7 @@ impl WholeGraph {
         }
         let intervals = Arc::clone(&self.intervals);
         let interval = &intervals[token.item as usize];
-        let key = [interval.partition, tick::epoch(token.tick), interval.number]
+        let key = [interval.partition, time::epoch(token.tick), interval.number]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
         let task = match (stage, token.evaluates.is_some()) {
@@ -91,7 +91,7 @@ impl WholeGraph {
         match task {
             Some(task) => {
                 let choice = match token.evaluates {
-                    None => self.parameters.choose(token.item, tick::epoch(token.tick), task.index),
+                    None => self.parameters.choose(token.item, time::epoch(token.tick), task.index),
                     Some(_) => self.parameters.latest(),
                 };
                 Ok(Begun::Task(Box::new(task), choice))
@@ -107,7 +107,7 @@ impl WholeGraph {
 
     /// Which stage of the program a token is at.
     pub(super) fn step(&self, token: Token) -> u32 {
-        token.evaluates.unwrap_or(tick::step(token.tick))
+        token.evaluates.unwrap_or(time::step(token.tick))
     }
 
     /// Sends the gradients that attention needs for the next chunk, or reads those of this one.
@@ -338,7 +338,7 @@ impl WholeGraph {
 
     /// Which weights of attention are dropped.
     pub(super) fn drop(&self, token: Token, hop: usize) -> Dropped {
-        Dropped { seed: self.seed, epoch: tick::epoch(token.tick), hop, nothing: false }
+        Dropped { seed: self.seed, epoch: time::epoch(token.tick), hop, nothing: false }
     }
 
     /// Global ids of own rows.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::local_graph::InEdges;
-use gnnflow_operators::propagate::{Array, Links, Place};
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::graph::local_graph::InEdges;
+use gnnflow_dataflow::storage::{Array, Place};
 
 use super::exchange::HeldEdges;
 
@@ -73,8 +74,8 @@ fn for_each_edge(links: &Links, mut edge: impl FnMut(usize, u32)) {
 
 #[cfg(test)]
 mod tests {
-    use gnnflow_operators::local_graph::OwnedInEdges;
-    use gnnflow_operators::propagate::Ends;
+    use gnnflow_dataflow::ghost::Ends;
+    use gnnflow_dataflow::graph::local_graph::OwnedInEdges;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use gnnflow_operators::compute::model::NodeOutputs;
-use gnnflow_operators::propagate::Table;
-use gnnflow_operators::tick;
+use gnnflow_dataflow::storage::Table;
+use gnnflow_dataflow::time;
+use gnnflow_nn::model::NodeOutputs;
 
 use super::links::slots_of;
 use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, MIRRORED, Parcel};
@@ -66,14 +66,14 @@ impl WholeGraph {
         }
         if self.program.is_last(step) {
             self.settled = true;
-            self.parameters.release(token.item, tick::epoch(token.tick));
+            self.parameters.release(token.item, time::epoch(token.tick));
         }
         Ok(self.account(token, interval, share, done))
     }
 
     /// Adds a stage's share of an interval to the epoch's gradient; what is done with then, the stage itself among it.
     fn account(&mut self, token: Token, interval: &Interval, share: Option<Share>, done: Done) -> Ended {
-        let (step, epoch, partition) = (self.step(token), tick::epoch(token.tick), interval.partition);
+        let (step, epoch, partition) = (self.step(token), time::epoch(token.tick), interval.partition);
         let intervals = self.counts.get(&partition).copied().unwrap_or(0);
         let sum = self.sums.entry((epoch, partition)).or_default();
         if let Some(stage) = self.program.gradient_stage(step) {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::compute::optimizer::State;
-use gnnflow_operators::sync::all_reduce::Contribution;
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_nn::optimizer::State;
 use timely::worker::Worker;
 
 use super::Run;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gnnflow_operators::compute::model::ModelSpec;
+use gnnflow_nn::model::ModelSpec;
 use timely::worker::Worker;
 
 use crate::Error;
@@ -25,7 +25,7 @@ pub(super) fn controller(
     let Some(settings) = &train.tensor else { return Ok(None) };
     let Some(workers) = job.host.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
-    let first = gnnflow_operators::placement::Placement::new(job.dataset.manifest().parts(), worker.peers())
+    let first = gnnflow_dataflow::graph::placement::Placement::new(job.dataset.manifest().parts(), worker.peers())
         .parts_of(worker.index())
         .start;
     let words = agreement.lists(worker, &*job.host, |part| if part == first { encode(&own) } else { Vec::new() })?;

@@ -8,7 +8,7 @@ set -euo pipefail
 
 folder=${1:?usage: build.sh FOLDER}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-kernels=$here/../../../operators/kernels
+kernels=$here/../../../operators/nn/cuda
 
 mkdir -p "$folder"
 flags=(-O2 -g -fPIC -std=c++17 -ffp-contract=off -Wall -Wno-unknown-pragmas)

@@ -1,4 +1,4 @@
-// Lets a C++ compiler take operators/kernels/*.cu: CUDA's words for threads, lanes and bits, on one CPU thread at a time.
+// Lets a C++ compiler take operators/nn/cuda/*.cu: CUDA's words for threads, lanes and bits, on one CPU thread at a time.
 #pragma once
 
 #include <algorithm>

@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use gnnflow_operators::compute::metrics::{Counts, Task};
-use gnnflow_operators::sync::background::Companion;
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_nn::metrics::{Counts, Task};
 use timely::worker::Worker;
 
 use super::edges::ClassedEdges;
@@ -113,7 +113,7 @@ fn take(logits: &mut Vec<f32>, trainer: &Trainer, brought: &Brought<'_>) -> Resu
     let (Some(pairs), Some(head)) = (brought.pairs, trainer.model().pair_head()) else {
         return Err(Error::Bug("edges were brought without pairs, or to a model without head".into()));
     };
-    let tensor = gnnflow_operators::compute::Error::from;
+    let tensor = gnnflow_nn::Error::from;
     let (nodes, device) = (brought.nodes.len(), trainer.model().device());
     *logits = trainer.on_threads(|| -> Result<Vec<f32>, Error> {
         let x = Tensor::from_slice(brought.rows, (nodes, brought.rows.len() / nodes.max(1)), device).map_err(tensor)?;

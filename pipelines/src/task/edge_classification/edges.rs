@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::split;
-use gnnflow_operators::sample::edge_seeds::{EdgeBook, NegativeWay, Negatives};
-use gnnflow_operators::sample::node_groups::NodeGroups;
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_dataflow::sample::edge_seeds::{EdgeBook, NegativeWay, Negatives};
+use gnnflow_dataflow::sample::node_groups::NodeGroups;
+use gnnflow_kernels::pairs::Edge;
 
 use crate::Error;
 use crate::job::Job;

@@ -5,7 +5,7 @@ mod edges;
 mod predictions;
 
 use candle_core::Tensor;
-use gnnflow_operators::compute::loss::cross_entropy;
+use gnnflow_nn::loss::cross_entropy;
 
 use super::{Examples, Loss, Objective};
 use crate::Error;

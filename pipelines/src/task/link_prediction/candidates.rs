@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gnnflow_data::dump::{CandidateTable, Candidates as Given};
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::sample::node_groups::NodeGroups;
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_dataflow::sample::node_groups::NodeGroups;
+use gnnflow_kernels::pairs::Edge;
 
 use crate::Error;
 use crate::job::Job;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use gnnflow_data::dataset::split;
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_kernels::pairs::Edge;
 
 /// Stands beside the splits for a node that cannot be its own partner.
 const ITSELF: u8 = 1 << 7;

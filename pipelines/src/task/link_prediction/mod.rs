@@ -8,8 +8,8 @@ mod ranking;
 mod recommend;
 
 use candle_core::Tensor;
-use gnnflow_operators::compute::loss::{binary_cross_entropy, cross_entropy};
-use gnnflow_operators::compute::ops::{pair_scores, shared_scores};
+use gnnflow_nn::loss::{binary_cross_entropy, cross_entropy};
+use gnnflow_nn::ops::{pair_scores, shared_scores};
 
 use super::{Examples, Loss, Objective};
 use crate::Error;
@@ -37,7 +37,7 @@ impl Objective for LinkPrediction {
     /// Binary cross-entropy is the mean over an edge and the pairs that it is compared with, so that an edge counts for one
     /// however many these are.
     fn loss(&self, batch: &Examples<'_>, outputs: &Tensor) -> Result<Loss, Error> {
-        let tensor = gnnflow_operators::compute::Error::from;
+        let tensor = gnnflow_nn::Error::from;
         let pairs = batch.pairs.ok_or_else(|| Error::Bug("a batch of link prediction has no pairs".into()))?;
         let (positives, negatives) = (pairs.positives, pairs.negatives);
         let scores = pair_scores(outputs, batch.relations, pairs).map_err(tensor)?;
@@ -70,7 +70,7 @@ mod tests {
     use std::sync::Arc;
 
     use candle_core::{Device, Var};
-    use gnnflow_operators::sample::pairs::Pairs;
+    use gnnflow_kernels::pairs::Pairs;
 
     /// Scores and losses by the formulas, in 64 bits.
     #[test]

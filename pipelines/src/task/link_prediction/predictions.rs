@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Float32Array, Float64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
 use super::Ranking;

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use gnnflow_operators::sample::pairs::Edge;
+use gnnflow_kernels::pairs::Edge;
 
 use super::ranking::Ranked;
 

@@ -18,9 +18,9 @@ mod tests;
 
 use std::sync::Arc;
 
-use gnnflow_operators::sample::node_groups::NodeGroups;
-use gnnflow_operators::sample::pairs::Edge;
-use gnnflow_operators::sync::background::Companion;
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::sample::node_groups::NodeGroups;
+use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
 use self::pass::{Asking, Pass};
@@ -208,7 +208,7 @@ fn take(pass: &mut Pass, trainer: &Trainer, brought: &Brought<'_>) -> Result<(),
     };
     let relations = trainer.model().relations();
     let relations = relations.map(|rows| rows.flatten_all()?.to_vec1::<f32>()).transpose();
-    let relations = relations.map_err(gnnflow_operators::compute::Error::from)?;
+    let relations = relations.map_err(gnnflow_nn::Error::from)?;
     pass.ask(pairs, brought.rows, relations.as_deref());
     Ok(())
 }

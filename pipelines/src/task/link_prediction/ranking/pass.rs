@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use gnnflow_operators::kernel::edge_scores::{dot, higher_and_equal, query, score_rows};
-use gnnflow_operators::sample::node_groups::NodeGroups;
-use gnnflow_operators::sample::pairs::{Edge, Pairs};
+use gnnflow_dataflow::sample::node_groups::NodeGroups;
+use gnnflow_kernels::pair_scores::{dot, higher_and_equal, query, score_rows};
+use gnnflow_kernels::pairs::{Edge, Pairs};
 use rayon::prelude::*;
 
 use super::Ranked;

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use gnnflow_data::dataset::split;
 use gnnflow_data::dump::Candidates as Given;
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_operators::sample::pairs::Pairs;
+use gnnflow_kernels::pairs::Pairs;
 
 use super::metrics::{finish, summed};
 use super::*;

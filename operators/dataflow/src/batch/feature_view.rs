@@ -1,0 +1,124 @@
+//! The rows of one time, and how they come into a batch.
+
+use std::sync::Arc;
+
+use gnnflow_data::dataset::RowLayout;
+
+use super::gather_buffer::Filling;
+use super::halo::HaloRows;
+use crate::wire::RowSource;
+use gnnflow_kernels::matrix::{Matrix, Number};
+
+/// The rows of one time.
+///
+/// Where the columns of a row are stored in several types, the row is `packed`: as it lies in files, in halos and on the wire.
+/// Batches and caches have its numbers as `f32`.
+#[derive(Clone)]
+pub struct RowsAt {
+    /// The rows that this worker holds.
+    pub source: Arc<dyn RowSource>,
+    /// Their number type in a batch; `f32` where rows are packed.
+    pub number: Number,
+    /// Numbers in a row.
+    pub dim: usize,
+    /// How rows are packed, where they are.
+    pub packed: Option<Arc<RowLayout>>,
+    /// The same rows of nodes that other workers hold, as far as they lie here.
+    pub halo: Option<Arc<HaloRows>>,
+}
+
+impl RowsAt {
+    /// Bytes of a row where it lies, and on the wire.
+    pub fn row_bytes(&self) -> usize {
+        self.packed.as_ref().map_or_else(|| self.number.bytes() * self.dim, |layout| layout.row_bytes())
+    }
+
+    /// Writes a row as it lies to `place` of a batch's.
+    #[inline]
+    pub(crate) fn put(&self, row: &[u8], place: usize, into: &mut Filling) {
+        match &self.packed {
+            None => into.put(place, row),
+            Some(layout) => {
+                let mut wide = vec![0.0f32; self.dim];
+                layout.widen(row, &mut wide);
+                into.put(place, bytemuck::cast_slice(&wide));
+            }
+        }
+    }
+
+    /// A new matrix of the rows of `nodes`, all of which are here.
+    pub(crate) fn gather(&self, nodes: &[u32]) -> Matrix {
+        let row_of = |node| self.source.row(node);
+        if self.packed.is_none() {
+            return Matrix::gather(self.number, self.dim, row_of, nodes);
+        }
+        let mut filling = Filling::new(self.number, nodes.len(), self.dim);
+        nodes.iter().enumerate().for_each(|(place, &node)| self.put(row_of(node), place, &mut filling));
+        filling.finish()
+    }
+
+    /// Writes the rows of those `nodes` that stand at `places` there.
+    pub(crate) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut Filling) {
+        let row_of = |node| self.source.row(node);
+        match self.packed {
+            None => into.gather(row_of, nodes, places),
+            Some(_) => {
+                let places = places.iter().map(|&place| place as usize);
+                places.for_each(|place| self.put(row_of(nodes[place]), place, into));
+            }
+        }
+    }
+
+    /// Writes received `rows`, one behind the other, to `places`.
+    pub(crate) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut Filling) {
+        match self.packed {
+            None => into.scatter(rows, places),
+            Some(_) => {
+                let rows = rows.chunks_exact(self.row_bytes().max(1)).zip(places);
+                rows.for_each(|(row, &place)| self.put(row, place as usize, into));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_data::source::FeatureDtype::{Bf16, F32};
+
+    use super::*;
+    use gnnflow_kernels::matrix::Values;
+
+    /// Packed rows of three nodes.
+    struct Packed(Vec<u8>, usize);
+
+    impl RowSource for Packed {
+        fn row_bytes(&self) -> usize {
+            self.1
+        }
+
+        fn row(&self, node: u32) -> &[u8] {
+            &self.0[node as usize * self.1..][..self.1]
+        }
+    }
+
+    #[test]
+    fn packed_rows_come_into_a_batch_as_the_numbers_that_they_are() {
+        let layout = RowLayout::new([(1, Bf16), (2, F32)]);
+        let wide: Vec<f32> = (0..9).map(|i| i as f32 * 0.5).collect();
+        let source = Arc::new(Packed(layout.narrow(&wide).unwrap(), layout.row_bytes()));
+        let sent = source.0.clone();
+        let rows = RowsAt { source, number: Number::F32, dim: 3, packed: Some(Arc::new(layout)), halo: None };
+        assert_eq!(rows.row_bytes(), 10);
+        let row = |node: usize| &wide[3 * node..3 * node + 3];
+        let of = |nodes: [usize; 4]| Matrix { values: Values::F32(nodes.map(row).concat()), dim: 3 };
+        assert_eq!(rows.gather(&[2, 0, 1, 2]), of([2, 0, 1, 2]));
+
+        let mut filling = Filling::new(Number::F32, 4, 3);
+        rows.gather_places(&[0, 2, 9, 1], &[3, 1], &mut filling);
+        // From an odd address, as the network may leave them.
+        let mut odd = vec![0];
+        odd.extend_from_slice(&sent[..20]);
+        rows.scatter(&odd[1..], &[2, 0], &mut filling);
+        assert_eq!(filling.finish(), of([1, 2, 0, 1]));
+    }
+}

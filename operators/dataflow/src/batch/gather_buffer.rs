@@ -1,0 +1,148 @@
+//! A row matrix while its rows come in, in any order.
+//!
+//! Its memory is not filled with zeros first, which would cost as much as writing the rows does: which rows have been written is
+//! known, and only those that have not are zeros in the end.
+
+use half::{bf16, f16};
+
+use gnnflow_kernels::dense::gather::for_each_ahead;
+use gnnflow_kernels::matrix::{Matrix, Number, Values};
+
+/// A matrix of which some rows have been written.
+pub(crate) struct Filling {
+    /// Vectors of length 0, with room for all rows.
+    values: Values,
+    dim: usize,
+    row_bytes: usize,
+    rows: usize,
+    /// A bit for each row.
+    written: Vec<u64>,
+}
+
+impl Filling {
+    /// Room for `rows` rows, none of them written.
+    pub(crate) fn new(number: Number, rows: usize, dim: usize) -> Self {
+        let values = match number {
+            Number::F32 => Values::F32(Vec::with_capacity(rows * dim)),
+            Number::F16 => Values::F16(Vec::with_capacity(rows * dim)),
+            Number::Bf16 => Values::Bf16(Vec::with_capacity(rows * dim)),
+        };
+        Self { values, dim, row_bytes: number.bytes() * dim, rows, written: vec![0; rows.div_ceil(64)] }
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        match &mut self.values {
+            Values::F32(values) => values.as_mut_ptr().cast(),
+            Values::F16(values) => values.as_mut_ptr().cast(),
+            Values::Bf16(values) => values.as_mut_ptr().cast(),
+        }
+    }
+
+    /// Writes the row at `place`.
+    ///
+    /// # Panics
+    /// Unless there is such a row, and `row` is as long.
+    #[inline]
+    pub(crate) fn put(&mut self, place: usize, row: &[u8]) {
+        assert!(place < self.rows, "row {place} of {}", self.rows);
+        assert_eq!(row.len(), self.row_bytes, "a row has another length");
+        // SAFETY: there is room for `rows` rows of `row_bytes` bytes (the element's size times `dim`), and `place` is one of them;
+        // `row` cannot overlap memory that only this vector owns, and that nothing borrows while `self` is borrowed mutably.
+        unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), self.start().add(place * self.row_bytes), row.len()) };
+        self.written[place / 64] |= 1 << (place % 64);
+    }
+
+    /// Writes the row of `ids[place]` to `place`, for every one of `places`; `row_of` names an id's row.
+    pub(crate) fn gather<'a>(&mut self, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], places: &[u32]) {
+        let row_at = |i: usize| row_of(ids[places[i] as usize]);
+        for_each_ahead(self.row_bytes, places.len(), row_at, |i, row| self.put(places[i] as usize, row));
+    }
+
+    /// Writes `rows`, one behind the other, to `places`.
+    ///
+    /// # Panics
+    /// Unless there is one row for each place.
+    pub(crate) fn scatter(&mut self, rows: &[u8], places: &[u32]) {
+        assert_eq!(rows.len(), places.len() * self.row_bytes, "one row per place");
+        if self.row_bytes > 0 {
+            let rows = rows.chunks_exact(self.row_bytes).zip(places);
+            rows.for_each(|(row, &place)| self.put(place as usize, row));
+        }
+    }
+
+    /// The row at `place`, if it has been written.
+    pub(crate) fn row(&self, place: usize) -> Option<&[u8]> {
+        let start: *const u8 = match &self.values {
+            Values::F32(values) => values.as_ptr().cast(),
+            Values::F16(values) => values.as_ptr().cast(),
+            Values::Bf16(values) => values.as_ptr().cast(),
+        };
+        let written = place < self.rows && self.written[place / 64] >> (place % 64) & 1 == 1;
+        // SAFETY: the row lies within the reserved memory, and `put` has written all of its bytes.
+        written.then(|| unsafe { std::slice::from_raw_parts(start.add(place * self.row_bytes), self.row_bytes) })
+    }
+
+    /// The matrix. Rows that were never written are zeros.
+    pub(crate) fn finish(mut self) -> Matrix {
+        let start = self.start();
+        for place in 0..self.rows {
+            if self.written[place / 64] == u64::MAX {
+                continue;
+            }
+            if self.written[place / 64] >> (place % 64) & 1 == 0 {
+                // SAFETY: as in `put`.
+                unsafe { std::ptr::write_bytes(start.add(place * self.row_bytes), 0, self.row_bytes) };
+            }
+        }
+        fn whole<T>(mut values: Vec<T>, len: usize) -> Vec<T> {
+            debug_assert!(values.capacity() >= len);
+            // SAFETY: room for `len` was reserved, and every row has been written, by `put` or just now; any bytes are an f32, f16 or bf16.
+            unsafe { values.set_len(len) };
+            values
+        }
+        let len = self.rows * self.dim;
+        let values = match self.values {
+            Values::F32(values) => Values::F32(whole::<f32>(values, len)),
+            Values::F16(values) => Values::F16(whole::<f16>(values, len)),
+            Values::Bf16(values) => Values::Bf16(whole::<bf16>(values, len)),
+        };
+        Matrix { values, dim: self.dim }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_where_they_were_put_and_the_others_are_zeros() {
+        for rows in [0, 1, 63, 64, 65, 200] {
+            let mut filling = Filling::new(Number::F32, rows, 2);
+            let row = |place: usize| [place as f32, -1.0];
+            let chosen = |place: &usize| place % 3 != 1;
+            (0..rows).rev().filter(chosen).for_each(|place| filling.put(place, bytemuck::cast_slice(&row(place))));
+            assert!((0..rows).all(|place| filling.row(place).is_some() == chosen(&place)));
+            assert!(filling.row(rows).is_none());
+            let expected: Vec<f32> =
+                (0..rows).flat_map(|place| if chosen(&place) { row(place) } else { [0.0; 2] }).collect();
+            assert_eq!(filling.finish(), Matrix { values: Values::F32(expected), dim: 2 });
+        }
+    }
+
+    #[test]
+    fn half_rows_are_gathered_and_scattered() {
+        let stored: Vec<f16> = (0..8u8).map(|i| f16::from_f32(f32::from(i))).collect();
+        let bytes: &[u8] = bytemuck::cast_slice(&stored);
+        let mut filling = Filling::new(Number::F16, 3, 2);
+        filling.gather(|id| &bytes[4 * id as usize..][..4], &[3, 0, 1], &[2, 0]);
+        filling.scatter(&bytes[8..12], &[1]);
+        let expected = [6, 7, 4, 5, 2, 3].map(|i| f16::from_f32(i as f32)).to_vec();
+        assert_eq!(filling.finish().values, Values::F16(expected));
+    }
+
+    #[test]
+    #[should_panic(expected = "row 4 of 4")]
+    fn a_row_beyond_the_last_is_refused() {
+        Filling::new(Number::Bf16, 4, 1).put(4, &[0, 0]);
+    }
+}

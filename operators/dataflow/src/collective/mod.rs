@@ -1,0 +1,3 @@
+//! Collective operations: every worker contributes, every worker gets the result.
+
+pub mod all_reduce;

@@ -1,0 +1,410 @@
+//! Brings the gradients of batches' rows to the rows' owners: the push of DistDGL's key-value store (section III).
+//!
+//! *In*: one [`RowGradients`] per partition and time, at whatever worker hosts the partition. *Out*: [`PushedRows`] at the workers
+//! that host the rows: what all batches of a time push to it, together, or each batch's as soon as it is there ([`Arrival`]).
+//! *Kept per time*: messages that wait for the others. *Capabilities*: held with them.
+//!
+//! Gradients travel in messages of at most 256 KB of rows; every partition sends to every worker, if only an empty message, so that
+//! completion is by counting. What is whole is ordered by partition and, within one, as the batch lists its nodes: adding up in
+//! that order gives bits that depend on the partitions alone.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::container::{CapacityContainerBuilder, NoopBuilder};
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::operator::Operator;
+
+use crate::graph::local_graph::LocalGraph;
+use crate::wire::meter::{Meter, Stage};
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock, to_destination};
+
+/// The gradients of a batch's rows.
+#[derive(Clone, Debug, Default)]
+pub struct RowGradients {
+    /// The partition whose batch it is.
+    pub partition: u32,
+    /// Examples of the batch's loss.
+    pub examples: u64,
+    /// Global ids; one may be there more than once.
+    pub nodes: Vec<u32>,
+    /// A row for each of `nodes`.
+    pub rows: Arc<Vec<f32>>,
+}
+
+/// When gradients are handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// When those of all partitions' batches of a time are there: the same bits on any number of workers.
+    Together,
+    /// Each batch's when it is there: whoever is first. A batch counts as one of as many equal ones as there are partitions.
+    EachBatch,
+}
+
+/// Where to push to.
+#[derive(Clone)]
+pub struct PushTo {
+    /// Who owns which row.
+    pub graph: Arc<LocalGraph>,
+    /// Numbers in a row.
+    pub dim: usize,
+    /// When gradients are handed out.
+    pub arrival: Arrival,
+    /// What is counted.
+    pub meter: Rc<Meter>,
+}
+
+/// Gradients for rows of one worker.
+#[derive(Clone, Default)]
+pub struct PushedRows {
+    /// The time of the batches.
+    pub tick: u64,
+    /// What to divide their sums by: the examples of all batches of the time.
+    pub examples: u64,
+    /// By partition, then as they were sent.
+    blocks: Vec<WireBlock>,
+}
+
+impl PushedRows {
+    /// Gradients that need no way, since they were made where the rows are: a row for each of `nodes`, of batches with so many
+    /// examples.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use gnnflow_dataflow::embed::push_rows::PushedRows;
+    ///
+    /// let pushed = PushedRows::at_home(0, 7, vec![3, 4], Arc::new(vec![0.5, 1.0, 1.5, 2.0]));
+    /// assert_eq!(pushed.examples, 7);
+    /// assert_eq!(pushed.pieces().next(), Some((&[3, 4][..], &[0.5, 1.0, 1.5, 2.0][..])));
+    /// ```
+    pub fn at_home(tick: u64, examples: u64, nodes: Vec<u32>, rows: Arc<Vec<f32>>) -> Self {
+        let values = 0..rows.len();
+        Self {
+            tick,
+            examples,
+            blocks: vec![WireBlock::new(Header::default(), vec![], nodes, Rows::Shared(rows, values))],
+        }
+    }
+
+    /// Global ids and their gradients, in the order in which to add them up.
+    pub fn pieces(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
+        self.blocks.iter().map(|block| (block.ids(), block.rows_f32().expect("gradients are numbers")))
+    }
+}
+
+/// Pushing of gradients.
+pub trait PushRows<'scope> {
+    /// Sends every row's gradient to the worker that hosts the row.
+    ///
+    /// Every partition pushes once per time, if only nothing.
+    ///
+    /// # Panics
+    /// When there is not one row per node, or a partition pushes twice: our bugs.
+    ///
+    /// # Example
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use gnnflow_data::PartitionBook;
+    /// # use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+    /// # use gnnflow_dataflow::graph::placement::Placement;
+    /// use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, RowGradients};
+    /// use timely::dataflow::operators::{ToStream, core::Inspect};
+    /// # let book = PartitionBook::new(vec![0, 4, 8]).unwrap();
+    /// # let load = |_| {
+    /// #     let edges = OwnedInEdges { indptr: vec![0; 5], ..OwnedInEdges::default() };
+    /// #     Ok::<_, ()>(Arc::new(edges) as Arc<dyn InEdges>)
+    /// # };
+    /// # let graph = Arc::new(LocalGraph::load(&book, Placement::new(2, 1), 0, false, load).unwrap());
+    ///
+    /// timely::example(move |scope| {
+    ///     let push = |partition: u32| RowGradients {
+    ///         partition,
+    ///         examples: 1,
+    ///         nodes: vec![partition, 5],
+    ///         rows: Arc::new(vec![0.5; 2 * 3]),
+    ///     };
+    ///     let to = PushTo { graph, dim: 3, arrival: Arrival::Together, meter: Default::default() };
+    ///     (0..2u32).map(push).to_stream(scope).container::<Vec<RowGradients>>().push_rows(to).inspect(|pushed| {
+    ///         let nodes: Vec<&[u32]> = pushed.pieces().map(|(nodes, _)| nodes).collect();
+    ///         assert_eq!((pushed.examples, nodes), (2, vec![&[0, 5][..], &[1, 5]]));
+    ///     });
+    /// });
+    /// ```
+    fn push_rows(self, to: PushTo) -> StreamVec<'scope, u64, PushedRows>;
+}
+
+impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
+    fn push_rows(self, to: PushTo) -> StreamVec<'scope, u64, PushedRows> {
+        let me = self.scope().index();
+        let (parts, arrival, meter) = (to.graph.placement().parts(), to.arrival, Rc::clone(&to.meter));
+
+        let sent = self.unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "push_rows: send", move |_, _| {
+            move |input, output| {
+                input.for_each(|time, pushes| {
+                    for push in pushes.drain(..) {
+                        let mut blocks = to.meter.time(Stage::Reduce, || blocks(&to, me, *time.time(), push));
+                        blocks.iter().for_each(|block| to.meter.sent(me, block));
+                        output.session_with_builder(&time).give_containers(blocks.iter_mut());
+                    }
+                });
+            }
+        });
+
+        type Builder = CapacityContainerBuilder<Vec<PushedRows>>;
+        sent.unary::<Builder, _, _, _>(to_destination(), "push_rows: collect", move |_, _| {
+            // By time, and by partition where each batch is for itself.
+            let mut open: HashMap<(u64, u32), (Capability<u64>, Collected)> = HashMap::new();
+            move |input, output| {
+                input.for_each(|time, block| {
+                    let (tick, partition) = (block.header().key, block.header().partition);
+                    let (key, batches) = match arrival {
+                        Arrival::Together => ((tick, 0), parts),
+                        Arrival::EachBatch => ((tick, partition), 1),
+                    };
+                    let mut entry = match open.entry(key) {
+                        Entry::Occupied(entry) => entry,
+                        Entry::Vacant(entry) => {
+                            entry.insert_entry((time.retain(output.output_index()), Collected::new(parts, batches)))
+                        }
+                    };
+                    let (_, collected) = entry.get_mut();
+                    meter.time(Stage::Reduce, || collected.add(block.detach()));
+                    if collected.waiting == 0 {
+                        let (time, mut collected) = entry.remove();
+                        collected.blocks.sort_unstable_by_key(|block| (block.header().partition, block.header().seq));
+                        // As if all batches of the time were like this one.
+                        let alike = if arrival == Arrival::EachBatch { parts as u64 } else { 1 };
+                        let (examples, blocks) = (collected.examples * alike, collected.blocks);
+                        output.session(&time).give(PushedRows { tick, examples, blocks });
+                    }
+                });
+            }
+        })
+    }
+}
+
+/// A batch's messages: at least one to every worker, each with their number.
+fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBlock> {
+    let RowGradients { partition, examples, nodes, rows } = push;
+    assert_eq!(rows.len(), nodes.len() * to.dim, "one gradient per node");
+    let header = |worker: usize, seq: usize, of: usize| Header {
+        to: worker as u32,
+        from: me as u32,
+        partition,
+        tag: 0,
+        key: tick,
+        seq: seq as u32,
+        aux: of as u32,
+    };
+    if to.graph.is_whole() {
+        let rows = Rows::Shared(rows, 0..nodes.len() * to.dim);
+        return vec![WireBlock::new(header(me, 0, 1), vec![examples], nodes, rows)];
+    }
+    let mut places = vec![Vec::new(); to.graph.placement().workers()];
+    for (place, &node) in nodes.iter().enumerate() {
+        places[to.graph.worker_of(node)].push(place);
+    }
+    let per_message = (MESSAGE_BYTES / (4 * to.dim + 4)).max(1);
+    let mut blocks = Vec::new();
+    for (worker, places) in places.iter().enumerate() {
+        // What stays here is no message.
+        let per_message = if worker == me { places.len().max(1) } else { per_message };
+        let of = places.len().div_ceil(per_message).max(1);
+        for seq in 0..of {
+            let places = &places[seq * per_message..((seq + 1) * per_message).min(places.len())];
+            let mut values = Vec::with_capacity(places.len() * to.dim);
+            places.iter().for_each(|&place| values.extend_from_slice(&rows[place * to.dim..(place + 1) * to.dim]));
+            let ids = places.iter().map(|&place| nodes[place]).collect();
+            blocks.push(WireBlock::new(header(worker, seq, of), vec![examples], ids, Rows::F32(values)));
+        }
+    }
+    blocks
+}
+
+/// Messages of one hand-out, as they come in.
+struct Collected {
+    blocks: Vec<WireBlock>,
+    examples: u64,
+    /// Messages that are missing, by partition; none are known before the first.
+    missing: Vec<Option<u32>>,
+    /// Batches that are not whole.
+    waiting: usize,
+}
+
+impl Collected {
+    fn new(parts: usize, batches: usize) -> Self {
+        Self { blocks: Vec::new(), examples: 0, missing: vec![None; parts], waiting: batches }
+    }
+
+    fn add(&mut self, block: WireBlock) {
+        let header = block.header();
+        let missing = &mut self.missing[header.partition as usize];
+        if missing.is_none() {
+            self.examples += block.words().first().copied().unwrap_or(0);
+        }
+        let left = missing.get_or_insert(header.aux).checked_sub(1);
+        let left = left.unwrap_or_else(|| panic!("partition {} pushes twice", header.partition));
+        *missing = Some(left);
+        self.waiting -= usize::from(left == 0);
+        if !block.ids().is_empty() {
+            self.blocks.push(block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use gnnflow_data::rng::{Key, Purpose};
+    use timely::dataflow::operators::core::Inspect;
+    use timely::dataflow::operators::vec::ToStream;
+
+    use super::*;
+    use crate::embed::table::{Draw, Table};
+    use crate::testing::{book, local, random_graph};
+    use gnnflow_kernels::sparse::SparseOptimizer;
+
+    const NODES: u32 = 300;
+    const PARTS: usize = 4;
+
+    /// What partition `part` pushes at `tick`: nothing at times, and some nodes twice.
+    fn push(part: usize, tick: u64, dim: usize, nodes: u64) -> RowGradients {
+        let key = Key::new(11, Purpose::Dropout).fold(part as u64).fold(tick);
+        let count = if (part as u64 + tick).is_multiple_of(5) { 0 } else { nodes };
+        let rows = (0..count * dim as u64).map(|i| key.fold(1).normal(i) as f32).collect();
+        RowGradients {
+            partition: part as u32,
+            examples: count / 3,
+            nodes: (0..count).map(|i| key.below(i, u64::from(NODES)) as u32).collect(),
+            rows: Arc::new(rows),
+        }
+    }
+
+    /// One loop over partitions and nodes: sums in order, then the kernel of one row.
+    fn expected(optimizer: SparseOptimizer, ticks: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
+        let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), 1, 0, false));
+        let table = Table::create(None, &graph, 0, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
+        for tick in 0..ticks {
+            let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, tick, dim, nodes)).collect();
+            let examples: u64 = pushes.iter().map(|push| push.examples).sum();
+            for node in 0..NODES {
+                let mut sum: Option<Vec<f32>> = None;
+                for push in &pushes {
+                    for (_, row) in push.nodes.iter().zip(push.rows.chunks(dim)).filter(|(n, _)| **n == node) {
+                        match &mut sum {
+                            None => sum = Some(row.to_vec()),
+                            Some(sum) => sum.iter_mut().zip(row).for_each(|(s, x)| *s += x),
+                        }
+                    }
+                }
+                if let Some(rows) = sum {
+                    let block = WireBlock::new(Header::default(), vec![], vec![node], Rows::F32(rows));
+                    let pushed = PushedRows { tick, examples, blocks: vec![block] };
+                    // SAFETY: there is no other thread.
+                    unsafe { table.apply(&pushed, 0.1) };
+                }
+            }
+        }
+        (0..NODES).map(|node| bits(table.row_f32(node))).collect()
+    }
+
+    fn bits(row: &[f32]) -> Vec<u32> {
+        row.iter().map(|x| x.to_bits()).collect()
+    }
+
+    #[test]
+    fn tables_have_the_same_bits_at_1_2_and_4_workers_as_by_a_plain_loop() {
+        let adam = SparseOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+        let adagrad = SparseOptimizer::Adagrad { epsilon: 1e-10 };
+        // The last is more than a message from each partition to each worker.
+        for (optimizer, dim, nodes) in [(adam, 5, 90), (adagrad, 8, 200), (SparseOptimizer::Sgd, 600, 700)] {
+            let ticks = 6;
+            let wanted = expected(optimizer, ticks, dim, nodes);
+            for workers in [1, 2, 4] {
+                let seen = Arc::new(Mutex::new(vec![Vec::new(); NODES as usize]));
+                let results = Arc::clone(&seen);
+                timely::execute(timely::Config::process(workers), move |worker| {
+                    let me = worker.index();
+                    let graph =
+                        Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), worker.peers(), me, false));
+                    let table = Table::create(None, &graph, me, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
+                    let table = Rc::new(table);
+                    let (applied, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
+                    let hosted = Arc::clone(&graph);
+                    worker.dataflow::<u64, _, _>(|scope| {
+                        let to = PushTo { graph, dim, arrival: Arrival::Together, meter: Default::default() };
+                        let mut done = 0;
+                        let pushes = mine.rev().map(|part| push(part, 0, dim, nodes)).collect::<Vec<_>>();
+                        let first = pushes.to_stream(scope);
+                        // Later times come from the first by the operator that follows, so that all are under way at once.
+                        let all = timely::dataflow::operators::vec::Map::flat_map(first, move |push0| {
+                            (0..ticks).map(move |tick| (tick, push0.partition)).collect::<Vec<_>>()
+                        });
+                        let all = timely::dataflow::operators::vec::Delay::delay(all, |&(tick, _), _| tick);
+                        let all = timely::dataflow::operators::vec::Map::map(all, move |(tick, part)| {
+                            push(part as usize, tick, dim, nodes)
+                        });
+                        all.push_rows(to).inspect(move |pushed| {
+                            // Times may be whole in any order; the test applies them as they should be.
+                            assert_eq!(pushed.tick, done, "one time after another");
+                            done += 1;
+                            // SAFETY: each worker has a table of its own, and reads it when all is done.
+                            unsafe { applied.apply(pushed, 0.1) };
+                        });
+                    });
+                    while worker.step() {}
+                    let mut seen = results.lock().unwrap();
+                    for node in (0..NODES).filter(|&node| hosted.hosts(node)) {
+                        seen[node as usize] = bits(table.row_f32(node));
+                    }
+                })
+                .unwrap()
+                .join()
+                .into_iter()
+                .for_each(Result::unwrap);
+                assert!(*seen.lock().unwrap() == wanted, "{optimizer:?} on {workers} workers");
+            }
+        }
+    }
+
+    #[test]
+    fn each_batch_is_handed_out_by_itself_where_that_is_asked_for() {
+        for workers in [1, 2, 4] {
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let results = Arc::clone(&seen);
+            timely::execute(timely::Config::process(workers), move |worker| {
+                let me = worker.index();
+                let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), worker.peers(), me, false));
+                let mine = graph.placement().parts_of(me);
+                let results = Arc::clone(&results);
+                worker.dataflow::<u64, _, _>(|scope| {
+                    let to = PushTo { graph, dim: 3, arrival: Arrival::EachBatch, meter: Default::default() };
+                    let pushes = mine.map(|part| push(part, 1, 3, 60)).collect::<Vec<_>>();
+                    pushes.to_stream(scope).push_rows(to).inspect(move |pushed| {
+                        let nodes: Vec<u32> = pushed.pieces().flat_map(|(nodes, _)| nodes.to_vec()).collect();
+                        results.lock().unwrap().push((pushed.examples, nodes));
+                    });
+                });
+                while worker.step() {}
+            })
+            .unwrap()
+            .join()
+            .into_iter()
+            .for_each(Result::unwrap);
+            let seen = seen.lock().unwrap();
+            assert_eq!(seen.len(), workers * PARTS, "a hand-out of each batch at each worker");
+            let mut nodes: Vec<u32> = seen.iter().flat_map(|(_, nodes)| nodes.clone()).collect();
+            let mut wanted: Vec<u32> = (0..PARTS).flat_map(|part| push(part, 1, 3, 60).nodes).collect();
+            nodes.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(nodes, wanted);
+            let examples: Vec<u64> = (0..PARTS).map(|part| push(part, 1, 3, 60).examples * PARTS as u64).collect();
+            assert!(seen.iter().all(|(of, _)| examples.contains(of)));
+        }
+    }
+}

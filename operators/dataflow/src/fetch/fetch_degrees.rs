@@ -1,0 +1,177 @@
+//! Fetches the in-degrees of nodes from their owners.
+//!
+//! *In*: lists of nodes. *Out*: the same lists with a degree for each. *Kept per time*: lists whose answers are under way.
+//! *Capabilities*: held with them.
+//!
+//! Batches bring degrees along with their rows ([`fetch_rows`](super::fetch_rows)); this is for whoever needs them once and
+//! without rows: partitions that train by themselves, of their halo.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::dataflow::StreamVec;
+
+use crate::flow::rpc::{Errand, RoundTrip};
+use crate::graph::local_graph::LocalGraph;
+use crate::wire::meter::Meter;
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
+
+/// Nodes, and what has been found of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeDegrees {
+    /// Names the list among those of its time.
+    pub list: u32,
+    /// Global ids.
+    pub nodes: Vec<u32>,
+    /// In-degree of each without self loops, once fetched.
+    pub degrees: Vec<u32>,
+    /// Places in `nodes` by worker.
+    places: Vec<Vec<u32>>,
+}
+
+impl NodeDegrees {
+    /// A list to be fetched.
+    pub fn new(list: u32, nodes: Vec<u32>) -> Self {
+        Self { list, nodes, ..Self::default() }
+    }
+}
+
+/// Fetching of degrees by owner.
+pub trait FetchDegrees<'scope> {
+    /// Fetches a degree for each node of each list, from workers whose `graph` counts them.
+    ///
+    /// # Panics
+    /// Where an owner does not count degrees: our bug.
+    fn fetch_degrees(self, graph: Arc<LocalGraph>, meter: Rc<Meter>) -> Self;
+}
+
+impl<'scope> FetchDegrees<'scope> for StreamVec<'scope, u64, NodeDegrees> {
+    fn fetch_degrees(self, graph: Arc<LocalGraph>, meter: Rc<Meter>) -> Self {
+        let me = self.scope().index();
+        self.round_trip("fetch_degrees", || DegreesErrand { me, graph: Arc::clone(&graph), meter: Rc::clone(&meter) })
+    }
+}
+
+/// Degrees that one answer holds.
+const PER_MESSAGE: usize = MESSAGE_BYTES / 4;
+
+struct DegreesErrand {
+    me: usize,
+    graph: Arc<LocalGraph>,
+    meter: Rc<Meter>,
+}
+
+impl DegreesErrand {
+    fn found(&self, nodes: impl Iterator<Item = u32>) -> Vec<u32> {
+        nodes.map(|node| self.graph.degree(node)).collect()
+    }
+}
+
+impl Errand<NodeDegrees> for DegreesErrand {
+    fn partition(&self, item: &NodeDegrees) -> u32 {
+        item.list
+    }
+
+    fn ask(&mut self, tick: u64, item: &mut NodeDegrees) -> Vec<WireBlock> {
+        item.degrees = vec![0; item.nodes.len()];
+        item.places = vec![Vec::new(); self.graph.placement().workers()];
+        for (place, &node) in (0..).zip(&item.nodes) {
+            item.places[self.graph.worker_of(node)].push(place);
+        }
+        let mut questions = Vec::new();
+        for (worker, places) in item.places.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
+            for (seq, places) in places.chunks(PER_MESSAGE).enumerate() {
+                let header = Header {
+                    to: worker as u32,
+                    from: self.me as u32,
+                    partition: item.list,
+                    tag: 0,
+                    key: tick,
+                    seq: seq as u32,
+                    aux: 0,
+                };
+                let nodes = places.iter().map(|&place| item.nodes[place as usize]).collect();
+                let question = WireBlock::new(header, Vec::new(), nodes, Rows::None);
+                self.meter.sent(self.me, &question);
+                questions.push(question);
+            }
+        }
+        questions
+    }
+
+    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let asked = question.header();
+        let degrees = self.found(question.ids().iter().copied());
+        let header = Header { to: asked.from, from: self.me as u32, ..asked };
+        let answer = WireBlock::new(header, Vec::new(), degrees, Rows::None);
+        self.meter.sent(self.me, &answer);
+        reply(answer);
+    }
+
+    fn here(&mut self, _tick: u64, item: &mut NodeDegrees) {
+        let places = &item.places[self.me];
+        let found = self.found(places.iter().map(|&place| item.nodes[place as usize]));
+        places.iter().zip(found).for_each(|(&place, degree)| item.degrees[place as usize] = degree);
+    }
+
+    fn receive(&mut self, _tick: u64, item: &mut NodeDegrees, answer: &WireBlock) {
+        let header = answer.header();
+        let first = header.seq as usize * PER_MESSAGE;
+        let places = &item.places[header.from as usize][first..first + answer.ids().len()];
+        places.iter().zip(answer.ids()).for_each(|(&place, &degree)| item.degrees[place as usize] = degree);
+    }
+
+    fn is_last(&self, _answer: &WireBlock) -> bool {
+        true // every question has one answer
+    }
+
+    fn complete(&mut self, _tick: u64, item: &mut NodeDegrees) {
+        item.places = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use timely::dataflow::operators::core::Inspect;
+    use timely::dataflow::operators::vec::ToStream;
+
+    use super::*;
+    use crate::testing::{book, local, random_graph};
+
+    #[test]
+    fn degrees_are_those_of_the_graph_at_1_2_and_4_workers() {
+        let nodes = 70_000; // more than fit one message
+        let graph = random_graph(nodes, 3);
+        for workers in [1, 2, 4] {
+            let (send, receive) = mpsc::channel();
+            let (send, graph_of) = (std::sync::Mutex::new(send), graph.clone());
+            timely::execute(timely::Config::process(workers), move |worker| {
+                let (index, send) = (worker.index(), send.lock().unwrap().clone());
+                let graph = Arc::new(local(&graph_of, &book(nodes, 4), workers, index, false));
+                worker.dataflow::<u64, _, _>(|scope| {
+                    let lists: Vec<NodeDegrees> = vec![
+                        NodeDegrees::new(0, (0..nodes).rev().collect()),
+                        NodeDegrees::new(1, Vec::new()),
+                        NodeDegrees::new(2, vec![5, 5, nodes - 1]),
+                    ];
+                    lists
+                        .to_stream(scope)
+                        .fetch_degrees(graph, Rc::default())
+                        .inspect(move |list| send.send((list.nodes.clone(), list.degrees.clone())).unwrap());
+                });
+            })
+            .unwrap();
+            let lists: Vec<(Vec<u32>, Vec<u32>)> = receive.into_iter().collect();
+            assert_eq!(lists.len(), 3 * workers);
+            for (nodes, degrees) in lists {
+                assert_eq!(nodes.len(), degrees.len());
+                for (&node, degree) in nodes.iter().zip(degrees) {
+                    let row = &graph[node as usize];
+                    assert_eq!(degree as usize, row.len() - row.iter().filter(|&&n| n == node).count());
+                }
+            }
+        }
+    }
+}

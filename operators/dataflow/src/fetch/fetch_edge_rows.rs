@@ -1,0 +1,334 @@
+//! Fetches one row per edge of each batch's blocks from the partition that owns the edge.
+//!
+//! *In*: batches whose blocks have edge ids. *Out*: the same batches with `edges`. *Kept per time*: the batches whose rows are
+//! under way. *Capabilities*: held with them.
+//!
+//! **Who owns what.** A node's row lies with the node; an edge's row lies with the edge's destination, beside the edge in
+//! `topology.arrow`: a partition policy of its own, as DistDGL has one for each kind of data. A batch's edges between nodes of
+//! its own partition are here, and, where the topology is replicated, all of them: the mapped files have the rows.
+//!
+//! Rows are asked for after sampling, each edge once, however many hops and trees have drawn it: answers of the sampling that
+//! carried rows would carry those edges again, and hold up the next hop. Questions are lists of positions, 4 bytes an edge, in
+//! ascending order; owners gather rows straight into the wire buffer, and the asker copies them in one stretch.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::dataflow::StreamVec;
+
+use crate::batch::edge_rows::Distinct;
+use crate::batch::mini_batch::MiniBatch;
+use crate::flow::rpc::{Errand, RoundTrip};
+use crate::graph::local_graph::LocalGraph;
+use crate::wire::meter::{Meter, Stage};
+use crate::wire::{Header, MESSAGE_BYTES, RowSource, Rows, WireBlock};
+use gnnflow_kernels::matrix::{Matrix, Number};
+
+/// Rows of edges, by partition of the destination and position among its in-edges.
+pub trait EdgeSource: Send + Sync {
+    /// Their number type.
+    fn number(&self) -> Number;
+    /// Numbers in a row.
+    fn dim(&self) -> usize;
+    /// All rows of partition `part`, one after the other; `None` where they are elsewhere.
+    fn part(&self, part: usize) -> Option<&[u8]>;
+}
+
+/// Where rows come from.
+#[derive(Clone)]
+pub struct FetchEdges {
+    /// This worker's partitions and the partition book.
+    pub graph: Arc<LocalGraph>,
+    /// The rows that this worker holds: at least those of the partitions that it hosts.
+    pub rows: Arc<dyn EdgeSource>,
+    /// What is counted.
+    pub meter: Rc<Meter>,
+}
+
+/// Fetching of edges' rows by owner.
+pub trait FetchEdgeRows<'scope> {
+    /// Fetches a row for each edge of each batch's blocks. `None` lets all batches pass as they are.
+    fn fetch_edge_rows(self, from: Option<FetchEdges>) -> Self;
+}
+
+impl<'scope> FetchEdgeRows<'scope> for StreamVec<'scope, u64, MiniBatch> {
+    fn fetch_edge_rows(self, from: Option<FetchEdges>) -> Self {
+        let Some(from) = from else { return self };
+        let me = self.scope().index();
+        self.round_trip("fetch_edge_rows", || EdgeErrand { me, from: from.clone() })
+    }
+}
+
+struct EdgeErrand {
+    me: usize,
+    from: FetchEdges,
+}
+
+/// Rows of a partition's edges from position `base` on, as the wire gathers them.
+struct PartEdges {
+    rows: Arc<dyn EdgeSource>,
+    part: usize,
+    base: usize,
+    row_bytes: usize,
+}
+
+impl RowSource for PartEdges {
+    fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    fn row(&self, at: u32) -> &[u8] {
+        let all = self.rows.part(self.part).expect("edges are asked for where they are");
+        let row = self.base + at as usize;
+        &all[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+}
+
+impl EdgeErrand {
+    fn row_bytes(&self) -> usize {
+        self.from.rows.number().bytes() * self.from.rows.dim()
+    }
+}
+
+impl Errand<MiniBatch> for EdgeErrand {
+    fn partition(&self, batch: &MiniBatch) -> u32 {
+        batch.key.partition
+    }
+
+    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+        let (from, me) = (&self.from, self.me);
+        let per_message = (MESSAGE_BYTES / (self.row_bytes() + 4)).max(1);
+        let questions = from.meter.time(Stage::Fetch, || {
+            let mut distinct = Distinct::of(&batch.blocks, &batch.nodes, |node| from.graph.partition_of(node));
+            batch.edges.rows = Matrix::zeros(from.rows.number(), distinct.ids.len(), from.rows.dim());
+            batch.edges.places = std::mem::take(&mut distinct.places);
+            let mut questions = Vec::new();
+            for (part, range) in distinct.parts().filter(|(part, _)| from.rows.part(*part as usize).is_none()) {
+                let ids = &distinct.ids[range.clone()];
+                // Positions are told as four bytes from a base: a stretch ends where those would not do.
+                let mut begin = 0;
+                while begin < ids.len() {
+                    let base = ids[begin];
+                    let fits = ids[begin..].partition_point(|&id| id - base <= u64::from(u32::MAX));
+                    let end = begin + fits.min(per_message);
+                    let header = Header {
+                        to: from.graph.placement().worker_of(part as usize) as u32,
+                        from: me as u32,
+                        partition: batch.key.partition,
+                        tag: part,
+                        key: tick,
+                        seq: (range.start + begin) as u32,
+                        aux: (end - begin) as u32,
+                    };
+                    let positions = ids[begin..end].iter().map(|&id| (id - base) as u32).collect();
+                    questions.push(WireBlock::new(header, vec![base], positions, Rows::None));
+                    begin = end;
+                }
+            }
+            batch.distinct_edges = distinct;
+            questions
+        });
+        questions.iter().for_each(|question| from.meter.sent(me, question));
+        batch.rounds += if questions.is_empty() { 0 } else { 2 };
+        questions
+    }
+
+    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let asked = question.header();
+        let answer = self.from.meter.time(Stage::Fetch, || {
+            let base = question.words().first().copied().unwrap_or(0) as usize;
+            let (rows, part) = (Arc::clone(&self.from.rows), asked.tag as usize);
+            let row_bytes = self.row_bytes();
+            let here = rows.part(part).map_or(0, |all| all.len() / row_bytes.max(1));
+            let last = question.ids().last().map_or(0, |&at| base + at as usize + 1);
+            assert!(last <= here, "worker {} asked for edge {last} of partition {part}, which is not here", asked.from);
+            let header = Header { to: asked.from, from: self.me as u32, ..asked };
+            let source = Arc::new(PartEdges { rows, part, base, row_bytes });
+            WireBlock::new(header, Vec::new(), Vec::new(), Rows::Gather(source, question.ids().to_vec()))
+        });
+        self.from.meter.sent(self.me, &answer);
+        reply(answer);
+    }
+
+    fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
+        let row_bytes = self.row_bytes();
+        self.from.meter.time(Stage::Fetch, || {
+            let distinct = std::mem::take(&mut batch.distinct_edges);
+            let into = batch.edges.rows.bytes_mut();
+            for (part, range) in distinct.parts() {
+                let Some(all) = self.from.rows.part(part as usize) else { continue };
+                let into = into[range.start * row_bytes..range.end * row_bytes].chunks_exact_mut(row_bytes.max(1));
+                for (&id, into) in distinct.ids[range].iter().zip(into) {
+                    into.copy_from_slice(&all[id as usize * row_bytes..(id as usize + 1) * row_bytes]);
+                }
+            }
+        });
+    }
+
+    fn receive(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+        let header = answer.header();
+        let row_bytes = self.row_bytes();
+        self.from.meter.time(Stage::Fetch, || {
+            let (first, rows) = (header.seq as usize, header.aux as usize);
+            assert_eq!(answer.row_bytes(), rows * row_bytes, "worker {} sent other rows", header.from);
+            let mut into = &mut batch.edges.rows.bytes_mut()[first * row_bytes..(first + rows) * row_bytes];
+            answer.for_each_row_bytes(|rows| {
+                let (now, later) = std::mem::take(&mut into).split_at_mut(rows.len());
+                now.copy_from_slice(rows);
+                into = later;
+            });
+        });
+    }
+
+    fn is_last(&self, _answer: &WireBlock) -> bool {
+        true // every question has one answer
+    }
+
+    fn complete(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use timely::dataflow::operators::core::Inspect;
+    use timely::dataflow::operators::vec::ToStream;
+
+    use super::*;
+    use crate::batch::mini_batch::BatchKey;
+    use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+    use crate::testing::{Adjacency, book, edge, local, random_graph};
+    use gnnflow_kernels::matrix::Values;
+    use gnnflow_kernels::sample::{Columns, Drawn, Fanout, Fanouts, Way};
+
+    const DIM: usize = 3;
+
+    /// Rows that say whose they are: weight, type and time of the edge.
+    struct Telling {
+        parts: Vec<Option<Vec<f32>>>,
+    }
+
+    impl EdgeSource for Telling {
+        fn number(&self) -> Number {
+            Number::F32
+        }
+        fn dim(&self) -> usize {
+            DIM
+        }
+        fn part(&self, part: usize) -> Option<&[u8]> {
+            self.parts[part].as_deref().map(bytemuck::cast_slice)
+        }
+    }
+
+    fn row(node: u32, i: usize) -> [f32; DIM] {
+        let (weight, edge_type, time) = edge(node, i);
+        [weight, f32::from(edge_type) + node as f32, time as f32 + i as f32]
+    }
+
+    /// For each batch and block, the row of every edge; and messages sent.
+    #[allow(clippy::type_complexity, reason = "a test's own")]
+    fn run(
+        graph: &Adjacency,
+        workers: usize,
+        replicated: bool,
+        choices: &[Choice],
+    ) -> (Vec<(BatchKey, Vec<Vec<f32>>)>, u64) {
+        let (graph, choices) = (graph.clone(), choices.to_vec());
+        let (send, receive) = mpsc::channel();
+        let (count, counts) = mpsc::channel();
+        let ends = std::sync::Mutex::new((send, count));
+        let nodes = graph.len() as u32;
+        timely::execute(timely::Config::process(workers), move |worker| {
+            let (index, (send, count)) = (worker.index(), ends.lock().unwrap().clone());
+            let local = Arc::new(local(&graph, &book(nodes, 4), workers, index, replicated));
+            let meter = Rc::new(Meter::default());
+            let of = |part: usize| -> Option<Vec<f32>> {
+                let all = local.range(part).flat_map(|node| (0..graph[node as usize].len()).map(move |i| row(node, i)));
+                local.has_topology(part).then(|| all.flatten().collect())
+            };
+            let rows = Arc::new(Telling { parts: (0..4).map(of).collect() });
+            let graph = graph.clone();
+            let of_batch = local.clone();
+            let sampled = Rc::new(std::cell::Cell::new(0));
+            let (before, counted) = (sampled.clone(), meter.clone());
+            worker.dataflow::<u64, _, _>(|scope| {
+                let batch = |part: usize| {
+                    let key = BatchKey { epoch: 1, step: 0, partition: part as u32 };
+                    let seeds: Vec<u32> = local.range(part).step_by(3).take(12).collect();
+                    let times = seeds.iter().map(|&seed| i64::from(seed % 30)).collect();
+                    MiniBatch::new(key, seeds).with_seed_times(times)
+                };
+                let batches: Vec<MiniBatch> = local.placement().parts_of(index).map(batch).collect();
+                let mut stream = batches.to_stream(scope);
+                let pool = CompactorPool::default();
+                for (hop, choice) in choices.iter().enumerate() {
+                    stream = stream.sample_hop(Hop {
+                        graph: local.clone(),
+                        seed: 7,
+                        hop: hop as u32,
+                        choice: choice.clone(),
+                        columns: Columns { ids: true, ..Columns::default() },
+                        last: hop + 1 == choices.len(),
+                        pool: pool.clone(),
+                        meter: Rc::new(Meter::default()),
+                    });
+                }
+                let from = FetchEdges { graph: local.clone(), rows, meter: meter.clone() };
+                stream.fetch_edge_rows(Some(from)).inspect(move |batch| {
+                    let Values::F32(values) = &batch.edges.rows.values else { panic!("rows are f32 here") };
+                    let mut blocks = Vec::new();
+                    for (block, places) in batch.blocks.iter().zip(&batch.edges.places) {
+                        let mut all = Vec::new();
+                        for at in 0..block.num_dst() {
+                            let node = batch.nodes[at];
+                            let first = (of_batch.range(of_batch.partition_of(node)).start..node)
+                                .map(|before| graph[before as usize].len())
+                                .sum::<usize>();
+                            for edge in block.indptr()[at] as usize..block.indptr()[at + 1] as usize {
+                                let i = block.edge_ids().unwrap()[edge] as usize - first;
+                                let source = batch.nodes[block.indices()[edge] as usize];
+                                assert_eq!(graph[node as usize][i], source, "the edge that its id says");
+                                let found = &values[places[edge] as usize * DIM..][..DIM];
+                                assert_eq!(found, row(node, i), "edge {i} of node {node}");
+                                all.extend_from_slice(found);
+                            }
+                        }
+                        blocks.push(all);
+                    }
+                    before.set(before.get() + 1);
+                    send.send((batch.key, blocks)).unwrap();
+                });
+            });
+            while worker.step_or_park(None) {}
+            assert!(sampled.get() > 0);
+            count.send(counted.messages()).unwrap();
+        })
+        .unwrap();
+        let mut all: Vec<_> = receive.into_iter().collect();
+        all.sort_by_key(|(key, _)| *key);
+        (all, counts.into_iter().sum())
+    }
+
+    #[test]
+    fn rows_are_those_of_the_chosen_edges_on_1_2_and_4_workers() {
+        let graph = random_graph(200, 12);
+        let temporal = Choice::Drawn(Drawn { way: Way::Uniform, fanouts: Fanouts::Each(4), temporal: true });
+        let weighted = Choice::Drawn(Drawn { way: Way::Weighted, fanouts: Fanouts::Each(5), temporal: false });
+        for choices in [
+            vec![Choice::Fanout(Fanout::Uniform { k: 3 }), Choice::Fanout(Fanout::All)],
+            vec![Choice::Fanout(Fanout::UniformWithReplacement { k: 4 })],
+            vec![temporal.clone(), temporal],
+            vec![weighted.clone(), weighted],
+        ] {
+            let (one, none) = run(&graph, 1, false, &choices);
+            assert_eq!((one.len(), none), (4, 0));
+            for workers in [2, 4] {
+                let (some, asked) = run(&graph, workers, false, &choices);
+                assert_eq!(some, one, "on {workers}");
+                assert!(choices.len() == 1 || asked > 0, "edges into other partitions' nodes are asked for");
+                let (some, asked) = run(&graph, workers, true, &choices);
+                assert_eq!((some, asked), (one.clone(), 0), "where the topology is, the rows are");
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Fetches one row per node of each batch from the row's owner.
+//!
+//! *In*: batches with their node list. *Out*: the same batches with `features` (and `degrees`, where wanted). *Kept per
+//! time*: the batches whose rows are under way. *Capabilities*: held with them.
+//!
+//! Questions are lists of ids of at most one message's worth of rows; owners gather rows straight into the wire
+//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it, and rows that its
+//! [`HaloRows`](crate::batch::halo::HaloRows) or a [`RowCache`] have are not asked for; degrees of halo nodes are asked for once, without their rows.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::dataflow::StreamVec;
+
+use super::cache::RowCache;
+pub use crate::batch::feature_view::RowsAt;
+use crate::batch::gather_buffer::Filling;
+use crate::batch::mini_batch::MiniBatch;
+use crate::flow::rpc::{Errand, RoundTrip};
+use crate::graph::local_graph::LocalGraph;
+use crate::wire::meter::{Meter, Stage};
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
+use gnnflow_kernels::matrix::Matrix;
+
+/// Where rows come from.
+#[derive(Clone)]
+pub struct FetchFrom {
+    /// This worker's partitions and the partition book.
+    pub graph: Arc<LocalGraph>,
+    /// The rows that this worker holds, by time: one matrix for all times, or a layer's outputs in inference.
+    pub rows: Rc<dyn Fn(u64) -> RowsAt>,
+    /// Whether to bring each node's in-degree along.
+    pub degrees: bool,
+    /// Rows of other workers' nodes that are kept. Only where all times have the same rows.
+    pub cache: Option<Rc<RefCell<RowCache>>>,
+    /// What is counted.
+    pub meter: Rc<Meter>,
+}
+
+/// Tag of questions, and answers, of degrees without rows.
+const DEGREES_ONLY: u32 = 1;
+
+/// Fetching of rows by owner.
+pub trait FetchRows<'scope> {
+    /// Fetches a row for each node of each batch.
+    fn fetch_rows(self, from: FetchFrom) -> Self;
+}
+
+impl<'scope> FetchRows<'scope> for StreamVec<'scope, u64, MiniBatch> {
+    fn fetch_rows(self, from: FetchFrom) -> Self {
+        let me = self.scope().index();
+        self.round_trip("fetch_rows", || FetchErrand { me, from: from.clone() })
+    }
+}
+
+struct FetchErrand {
+    me: usize,
+    from: FetchFrom,
+}
+
+impl FetchErrand {
+    fn rows_per_message(&self, tick: u64) -> usize {
+        (MESSAGE_BYTES / ((self.from.rows)(tick).row_bytes() + 4)).max(1)
+    }
+
+    /// Makes room for the rows of `batch`, once.
+    fn prepare(&self, tick: u64, batch: &mut MiniBatch) {
+        if batch.filling.is_none() {
+            let rows = (self.from.rows)(tick);
+            batch.filling = Some(Filling::new(rows.number, batch.nodes.len(), rows.dim));
+            if self.from.degrees {
+                batch.degrees = vec![0; batch.nodes.len()];
+            }
+        }
+    }
+}
+
+impl Errand<MiniBatch> for FetchErrand {
+    fn partition(&self, batch: &MiniBatch) -> u32 {
+        batch.key.partition
+    }
+
+    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+        let (graph, me) = (&self.from.graph, self.me);
+        batch.features = Matrix::default();
+        if graph.is_self_contained() {
+            return Vec::new();
+        }
+        let per_message = self.rows_per_message(tick);
+        let questions = self.from.meter.time(Stage::Fetch, || {
+            batch.places.iter_mut().for_each(Vec::clear);
+            batch.places.resize(graph.placement().workers(), Vec::new());
+            let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
+            let rows = (self.from.rows)(tick);
+            let halo = &rows.halo;
+            if cache.is_some() || halo.is_some() {
+                self.prepare(tick, batch);
+            }
+            // Nodes whose rows lie here, but whose degrees only their owners know.
+            let mut untold: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
+            let MiniBatch { places, nodes, filling, degrees, .. } = &mut *batch;
+            for (place, &node) in nodes.iter().enumerate() {
+                let worker = graph.worker_of(node);
+                if worker != me
+                    && let Some(filling) = filling
+                    && let Some(found) = halo.as_ref().and_then(|halo| halo.find(node))
+                {
+                    rows.put(found.row, place, filling);
+                    match found.degree {
+                        _ if !self.from.degrees => {}
+                        Some(degree) => degrees[place] = degree,
+                        None => untold[worker].push(place as u32),
+                    }
+                    continue;
+                }
+                // Copied now: until the answers are here, another batch's rows may have taken the place.
+                if worker != me
+                    && let Some(filling) = filling
+                    && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
+                {
+                    filling.put(place, row);
+                    if self.from.degrees {
+                        degrees[place] = degree;
+                    }
+                    continue;
+                }
+                places[worker].push(place as u32);
+            }
+            let mut questions = Vec::new();
+            for (worker, untold) in untold.into_iter().enumerate().filter(|&(worker, _)| worker != me) {
+                let mut ask = |tag: u32, first: usize, places: &[u32]| {
+                    let header = Header {
+                        to: worker as u32,
+                        from: me as u32,
+                        partition: batch.key.partition,
+                        tag,
+                        key: tick,
+                        seq: first as u32,
+                        aux: places.len() as u32,
+                    };
+                    let nodes = places.iter().map(|&place| batch.nodes[place as usize]).collect();
+                    questions.push(WireBlock::new(header, Vec::new(), nodes, Rows::None));
+                };
+                let rows = batch.places[worker].len();
+                for (seq, places) in batch.places[worker].chunks(per_message).enumerate() {
+                    ask(0, seq * per_message, places);
+                }
+                for (seq, places) in untold.chunks(MESSAGE_BYTES / 4).enumerate() {
+                    ask(DEGREES_ONLY, rows + seq * (MESSAGE_BYTES / 4), places);
+                }
+                batch.places[worker].extend(untold);
+            }
+            questions
+        });
+        questions.iter().for_each(|question| self.from.meter.sent(me, question));
+        batch.rounds += if questions.is_empty() { 0 } else { 2 };
+        questions
+    }
+
+    fn answer(&mut self, tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let (asked, nodes) = (question.header(), question.ids());
+        let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
+        let answer = self.from.meter.time(Stage::Fetch, || {
+            for &node in nodes {
+                assert!(graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+            }
+            if asked.tag != DEGREES_ONLY && rows.source.reads_ahead() {
+                rows.source.will_need(nodes);
+            }
+            let degrees = if self.from.degrees { nodes.iter().map(|&n| graph.degree(n)).collect() } else { Vec::new() };
+            let header = Header { to: asked.from, from: self.me as u32, ..asked };
+            let answer = match asked.tag {
+                DEGREES_ONLY => Rows::None,
+                _ if rows.source.changes() => {
+                    Rows::Bytes(nodes.iter().flat_map(|&node| rows.source.row(node)).copied().collect())
+                }
+                _ => Rows::Gather(rows.source, nodes.to_vec()),
+            };
+            WireBlock::new(header, Vec::new(), degrees, answer)
+        });
+        self.from.meter.sent(self.me, &answer);
+        reply(answer);
+    }
+
+    fn here(&mut self, tick: u64, batch: &mut MiniBatch) {
+        self.from.meter.time(Stage::Fetch, || {
+            let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
+            assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has other rows");
+            if graph.is_self_contained() {
+                batch.features = rows.gather(&batch.nodes);
+                if self.from.degrees {
+                    batch.degrees = batch.nodes.iter().map(|&node| graph.degree(node)).collect();
+                }
+                return;
+            }
+            self.prepare(tick, batch);
+            let MiniBatch { filling, degrees, nodes, places, .. } = batch;
+            let filling = filling.as_mut().expect("it has just been made");
+            rows.gather_places(nodes, &places[self.me], filling);
+            if self.from.degrees {
+                let own = &places[self.me];
+                own.iter().for_each(|&place| degrees[place as usize] = graph.degree(nodes[place as usize]));
+            }
+        });
+    }
+
+    fn receive(&mut self, tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+        let header = answer.header();
+        let first = header.seq as usize;
+        self.from.meter.time(Stage::Fetch, || {
+            self.prepare(tick, batch);
+            let MiniBatch { filling, degrees, places, nodes, .. } = batch;
+            let filling = filling.as_mut().expect("it has just been made");
+            let places = &places[header.from as usize][first..first + header.aux as usize];
+            if self.from.degrees {
+                places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
+            }
+            if header.tag == DEGREES_ONLY {
+                let halo = (self.from.rows)(tick).halo;
+                let told = places.iter().map(|&place| nodes[place as usize]).zip(answer.ids());
+                halo.iter().for_each(|halo| told.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
+                return;
+            }
+            let rows = (self.from.rows)(tick);
+            let packed = rows.row_bytes();
+            assert_eq!(answer.row_bytes(), places.len() * packed, "worker {} sent other rows", header.from);
+            // Rows come in stretches: all at once from the network, one by one inside a process.
+            let mut left = places;
+            answer.for_each_row_bytes(|stretch| {
+                let (now, later) = left.split_at(stretch.len() / packed);
+                rows.scatter(stretch, now, filling);
+                left = later;
+            });
+            if let Some(cache) = &self.from.cache {
+                let mut cache = cache.borrow_mut();
+                for place in places.iter().map(|&place| place as usize) {
+                    let row = filling.row(place).expect("it has just come");
+                    cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));
+                }
+            }
+        });
+    }
+
+    fn is_last(&self, _answer: &WireBlock) -> bool {
+        true // every question has one answer
+    }
+
+    fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
+        if let Some(filling) = batch.filling.take() {
+            batch.features = self.from.meter.time(Stage::Fetch, || filling.finish());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

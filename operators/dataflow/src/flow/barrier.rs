@@ -1,0 +1,92 @@
+//! Lets nobody's items of a time pass before everybody's are there.
+//!
+//! *In*: items. *Out*: the same items. *Kept per time*: the items that wait. *Capabilities*: held with them.
+//!
+//! Items of a time go on when the frontier has passed it: when no worker can bring another one.
+
+use std::collections::BTreeMap;
+
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::operator::Operator;
+
+/// Waiting for one another.
+pub trait Barrier<'scope> {
+    /// Holds each item until all of its time are there, at every worker.
+    ///
+    /// # Example
+    /// ```
+    /// use gnnflow_dataflow::flow::barrier::Barrier;
+    /// use timely::dataflow::operators::{ToStream, core::Inspect};
+    ///
+    /// timely::example(|scope| {
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().barrier().inspect(|n| println!("{n}, and all others are there"));
+    /// });
+    /// ```
+    fn barrier(self) -> Self;
+}
+
+impl<'scope, D: 'static> Barrier<'scope> for StreamVec<'scope, u64, D> {
+    fn barrier(self) -> Self {
+        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "barrier", move |initial, _| {
+            drop(initial);
+            let mut held: BTreeMap<u64, (Capability<u64>, Vec<D>)> = BTreeMap::new();
+            move |(input, frontier), output| {
+                input.for_each(|time, items| {
+                    let (_, waiting) =
+                        held.entry(*time.time()).or_insert_with(|| (time.retain(output.output_index()), Vec::new()));
+                    waiting.append(items);
+                });
+                while let Some(first) = held.first_entry().filter(|first| !frontier.less_equal(first.key())) {
+                    let (time, mut items) = first.remove();
+                    output.session(&time).give_iterator(items.drain(..));
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use timely::dataflow::operators::core::Inspect;
+    use timely::dataflow::operators::{Input, Probe, probe};
+
+    use super::*;
+
+    #[test]
+    fn nothing_passes_before_everybody_is_there_at_1_2_and_4_workers() {
+        for workers in [1, 2, 4] {
+            // How many items have been brought so far, of each time.
+            let brought: Arc<Vec<AtomicU64>> = Arc::new((0..20).map(|_| AtomicU64::new(0)).collect());
+            let all = Arc::clone(&brought);
+            timely::execute(timely::Config::process(workers), move |worker| {
+                let (probe, peers, seen) = (probe::Handle::new(), worker.peers() as u64, Arc::clone(&all));
+                let mut input = worker.dataflow::<u64, _, _>(|scope| {
+                    let (input, stream) = scope.new_input::<Vec<u64>>();
+                    let checked = stream.barrier().inspect(move |&round: &u64| {
+                        assert_eq!(seen[round as usize].load(Ordering::SeqCst), 3 * peers, "everybody's are there");
+                    });
+                    checked.probe_with(&probe);
+                    input
+                });
+                for round in 0..20u64 {
+                    for _ in 0..3 {
+                        all[round as usize].fetch_add(1, Ordering::SeqCst);
+                        input.send(round);
+                        worker.step();
+                    }
+                    input.advance_to(round + 1);
+                }
+                input.close();
+                worker.step_while(|| probe.less_than(&u64::MAX));
+            })
+            .unwrap();
+            assert!(brought.iter().all(|count| count.load(Ordering::SeqCst) == 3 * workers as u64));
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! Runs work on a thread beside the worker, which goes on sampling and serving its peers meanwhile.
+//!
+//! *In*: items. *Out*: one result per item, in order of arrival. *Kept per time*: one capability per outstanding item.
+//! *Capabilities*: held from an item's arrival until its result has left; the thread's answer re-activates the
+//! operator.
+
+use std::collections::VecDeque;
+use std::sync::mpsc;
+
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+use timely::progress::Timestamp;
+use timely::scheduling::SyncActivator;
+
+type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// A thread that owns a state `S` (a model, a device, a thread pool) and runs jobs on it, one after the other.
+///
+/// Dropping the last handle ends the thread after the jobs that are queued.
+pub struct Companion<S> {
+    /// Jobs, and whether they go ahead of others.
+    jobs: mpsc::Sender<(bool, Job<S>)>,
+    ahead: bool,
+}
+
+impl<S> Clone for Companion<S> {
+    fn clone(&self) -> Self {
+        Self { jobs: self.jobs.clone(), ahead: self.ahead }
+    }
+}
+
+/// Jobs that wait: those that go ahead, and the others.
+struct Waiting<S> {
+    jobs: [VecDeque<Job<S>>; 2],
+}
+
+impl<S> Waiting<S> {
+    fn push(&mut self, (ahead, job): (bool, Job<S>)) {
+        self.jobs[usize::from(!ahead)].push_back(job);
+    }
+
+    fn pop(&mut self) -> Option<Job<S>> {
+        self.jobs.iter_mut().find_map(VecDeque::pop_front)
+    }
+}
+
+impl<S: 'static> Companion<S> {
+    /// Starts the thread; `make` builds the state on it.
+    ///
+    /// # Errors
+    /// When the system has no thread to give.
+    pub fn start(name: &str, make: impl FnOnce() -> S + Send + 'static) -> std::io::Result<Self> {
+        Self::start_watched(name, make, || ())
+    }
+
+    /// As [`start`](Self::start), and calls `completed` on the thread after each job, so that a watchdog sees its progress.
+    ///
+    /// # Errors
+    /// When the system has no thread to give.
+    pub fn start_watched(
+        name: &str,
+        make: impl FnOnce() -> S + Send + 'static,
+        completed: impl Fn() + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (jobs, queue) = mpsc::channel();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let (mut state, mut waiting) = (make(), Waiting { jobs: Default::default() });
+            while let Ok(job) = queue.recv() {
+                waiting.push(job);
+                queue.try_iter().for_each(|job| waiting.push(job));
+                while let Some(job) = waiting.pop() {
+                    job(&mut state);
+                    completed();
+                    queue.try_iter().for_each(|job| waiting.push(job));
+                }
+            }
+        })?;
+        Ok(Self { jobs, ahead: false })
+    }
+
+    /// The same thread for short jobs that others wait for: they go ahead of those queued by other handles.
+    ///
+    /// ```
+    /// use gnnflow_dataflow::flow::compute_thread::Companion;
+    ///
+    /// let numbers = Companion::start("numbers", Vec::new)?;
+    /// numbers.run(|numbers: &mut Vec<u32>| numbers.push(1));
+    /// assert!(numbers.ahead().call(|numbers| numbers.len()) <= 1, "it may have come first");
+    /// assert_eq!(numbers.call(|numbers| numbers.len()), 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    #[must_use]
+    pub fn ahead(&self) -> Self {
+        Self { jobs: self.jobs.clone(), ahead: true }
+    }
+
+    /// Queues `job` behind those queued before.
+    ///
+    /// # Panics
+    /// When the thread has panicked; its panic has already been reported.
+    pub fn run(&self, job: impl FnOnce(&mut S) + Send + 'static) {
+        assert!(self.jobs.send((self.ahead, Box::new(job))).is_ok(), "the companion thread has panicked");
+    }
+
+    /// Runs `job` behind those queued before and waits for its result.
+    ///
+    /// # Panics
+    /// When the job panics.
+    pub fn call<R: Send + 'static>(&self, job: impl FnOnce(&mut S) -> R + Send + 'static) -> R {
+        let (answer, result) = mpsc::channel();
+        self.run(move |state| drop(answer.send(job(state))));
+        result.recv().expect("the companion thread answers unless it panicked")
+    }
+}
+
+/// Work beside the worker.
+pub trait Background<'scope, T: Timestamp, D> {
+    /// Applies `work` to each item on the thread of `companion`, in order of arrival.
+    ///
+    /// # Panics
+    /// When the thread has panicked.
+    ///
+    /// # Example
+    /// ```
+    /// use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+    /// use timely::dataflow::operators::{ToStream, core::Inspect};
+    ///
+    /// timely::example(|scope| {
+    ///     let counter = Companion::start("counter", || 0u64).unwrap();
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
+    ///         .background("count", counter, |sum, n| { *sum += n; *sum })
+    ///         .inspect(|sum| println!("so far {sum}"));
+    /// });
+    /// ```
+    fn background<S, R, F>(self, name: &str, companion: Companion<S>, work: F) -> StreamVec<'scope, T, R>
+    where
+        S: 'static,
+        R: Send + 'static,
+        F: FnMut(&mut S, D) -> R + Send + Clone + 'static;
+}
+
+impl<'scope, T: Timestamp, D: Send + 'static> Background<'scope, T, D> for StreamVec<'scope, T, D> {
+    fn background<S, R, F>(self, name: &str, companion: Companion<S>, work: F) -> StreamVec<'scope, T, R>
+    where
+        S: 'static,
+        R: Send + 'static,
+        F: FnMut(&mut S, D) -> R + Send + Clone + 'static,
+    {
+        let scope = self.scope();
+        self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
+            drop(initial);
+            // Must be made on the worker's own thread: it remembers whom to wake.
+            let wake = scope.worker().sync_activator_for(info.address.to_vec());
+            let (answer, results) = mpsc::channel::<R>();
+            let mut held = VecDeque::new();
+            move |(input, _frontier), output| {
+                input.for_each(|time, items| {
+                    for item in items.drain(..) {
+                        held.push_back(time.retain(output.output_index()));
+                        let (mut work, answer) = (work.clone(), answer.clone());
+                        let wake: SyncActivator = wake.clone();
+                        companion.run(move |state| {
+                            // A dropped receiver or worker means that the dataflow is being torn down.
+                            if answer.send(work(state, item)).is_ok() {
+                                let _ = wake.activate();
+                            }
+                        });
+                    }
+                });
+                while let Ok(result) = results.try_recv() {
+                    let time = held.pop_front().expect("one capability per job, answered in order");
+                    output.session(&time).give(result);
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use timely::dataflow::operators::vec::ToStream;
+    use timely::dataflow::operators::{Capture, capture::Extract};
+
+    use super::*;
+
+    #[test]
+    fn short_jobs_go_ahead_of_those_that_wait() {
+        let companion = Companion::start("lanes", Vec::new).unwrap();
+        let (begun, wait) = (mpsc::channel(), mpsc::channel::<()>());
+        companion.run(move |_: &mut Vec<u32>| {
+            begun.0.send(()).unwrap();
+            _ = wait.1.recv();
+        });
+        begun.1.recv().unwrap();
+        for n in 0..3 {
+            companion.run(move |done| done.push(n));
+            companion.ahead().run(move |done| done.push(10 + n));
+        }
+        drop(wait.0);
+        assert_eq!(companion.call(|done| done.clone()), [10, 11, 12, 0, 1, 2]);
+    }
+
+    #[test]
+    fn every_item_is_answered_in_order_at_its_time_at_1_2_and_4_workers() {
+        for workers in [1, 2, 4] {
+            let outputs = timely::execute(timely::Config::process(workers), move |worker| {
+                worker.dataflow::<u64, _, _>(|scope| {
+                    let companion = Companion::start("squares", || 0u64).unwrap();
+                    (0..100u64)
+                        .to_stream(scope)
+                        .background("square", companion, |calls, n| {
+                            *calls += 1;
+                            (*calls, n * n)
+                        })
+                        .capture()
+                })
+            })
+            .unwrap();
+            for captured in outputs.join() {
+                let all: Vec<_> = captured.unwrap().extract().into_iter().flat_map(|(_, items)| items).collect();
+                let expected: Vec<_> = (0..100u64).map(|n| (n + 1, n * n)).collect();
+                assert_eq!(all, expected);
+            }
+        }
+    }
+}

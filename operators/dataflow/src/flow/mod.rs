@@ -1,0 +1,11 @@
+//! Keeping workers together: ordered sums, gates, work beside the worker.
+
+pub mod advance_times;
+pub mod barrier;
+pub mod compute_thread;
+pub mod gate;
+pub mod in_order;
+pub mod map_async;
+pub mod on_frontier;
+pub mod permits;
+pub mod rpc;

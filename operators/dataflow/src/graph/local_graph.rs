@@ -1,0 +1,357 @@
+//! The part of the graph that one worker holds.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use gnnflow_data::PartitionBook;
+
+use crate::graph::placement::Placement;
+use gnnflow_kernels::node_index::NodeIndex;
+use gnnflow_kernels::sample::{Csc, EdgeColumns, Island, Partitions};
+
+/// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbours (global ids,
+/// ascending) of its `i`-th node.
+pub trait InEdges: Send + Sync {
+    /// One entry per core node and one more, never decreasing from 0.
+    fn indptr(&self) -> &[i64];
+    /// Global ids.
+    fn indices(&self) -> &[u32];
+    /// What else is known of each edge.
+    fn columns(&self) -> EdgeColumns<'_> {
+        EdgeColumns::default()
+    }
+}
+
+impl InEdges for gnnflow_data::Topology {
+    fn indptr(&self) -> &[i64] {
+        self.indptr()
+    }
+    fn indices(&self) -> &[u32] {
+        self.indices()
+    }
+    fn columns(&self) -> EdgeColumns<'_> {
+        EdgeColumns { weights: self.weights(), types: self.edge_types(), times: self.times(), ids: None }
+    }
+}
+
+impl InEdges for gnnflow_data::Partition {
+    fn indptr(&self) -> &[i64] {
+        self.topology.indptr()
+    }
+    fn indices(&self) -> &[u32] {
+        self.topology.indices()
+    }
+    fn columns(&self) -> EdgeColumns<'_> {
+        InEdges::columns(&self.topology)
+    }
+}
+
+/// A CSC in memory, for tests and for graphs that come from elsewhere than a prepared dataset.
+#[derive(Clone, Debug, Default)]
+pub struct OwnedInEdges {
+    /// See [`InEdges::indptr`].
+    pub indptr: Vec<i64>,
+    /// See [`InEdges::indices`].
+    pub indices: Vec<u32>,
+    /// A weight for each edge.
+    pub weights: Option<Vec<f32>>,
+    /// A type for each edge.
+    pub types: Option<Vec<u16>>,
+    /// A time for each edge.
+    pub times: Option<Vec<i64>>,
+    /// Where each edge stands among all edges of the partition, when these are only some.
+    pub ids: Option<Vec<u64>>,
+}
+
+impl OwnedInEdges {
+    /// Those of `edges` that may be seen, by destination among the partition's nodes and position among its edges.
+    pub fn some_of(edges: &dyn InEdges, mut seen: impl FnMut(usize, usize) -> bool) -> Self {
+        fn pick<T: Copy>(ids: &[u64], column: Option<&[T]>) -> Option<Vec<T>> {
+            column.map(|column| ids.iter().map(|&id| column[id as usize]).collect())
+        }
+        let (mut indptr, mut ids) = (vec![0], Vec::new());
+        for (node, bounds) in edges.indptr().windows(2).enumerate() {
+            ids.extend((bounds[0]..bounds[1]).filter(|&at| seen(node, at as usize)).map(|at| at as u64));
+            indptr.push(ids.len() as i64);
+        }
+        let columns = edges.columns();
+        Self {
+            indptr,
+            indices: ids.iter().map(|&id| edges.indices()[id as usize]).collect(),
+            weights: pick(&ids, columns.weights),
+            types: pick(&ids, columns.types),
+            times: pick(&ids, columns.times),
+            ids: Some(ids),
+        }
+    }
+}
+
+impl InEdges for OwnedInEdges {
+    fn indptr(&self) -> &[i64] {
+        &self.indptr
+    }
+    fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+    fn columns(&self) -> EdgeColumns<'_> {
+        EdgeColumns {
+            weights: self.weights.as_deref(),
+            types: self.types.as_deref(),
+            times: self.times.as_deref(),
+            ids: self.ids.as_deref(),
+        }
+    }
+}
+
+/// The partitions that a worker holds, and the book that says who holds the rest. Cloning shares what is large.
+#[derive(Clone)]
+pub struct LocalGraph {
+    placement: Placement,
+    worker: usize,
+    /// `offsets[p]..offsets[p + 1]` are the global ids of partition `p`.
+    offsets: Vec<u64>,
+    /// By partition; `None` where its topology is held elsewhere only.
+    parts: Vec<Option<Arc<dyn InEdges>>>,
+    /// In-degree without self loops by core node, for the partitions held, where asked for.
+    degrees: Vec<Option<Arc<Vec<u32>>>>,
+    islands: bool,
+    /// Degrees of nodes of other workers, where they are known.
+    known_degrees: (NodeIndex, Arc<Vec<u32>>),
+}
+
+impl LocalGraph {
+    /// The view of `worker`: `load` is called for each partition whose topology it holds, which is those that it
+    /// hosts, or all of them when the topology is `replicated` (FastSample, section III).
+    ///
+    /// # Errors
+    /// What `load` fails with.
+    ///
+    /// # Panics
+    /// When the book has more than 2³² − 1 nodes or other partitions than the placement.
+    pub fn load<E>(
+        book: &PartitionBook,
+        placement: Placement,
+        worker: usize,
+        replicated: bool,
+        mut load: impl FnMut(usize) -> Result<Arc<dyn InEdges>, E>,
+    ) -> Result<Self, E> {
+        assert_eq!(book.parts(), placement.parts(), "book and placement have other partitions");
+        assert!(u32::try_from(book.nodes()).is_ok(), "a graph has at most 2^32 - 1 nodes");
+        let mut parts = vec![None; book.parts()];
+        let held = if replicated { 0..book.parts() } else { placement.parts_of(worker) };
+        for part in held {
+            let in_edges = load(part)?;
+            let nodes = book.range(part).end - book.range(part).start;
+            assert_eq!(in_edges.indptr().len() as u64, nodes + 1, "topology of partition {part} has other nodes");
+            parts[part] = Some(in_edges);
+        }
+        let degrees = vec![None; book.parts()];
+        Ok(Self {
+            placement,
+            worker,
+            offsets: book.offsets().to_vec(),
+            parts,
+            degrees,
+            islands: false,
+            known_degrees: Default::default(),
+        })
+    }
+
+    /// The same partitions, each by itself: a batch of one sees its own in-edges, and other partitions' nodes without any. Nothing
+    /// is asked of other workers (SDT-GNN, section III).
+    pub fn into_islands(self) -> Self {
+        Self { islands: true, ..self }
+    }
+
+    /// Adds what is known of other workers' nodes: the in-degree of each of `nodes`, without self loops.
+    ///
+    /// # Panics
+    /// Unless there is one for each.
+    pub fn with_known_degrees(self, nodes: NodeIndex, degrees: Vec<u32>) -> Self {
+        assert_eq!(nodes.nodes().len(), degrees.len(), "a degree for each node");
+        Self { known_degrees: (nodes, Arc::new(degrees)), ..self }
+    }
+
+    /// Whether each partition is by itself.
+    pub fn is_islands(&self) -> bool {
+        self.islands
+    }
+
+    /// What a batch of partition `part` sees where partitions are islands.
+    ///
+    /// # Panics
+    /// When this worker does not have the partition.
+    pub fn island(&self, part: usize) -> Island<'_> {
+        let in_edges = self.parts[part].as_ref().expect("a worker trains partitions that it hosts");
+        let csc = Csc::starting_at(self.offsets[part] as u32, in_edges.indptr(), in_edges.indices());
+        Island::new(if in_edges.indices().is_empty() { csc } else { csc.with_columns(in_edges.columns()) })
+    }
+
+    /// Counts in-degrees of the nodes held, for models that ask for them: four bytes a node.
+    pub fn with_degrees(mut self) -> Self {
+        for part in self.placement.parts_of(self.worker) {
+            let in_edges = self.parts[part].as_ref().expect("a worker holds what it hosts");
+            let (indptr, indices, first) = (in_edges.indptr(), in_edges.indices(), self.offsets[part] as u32);
+            let degree = |i: usize| {
+                let neighbors = &indices[indptr[i] as usize..indptr[i + 1] as usize];
+                let node = first + i as u32;
+                let loops = neighbors.partition_point(|&n| n <= node) - neighbors.partition_point(|&n| n < node);
+                (neighbors.len() - loops) as u32
+            };
+            self.degrees[part] = Some(Arc::new((0..indptr.len() - 1).map(degree).collect()));
+        }
+        self
+    }
+
+    /// How many edges come into the partitions hosted here from each node that is hosted elsewhere.
+    pub fn halo_degrees(&self) -> HashMap<u32, u32> {
+        let mut degrees = HashMap::new();
+        for part in self.placement.parts_of(self.worker) {
+            let in_edges = self.parts[part].as_ref().expect("a worker holds what it hosts");
+            for &source in in_edges.indices() {
+                if !self.hosts(source) {
+                    *degrees.entry(source).or_default() += 1;
+                }
+            }
+        }
+        degrees
+    }
+
+    /// Where partitions are.
+    pub fn placement(&self) -> Placement {
+        self.placement
+    }
+
+    /// Number of nodes of the whole graph.
+    pub fn num_nodes(&self) -> u64 {
+        self.offsets[self.offsets.len() - 1]
+    }
+
+    /// Whether this worker hosts every partition.
+    pub fn is_whole(&self) -> bool {
+        self.placement.workers() == 1
+    }
+
+    /// Whether everything that a batch of this worker reads is here.
+    pub fn is_self_contained(&self) -> bool {
+        self.islands || self.is_whole()
+    }
+
+    /// Whether this worker has the in-edges of every node that batches may see.
+    pub fn has_whole_topology(&self) -> bool {
+        self.islands || self.parts.iter().all(Option::is_some)
+    }
+
+    /// Whether this worker has the in-edges of partition `part`.
+    pub fn has_topology(&self, part: usize) -> bool {
+        self.parts[part].is_some()
+    }
+
+    /// The partitions hosted here.
+    pub fn hosted(&self) -> std::ops::Range<usize> {
+        self.placement.parts_of(self.worker)
+    }
+
+    /// Number of in-edges of partition `part`'s nodes; 0 where its topology is not here.
+    pub fn num_edges(&self, part: usize) -> usize {
+        self.parts[part].as_ref().map_or(0, |in_edges| in_edges.indices().len())
+    }
+
+    /// The in-edges of partition `part`.
+    ///
+    /// # Panics
+    /// When its topology is not here.
+    pub fn in_edges(&self, part: usize) -> &dyn InEdges {
+        self.parts[part].as_deref().expect("the topology is here")
+    }
+
+    /// [`LocalGraph::in_edges`], to be kept.
+    ///
+    /// # Panics
+    /// When its topology is not here.
+    pub fn shared_in_edges(&self, part: usize) -> Arc<dyn InEdges> {
+        Arc::clone(self.parts[part].as_ref().expect("the topology is here"))
+    }
+
+    /// The global ids of partition `part`.
+    pub fn range(&self, part: usize) -> std::ops::Range<u32> {
+        self.offsets[part] as u32..self.offsets[part + 1] as u32
+    }
+
+    /// The in-edges held here, as the sampling kernel reads them.
+    pub fn view(&self) -> Partitions<'_> {
+        let held = || self.parts.iter().map(Option::as_deref);
+        Partitions::new(&self.offsets, held().map(|part| part.map(|part| (part.indptr(), part.indices()))))
+            .with_columns(held().map(|part| part.map_or_else(EdgeColumns::default, InEdges::columns)))
+    }
+
+    /// The partition that owns `node`.
+    #[inline]
+    pub fn partition_of(&self, node: u32) -> usize {
+        match self.offsets.len() {
+            2 => 0,
+            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
+        }
+    }
+
+    /// The worker that hosts `node`.
+    #[inline]
+    pub fn worker_of(&self, node: u32) -> usize {
+        self.placement.worker_of(self.partition_of(node))
+    }
+
+    /// Whether this worker hosts `node`; false for what is no node.
+    #[inline]
+    pub fn hosts(&self, node: u32) -> bool {
+        u64::from(node) < self.num_nodes() && (self.is_whole() || self.worker_of(node) == self.worker)
+    }
+
+    /// In-degree of `node` without self loops.
+    ///
+    /// # Panics
+    /// When this worker neither hosts `node` nor was [told](LocalGraph::with_known_degrees) its degree, or
+    /// [`LocalGraph::with_degrees`] was not asked for.
+    #[inline]
+    pub fn degree(&self, node: u32) -> u32 {
+        let part = self.partition_of(node);
+        if let Some(degrees) = &self.degrees[part] {
+            return degrees[(u64::from(node) - self.offsets[part]) as usize];
+        }
+        let (nodes, degrees) = &self.known_degrees;
+        degrees[nodes.find(node).expect("degrees were asked for, of a node that is known here")]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn degrees_leave_self_loops_out() {
+        // Node 0 ← 1, 2; node 1 ← 1, 1, 2; node 2 ← nothing.
+        let in_edges = OwnedInEdges { indptr: vec![0, 2, 5, 5], indices: vec![1, 2, 1, 1, 2], ..Default::default() };
+        let book = PartitionBook::new(vec![0, 3]).unwrap();
+        let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as Arc<dyn InEdges>);
+        let graph = LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap().with_degrees();
+        assert_eq!([0, 1, 2].map(|node| graph.degree(node)), [2, 1, 0]);
+        assert!(graph.hosts(2) && !graph.hosts(3));
+    }
+
+    #[test]
+    fn a_worker_holds_what_it_hosts() {
+        let book = PartitionBook::new(vec![0, 2, 2, 5]).unwrap();
+        for replicated in [false, true] {
+            let load = |part: usize| {
+                let nodes = (book.range(part).end - book.range(part).start) as usize;
+                let none = OwnedInEdges { indptr: vec![0; nodes + 1], ..OwnedInEdges::default() };
+                Ok::<_, ()>(Arc::new(none) as Arc<dyn InEdges>)
+            };
+            let graph = LocalGraph::load(&book, Placement::new(3, 2), 1, replicated, load).unwrap();
+            assert_eq!(
+                (0..6).map(|node| graph.hosts(node)).collect::<Vec<_>>(),
+                [false, false, true, true, true, false]
+            );
+            assert_eq!([0, 1, 2].map(|part| graph.has_topology(part)), [replicated, replicated, true]);
+        }
+    }
+}

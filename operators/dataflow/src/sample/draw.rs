@@ -1,0 +1,102 @@
+//! What a hop draws, as plain data that any thread can work on.
+
+use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Purpose};
+use rayon::prelude::*;
+
+use crate::batch::mini_batch::{BatchKey, MiniBatch};
+use crate::graph::local_graph::LocalGraph;
+use gnnflow_kernels::compact::Compactor;
+use gnnflow_kernels::sample::{
+    Choice, Columns, Excluded, Neighbors, Samples, Trees, Without, choose_hop, choose_neighbors,
+};
+
+/// Nodes that one task draws for.
+const TASK: usize = 4096;
+
+/// One hop's way of drawing.
+#[derive(Clone)]
+pub(super) struct Draw {
+    pub(super) graph: Arc<LocalGraph>,
+    pub(super) seed: u64,
+    pub(super) hop: u32,
+    pub(super) choice: Choice,
+    pub(super) columns: Columns,
+    /// Whether the fused kernel is not to be used.
+    pub(super) two_steps: bool,
+}
+
+impl Draw {
+    /// The key of this hop of a batch.
+    pub(super) fn key(&self, batch: BatchKey) -> Key {
+        [batch.partition, batch.epoch, batch.step, self.hop]
+            .into_iter()
+            .fold(Key::new(self.seed, Purpose::Sample), |key, word| key.fold(u64::from(word)))
+    }
+
+    /// Whether the fused kernel does all of a hop.
+    pub(super) fn is_fused(&self) -> bool {
+        !self.two_steps && self.graph.has_whole_topology() && self.choice.is_fused()
+    }
+
+    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees; without the
+    /// edges `excluded`. By the pool whose thread calls it, if one does: a node's samples do not depend on who draws them.
+    pub(super) fn samples(
+        &self,
+        batch: BatchKey,
+        nodes: &[u32],
+        trees: Option<Trees<'_>>,
+        excluded: &Excluded,
+    ) -> Samples {
+        let (graph, key) = (&self.graph, self.key(batch));
+        if graph.is_islands() {
+            return self.samples_in(&graph.island(batch.partition as usize), key, nodes, trees);
+        }
+        let view = graph.view();
+        if excluded.is_empty() {
+            return self.samples_in(&view, key, nodes, trees);
+        }
+        let held = |node| graph.has_topology(graph.partition_of(node));
+        self.samples_in(&Without::new(&view, excluded, held), key, nodes, trees)
+    }
+
+    fn samples_in(&self, topology: &impl Neighbors, key: Key, nodes: &[u32], trees: Option<Trees<'_>>) -> Samples {
+        let alone = rayon::current_thread_index().is_none() || rayon::current_num_threads() == 1;
+        let part = |nodes: &[u32], trees: Option<Trees<'_>>| {
+            let mut samples = Samples::new(self.columns);
+            choose_neighbors(topology, nodes, trees, &self.choice, key, &mut samples);
+            samples
+        };
+        if alone || nodes.len() < 2 * TASK {
+            return part(nodes, trees);
+        }
+        let tasks = (0..nodes.len().div_ceil(TASK)).into_par_iter().map(|task| {
+            let range = task * TASK..((task + 1) * TASK).min(nodes.len());
+            let trees = trees
+                .map(|Trees { trees, times }| Trees { trees: &trees[range.clone()], times: &times[range.clone()] });
+            part(&nodes[range], trees)
+        });
+        let mut all = Samples::new(self.columns);
+        for part in tasks.collect::<Vec<_>>() {
+            all.append(&part);
+        }
+        all
+    }
+
+    /// Adds this hop to `batch`, by the fused kernel; `compactor` follows the batch's list.
+    pub(super) fn add_hop(&self, batch: &mut MiniBatch, compactor: &mut Compactor) {
+        let Self { graph, choice, columns, .. } = self;
+        let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
+        let block = if graph.is_islands() {
+            choose_hop(&graph.island(batch.key.partition as usize), nodes, choice, *columns, key, compactor)
+        } else if batch.excluded.is_empty() {
+            choose_hop(&graph.view(), nodes, choice, *columns, key, compactor)
+        } else {
+            let view = graph.view();
+            let seen = Without::new(&view, &batch.excluded, |_| true);
+            choose_hop(&seen, nodes, choice, *columns, key, compactor)
+        };
+        batch.blocks.push(block);
+    }
+}

@@ -1,0 +1,311 @@
+//! Batches of edges: what link prediction learns from.
+//!
+//! An epoch visits the training edges of a partition in an order that is computed, as [`SeedBook`](super::seeds::SeedBook)
+//! does its nodes. Beside each edge stand pairs that are taken for no edges, with another node in the place of one end: of the
+//! tail where `epoch + step` is even, else of the head. They are drawn under
+//! `Key(seed, Negative).fold(partition).fold(epoch).fold(step)`; nobody looks whether one of them is an edge after all. Where nodes have
+//! types, the other node is of the same type as the one whose place it takes.
+//!
+//! The seeds of the batch are the distinct ends of all pairs, in order of first appearance. The batch must not see its edges:
+//! [`MiniBatch::excluded`] names them, and their reverses.
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Permutation, Purpose};
+
+use super::edge_share::EdgeShare;
+use super::node_groups::NodeGroups;
+use super::seeds::Book;
+use crate::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_kernels::compact::Spread;
+use gnnflow_kernels::pairs::{Edge, Pairs, Shared};
+use gnnflow_kernels::sample::{EdgeName, Excluded};
+
+/// Where negatives come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NegativeWay {
+    /// For each edge its own, any node but the one replaced as likely as any other.
+    Uniform,
+    /// One list of nodes for the whole batch, drawn uniformly: every edge is compared with all of them. Where nodes have types,
+    /// one list for each type that is replaced.
+    Joint,
+    /// The ends of the batch's other edges.
+    InBatch,
+    /// For each edge its own, in proportion to the weights of the groups: in-degrees.
+    Degree,
+}
+
+/// How negatives are drawn.
+#[derive(Clone, Debug)]
+pub struct Negatives {
+    /// Where they come from.
+    pub way: NegativeWay,
+    /// How many beside each edge; in a batch of fewer others, [`NegativeWay::InBatch`] takes as many as there are.
+    pub count: usize,
+    /// The graph's nodes.
+    pub nodes: Arc<NodeGroups>,
+}
+
+/// The training edges of the partitions that a worker hosts: twelve bytes an edge.
+#[derive(Clone, Debug)]
+pub struct EdgeBook {
+    /// Edges a batch has at most.
+    pub batch: usize,
+    /// The run's seed.
+    pub seed: u64,
+    /// By partition; empty for partitions of other workers.
+    pub edges: Vec<Vec<Edge>>,
+    /// The classes of those edges, by partition and in their order; none where nothing but the edges is to be learnt.
+    pub labels: Vec<Vec<u32>>,
+    /// What they are compared with.
+    pub negatives: Negatives,
+    /// Whether a batch must not see its edges.
+    pub hides: bool,
+    /// By relation: the type of the edges that say the same the other way round, where they have one of their own.
+    pub reverses: Vec<Option<u16>>,
+    /// How many of a partition's edges an epoch takes, where not all: the first in its order.
+    pub share: Option<EdgeShare>,
+}
+
+impl Book for EdgeBook {
+    fn batch(&self, key: BatchKey) -> MiniBatch {
+        let edges = self.positives(key);
+        let hidden = edges.iter().filter(|_| self.hides).flat_map(|&edge| self.hidden(edge));
+        let excluded = Excluded::new(hidden.collect());
+        let (seeds, mut pairs) = self.pairs(key, &edges);
+        if let Some(labels) = self.labels.get(key.partition as usize) {
+            pairs.labels = self.places(key).map(|place| labels[place]).collect();
+        }
+        MiniBatch::new(key, seeds).with_pairs(pairs).without(excluded)
+    }
+}
+
+impl EdgeBook {
+    /// The edges of a batch, in order; none past the partition's last step.
+    pub fn positives(&self, key: BatchKey) -> Vec<Edge> {
+        let edges = &self.edges[key.partition as usize];
+        self.places(key).map(|place| edges[place]).collect()
+    }
+
+    /// Their places among the partition's edges.
+    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
+        let part = key.partition as usize;
+        let edges = self.edges[part].len();
+        let taken = self.share.as_ref().map_or(edges, |share| share.of(part, key.epoch, self.seed) as usize);
+        let root = Key::new(self.seed, Purpose::Shuffle);
+        let order = Permutation::new(root.fold(u64::from(key.partition)).fold(u64::from(key.epoch)), edges as u64);
+        let first = (key.step as usize).saturating_mul(self.batch).min(taken);
+        let end = first.saturating_add(self.batch).min(taken);
+        (first..end).map(move |i| order.at(i as u64) as usize)
+    }
+
+    /// What a batch must not see that is to predict `edge`: the edge, and those between its ends the other way round, of its
+    /// own type and of the type of its reverses.
+    fn hidden(&self, edge: Edge) -> impl Iterator<Item = EdgeName> + use<> {
+        let Edge { head, tail, relation } = edge;
+        let reverse = self.reverses.get(usize::from(relation)).copied().flatten();
+        let back = |edge_type| EdgeName { to: head, from: tail, edge_type };
+        [EdgeName { to: tail, from: head, edge_type: relation }, back(relation)].into_iter().chain(reverse.map(back))
+    }
+
+    /// Seeds and pairs of a batch that has these edges.
+    fn pairs(&self, key: BatchKey, edges: &[Edge]) -> (Vec<u32>, Pairs) {
+        let tails = (key.epoch + key.step).is_multiple_of(2);
+        let replaced: Vec<u32> = edges.iter().map(|edge| if tails { edge.tail } else { edge.head }).collect();
+        let Negatives { way, nodes, .. } = &self.negatives;
+        // One list for all, where it is drawn for the batch and all replaced nodes are of one type.
+        let group = |node: &u32| nodes.group_of(*node);
+        let alike = *way == NegativeWay::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
+        let lists = if alike { replaced.len().min(1) } else { replaced.len() };
+        let others = self.others(key, &replaced[..lists]);
+        let negatives = others.len() / lists.max(1);
+        let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<Spread>>::default());
+        let mut place = |node: u32| {
+            *places.entry(node).or_insert_with(|| {
+                seeds.push(node);
+                seeds.len() as u32 - 1
+            })
+        };
+        let mut pairs = Pairs { positives: edges.len(), negatives, ..Pairs::default() };
+        let mut push = |edge: Edge, place: &mut dyn FnMut(u32) -> u32| {
+            pairs.heads.push(place(edge.head));
+            pairs.tails.push(place(edge.tail));
+            pairs.relations.push(edge.relation);
+        };
+        edges.iter().for_each(|&edge| push(edge, &mut place));
+        if alike {
+            let nodes = others.iter().map(|&other| place(other)).collect();
+            pairs.shared = Some(Shared { nodes, tails });
+            return (seeds, pairs);
+        }
+        for (i, &other) in others.iter().enumerate() {
+            let edge = edges[i / negatives];
+            push(if tails { Edge { tail: other, ..edge } } else { Edge { head: other, ..edge } }, &mut place);
+        }
+        (seeds, pairs)
+    }
+
+    /// The nodes that take the places of `replaced`: equally many for each, one after the other.
+    fn others(&self, key: BatchKey, replaced: &[u32]) -> Vec<u32> {
+        let Negatives { way, count, nodes } = &self.negatives;
+        let key = [key.partition, key.epoch, key.step]
+            .into_iter()
+            .fold(Key::new(self.seed, Purpose::Negative), |key, word| key.fold(u64::from(word)));
+        let each = |draw: &dyn Fn(u32, Key, u64) -> u32| {
+            let of = |(i, &node): (u64, &u32)| {
+                let key = key.fold(i);
+                (0..*count as u64).map(move |j| (node, key, j))
+            };
+            (0..).zip(replaced).flat_map(of).map(|(node, key, j)| draw(node, key, j)).collect()
+        };
+        match way {
+            NegativeWay::Uniform => each(&|node, key, j| nodes.draw_other(node, key, j)),
+            NegativeWay::Degree => each(&|node, key, j| nodes.draw_weighted(nodes.group_of(node), key, j)),
+            NegativeWay::Joint => each(&|node, _, j| {
+                let group = nodes.group_of(node);
+                nodes.draw(group, key.fold(group as u64), j)
+            }),
+            NegativeWay::InBatch => {
+                // Shifts along the batch: distinct, and the same for every edge.
+                let others = replaced.len().saturating_sub(1) as u64;
+                let order = Permutation::new(key, others);
+                let shifts: Vec<usize> = (0..others.min(*count as u64)).map(|j| 1 + order.at(j) as usize).collect();
+                let shifted = |i: usize| shifts.iter().map(move |shift| replaced[(i + shift) % replaced.len()]);
+                (0..replaced.len()).flat_map(shifted).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    fn book(way: NegativeWay) -> EdgeBook {
+        let edges: Vec<Edge> =
+            (0..10).map(|i| Edge { head: i, tail: 10 + i * 2 % 7, relation: (i % 2) as u16 }).collect();
+        // Heads are of type 0, tails of type 1.
+        let nodes = NodeGroups::new(&[(0, 0), (10, 1)], 20).with_weights(|node| u64::from(node == 3 || node == 12));
+        let negatives = Negatives { way, count: 4, nodes: Arc::new(nodes) };
+        let labels = vec![(0..10).map(|i| 100 + i).collect(), vec![]];
+        EdgeBook {
+            batch: 4,
+            seed: 3,
+            edges: vec![edges, vec![]],
+            labels,
+            negatives,
+            hides: true,
+            reverses: vec![Some(7), None],
+            share: None,
+        }
+    }
+
+    fn edges(batch: &MiniBatch) -> Vec<Edge> {
+        let pairs = batch.pairs.as_ref().unwrap();
+        let node = |place: u32| batch.nodes[place as usize];
+        let edge =
+            |i: usize| Edge { head: node(pairs.heads[i]), tail: node(pairs.tails[i]), relation: pairs.relations[i] };
+        let mut all: Vec<Edge> = (0..pairs.len()).map(edge).collect();
+        if let Some(Shared { nodes, tails }) = &pairs.shared {
+            for edge in all.clone() {
+                let other = nodes.iter().map(|&place| node(place));
+                all.extend(other.map(|n| if *tails { Edge { tail: n, ..edge } } else { Edge { head: n, ..edge } }));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn an_epoch_visits_every_edge_once_and_seeds_are_the_distinct_ends() {
+        let book = book(NegativeWay::Uniform);
+        let mut seen = Vec::new();
+        for step in 0..4 {
+            let batch = book.batch(BatchKey { epoch: 1, step, partition: 0 });
+            let (pairs, edges) = (batch.pairs.as_ref().unwrap(), edges(&batch));
+            assert_eq!(edges.len(), pairs.positives * (1 + pairs.negatives));
+            assert!(edges.iter().zip(&pairs.labels).all(|(edge, label)| label - 100 == edge.head));
+            let distinct: HashSet<u32> = edges.iter().flat_map(|edge| [edge.head, edge.tail]).collect();
+            assert_eq!(distinct.len(), batch.num_seeds);
+            assert_eq!(distinct, batch.nodes.iter().copied().collect());
+            seen.extend(edges[..pairs.positives].to_vec());
+        }
+        assert_eq!(seen.len(), 10);
+        seen.sort_unstable();
+        assert_eq!(seen, book.edges[0]);
+        assert_eq!(book.batch(BatchKey { epoch: 0, step: 0, partition: 1 }).num_seeds, 0);
+    }
+
+    #[test]
+    fn an_epoch_may_take_some_of_the_edges_and_another_one_others() {
+        let book = EdgeBook { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
+        let of_epoch = |epoch| -> Vec<Edge> {
+            let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));
+            let sizes: Vec<usize> = batches.clone().map(|batch| batch.len()).collect();
+            assert_eq!(sizes, [4, 2, 0]);
+            batches.flatten().collect()
+        };
+        let distinct: HashSet<Edge> = of_epoch(0).into_iter().collect();
+        assert_eq!(distinct.len(), 6);
+        let seen: HashSet<Edge> = (0..20).flat_map(of_epoch).collect();
+        assert_eq!(seen.len(), 10, "every edge has its epochs");
+    }
+
+    #[test]
+    fn negatives_replace_one_end_by_another_node_of_its_type() {
+        for way in [NegativeWay::Uniform, NegativeWay::Joint, NegativeWay::InBatch, NegativeWay::Degree] {
+            let book = book(way);
+            for step in 0..2 {
+                let batch = book.batch(BatchKey { epoch: 0, step, partition: 0 });
+                let (pairs, all) = (batch.pairs.as_ref().unwrap(), edges(&batch));
+                assert_eq!(pairs.negatives, if way == NegativeWay::InBatch { 3 } else { 4 });
+                assert_eq!(pairs.shared.is_some(), way == NegativeWay::Joint);
+                let (positives, negatives) = all.split_at(4);
+                for (i, negative) in negatives.iter().enumerate() {
+                    let positive = positives[i / pairs.negatives];
+                    assert_eq!(negative.relation, positive.relation);
+                    assert!(negative.head < 10 && (10..20).contains(&negative.tail));
+                    if step == 0 {
+                        assert_eq!(negative.head, positive.head);
+                    } else {
+                        assert_eq!(negative.tail, positive.tail);
+                    }
+                    match way {
+                        NegativeWay::Uniform => assert_ne!(*negative, positive),
+                        NegativeWay::Degree => {
+                            assert!([3, 12].contains(&[negative.tail, negative.head][step as usize]))
+                        }
+                        NegativeWay::Joint => {
+                            let first = negatives[i % pairs.negatives];
+                            assert_eq!(
+                                [negative.tail, negative.head][step as usize],
+                                [first.tail, first.head][step as usize]
+                            );
+                        }
+                        NegativeWay::InBatch => {
+                            let ends = positives.iter().map(|edge| [edge.tail, edge.head][step as usize]);
+                            assert!(ends.collect::<Vec<_>>().contains(&[negative.tail, negative.head][step as usize]));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_hides_its_edges_and_their_reverses() {
+        let book = book(NegativeWay::Joint);
+        let batch = book.batch(BatchKey { epoch: 0, step: 0, partition: 0 });
+        for Edge { head, tail, relation } in edges(&batch)[..4].iter().copied() {
+            assert!(batch.excluded.into_node(tail).contains(&EdgeName { to: tail, from: head, edge_type: relation }));
+            let back = batch.excluded.into_node(head).iter().filter(|edge| edge.from == tail);
+            let types: Vec<u16> = back.map(|edge| edge.edge_type).collect();
+            assert_eq!(types, if relation == 0 { vec![0, 7] } else { vec![1] });
+        }
+        assert!(batch.excluded.edges().len() <= 12);
+        let open = EdgeBook { hides: false, ..book };
+        assert!(open.batch(BatchKey { epoch: 0, step: 0, partition: 0 }).excluded.edges().is_empty());
+    }
+}

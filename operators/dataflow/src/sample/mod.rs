@@ -1,0 +1,16 @@
+//! From an epoch's seeds to sampled blocks.
+
+pub mod clusters;
+mod draw;
+pub mod draw_batches;
+pub mod edge_seeds;
+pub mod edge_share;
+pub mod induce;
+pub mod node_groups;
+mod pieces;
+pub mod random_walk;
+pub mod saint;
+pub mod sample_batch;
+pub mod sample_hop;
+pub mod seeds;
+pub mod subgraph_counts;

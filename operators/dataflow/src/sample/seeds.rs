@@ -1,0 +1,129 @@
+//! Turns steps into batches of seeds.
+//!
+//! *In*: one record per step and partition, at the partition's worker. *Out*: one batch per record. *Kept per time*:
+//! nothing. *Capabilities*: none held.
+//!
+//! An epoch visits the training nodes of a partition in an order that is computed, not stored: position `i` of the
+//! epoch is training node `Permutation(seed, partition, epoch).at(i)`. No index is materialised, and any step can be
+//! had on its own.
+
+use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Permutation, Purpose};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::StreamVec;
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::operator::Operator;
+
+use crate::batch::mini_batch::{BatchKey, MiniBatch};
+use crate::time;
+
+/// The training nodes of the partitions that a worker hosts.
+#[derive(Clone, Debug, Default)]
+pub struct SeedBook {
+    /// Seeds a batch has at most.
+    pub batch: usize,
+    /// The run's seed.
+    pub seed: u64,
+    /// Global ids of the training nodes, by partition; empty for partitions of other workers.
+    pub train: Vec<Vec<u32>>,
+    /// A time for each training node, by partition; empty where hops are not temporal.
+    pub times: Vec<Vec<i64>>,
+}
+
+/// What batches are made of.
+pub trait Book {
+    /// A batch, with its seeds and what else it begins with; without seeds past the partition's last step.
+    fn batch(&self, key: BatchKey) -> MiniBatch;
+}
+
+impl Book for SeedBook {
+    /// The batch, with its seeds and their times.
+    fn batch(&self, key: BatchKey) -> MiniBatch {
+        let batch = MiniBatch::new(key, self.seeds(key));
+        match self.times.get(key.partition as usize) {
+            Some(times) => batch.with_seed_times(self.places(key).map(|place| times[place]).collect()),
+            None => batch,
+        }
+    }
+}
+
+impl SeedBook {
+    /// The seeds of a batch, in order; none past the partition's last step.
+    pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
+        let train = &self.train[key.partition as usize];
+        self.places(key).map(|place| train[place]).collect()
+    }
+
+    /// Where the seeds of a batch stand among the partition's training nodes.
+    fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> {
+        let train = &self.train[key.partition as usize];
+        let root = Key::new(self.seed, Purpose::Shuffle);
+        let order =
+            Permutation::new(root.fold(u64::from(key.partition)).fold(u64::from(key.epoch)), train.len() as u64);
+        let first = (key.step as usize).saturating_mul(self.batch).min(train.len());
+        let end = first.saturating_add(self.batch).min(train.len());
+        (first..end).map(move |i| order.at(i as u64) as usize)
+    }
+}
+
+/// Batches of seeds.
+pub trait Seeds<'scope> {
+    /// Makes the batch of each partition named, at the step that its time says.
+    ///
+    /// # Example
+    /// ```
+    /// use std::sync::Arc;
+    /// use gnnflow_dataflow::sample::seeds::{SeedBook, Seeds};
+    /// use timely::dataflow::operators::{ToStream, core::Inspect};
+    ///
+    /// let book = Arc::new(SeedBook { batch: 2, seed: 1, train: vec![vec![3, 5, 8]], ..SeedBook::default() });
+    /// timely::example(|scope| {
+    ///     [0u32].to_stream(scope).container::<Vec<u32>>().seeds(book)
+    ///         .inspect(|batch| assert_eq!(batch.num_seeds, 2));
+    /// });
+    /// ```
+    fn seeds(self, book: Arc<dyn Book>) -> StreamVec<'scope, u64, MiniBatch>;
+}
+
+impl<'scope> Seeds<'scope> for StreamVec<'scope, u64, u32> {
+    fn seeds(self, book: Arc<dyn Book>) -> StreamVec<'scope, u64, MiniBatch> {
+        self.unary::<CapacityContainerBuilder<Vec<MiniBatch>>, _, _, _>(Pipeline, "seeds", move |_, _| {
+            move |input, output| {
+                input.for_each(|time, partitions| {
+                    let (epoch, step) = (time::epoch(*time.time()), time::step(*time.time()));
+                    let batches = partitions.drain(..).map(|partition| book.batch(BatchKey { epoch, step, partition }));
+                    output.session(&time).give_iterator(batches);
+                });
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_epoch_visits_every_training_node_once_in_another_order() {
+        let train = vec![(0..10).collect(), vec![], vec![7]];
+        let times = vec![(100..110).collect(), vec![], vec![3]];
+        let book = SeedBook { batch: 3, seed: 9, train, times };
+        let epoch = |epoch, partition| -> Vec<u32> {
+            (0..5).flat_map(|step| book.seeds(BatchKey { epoch, step, partition })).collect()
+        };
+        let (first, second) = (epoch(0, 0), epoch(1, 0));
+        assert_ne!(first, second);
+        for mut seeds in [first, second] {
+            assert_ne!(seeds, (0..10).collect::<Vec<_>>());
+            seeds.sort_unstable();
+            assert_eq!(seeds, (0..10).collect::<Vec<_>>());
+        }
+        assert!(epoch(0, 1).is_empty());
+        assert_eq!(epoch(0, 2), vec![7u32]);
+        assert_eq!(book.seeds(BatchKey { epoch: 0, step: 3, partition: 0 }).len(), 1);
+        let batch = book.batch(BatchKey { epoch: 0, step: 1, partition: 0 });
+        let of_seeds: Vec<i64> = batch.nodes.iter().map(|&node| 100 + i64::from(node)).collect();
+        assert_eq!(batch.seed_times, of_seeds);
+    }
+}

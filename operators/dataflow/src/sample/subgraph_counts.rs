@@ -1,0 +1,82 @@
+//! How often nodes and edges were in sampled subgraphs, and what their edges weigh for it.
+
+use std::sync::Arc;
+
+use crate::graph::local_graph::LocalGraph;
+
+/// Counts of the nodes and in-edges of the partitions that a worker hosts: 4 bytes each.
+///
+/// GraphSAINT (Zeng and others, ICLR 2020, section 3.2) divides the message of edge (u, v) by α, the probability that a subgraph with
+/// node v has the edge too, estimated by `C[u, v] / C[v]` over subgraphs drawn before training. What was never seen counts
+/// once.
+///
+/// ```
+/// use std::sync::Arc;
+/// use gnnflow_data::PartitionBook;
+/// use gnnflow_dataflow::graph::local_graph::{LocalGraph, OwnedInEdges};
+/// use gnnflow_dataflow::graph::placement::Placement;
+/// use gnnflow_dataflow::sample::subgraph_counts::SubgraphCounts;
+///
+/// // Node 0 hears from 1 and 2.
+/// let in_edges = OwnedInEdges { indptr: vec![0, 2, 2, 2], indices: vec![1, 2], ..OwnedInEdges::default() };
+/// let book = PartitionBook::new(vec![0, 3]).unwrap();
+/// let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as _);
+/// let graph = LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap();
+/// let mut counts = SubgraphCounts::new(Arc::new(graph));
+/// counts.count(0, &[0, 1]);
+/// counts.count(0, &[1]);
+/// let mut weights = vec![];
+/// counts.weigh(0, &[0, 1], &mut weights);
+/// assert_eq!(weights, [1.0, 0.5]); // P[v, u] / α: half over a half, half over 1
+/// ```
+#[derive(Clone)]
+pub struct SubgraphCounts {
+    graph: Arc<LocalGraph>,
+    /// By partition; empty for those of other workers.
+    nodes: Vec<Vec<u32>>,
+    edges: Vec<Vec<u32>>,
+}
+
+impl SubgraphCounts {
+    /// Nothing seen yet, of what `graph`'s worker hosts.
+    pub fn new(graph: Arc<LocalGraph>) -> Self {
+        let parts = graph.placement().parts();
+        let (mut nodes, mut edges) = (vec![Vec::new(); parts], vec![Vec::new(); parts]);
+        for part in graph.hosted() {
+            nodes[part] = vec![0; graph.range(part).len()];
+            edges[part] = vec![0; graph.num_edges(part)];
+        }
+        Self { graph, nodes, edges }
+    }
+
+    /// Where `node` and its edges are counted: partition, place, edges.
+    fn place(&self, node: u32) -> (usize, usize, std::ops::Range<usize>) {
+        let part = self.graph.partition_of(node);
+        let place = (node - self.graph.range(part).start) as usize;
+        let indptr = self.graph.in_edges(part).indptr();
+        (part, place, indptr[place] as usize..indptr[place + 1] as usize)
+    }
+
+    /// Counts a subgraph that has `node`, and of its in-edges those at `positions` of its row.
+    ///
+    /// # Panics
+    /// When the worker does not host the node.
+    pub fn count(&mut self, node: u32, positions: &[u32]) {
+        let (part, place, edges) = self.place(node);
+        self.nodes[part][place] += 1;
+        let edges = &mut self.edges[part][edges];
+        positions.iter().for_each(|&at| edges[at as usize] += 1);
+    }
+
+    /// Appends what the in-edges at `positions` of `node`'s row weigh: `P[v, u] · C[v] / C[u, v]`, where `P` is the adjacency normalised
+    /// by rows.
+    ///
+    /// # Panics
+    /// When the worker does not host the node.
+    pub fn weigh(&self, node: u32, positions: &[u32], weights: &mut Vec<f32>) {
+        let (part, place, edges) = self.place(node);
+        let (degree, seen) = (edges.len() as f64, f64::from(self.nodes[part][place].max(1)));
+        let edges = &self.edges[part][edges];
+        weights.extend(positions.iter().map(|&at| (seen / degree / f64::from(edges[at as usize].max(1))) as f32));
+    }
+}

@@ -1,0 +1,7 @@
+//! Arrays and tables in memory or in mapped scratch files.
+
+pub mod array;
+pub mod table;
+
+pub use array::{Array, Place};
+pub use table::Table;

@@ -1,0 +1,185 @@
+//! Gradients of [`Attention`](super::attention::Attention) by source: over the out-edges of an interval of sources, whose
+//! weights are computed again from both ends' numbers.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::attention::{EdgeDropout, STATE, by_heads, on_this_machine};
+use super::pieces::{pieces, split};
+use super::rows::{Onto, Rows};
+use super::sources::Sources;
+use super::weight::ByEdge;
+use crate::aggregate::edge_softmax::softmax_again;
+use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
+use crate::dense::dot::dot_in_lanes;
+use crate::simd::dispatch::{Level, level};
+use crate::simd::element::{Element, Real};
+use crate::simd::lanes::{Generic, Isa};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{V3, V4};
+
+/// Edges whose rows are read twice in a row: few enough that they stay near, whatever they measure.
+const BLOCK: usize = 32;
+
+/// The out-edges of an interval of sources, and what their destinations have.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionBackward<'a, P, T: Element> {
+    /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    pub indptr: &'a [P],
+    /// The destination of each edge.
+    pub indices: &'a [u32],
+    /// Of what arrived at each destination, `[destinations, heads · width]`.
+    pub gradient: Sources<'a, T::Acc>,
+    /// `[destinations, STATE, heads]`, as [`Attention::backward_right`](super::attention::Attention::backward_right) left
+    /// them.
+    pub states: Sources<'a, T::Acc>,
+    /// The interval's rows, `[rows, heads · width]`.
+    pub x: &'a [T],
+    /// What the interval's sources bring to the logits, `[rows, heads]`.
+    pub left: &'a [T::Acc],
+    /// `H`
+    pub heads: usize,
+    /// Columns of a head.
+    pub width: usize,
+    /// Leaky ReLU's slope below 0.
+    pub slope: f64,
+    /// The forward pass's; its rows are the interval's sources, the others the destinations.
+    pub dropout: Option<EdgeDropout<'a>>,
+}
+
+/// Room for a block of edges, `[BLOCK, heads]` each.
+struct Scratch<A> {
+    attention: Vec<A>,
+    totals: Vec<A>,
+    means: Vec<A>,
+    slopes: Vec<A>,
+}
+
+impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
+    fn rows(&self) -> Rows<'_, P, T::Acc, true> {
+        Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
+    }
+
+    /// Fills the gradients with respect to the sources' rows, `dx`, `[rows, heads · width]`, and to what they bring to the
+    /// logits, `d_left`, `[rows, heads]`.
+    ///
+    /// # Panics
+    /// When lengths disagree or an index is past the last destination.
+    pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
+        let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
+        assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
+        assert_eq!(d_left.len(), rows * heads, "a number for each row and head");
+        if rows == 0 || columns == 0 {
+            return d_left.fill(T::Acc::ZERO);
+        }
+        assert!(self.x.len() == rows * columns && self.left.len() == rows * heads, "each source has its own numbers");
+        assert!(self.states.len() >= self.gradient.len(), "each destination has its state");
+        self.states.check(STATE * heads);
+        self.rows().check();
+        if let Some(dropout) = &self.dropout {
+            let known = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
+            assert!(known, "each node has its id");
+        }
+        let pieces = pieces(self.indptr);
+        let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, heads, d_left));
+        let room = || vec![T::Acc::ZERO; BLOCK * heads];
+        let scratch = || Scratch { attention: room(), totals: room(), means: room(), slopes: room() };
+        pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
+            let task = BySource { of: self, rows, dx, d_left, scratch };
+            task.run();
+        });
+    }
+
+    /// What a block of row `r`'s edges needs of its destinations, and the attention again.
+    #[inline(always)]
+    fn attend_again(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+        by_heads!(self.attend_again_of(r, edges, scratch));
+    }
+
+    /// As [`AttentionBackward::attend_again`] for `H` heads, 0 for any number.
+    #[inline(always)]
+    fn attend_again_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+        let (heads, slope) = (if H > 0 { H } else { self.heads }, T::Acc::from_f64(self.slope));
+        let left = &self.left[r * heads..][..heads];
+        let until = self.indices.len().saturating_sub(BLOCK);
+        let bases = self.states.bases::<true>();
+        let count = edges.len() * heads;
+        for (k, e) in edges.enumerate() {
+            if e < until {
+                prefetch_bytes(bases.row(self.indices[e + BLOCK]), STATE * heads * size_of::<T::Acc>());
+            }
+            let state = self.states.row(self.indices[e] as usize, STATE * heads);
+            let place = k * heads..(k + 1) * heads;
+            let (attention, slopes) = (&mut scratch.attention[place.clone()], &mut scratch.slopes[place.clone()]);
+            let (totals, means) = (&mut scratch.totals[place.clone()], &mut scratch.means[place]);
+            for h in 0..heads {
+                let sum = left[h] + state[h];
+                let above = sum > T::Acc::ZERO;
+                slopes[h] = if above { T::Acc::ONE } else { slope };
+                attention[h] = if above { sum } else { slope * sum } - state[heads + h];
+                // Not copied as slices: a call for so few numbers costs more than they do.
+                totals[h] = state[2 * heads + h];
+                means[h] = state[3 * heads + h];
+            }
+        }
+        softmax_again(&mut scratch.attention[..count], &scratch.totals[..count]);
+    }
+}
+
+/// Some rows of the backward pass.
+struct BySource<'t, P, T: Element> {
+    of: &'t AttentionBackward<'t, P, T>,
+    rows: Range<usize>,
+    dx: &'t mut [T::Acc],
+    d_left: &'t mut [T::Acc],
+    scratch: &'t mut Scratch<T::Acc>,
+}
+
+on_this_machine!(BySource [P: Offset, T: Element]);
+
+impl<P: Offset, T: Element> BySource<'_, P, T> {
+    /// # Safety
+    /// The machine has `I`, and lengths were checked.
+    #[inline(always)]
+    unsafe fn body<I: Isa>(self) {
+        let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
+        job.check_edges(&self.rows);
+        let (bases, columns) = (job.x.bases::<true>(), heads * width);
+        let ahead = job.ahead(columns);
+        let until = of.indices.len().saturating_sub(ahead);
+        let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(heads));
+        for (r, (dx, d_left)) in self.rows.zip(places) {
+            let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
+            dx.fill(T::Acc::ZERO);
+            d_left.fill(T::Acc::ZERO);
+            for begin in all.clone().step_by(BLOCK) {
+                let edges = begin..(begin + BLOCK).min(all.end);
+                of.attend_again(r, edges.clone(), self.scratch);
+                for (k, e) in edges.clone().enumerate() {
+                    if e < until {
+                        prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T::Acc>());
+                    }
+                    let gradient = of.gradient.row(of.indices[e] as usize, columns);
+                    for h in 0..heads {
+                        let place = k * heads + h;
+                        let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
+                        // SAFETY: the caller's promise.
+                        let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
+                        let attention = self.scratch.attention[place];
+                        if let Some(dropout) = &of.dropout {
+                            let destination = dropout.others[of.indices[e] as usize];
+                            let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
+                            product = product * factor;
+                            self.scratch.attention[place] = attention * factor;
+                        }
+                        d_left[h] += attention * (product - self.scratch.means[place]) * self.scratch.slopes[place];
+                    }
+                }
+                let weights = ByEdge { weights: &self.scratch.attention, heads, first: begin, edges: None };
+                // SAFETY: the edges and lengths were checked, and `dx` is a row.
+                unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Sum, false, dx.as_mut_ptr()) };
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! GATv2's propagation (Brody, Alon, Yahav 2022): each head's softmax over a destination's in-edges of `a · leaky_relu(S·h_u + D·h_v)`,
+//! a sum over the head's columns, and the sum of sources' rows `S·h_u` by it.
+//!
+//! A leaky ReLU only scales with what is not negative, so a sum's `a` can go inside but for its sign: with the *terms*
+//! `left = |a| ⊙ S·h_u` and `right = |a| ⊙ D·h_v` a logit is `Σ sign(a) · leaky_relu(left + right)`. A source's term is made again of what
+//! it sends; a destination's is `right`. So all that there is to learn, `a` as well, is learnt by the terms' gradients, one row for each
+//! node, and an edge has no parameter of its own; nothing is as long as the edges, as with [`Attention`](super::attention::Attention).
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::attention::{EdgeDropout, Scratch, on_this_machine, softmax_means};
+use super::pieces::{pieces, split};
+use super::rows::{Onto, Rows};
+use super::sources::Sources;
+use super::weight::ByEdge;
+use crate::aggregate::edge_softmax::softmax_row;
+use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
+use crate::dense::dot::dots_of_heads;
+use crate::simd::dispatch::{Level, level};
+use crate::simd::element::{Element, Real};
+use crate::simd::lanes::{Generic, Isa};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{V3, V4};
+
+/// Numbers that a destination keeps for each head behind its term, of `heads · width` numbers: its largest logit and its sum of
+/// exponentials (by [`DynamicAttention::forward`]), and the mean of its edges' gradients by attention (by
+/// [`DynamicAttention::backward_right`]).
+pub const KEPT: usize = 3;
+
+/// GATv2's attention over the in-edges of an interval of destinations.
+#[derive(Clone, Copy, Debug)]
+pub struct DynamicAttention<'a, P, T: Element> {
+    /// The in-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    pub indptr: &'a [P],
+    /// The source of each edge.
+    pub indices: &'a [u32],
+    /// What sources send, `[sources, heads · width]`.
+    pub x: Sources<'a, T>,
+    /// The vectors a, `[heads, width]`.
+    pub vectors: &'a [T::Acc],
+    /// `H`
+    pub heads: usize,
+    /// Columns of a head.
+    pub width: usize,
+    /// Leaky ReLU's slope below 0; not negative.
+    pub slope: f64,
+    /// What is dropped of the attention.
+    pub dropout: Option<EdgeDropout<'a>>,
+}
+
+/// What the vectors do to a column: how much, and in which direction.
+pub(crate) struct Vectors<A> {
+    sizes: Vec<A>,
+    pub(crate) signs: Vec<A>,
+    slope: A,
+}
+
+impl<A: Real> Vectors<A> {
+    pub(crate) fn new(vectors: &[A], slope: f64) -> Self {
+        let positive = |x: A| x >= A::ZERO;
+        Self {
+            sizes: vectors.iter().map(|&x| if positive(x) { x } else { -x }).collect(),
+            signs: vectors.iter().map(|&x| if positive(x) { A::ONE } else { -A::ONE }).collect(),
+            slope: A::from_f64(slope),
+        }
+    }
+
+    /// The logits of one edge, by head; `bent` has room for a row.
+    ///
+    /// # Safety
+    /// The machine has `I`.
+    #[inline(always)]
+    pub(crate) unsafe fn logits<I: Isa, T: Element<Acc = A>>(
+        &self,
+        x: &[T],
+        right: &[A],
+        width: usize,
+        bent: &mut [A],
+        out: &mut [A],
+    ) {
+        for (((bent, x), right), size) in bent.iter_mut().zip(x).zip(right).zip(&self.sizes) {
+            let sum = *size * x.widen() + *right;
+            *bent = if sum > A::ZERO { sum } else { self.slope * sum };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { dots_of_heads::<I, A>(&self.signs, bent, width, out) };
+    }
+
+    /// Adds one edge's part of the gradient of its ends' terms, from that of its logits.
+    #[inline(always)]
+    pub(crate) fn add_slopes<T: Element<Acc = A>>(
+        &self,
+        x: &[T],
+        right: &[A],
+        width: usize,
+        gradient: &[A],
+        sums: &mut [A],
+    ) {
+        for (h, &gradient) in gradient.iter().enumerate() {
+            let head = h * width..(h + 1) * width;
+            let (sizes, signs, below) = (&self.sizes[head.clone()], &self.signs[head.clone()], self.slope * gradient);
+            let columns = x[head.clone()].iter().zip(&right[head.clone()]).zip(sizes).zip(signs);
+            for ((((x, right), size), sign), sum) in columns.zip(&mut sums[head]) {
+                let above = *size * x.widen() + *right > A::ZERO;
+                *sum += *sign * if above { gradient } else { below };
+            }
+        }
+    }
+}
+
+impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
+    fn columns(&self) -> usize {
+        self.heads * self.width
+    }
+
+    /// Numbers of a row of states: the destination's term, `[heads · width]`, and [`KEPT`] for each head.
+    pub fn state_len(&self) -> usize {
+        self.columns() + KEPT * self.heads
+    }
+
+    fn rows(&self) -> Rows<'a, P, T, true> {
+        Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
+    }
+
+    /// Panics unless lengths agree.
+    fn check(&self, states: usize) {
+        let rows = self.indptr.len() - 1;
+        assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
+        assert_eq!(self.vectors.len(), self.columns(), "a vector for each head");
+        assert_eq!(states, rows * self.state_len(), "a state for each row");
+        self.rows().check();
+        if let Some(dropout) = &self.dropout {
+            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "each node has its id");
+        }
+    }
+
+    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`, and what is [`KEPT`] behind each row's term in `states`,
+    /// `[rows, heads · width + KEPT · heads]`: largest logits and sums of exponentials.
+    ///
+    /// ```
+    /// use gnnflow_kernels::aggregate::Sources;
+    /// use gnnflow_kernels::aggregate::dynamic_attention::DynamicAttention;
+    ///
+    /// // One destination hears from two sources whose logits are equal: −leaky(−4 + 2).
+    /// let x = [-4f32, -4.];
+    /// let job = DynamicAttention {
+    ///     indptr: &[0u32, 2],
+    ///     indices: &[0, 1],
+    ///     x: Sources::new(&x, 1),
+    ///     vectors: &[-1.],
+    ///     heads: 1,
+    ///     width: 1,
+    ///     slope: 0.5,
+    ///     dropout: None,
+    /// };
+    /// let (mut states, mut out) = ([2f32, 0., 0., 0.], [0f32]);
+    /// job.forward(&mut states, &mut out);
+    /// assert_eq!((out, states), ([-4.], [2., 1., 2., 0.]));
+    /// ```
+    ///
+    /// # Panics
+    /// When lengths disagree or an index is past the last source.
+    pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
+        let (rows, columns) = (self.indptr.len() - 1, self.columns());
+        assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        self.check(states.len());
+        let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
+        let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, self.state_len(), states));
+        pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
+            let task = Forward { of: self, vectors: &vectors, rows, states, out, scratch };
+            task.run();
+        });
+    }
+
+    /// Gradient with respect to each destination's term, `d_right`, `[rows, heads · width]`, from that of
+    /// [`DynamicAttention::forward`]'s result; and the last number that is kept of each head in `states`, which
+    /// [`DynamicAttentionBackward`](super::dynamic_attention_backward::DynamicAttentionBackward) needs.
+    ///
+    /// # Panics
+    /// As [`DynamicAttention::forward`].
+    pub fn backward_right(&self, gradient: &[T::Acc], states: &mut [T::Acc], d_right: &mut [T::Acc]) {
+        let (rows, columns) = (self.indptr.len() - 1, self.columns());
+        assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
+        assert_eq!(d_right.len(), rows * columns, "a row for each row");
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        self.check(states.len());
+        let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
+        let parts = split(&pieces, columns, d_right).into_par_iter().zip(split(&pieces, self.state_len(), states));
+        pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
+            let task = BackwardRight { of: self, vectors: &vectors, rows, gradient, states, d_right, scratch };
+            task.run();
+        });
+    }
+
+    /// The logits of one row's edges into `out`, `[edges, heads]`.
+    ///
+    /// # Safety
+    /// The machine has `I`.
+    #[inline(always)]
+    unsafe fn logits<I: Isa>(
+        &self,
+        job: &Rows<'a, P, T, true>,
+        vectors: &Vectors<T::Acc>,
+        edges: Range<usize>,
+        right: &[T::Acc],
+        bent: &mut [T::Acc],
+        out: &mut [T::Acc],
+    ) {
+        let columns = self.columns();
+        let (bases, ahead) = (job.x.bases::<true>(), job.ahead(columns));
+        let until = self.indices.len().saturating_sub(ahead);
+        for (e, out) in edges.zip(out.chunks_exact_mut(self.heads)) {
+            if e < until {
+                prefetch_bytes(bases.row(self.indices[e + ahead]), columns * size_of::<T>());
+            }
+            let row = self.x.row(self.indices[e] as usize, columns);
+            // SAFETY: the caller's promise.
+            unsafe { vectors.logits::<I, T>(row, right, self.width, bent, out) };
+        }
+    }
+
+    /// Multiplies by the masks of row `r`'s edges.
+    #[inline(always)]
+    fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
+        if let Some(dropout) = &self.dropout {
+            dropout.apply(dropout.rows[r], &self.indices[edges], self.heads, values);
+        }
+    }
+}
+
+/// Some rows of the forward pass.
+struct Forward<'t, P, T: Element> {
+    of: &'t DynamicAttention<'t, P, T>,
+    vectors: &'t Vectors<T::Acc>,
+    rows: Range<usize>,
+    states: &'t mut [T::Acc],
+    out: &'t mut [T::Acc],
+    scratch: &'t mut Scratch<T::Acc>,
+}
+
+on_this_machine!(Forward [P: Offset, T: Element]);
+
+impl<P: Offset, T: Element> Forward<'_, P, T> {
+    /// # Safety
+    /// The machine has `I`, and lengths were checked.
+    #[inline(always)]
+    unsafe fn body<I: Isa>(self) {
+        let (of, heads, columns, job) = (self.of, self.of.heads, self.of.columns(), self.of.rows());
+        job.check_edges(&self.rows);
+        let bases = job.x.bases::<true>();
+        let Scratch { attention, row, .. } = self.scratch;
+        row.resize(columns, T::Acc::ZERO);
+        let places = self.states.chunks_exact_mut(of.state_len()).zip(self.out.chunks_exact_mut(columns));
+        for (r, (state, out)) in self.rows.zip(places) {
+            let edges = job.edges(r);
+            attention.resize(edges.len() * heads, T::Acc::ZERO);
+            let (right, kept) = state.split_at_mut(columns);
+            // SAFETY: the caller's promise.
+            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
+            let (largest, rest) = kept.split_at_mut(heads);
+            softmax_row(attention, heads, largest, &mut rest[..heads]);
+            of.drop_out(r, edges.clone(), attention);
+            let weights = ByEdge { weights: attention, heads, first: edges.start, edges: None };
+            // SAFETY: the edges and lengths were checked, and `out` is a row.
+            unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
+        }
+    }
+}
+
+/// Some rows of the backward pass by destination.
+struct BackwardRight<'t, P, T: Element> {
+    of: &'t DynamicAttention<'t, P, T>,
+    vectors: &'t Vectors<T::Acc>,
+    rows: Range<usize>,
+    gradient: &'t [T::Acc],
+    states: &'t mut [T::Acc],
+    d_right: &'t mut [T::Acc],
+    scratch: &'t mut Scratch<T::Acc>,
+}
+
+on_this_machine!(BackwardRight [P: Offset, T: Element]);
+
+impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
+    /// # Safety
+    /// The machine has `I`.
+    #[inline(always)]
+    unsafe fn body<I: Isa>(self) {
+        let (of, heads, width, columns) = (self.of, self.of.heads, self.of.width, self.of.columns());
+        let job = of.rows();
+        job.check_edges(&self.rows);
+        let Scratch { attention, gradients, row: bent, .. } = self.scratch;
+        bent.resize(columns, T::Acc::ZERO);
+        let places = self.states.chunks_exact_mut(of.state_len()).zip(self.d_right.chunks_exact_mut(columns));
+        for (r, (state, d_right)) in self.rows.zip(places) {
+            let edges = job.edges(r);
+            for room in [&mut *attention, &mut *gradients] {
+                room.resize(edges.len() * heads, T::Acc::ZERO);
+            }
+            let (right, kept) = state.split_at_mut(columns);
+            // SAFETY: the caller's promise.
+            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, bent, attention) };
+            // Once more, as in [`Attention`](super::attention::Attention): rows may be newer by now.
+            let (largest, rest) = kept.split_at_mut(heads);
+            softmax_row(attention, heads, largest, &mut rest[..heads]);
+            let gradient = &self.gradient[r * columns..][..columns];
+            for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
+                let row = of.x.row(of.indices[e] as usize, columns);
+                // SAFETY: the caller's promise.
+                unsafe { dots_of_heads::<I, T>(gradient, row, width, out) };
+            }
+            of.drop_out(r, edges.clone(), gradients);
+            let means = &mut kept[2 * heads..];
+            softmax_means(attention, gradients, means);
+            d_right.fill(T::Acc::ZERO);
+            let all = attention.chunks_exact(heads).zip(gradients.chunks_exact_mut(heads));
+            for (e, (alpha, gradient)) in edges.zip(all) {
+                for h in 0..heads {
+                    gradient[h] = alpha[h] * (gradient[h] - means[h]);
+                }
+                let row = of.x.row(of.indices[e] as usize, columns);
+                self.vectors.add_slopes(row, right, width, gradient, d_right);
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Gradients of [`DynamicAttention`](super::dynamic_attention::DynamicAttention) by source: over the out-edges of an interval of sources,
+//! whose weights are computed again from what both ends have.
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use super::attention::{EdgeDropout, on_this_machine};
+use super::dynamic_attention::{KEPT, Vectors};
+use super::pieces::{pieces, split};
+use super::rows::{Onto, Rows};
+use super::sources::Sources;
+use super::weight::ByEdge;
+use crate::aggregate::edge_softmax::softmax_again;
+use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
+use crate::dense::dot::dot_in_lanes;
+use crate::simd::dispatch::{Level, level};
+use crate::simd::element::{Element, Real};
+use crate::simd::lanes::{Generic, Isa};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{V3, V4};
+
+/// Edges whose rows are read several times in a row: few enough that they stay near.
+const BLOCK: usize = 32;
+
+/// The out-edges of an interval of sources, and what their destinations have.
+#[derive(Clone, Copy, Debug)]
+pub struct DynamicAttentionBackward<'a, P, T: Element> {
+    /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    pub indptr: &'a [P],
+    /// The destination of each edge.
+    pub indices: &'a [u32],
+    /// Of what arrived at each destination, `[destinations, heads · width]`.
+    pub gradient: Sources<'a, T::Acc>,
+    /// `[destinations, heads · width + KEPT · heads]`, as
+    /// [`DynamicAttention::backward_right`](super::dynamic_attention::DynamicAttention::backward_right) left them.
+    pub states: Sources<'a, T::Acc>,
+    /// What the interval's sources send, `[rows, heads · width]`.
+    pub x: &'a [T],
+    /// The vectors a, `[heads, width]`.
+    pub vectors: &'a [T::Acc],
+    /// `H`
+    pub heads: usize,
+    /// Columns of a head.
+    pub width: usize,
+    /// Leaky ReLU's slope below 0.
+    pub slope: f64,
+    /// The forward pass's; its rows are the interval's sources, the others the destinations.
+    pub dropout: Option<EdgeDropout<'a>>,
+}
+
+/// Room for a row, and for a block of edges, `[BLOCK, heads]` each.
+struct Scratch<A> {
+    bent: Vec<A>,
+    attention: Vec<A>,
+    totals: Vec<A>,
+    gradient: Vec<A>,
+}
+
+impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
+    fn rows(&self) -> Rows<'_, P, T::Acc, true> {
+        Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
+    }
+
+    /// Fills the gradients with respect to the sources' rows by what they send, `dx`, and to their terms, `d_left`; both
+    /// `[rows, heads · width]`.
+    ///
+    /// ```
+    /// use gnnflow_kernels::aggregate::Sources;
+    /// use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
+    ///
+    /// // One source of two equal ones that a destination hears from: half of its gradient, and no reason to attend otherwise.
+    /// let job = DynamicAttentionBackward {
+    ///     indptr: &[0u32, 1],
+    ///     indices: &[0],
+    ///     gradient: Sources::new(&[3f32], 1),
+    ///     // Its term, its largest logit, the sum of exponentials, the mean of gradients: 3 · −4.
+    ///     states: Sources::new(&[2., 1., 2., -12.], 4),
+    ///     x: &[-4f32],
+    ///     vectors: &[-1.],
+    ///     heads: 1,
+    ///     width: 1,
+    ///     slope: 0.5,
+    ///     dropout: None,
+    /// };
+    /// let (mut dx, mut d_left) = ([0f32], [7f32]);
+    /// job.run(&mut dx, &mut d_left);
+    /// assert_eq!((dx, d_left), ([1.5], [0.]));
+    /// ```
+    ///
+    /// # Panics
+    /// When lengths disagree or an index is past the last destination.
+    pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
+        let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
+        assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
+        assert_eq!(d_left.len(), dx.len(), "two rows out for each row of edges");
+        if rows == 0 || columns == 0 {
+            return;
+        }
+        assert!(self.x.len() == rows * columns && self.vectors.len() == columns, "each source has its own numbers");
+        assert!(self.states.len() >= self.gradient.len(), "each destination has its state");
+        self.states.check(columns + KEPT * heads);
+        self.rows().check();
+        if let Some(dropout) = &self.dropout {
+            let known = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
+            assert!(known, "each node has its id");
+        }
+        let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
+        let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, columns, d_left));
+        let room = |each: usize| vec![T::Acc::ZERO; each];
+        let scratch = || Scratch {
+            bent: room(columns),
+            attention: room(BLOCK * heads),
+            totals: room(BLOCK * heads),
+            gradient: room(heads),
+        };
+        pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
+            let task = BySource { of: self, vectors: &vectors, rows, dx, d_left, scratch };
+            task.run();
+        });
+    }
+}
+
+/// Some rows of the backward pass.
+struct BySource<'t, P, T: Element> {
+    of: &'t DynamicAttentionBackward<'t, P, T>,
+    vectors: &'t Vectors<T::Acc>,
+    rows: Range<usize>,
+    dx: &'t mut [T::Acc],
+    d_left: &'t mut [T::Acc],
+    scratch: &'t mut Scratch<T::Acc>,
+}
+
+on_this_machine!(BySource [P: Offset, T: Element]);
+
+impl<P: Offset, T: Element> BySource<'_, P, T> {
+    /// # Safety
+    /// The machine has `I`, and lengths were checked.
+    #[inline(always)]
+    unsafe fn body<I: Isa>(self) {
+        let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
+        job.check_edges(&self.rows);
+        let columns = heads * width;
+        let (bases, states, ahead) = (job.x.bases::<true>(), of.states.bases::<true>(), job.ahead(columns));
+        let until = of.indices.len().saturating_sub(ahead);
+        let Scratch { bent, attention, totals, gradient: of_logits } = self.scratch;
+        let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(columns));
+        for (r, (dx, d_left)) in self.rows.zip(places) {
+            let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
+            dx.fill(T::Acc::ZERO);
+            d_left.fill(T::Acc::ZERO);
+            for begin in all.clone().step_by(BLOCK) {
+                let edges = begin..(begin + BLOCK).min(all.end);
+                let state = |e: usize| of.states.row(of.indices[e] as usize, columns + KEPT * heads).split_at(columns);
+                for (k, e) in edges.clone().enumerate() {
+                    if e < until {
+                        let place = of.indices[e + ahead];
+                        prefetch_bytes(bases.row(place), columns * size_of::<T::Acc>());
+                        prefetch_bytes(states.row(place), (columns + KEPT * heads) * size_of::<T::Acc>());
+                    }
+                    let ((right, kept), place) = (state(e), k * heads..(k + 1) * heads);
+                    let logits = &mut attention[place.clone()];
+                    // SAFETY: the caller's promise.
+                    unsafe { self.vectors.logits::<I, T>(x, right, width, bent, logits) };
+                    logits.iter_mut().zip(kept).for_each(|(logit, largest)| *logit = *logit - *largest);
+                    // Not copied as slices: a call for so few numbers costs more than they do.
+                    totals[place].iter_mut().zip(&kept[heads..]).for_each(|(total, kept)| *total = *kept);
+                }
+                let count = edges.len() * heads;
+                softmax_again(&mut attention[..count], &totals[..count]);
+                for (k, e) in edges.clone().enumerate() {
+                    let (right, kept) = state(e);
+                    let gradient = of.gradient.row(of.indices[e] as usize, columns);
+                    for h in 0..heads {
+                        let place = k * heads + h;
+                        let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
+                        // SAFETY: the caller's promise.
+                        let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
+                        let alpha = attention[place];
+                        if let Some(dropout) = &of.dropout {
+                            let destination = dropout.others[of.indices[e] as usize];
+                            let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
+                            product = product * factor;
+                            attention[place] = alpha * factor;
+                        }
+                        of_logits[h] = alpha * (product - kept[2 * heads + h]);
+                    }
+                    self.vectors.add_slopes(x, right, width, of_logits, d_left);
+                }
+                let weights = ByEdge { weights: attention, heads, first: begin, edges: None };
+                // SAFETY: the edges and lengths were checked, and `dx` is a row.
+                unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Sum, false, dx.as_mut_ptr()) };
+            }
+        }
+    }
+}

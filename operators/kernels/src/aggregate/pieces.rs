@@ -1,0 +1,81 @@
+//! Rows of edges shared out among threads: pieces of whole rows with about equal numbers of edges.
+//!
+//! A row belongs to one piece, whose thread sums it in order: how many pieces and threads there are changes no bit.
+
+use std::ops::Range;
+
+use crate::aggregate::offsets::Offset;
+
+/// Edges that one task takes at most, unless one row alone has more.
+const MOST: usize = 1 << 14;
+/// Edges that are worth a task.
+const LEAST: usize = 1 << 10;
+/// Tasks per thread, so that the last ones end at about the same time.
+const TASKS: usize = 16;
+/// What a row costs beside its edges, in edges.
+const ROW: usize = 2;
+
+/// Rows `0..indptr.len() - 1` in order, in pieces.
+pub(crate) fn pieces<P: Offset>(indptr: &[P]) -> Vec<Range<usize>> {
+    let rows = indptr.len() - 1;
+    let work = |row: usize| indptr[row].at().saturating_sub(indptr[0].at()) + ROW * row;
+    let each = (work(rows) / (TASKS * rayon::current_num_threads())).clamp(LEAST, MOST);
+    let mut pieces = Vec::with_capacity(work(rows) / each + 1);
+    let mut first = 0;
+    while first < rows {
+        let until = work(first) + each;
+        // The next rows up to `until`, at least one; found by doubling steps, then halving them.
+        let mut step = 1;
+        while first + step < rows && work(first + step) < until {
+            step *= 2;
+        }
+        let (mut low, mut high) = (first + step / 2, (first + step).min(rows));
+        while low + 1 < high {
+            let middle = low.midpoint(high);
+            if work(middle) < until { low = middle } else { high = middle }
+        }
+        pieces.push(first..high);
+        first = high;
+    }
+    pieces
+}
+
+/// `values`, rows of `stride` numbers of which the last may be cut, in the pieces that belong to `pieces`.
+pub(crate) fn split<'a, A>(pieces: &[Range<usize>], stride: usize, mut values: &'a mut [A]) -> Vec<&'a mut [A]> {
+    let mut parts = Vec::with_capacity(pieces.len());
+    for rows in pieces {
+        let (part, rest) = values.split_at_mut((rows.len() * stride).min(values.len()));
+        parts.push(part);
+        values = rest;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_in_one_piece() {
+        for degrees in [vec![], vec![0], vec![1], vec![3; 5000], vec![100_000, 0, 0, 1], vec![0; 10_000]] {
+            let mut indptr = vec![7i64];
+            degrees.iter().for_each(|d| indptr.push(indptr[indptr.len() - 1] + d));
+            let pieces = pieces(&indptr);
+            let all: Vec<usize> = pieces.iter().cloned().flatten().collect();
+            assert_eq!(all, (0..degrees.len()).collect::<Vec<_>>());
+            assert!(pieces.iter().all(|piece| !piece.is_empty()));
+            let mut values = vec![0; (3 * degrees.len()).saturating_sub(1)];
+            let whole = values.len();
+            let parts = split(&pieces, 3, &mut values);
+            assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), whole);
+        }
+    }
+
+    #[test]
+    fn no_piece_has_far_more_edges_than_another() {
+        let mut indptr = vec![0u32];
+        (0..200_000).for_each(|row| indptr.push(indptr[row] + if row % 997 == 0 { 3000 } else { 5 }));
+        let edges = |rows: &Range<usize>| (indptr[rows.end] - indptr[rows.start]) as usize;
+        assert!(pieces(&indptr).iter().all(|rows| edges(rows) <= MOST + 3000));
+    }
+}

@@ -1,0 +1,203 @@
+//! GATv2's attention and its gradients.
+
+use std::ops::Range;
+
+use gnnflow_data::rng::{Key, Purpose};
+use half::bf16;
+
+use super::attention::{close, doubles, finite_differences};
+use super::{Graph, graphs, intervals, normal, on_threads};
+use crate::aggregate::Sources;
+use crate::aggregate::attention::EdgeDropout;
+use crate::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+use crate::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
+use crate::aggregate::transpose::Transpose;
+use crate::dense::elementwise::Dropout;
+use crate::simd::element::{Element, Real};
+
+const SLOPE: f64 = 0.2;
+
+/// One problem: rows, what destinations have, vectors, a gradient, and masks.
+struct Problem<T: Element> {
+    graph: Graph,
+    inverse: Transpose,
+    heads: usize,
+    width: usize,
+    x: Vec<T>,
+    right: Vec<T::Acc>,
+    vectors: Vec<T::Acc>,
+    gradient: Vec<T::Acc>,
+    dropout: Option<Dropout>,
+    /// Global ids, which are not the numbers that edges have.
+    ids: Vec<u32>,
+}
+
+/// All that the kernels give.
+#[derive(Clone, Debug, PartialEq)]
+struct Answer<A> {
+    out: Vec<A>,
+    dx: Vec<A>,
+    d_left: Vec<A>,
+    d_right: Vec<A>,
+}
+
+impl<T: Element> Problem<T> {
+    fn new(graph: &Graph, heads: usize, width: usize, share: f64, narrow: impl Fn(f32) -> T) -> Self {
+        let (n, columns) = (graph.nodes(), heads * width);
+        let wide = |numbers: Vec<f32>| numbers.into_iter().map(|x| T::Acc::from_f64(x.into())).collect::<Vec<_>>();
+        Self {
+            inverse: graph.inverse(),
+            heads,
+            width,
+            x: normal(n * columns, 1).into_iter().map(narrow).collect(),
+            right: wide(normal(n * columns, 2)),
+            vectors: wide(normal(columns, 3)),
+            gradient: wide(normal(n * columns, 4)),
+            dropout: (share > 0.0).then(|| Dropout::new(share, Key::new(5, Purpose::Dropout))),
+            ids: (0..n as u32).map(|v| 3 * v + 5).collect(),
+            graph: graph.clone(),
+        }
+    }
+
+    fn dropout(&self, rows: Range<usize>) -> Option<EdgeDropout<'_>> {
+        let (heads, others) = (self.heads, &self.ids[..]);
+        self.dropout.map(|dropout| EdgeDropout { dropout, rows: &others[rows], others, heads, first_head: 0 })
+    }
+
+    /// Both passes over `intervals`, the rows of sources and destinations in two arrays cut at `cut`.
+    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Answer<T::Acc> {
+        let (n, heads, width, vectors) = (self.graph.nodes(), self.heads, self.width, &self.vectors[..]);
+        let (columns, state) = (heads * width, heads * width + KEPT * heads);
+        let zeros = |count: usize| vec![T::Acc::ZERO; count];
+        let mut answer = Answer {
+            out: zeros(n * columns),
+            dx: zeros(n * columns),
+            d_left: zeros(n * columns),
+            d_right: zeros(n * columns),
+        };
+        let mut states = zeros(n * state);
+        for (state, right) in states.chunks_exact_mut(state).zip(self.right.chunks_exact(columns)) {
+            state[..columns].copy_from_slice(right);
+        }
+        let part = |rows: &Range<usize>, each: usize| rows.start * each..rows.end * each;
+        let (own, ghosts) = self.x.split_at(cut * columns);
+        let job = |rows: &Range<usize>| DynamicAttention {
+            indptr: &self.graph.indptr[rows.start..=rows.end],
+            indices: &self.graph.indices,
+            x: Sources::with_ghosts(own, ghosts, columns),
+            vectors,
+            heads,
+            width,
+            slope: SLOPE,
+            dropout: self.dropout(rows.clone()),
+        };
+        for rows in intervals {
+            job(rows).forward(&mut states[part(rows, state)], &mut answer.out[part(rows, columns)]);
+        }
+        for rows in intervals {
+            let (gradient, d_right) = (&self.gradient[part(rows, columns)], &mut answer.d_right[part(rows, columns)]);
+            job(rows).backward_right(gradient, &mut states[part(rows, state)], d_right);
+        }
+        let (own, ghosts) = self.gradient.split_at(cut * columns);
+        let (own_states, ghost_states) = states.split_at(cut * state);
+        for rows in intervals {
+            let job = DynamicAttentionBackward {
+                indptr: &self.inverse.indptr[rows.start..=rows.end],
+                indices: &self.inverse.indices,
+                gradient: Sources::with_ghosts(own, ghosts, columns),
+                states: Sources::with_ghosts(own_states, ghost_states, state),
+                x: &self.x[part(rows, columns)],
+                vectors,
+                heads,
+                width,
+                slope: SLOPE,
+                dropout: self.dropout(rows.clone()),
+            };
+            job.run(&mut answer.dx[part(rows, columns)], &mut answer.d_left[part(rows, columns)]);
+        }
+        answer
+    }
+
+    /// By the definition, from what is sent and both terms, as if those had nothing to do with each other.
+    fn naive(&self, x: &[f64], left: &[f64], right: &[f64]) -> Vec<f64> {
+        let (heads, width, columns) = (self.heads, self.width, self.heads * self.width);
+        let mut out = vec![0.0; self.graph.nodes() * columns];
+        for r in 0..self.graph.nodes() {
+            for h in 0..heads {
+                let logit = |e: usize| -> f64 {
+                    let source = self.graph.indices[e] as usize;
+                    let of_column = |c: usize| {
+                        let sum = left[source * columns + c] + right[r * columns + c];
+                        self.vectors[c].to_f64().signum() * if sum > 0.0 { sum } else { SLOPE * sum }
+                    };
+                    (h * width..(h + 1) * width).map(of_column).sum()
+                };
+                let largest = self.graph.edges(r).map(logit).fold(f64::NEG_INFINITY, f64::max);
+                let total: f64 = self.graph.edges(r).map(|e| (logit(e) - largest).exp()).sum();
+                for e in self.graph.edges(r) {
+                    let source = self.graph.indices[e] as usize;
+                    let kept = self.dropout.map_or(1.0, |dropout| {
+                        let place = u64::from(self.ids[source]) * heads as u64 + h as u64;
+                        dropout.under(self.ids[r].into()).factor(place)
+                    });
+                    let attention = (logit(e) - largest).exp() / total * kept;
+                    for c in h * width..(h + 1) * width {
+                        out[r * columns + c] += attention * x[source * columns + c];
+                    }
+                }
+            }
+        }
+        out
+    }
+
+    /// What is sent, and both terms.
+    fn inputs(&self) -> [Vec<f64>; 3] {
+        let (x, vectors) = (doubles(&self.x), doubles(&self.vectors));
+        let left = x.iter().zip(vectors.iter().cycle()).map(|(x, a)| a.abs() * x).collect();
+        [x, left, doubles(&self.right)]
+    }
+}
+
+#[test]
+fn attention_equals_its_definition_on_any_threads_intervals_and_arrays() {
+    for graph in graphs() {
+        for (heads, width, share) in [(1, 5, 0.0), (4, 16, 0.4), (3, 7, 0.4), (8, 40, 0.0)] {
+            let problem = Problem::new(&graph, heads, width, share, |x| x);
+            let n = graph.nodes();
+            let [x, left, right] = problem.inputs();
+            let wanted = problem.naive(&x, &left, &right);
+            let whole = on_threads(|| problem.run(&intervals(n)[0], n));
+            close(graph.name, &doubles(&whole.out), &wanted, 2e-5);
+            for intervals in &intervals(n)[1..] {
+                assert!(problem.run(intervals, n) == whole, "{}: intervals change the bits", graph.name);
+            }
+            assert!(problem.run(&intervals(n)[2], n / 3) == whole, "{}: two arrays change the bits", graph.name);
+        }
+    }
+}
+
+#[test]
+fn gradients_equal_finite_differences() {
+    for graph in graphs().into_iter().filter(|graph| (1..800).contains(&graph.nodes())) {
+        for share in [0.0, 0.3] {
+            let (heads, width) = (2, 3);
+            let problem = Problem::<f64>::new(&graph, heads, width, share, f64::from);
+            let answer = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
+            let inputs = problem.inputs();
+            let found = [&answer.dx[..], &answer.d_left, &answer.d_right];
+            finite_differences(graph.name, 1e-6, &inputs, found, |inputs| {
+                let out = problem.naive(&inputs[0], &inputs[1], &inputs[2]);
+                out.iter().zip(&problem.gradient).map(|(a, b)| a * b).sum()
+            });
+        }
+    }
+}
+
+#[test]
+fn halves_attend_as_their_widened_selves() {
+    let graph = &graphs()[5];
+    let half = Problem::new(graph, 4, 16, 0.2, bf16::from_f32);
+    let wide = Problem::new(graph, 4, 16, 0.2, |x| bf16::from_f32(x).widen());
+    let intervals = &intervals(graph.nodes())[0];
+    assert!(half.run(intervals, graph.nodes()) == wide.run(intervals, graph.nodes()));
+}

@@ -1,0 +1,139 @@
+//! Products of rows, summed in one fixed order on every instruction set.
+
+use crate::simd::dispatch::{Level, level};
+use crate::simd::element::{Element, Real};
+use crate::simd::lanes::{Generic, Isa, Lanes};
+#[cfg(target_arch = "x86_64")]
+use crate::simd::lanes::{V3, V4};
+
+/// Products are summed in this many interleaved sums, the same on every instruction set.
+const PARTIAL: usize = 16;
+
+/// Adds up `partial` as a tree.
+#[inline(always)]
+pub(crate) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
+    let mut half = PARTIAL / 2;
+    while half > 0 {
+        for k in 0..half {
+            partial[k] += partial[k + half];
+        }
+        half /= 2;
+    }
+    partial[0]
+}
+
+/// `Σ a·b`, for loops that have an instruction set; what is behind whole [`PARTIAL`]s comes first. Lanes are explicit: left to
+/// itself, the compiler shuffles numbers one by one.
+///
+/// # Safety
+/// The machine has `I`.
+///
+/// # Panics
+/// When lengths differ.
+#[inline(always)]
+pub(crate) unsafe fn dot_in_lanes<I: Isa, T: Element>(a: &[T::Acc], b: &[T]) -> T::Acc {
+    assert_eq!(a.len(), b.len(), "rows of one length");
+    let lanes = I::Of::<T::Acc>::N;
+    let rest = a.len() % PARTIAL;
+    let whole = a.len() - rest;
+    let mut partial = [T::Acc::ZERO; PARTIAL];
+    for first in (0..PARTIAL).step_by(lanes) {
+        // SAFETY: the caller's promise, and both are as long as `a`; `partial` has whole vectors.
+        unsafe {
+            let mut sum = I::Of::<T::Acc>::zero();
+            if rest > first {
+                let (at, count) = (whole + first, (rest - first).min(lanes));
+                sum = sum.add(
+                    I::load_head::<T::Acc>(a.as_ptr().add(at), count).mul(I::load_head(b.as_ptr().add(at), count)),
+                );
+            }
+            for at in (first..whole).step_by(PARTIAL) {
+                sum = sum.add(I::load::<T::Acc>(a.as_ptr().add(at)).mul(I::load(b.as_ptr().add(at))));
+            }
+            sum.store(partial.as_mut_ptr().add(first));
+        }
+    }
+    tree(partial)
+}
+
+/// `out[h] = a[h, :] · b[h, :]`
+pub(crate) fn dot_by_head<T: Element>(a: &[T::Acc], b: &[T], width: usize, out: &mut [T::Acc]) {
+    match level() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `level` found the features.
+        Level::V4 => unsafe { by_head_v4(a, b, width, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Level::V3 => unsafe { by_head_v3(a, b, width, out) },
+        // SAFETY: `Generic` needs no features.
+        _ => unsafe { dots_of_heads::<Generic, T>(a, b, width, out) },
+    }
+}
+
+/// [`dot_by_head`] for loops that have an instruction set.
+///
+/// # Safety
+/// The machine has `I`.
+#[inline(always)]
+pub(crate) unsafe fn dots_of_heads<I: Isa, T: Element>(a: &[T::Acc], b: &[T], width: usize, out: &mut [T::Acc]) {
+    for (h, out) in out.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        *out = unsafe { dot_in_lanes::<I, T>(&a[h * width..][..width], &b[h * width..][..width]) };
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,f16c")]
+fn by_head_v4<T: Element>(a: &[T::Acc], b: &[T], width: usize, out: &mut [T::Acc]) {
+    // SAFETY: the features are enabled here.
+    unsafe { dots_of_heads::<V4, T>(a, b, width, out) }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c")]
+fn by_head_v3<T: Element>(a: &[T::Acc], b: &[T], width: usize, out: &mut [T::Acc]) {
+    // SAFETY: as above.
+    unsafe { dots_of_heads::<V3, T>(a, b, width, out) }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_data::rng::{Key, Purpose};
+    use half::bf16;
+
+    use super::*;
+
+    /// One number after the other.
+    fn dot<A: Real, T: Element<Acc = A>>(a: &[A], b: &[T]) -> A {
+        let mut partial = [A::ZERO; PARTIAL];
+        let (a, b) = (a.chunks_exact(PARTIAL), b.chunks_exact(PARTIAL));
+        for (k, (&a, &b)) in a.remainder().iter().zip(b.remainder()).enumerate() {
+            partial[k] += a * b.widen();
+        }
+        for (a, b) in a.zip(b) {
+            for k in 0..PARTIAL {
+                partial[k] += a[k] * b[k].widen();
+            }
+        }
+        tree(partial)
+    }
+
+    #[test]
+    fn lanes_sum_as_plain_loops_do() {
+        let key = Key::new(9, Purpose::GenerateNodes);
+        for length in (0..70).chain([128, 1000]) {
+            let numbers = |k: u64| (0..length as u64).map(move |i| key.fold(k).normal(i) as f32);
+            let (a, b): (Vec<f32>, Vec<f32>) = (numbers(0).collect(), numbers(1).collect());
+            let half: Vec<bf16> = numbers(1).map(bf16::from_f32).collect();
+            let doubles: Vec<f64> = numbers(1).map(f64::from).collect();
+            let mut out = [0.0];
+            dot_by_head(&a, &b, length, &mut out);
+            assert_eq!(out[0].to_bits(), dot(&a, &b).to_bits(), "{length}");
+            dot_by_head(&a, &half, length, &mut out);
+            assert_eq!(out[0].to_bits(), dot(&a, &half).to_bits(), "{length}, bf16");
+            let mut out = [0.0];
+            dot_by_head(&doubles, &doubles, length, &mut out);
+            assert_eq!(out[0].to_bits(), dot(&doubles, &doubles).to_bits(), "{length}, f64");
+        }
+    }
+}

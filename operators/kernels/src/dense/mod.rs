@@ -1,0 +1,10 @@
+//! Kernels over rows of dense matrices: activations, norms, losses, products and gathers.
+
+pub mod dot;
+pub mod elementwise;
+pub mod gather;
+pub mod heads;
+pub mod loss;
+pub mod mixed;
+pub mod narrow;
+pub mod norm;

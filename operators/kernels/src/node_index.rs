@@ -1,0 +1,81 @@
+//! Where a node stands among few of many: the halo of a worker, say.
+
+/// Distinct node ids, ascending, found by their leading bits.
+///
+/// As many buckets as ids: a search looks at one bucket bound and, where ids are spread evenly, at one id or two. Eight bytes
+/// an id.
+///
+/// ```
+/// use gnnflow_kernels::node_index::NodeIndex;
+///
+/// let index = NodeIndex::new(vec![3, 8, 1_000_000]);
+/// assert_eq!([3, 8, 9, 1_000_000].map(|node| index.find(node)), [Some(0), Some(1), None, Some(2)]);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct NodeIndex {
+    nodes: Vec<u32>,
+    /// The ids whose bits above `shift` are `b` begin at `starts[b]`.
+    starts: Vec<u32>,
+    shift: u32,
+}
+
+impl NodeIndex {
+    /// An index of `nodes`.
+    ///
+    /// # Panics
+    /// Unless `nodes` ascend.
+    pub fn new(nodes: Vec<u32>) -> Self {
+        assert!(nodes.is_sorted_by(|a, b| a < b), "distinct nodes, ascending");
+        let most = nodes.last().copied().unwrap_or(0);
+        let bits = (nodes.len().max(1)).ilog2();
+        // Two buckets at least: a single id of 32 bits would be shifted away whole.
+        let shift = (u32::BITS - most.leading_zeros()).saturating_sub(bits).min(u32::BITS - 1);
+        let buckets = (most >> shift) + 1;
+        let mut starts = Vec::with_capacity(buckets as usize + 1);
+        let mut at = 0;
+        for bucket in 0..buckets {
+            starts.push(at as u32);
+            at += nodes[at..].iter().take_while(|&&node| node >> shift == bucket).count();
+        }
+        starts.push(nodes.len() as u32);
+        Self { nodes, starts, shift }
+    }
+
+    /// The ids, ascending.
+    pub fn nodes(&self) -> &[u32] {
+        &self.nodes
+    }
+
+    /// Where `node` stands among them.
+    #[inline]
+    pub fn find(&self, node: u32) -> Option<usize> {
+        let bucket = (node >> self.shift) as usize;
+        let (&start, &end) = (self.starts.get(bucket)?, self.starts.get(bucket + 1)?);
+        let place = self.nodes[start as usize..end as usize].iter().position(|&known| known >= node)?;
+        let place = start as usize + place;
+        (self.nodes[place] == node).then_some(place)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_data::rng::{Key, Purpose};
+
+    use super::*;
+
+    #[test]
+    fn found_is_what_a_search_of_all_finds() {
+        let key = Key::new(5, Purpose::GenerateNodes);
+        for (count, below) in [(0, 1), (1, 1), (1, 1 << 32), (50, 60), (300, 1 << 20), (1000, 1 << 32)] {
+            let mut nodes: Vec<u32> = (0..count).map(|i| key.below(i, below) as u32).collect();
+            nodes.sort_unstable();
+            nodes.dedup();
+            let index = NodeIndex::new(nodes.clone());
+            assert!(index.starts.len() <= 2 * nodes.len() + 2, "as many buckets as ids");
+            let near = nodes.iter().flat_map(|&node| [node.saturating_sub(1), node, node.saturating_add(1)]);
+            for node in near.chain([0, 7, u32::MAX]) {
+                assert_eq!(index.find(node), nodes.binary_search(&node).ok(), "{node} of {count} below {below}");
+            }
+        }
+    }
+}

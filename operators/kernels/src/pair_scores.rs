@@ -1,0 +1,308 @@
+//! Scores of pairs of rows, by the sum of products of their numbers and, where there are relations, of the relation's:
+//! DistMult (Yang et al. 2015); without relations, the dot product.
+//!
+//! Sums run over eight lanes and then over the lanes, in order: a score has the same bits wherever it is computed.
+
+use rayon::prelude::*;
+
+use super::simd::dispatch::multiversion;
+
+const LANES: usize = 8;
+/// Pairs, or rows, that one task takes.
+const CHUNK: usize = 256;
+
+/// `Σ a[i] · b[i]`
+#[inline(always)]
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    dots(a, [&b[..a.len()]])[0]
+}
+
+/// The products of `a` with several rows at once, so that one sum need not wait for another; each with the bits of [`dot`].
+#[inline(always)]
+fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
+    let (mut lanes, whole) = ([[0f32; LANES]; N], a.len() / LANES * LANES);
+    let rows = rows.map(|row| &row[..a.len()]);
+    for first in (0..whole).step_by(LANES) {
+        let a = &a[first..first + LANES];
+        for (lanes, row) in lanes.iter_mut().zip(rows) {
+            let row = &row[first..first + LANES];
+            for lane in 0..LANES {
+                lanes[lane] += a[lane] * row[lane];
+            }
+        }
+    }
+    let mut sums = [0f32; N];
+    for ((sum, [a0, b, c, d, e, f, g, h]), row) in sums.iter_mut().zip(lanes).zip(rows) {
+        let rest: f32 = a[whole..].iter().zip(&row[whole..]).map(|(a, b)| a * b).sum();
+        *sum = ((a0 + b) + (c + d)) + ((e + f) + (g + h)) + rest;
+    }
+    sums
+}
+
+/// What a row is compared with: `row`, times its relation's numbers where there are relations.
+#[inline(always)]
+pub fn query(row: &[f32], relation: Option<&[f32]>, into: &mut [f32]) {
+    match relation {
+        Some(relation) => into.iter_mut().zip(row.iter().zip(relation)).for_each(|(q, (x, r))| *q = x * r),
+        None => into.copy_from_slice(row),
+    }
+}
+
+/// The pairs to be scored: rows of two ends, and of relations.
+#[derive(Clone, Copy, Debug)]
+pub struct Ends<'a> {
+    /// Row of each pair's head.
+    pub heads: &'a [u32],
+    /// Row of its tail.
+    pub tails: &'a [u32],
+    /// Its relation.
+    pub relations: &'a [u16],
+}
+
+#[inline(always)]
+fn row(matrix: &[f32], at: usize, width: usize) -> &[f32] {
+    &matrix[at * width..(at + 1) * width]
+}
+
+/// One score a pair: of the tail's row of `x`, `width` wide, with the query of the head's. `relations` has a row for each
+/// relation.
+///
+/// # Panics
+/// When an end or a relation has no row, or `out` is not as long as the pairs are many.
+pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize, out: &mut [f32]) {
+    assert_eq!(out.len(), ends.heads.len(), "a score for each pair");
+    out.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, out)| {
+        let mut asked = vec![0.0; width];
+        score_some(ends, chunk * CHUNK, x, relations, &mut asked, out);
+    });
+}
+
+multiversion! {
+/// Scores of the pairs from `first` on; `asked` is as wide as a row.
+fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, asked: &mut [f32], out: &mut [f32]) {
+    let (width, mut of) = (asked.len(), None);
+    for (i, out) in (first..).zip(out) {
+        // Negatives of one edge follow each other, and often share what they are compared with.
+        if of != Some((ends.heads[i], ends.relations[i])) {
+            let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
+            query(row(x, ends.heads[i] as usize, width), relation, asked);
+            of = Some((ends.heads[i], ends.relations[i]));
+        }
+        *out = dot(asked, row(x, ends.tails[i] as usize, width));
+    }
+}
+}
+
+/// Pairs by one of their rows: those of row `r` are `pairs[starts[r]..starts[r + 1]]`, in order.
+struct ByRow {
+    starts: Vec<usize>,
+    pairs: Vec<u32>,
+}
+
+impl ByRow {
+    fn new(rows: usize, of: impl Iterator<Item = usize> + Clone) -> Self {
+        let mut starts = vec![0usize; rows + 1];
+        of.clone().for_each(|row| starts[row + 1] += 1);
+        (0..rows).for_each(|row| starts[row + 1] += starts[row]);
+        let (mut next, mut pairs) = (starts.clone(), vec![0u32; starts[rows]]);
+        for (i, row) in of.enumerate() {
+            pairs[next[row]] = i as u32;
+            next[row] += 1;
+        }
+        Self { starts, pairs }
+    }
+
+    fn of(&self, row: usize) -> &[u32] {
+        &self.pairs[self.starts[row]..self.starts[row + 1]]
+    }
+}
+
+/// Adds `gradient · a · b` (`b` of ones where there is none) to `out`.
+#[inline(always)]
+fn add(gradient: f32, a: &[f32], b: Option<&[f32]>, out: &mut [f32]) {
+    match b {
+        Some(b) => out.iter_mut().zip(a.iter().zip(b)).for_each(|(out, (a, b))| *out += gradient * (a * b)),
+        None => out.iter_mut().zip(a).for_each(|(out, a)| *out += gradient * a),
+    }
+}
+
+/// The gradient of [`scores`] with respect to `x`, given that of each score: sums over the pairs of a row in order, those that
+/// begin there before those that end there.
+///
+/// # Panics
+/// As [`scores`].
+pub fn backward_rows(
+    ends: Ends<'_>,
+    x: &[f32],
+    relations: Option<&[f32]>,
+    width: usize,
+    gradient: &[f32],
+    out: &mut [f32],
+) {
+    let rows = out.len() / width.max(1);
+    let begin = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
+    let end = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
+    out.par_chunks_mut(width.max(1)).enumerate().with_min_len(CHUNK / 8).for_each(|(at, out)| {
+        add_rows(begin.of(at), ends.tails, ends.relations, x, relations, gradient, out);
+        add_rows(end.of(at), ends.heads, ends.relations, x, relations, gradient, out);
+    });
+}
+
+multiversion! {
+/// Adds the rows of the other ends of `pairs`, times their relations' and gradients, to `out`.
+fn add_rows(
+    pairs: &[u32],
+    others: &[u32],
+    types: &[u16],
+    x: &[f32],
+    relations: Option<&[f32]>,
+    gradient: &[f32],
+    out: &mut [f32],
+) {
+    let width = out.len();
+    for &i in pairs {
+        let i = i as usize;
+        let relation = relations.map(|relations| row(relations, usize::from(types[i]), width));
+        add(gradient[i], row(x, others[i] as usize, width), relation, out);
+    }
+}
+}
+
+multiversion! {
+/// Adds the products of the ends of `pairs`, times their gradients, to `out`.
+fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out: &mut [f32]) {
+    let width = out.len();
+    for &i in pairs {
+        let i = i as usize;
+        let [head, tail] = [ends.heads[i], ends.tails[i]].map(|end| row(x, end as usize, width));
+        add(gradient[i], head, Some(tail), out);
+    }
+}
+}
+
+/// The gradient of [`scores`] with respect to the relations: sums over the pairs of a relation in order.
+///
+/// # Panics
+/// As [`scores`].
+pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
+    let of = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&relation| usize::from(relation)));
+    out.par_chunks_mut(width.max(1)).enumerate().for_each(|(relation, out)| {
+        add_products(of.of(relation), ends, x, gradient, out);
+    });
+}
+
+multiversion! {
+/// What each row of `candidates` scores with `asked`: [`dot`], row by row.
+///
+/// # Panics
+/// Unless there is a row for each of `out`.
+pub fn score_rows(asked: &[f32], candidates: &[f32], out: &mut [f32]) {
+    const TOGETHER: usize = 4;
+    let width = asked.len();
+    assert_eq!(candidates.len(), out.len() * width, "a row for each score");
+    let mut blocks = out.chunks_exact_mut(TOGETHER);
+    let mut first = 0;
+    for out in &mut blocks {
+        let rows: [&[f32]; TOGETHER] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
+        out.copy_from_slice(&dots(asked, rows));
+        first += TOGETHER * width;
+    }
+    for out in blocks.into_remainder() {
+        *out = dot(asked, &candidates[first..first + width]);
+        first += width;
+    }
+}
+}
+
+multiversion! {
+/// How many of `scores` are higher than `own`, and how many the same; what is not a number counts as higher.
+pub fn higher_and_equal(scores: &[f32], own: f32) -> [u64; 2] {
+    let mut counts = [0, 0];
+    // Counts of 32 bits are as wide as scores.
+    for scores in scores.chunks(1 << 16) {
+        let (mut lower_or_equal, mut equal) = (0u32, 0u32);
+        for &score in scores {
+            lower_or_equal += u32::from(score <= own);
+            equal += u32::from(score == own);
+        }
+        counts = [counts[0] + u64::from(scores.len() as u32 - lower_or_equal), counts[1] + u64::from(equal)];
+    }
+    counts
+}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::rng::{Key, Purpose};
+
+    /// Random rows, relations and pairs.
+    fn case(rows: u64, width: usize, pairs: u64) -> (Vec<f32>, Vec<f32>, [Vec<u32>; 2], Vec<u16>) {
+        let key = Key::new(rows, Purpose::Init);
+        let numbers = |key: Key, count: usize| (0..count as u64).map(|i| key.unit(i) as f32 - 0.5).collect::<Vec<_>>();
+        let ends = [1, 2].map(|c| (0..pairs).map(|i| key.fold(c).below(i, rows) as u32).collect());
+        let relations = (0..pairs).map(|i| key.fold(3).below(i, 3) as u16).collect();
+        (numbers(key.fold(4), rows as usize * width), numbers(key.fold(5), 3 * width), ends, relations)
+    }
+
+    #[test]
+    fn scores_and_gradients_against_sums_in_64_bits() {
+        for (rows, width, pairs) in [(5, 3, 20), (40, 17, 700), (3, 32, 1), (4, 8, 0)] {
+            let (x, relations, [heads, tails], types) = case(rows, width, pairs);
+            let ends = Ends { heads: &heads, tails: &tails, relations: &types };
+            let gradient: Vec<f32> = (0..pairs).map(|i| (i as f32 * 0.37).sin()).collect();
+            for relations in [None, Some(&relations[..])] {
+                let factor =
+                    |i: usize, c: usize| relations.map_or(1.0, |r| f64::from(r[usize::from(types[i]) * width + c]));
+                let at = |row: u32, c: usize| f64::from(x[row as usize * width + c]);
+                let mut found = vec![0.0; pairs as usize];
+                scores(ends, &x, relations, width, &mut found);
+                let (mut dx, mut dr) = (vec![0f64; x.len()], vec![0f64; 3 * width]);
+                for i in 0..pairs as usize {
+                    let (h, t, g) = (heads[i], tails[i], f64::from(gradient[i]));
+                    let expected: f64 = (0..width).map(|c| at(h, c) * factor(i, c) * at(t, c)).sum();
+                    assert!((f64::from(found[i]) - expected).abs() < 1e-5);
+                    for c in 0..width {
+                        dx[h as usize * width + c] += g * factor(i, c) * at(t, c);
+                        dx[t as usize * width + c] += g * factor(i, c) * at(h, c);
+                        dr[usize::from(types[i]) * width + c] += g * at(h, c) * at(t, c);
+                    }
+                }
+                let close = |found: &[f32], expected: &[f64]| {
+                    assert!(found.iter().zip(expected).all(|(&f, e)| (f64::from(f) - e).abs() < 1e-4), "{found:?}");
+                };
+                let mut out = vec![0.0; x.len()];
+                backward_rows(ends, &x, relations, width, &gradient, &mut out);
+                close(&out, &dx);
+                let mut out = vec![0.0; 3 * width];
+                backward_relations(ends, &x, width, &gradient, &mut out);
+                close(&out, &dr);
+            }
+        }
+    }
+
+    #[test]
+    fn scores_of_rows_are_those_of_pairs_and_what_is_not_a_number_is_never_better() {
+        for (rows, width) in [(9, 3), (4, 8), (31, 21), (1, 1), (0, 5)] {
+            let (x, relations, ..) = case(rows, width, 0);
+            let (asked, mut found) = (&relations[..width], vec![0.0; rows as usize]);
+            score_rows(asked, &x, &mut found);
+            for (row, &score) in x.chunks_exact(width).zip(&found) {
+                let lanes = (0..LANES).map(|lane| {
+                    let places = (lane..width / LANES * LANES).step_by(LANES);
+                    places.fold(0f32, |sum, c| sum + asked[c] * row[c])
+                });
+                let l: Vec<f32> = lanes.collect();
+                let rest: f32 = (width / LANES * LANES..width).map(|c| asked[c] * row[c]).sum();
+                let sum = ((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7])) + rest;
+                assert_eq!(score.to_bits(), sum.to_bits());
+                assert_eq!(score.to_bits(), dot(asked, row).to_bits());
+            }
+        }
+        let scores = [0.5, 1.0, f32::NAN, 1.5, 1.0];
+        assert_eq!(higher_and_equal(&scores, 1.0), [2, 2]);
+        assert_eq!(higher_and_equal(&scores, 0.75), [4, 0]);
+        assert_eq!(higher_and_equal(&scores, f32::NAN), [5, 0]);
+        assert_eq!(higher_and_equal(&[2.0; 200_000], 1.0), [200_000, 0]);
+    }
+}

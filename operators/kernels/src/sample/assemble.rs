@@ -1,0 +1,239 @@
+//! The asker's half of a hop: samples that came from several owners become one block.
+
+use thiserror::Error;
+
+use super::columns::{Columns, EdgeSlices, EdgeValues};
+use super::hop::{begun, edge_count, finish};
+use crate::block::Block;
+use crate::compact::{Compactor, TreeCompactor};
+
+/// Builds the hop's block from samples drawn elsewhere: the same block, and the same growth of `list`, as
+/// [`sample_hop`](super::sample_hop) draws under the same key.
+///
+/// `samples_of` is called once for each node of `list` as it stands, in order, and returns what was sampled of
+/// it; [`Replies::next`] serves it from the owners' answers. `compactor` follows `list`.
+///
+/// # Panics
+/// When `compactor` follows another list.
+pub fn assemble<'a>(
+    list: &mut Vec<u32>,
+    mut samples_of: impl FnMut(u32) -> &'a [u32],
+    compactor: &mut Compactor,
+) -> Block {
+    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let mut indices = Vec::new();
+    for &node in list.iter() {
+        indices.extend_from_slice(samples_of(node));
+        indptr.push(edge_count(indices.len()));
+    }
+    compactor.compact(&mut indices, list);
+    finish(num_dst, list.len(), indptr, indices)
+}
+
+/// As [`assemble`], with `columns` in the block.
+///
+/// # Panics
+/// When `compactor` follows another list, or a sample lacks one of `columns`.
+pub fn assemble_edges<'a>(
+    list: &mut Vec<u32>,
+    mut samples_of: impl FnMut(u32) -> Edges<'a>,
+    columns: Columns,
+    compactor: &mut Compactor,
+) -> Block {
+    let mut values = EdgeValues::new(columns);
+    let samples_of = |node| {
+        let edges = samples_of(node);
+        values.extend(edges.columns);
+        edges.sources
+    };
+    let block = assemble(list, samples_of, compactor);
+    values.into_block(block)
+}
+
+/// The same where each seed has a tree of its own: `trees[i]` says in whose tree `list[i]` stands, and grows with
+/// `list`. A node is listed once in each tree that it is in. `samples_of` is called as there.
+///
+/// # Panics
+/// When `listed` follows another list, or a sample lacks one of `columns`.
+pub fn assemble_trees<'a>(
+    list: &mut Vec<u32>,
+    trees: &mut Vec<u32>,
+    mut samples_of: impl FnMut(u32) -> Edges<'a>,
+    columns: Columns,
+    listed: &mut TreeCompactor,
+) -> Block {
+    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (mut indices, mut values) = (Vec::new(), EdgeValues::new(columns));
+    for i in 0..num_dst {
+        let edges = samples_of(list[i]);
+        values.extend(edges.columns);
+        indices.extend(edges.sources.iter().map(|&source| listed.position(trees[i], source, list, trees)));
+        indptr.push(edge_count(indices.len()));
+    }
+    values.into_block(finish(num_dst, list.len(), indptr, indices))
+}
+
+/// Samples of one node.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Edges<'a> {
+    /// Sources, as global ids.
+    pub sources: &'a [u32],
+    /// What else was asked for.
+    pub columns: EdgeSlices<'a>,
+}
+
+/// The owners' answers to one hop, handed out node by node.
+///
+/// An owner is asked for its nodes of the list in list order, and may answer in several pieces, in that order.
+///
+/// ```
+/// use gnnflow_kernels::compact::Compactor;
+/// use gnnflow_kernels::sample::{Replies, assemble};
+///
+/// let owner = |node: u32| usize::from(node >= 10); // two owners
+/// let mut list = vec![3, 12, 4];
+/// let mut compactor = Compactor::new(20);
+/// compactor.start(&list);
+/// let mut replies = Replies::new(2, 20);
+/// replies.push(0, &[2, 1], &[12, 5, 3])?; // of 3: 12 and 5; of 4: 3
+/// replies.push(1, &[1], &[5])?; // of 12: 5
+/// let block = assemble(&mut list, |node| replies.next(owner(node)), &mut compactor);
+/// assert_eq!(list, [3, 12, 4, 5]);
+/// assert_eq!(block.indices(), [1, 3, 3, 0]);
+/// # Ok::<(), gnnflow_kernels::sample::BadReply>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Replies<'a> {
+    nodes: u64,
+    /// Per owner: the pieces of its answer.
+    pieces: Vec<Vec<Piece<'a>>>,
+    /// Per owner: which piece is being handed out.
+    current: Vec<usize>,
+}
+
+#[derive(Clone, Debug)]
+struct Piece<'a> {
+    counts: &'a [u32],
+    neighbors: &'a [u32],
+    columns: EdgeSlices<'a>,
+}
+
+/// What is wrong with an owner's answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BadReply {
+    /// The counts do not add up to the neighbours that came.
+    #[error("partition {owner} counts {counted} sampled neighbours but sends {sent}")]
+    Count {
+        /// The partition that answered.
+        owner: usize,
+        /// The sum of the counts.
+        counted: u64,
+        /// The neighbours that came.
+        sent: u64,
+    },
+    /// An answer is longer or shorter than its counts say.
+    #[error("worker {owner} sends {sent} words for the {counted} in-edges that it counts of {nodes} nodes")]
+    Words {
+        /// The worker that answered.
+        owner: usize,
+        /// The nodes that it was asked for.
+        nodes: usize,
+        /// The sum of the counts.
+        counted: u64,
+        /// The words that came.
+        sent: usize,
+    },
+    /// A neighbour is no node of the graph.
+    #[error("partition {owner} sends node {node}, but the graph has {nodes} nodes")]
+    Node {
+        /// The partition that answered.
+        owner: usize,
+        /// The largest id that it sent.
+        node: u32,
+        /// The number of nodes of the graph.
+        nodes: u64,
+    },
+}
+
+impl<'a> Replies<'a> {
+    /// No answers yet, from `owners` partitions of a graph of `nodes` nodes.
+    pub fn new(owners: usize, nodes: u64) -> Self {
+        Self { nodes, pieces: vec![Vec::new(); owners], current: vec![0; owners] }
+    }
+
+    /// Adds the next piece of `owner`'s answer: `counts` of the nodes it was asked for, and their `neighbors`.
+    ///
+    /// # Errors
+    /// When counts and neighbours do not agree or a neighbour is no node of the graph: the piece came from elsewhere
+    /// and is not trusted.
+    ///
+    /// # Panics
+    /// When there is no such owner.
+    pub fn push(&mut self, owner: usize, counts: &'a [u32], neighbors: &'a [u32]) -> Result<(), BadReply> {
+        self.push_edges(owner, counts, Edges { sources: neighbors, columns: EdgeSlices::default() })
+    }
+
+    /// As [`Replies::push`], with columns; one that is there has as many entries as there are sources.
+    ///
+    /// # Errors
+    /// As [`Replies::push`].
+    ///
+    /// # Panics
+    /// When there is no such owner.
+    pub fn push_edges(&mut self, owner: usize, counts: &'a [u32], edges: Edges<'a>) -> Result<(), BadReply> {
+        let Edges { sources: neighbors, columns } = edges;
+        let counted = counts.iter().map(|&count| u64::from(count)).sum();
+        let sent = neighbors.len() as u64;
+        if counted != sent {
+            return Err(BadReply::Count { owner, counted, sent });
+        }
+        match neighbors.iter().copied().max() {
+            Some(node) if u64::from(node) >= self.nodes => {
+                return Err(BadReply::Node { owner, node, nodes: self.nodes });
+            }
+            _ => self.pieces[owner].push(Piece { counts, neighbors, columns }),
+        }
+        Ok(())
+    }
+
+    /// For how many nodes samples of `owner` are left.
+    pub fn remaining(&self, owner: usize) -> usize {
+        self.pieces[owner][self.current[owner]..].iter().map(|piece| piece.counts.len()).sum()
+    }
+
+    /// The samples of the next node that `owner` was asked for.
+    ///
+    /// # Panics
+    /// When there are no more: compare [`Replies::remaining`] with what was asked before.
+    #[inline]
+    pub fn next(&mut self, owner: usize) -> &'a [u32] {
+        let (piece, count) = self.advance(owner);
+        let (samples, neighbors) = piece.neighbors.split_at(count);
+        piece.neighbors = neighbors;
+        samples
+    }
+
+    /// As [`Replies::next`], with the columns that came along.
+    ///
+    /// # Panics
+    /// As [`Replies::next`].
+    #[inline]
+    pub fn next_edges(&mut self, owner: usize) -> Edges<'a> {
+        let (piece, count) = self.advance(owner);
+        let (sources, neighbors) = piece.neighbors.split_at(count);
+        piece.neighbors = neighbors;
+        Edges { sources, columns: piece.columns.split_off(count) }
+    }
+
+    /// The piece that has the next node of `owner`, and that node's count.
+    #[inline]
+    fn advance(&mut self, owner: usize) -> (&mut Piece<'a>, usize) {
+        while self.pieces[owner][self.current[owner]].counts.is_empty() {
+            self.current[owner] += 1;
+        }
+        let piece = &mut self.pieces[owner][self.current[owner]];
+        let count = piece.counts[0];
+        piece.counts = &piece.counts[1..];
+        (piece, count as usize)
+    }
+}

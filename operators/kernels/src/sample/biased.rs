@@ -1,0 +1,156 @@
+//! One step of a second-order random walk: node2vec's p and q.
+
+use gnnflow_data::rng::Key;
+
+use super::sum_tree::SumTree;
+
+/// Where a walk would rather go, by where it came from (node2vec, Grover and Leskovec 2016, §3.2.2).
+///
+/// A walk that came from node `t` to `v` takes each in-edge of `v` in proportion to its weight (1 without weights) times
+/// - `1 / p` where the edge's source is `t` again,
+/// - 1 where the source is among the in-neighbours of `t`: as near to where the walk was as it is now,
+/// - `1 / q` where it is neither.
+///
+/// So a large `p` keeps it from turning back at once, and a `q` above 1 keeps it near where it was. With both 1 it is the first-order walk
+/// in probability.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bias {
+    /// The return parameter, above 0.
+    pub p: f64,
+    /// The in-out parameter, above 0.
+    pub q: f64,
+}
+
+impl Bias {
+    fn factor(self, source: u32, before: Before<'_>) -> f64 {
+        match source {
+            source if source == before.node => 1.0 / self.p,
+            // Whether it is near does not matter where near and far are alike.
+            source if self.q == 1.0 || before.neighbors.contains(&source) => 1.0,
+            _ => 1.0 / self.q,
+        }
+    }
+}
+
+/// Where a walk was before the node where it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Before<'a> {
+    /// The node.
+    pub node: u32,
+    /// Its in-neighbours, in any order.
+    pub neighbors: &'a [u32],
+}
+
+/// Edges that are proposed before all of a row's probabilities are worked out.
+const PROPOSALS: u64 = 24;
+
+/// The in-edge that a walk takes at a node with in-neighbours `row`; `None` where there is none, or all weigh 0. Without a node
+/// `before` this one, the step is one of the first order.
+///
+/// Exactly in proportion, by rejection: proposal `a` is drawn as a first-order step under `key.fold(a)`, and taken where
+/// `unit 2` is below its share of the largest factor. After 24 of them, which is rare unless p and q are far from 1, the
+/// row's probabilities are added up and `unit 2` of `key` decides: what came before says nothing about it.
+///
+/// ```
+/// use gnnflow_data::rng::{Key, Purpose};
+/// use gnnflow_kernels::sample::{Before, Bias, biased_step};
+///
+/// // Never back, never far: of 4, 5 and 6, only 5 is near 4, where the walk was.
+/// let (before, bias) = (Before { node: 4, neighbors: &[9, 5] }, Bias { p: 1e12, q: 1e12 });
+/// let key = Key::new(1, Purpose::Sample);
+/// assert_eq!(biased_step(&[4, 5, 6], None, Some(before), bias, key), Some(1));
+/// ```
+///
+/// # Panics
+/// When `weights` are not one for each of `row`.
+pub fn biased_step(
+    row: &[u32],
+    weights: Option<&[f32]>,
+    before: Option<Before<'_>>,
+    bias: Bias,
+    key: Key,
+) -> Option<usize> {
+    assert!(weights.is_none_or(|weights| weights.len() == row.len()), "a weight for every edge");
+    if row.is_empty() {
+        return None;
+    }
+    let mut tree = SumTree::<f64>::default();
+    if let Some(weights) = weights {
+        tree.fill(weights.iter().map(|&weight| f64::from(weight)));
+        if tree.positive() == 0 {
+            return None;
+        }
+    }
+    let propose = |key: Key| match weights {
+        None => key.below(1, row.len() as u64) as usize,
+        Some(_) => tree.find(key.unit(1)),
+    };
+    let Some(before) = before else { return Some(propose(key)) };
+    let most = (1.0 / bias.p).max(1.0).max(1.0 / bias.q);
+    let taken = (0..PROPOSALS).map(|a| key.fold(a)).find_map(|key| {
+        let edge = propose(key);
+        (key.unit(2) * most < bias.factor(row[edge], before)).then_some(edge)
+    });
+    Some(taken.unwrap_or_else(|| {
+        let mut near = before.neighbors.to_vec();
+        near.sort_unstable();
+        let factor = |source: u32| match source {
+            source if source == before.node => 1.0 / bias.p,
+            source if near.binary_search(&source).is_ok() => 1.0,
+            _ => 1.0 / bias.q,
+        };
+        let weight = |i: usize| weights.map_or(1.0, |weights| f64::from(weights[i]));
+        tree.fill(row.iter().enumerate().map(|(i, &source)| weight(i) * factor(source)));
+        tree.find(key.unit(2))
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use gnnflow_data::rng::Purpose;
+
+    use super::*;
+    use gnnflow_data::testing::chi_square_limit;
+
+    /// Chi-square of so many steps against the probabilities of the paper.
+    #[test]
+    fn steps_go_where_node2vec_sends_them_as_often_as_it_does() {
+        // From 7, whose in-neighbours are 2 and 3, to a node that hears from 1, 2, 3, 3, 7 and 8.
+        let row = [1, 2, 3, 3, 7, 8];
+        let before = Before { node: 7, neighbors: &[3, 2, 40] };
+        let weights = [0.5f32, 2.0, 0.0, 1.0, 3.0, 0.25];
+        for (p, q) in [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25), (1e-4, 1.0), (1e5, 1e5), (2.0, 1.0)] {
+            for weights in [None, Some(&weights[..])] {
+                let factors = [1.0 / q, 1.0, 1.0, 1.0, 1.0 / p, 1.0 / q];
+                let shares: Vec<f64> =
+                    factors.iter().enumerate().map(|(i, f)| f * weights.map_or(1.0, |w| f64::from(w[i]))).collect();
+                let total: f64 = shares.iter().sum();
+                let trials = 60_000;
+                let mut counts = [0.0; 6];
+                for trial in 0..trials {
+                    let key = Key::new(11, Purpose::Sample).fold(trial);
+                    counts[biased_step(&row, weights, Some(before), Bias { p, q }, key).unwrap()] += 1.0;
+                }
+                let cells = shares.iter().map(|share| share / total * trials as f64).zip(counts);
+                // Cells that expect almost nothing have almost nothing.
+                let (rare, often): (Vec<_>, Vec<_>) = cells.partition(|(expected, _)| *expected < 5.0);
+                assert!(
+                    rare.iter().all(|(expected, count)| *count <= 6.0 * expected + 6.0 * expected.signum()),
+                    "{rare:?}"
+                );
+                let chi: f64 = often.iter().map(|(expected, count)| (count - expected).powi(2) / expected).sum();
+                let limit = chi_square_limit((often.len() as f64 - 1.0).max(1.0));
+                assert!(chi < limit, "p {p}, q {q}, {weights:?}: {chi} of {limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_to_take_is_nothing_taken() {
+        let (bias, key) = (Bias { p: 2.0, q: 2.0 }, Key::new(1, Purpose::Sample));
+        let before = Some(Before { node: 1, neighbors: &[] });
+        assert_eq!(biased_step(&[], None, before, bias, key), None);
+        assert_eq!(biased_step(&[4, 5], Some(&[0.0, 0.0]), before, bias, key), None);
+        assert_eq!(biased_step(&[4, 5], Some(&[0.0, 1.0]), None, bias, key), Some(1));
+    }
+}

@@ -1,0 +1,201 @@
+//! The doors to sampling: an owner's half of a hop, and a whole hop where all of it is here.
+
+use gnnflow_data::rng::Key;
+
+use super::columns::{Columns, EdgeValues};
+use super::loops::{Work, run, run_choice};
+use super::samples::Samples;
+use super::{Choice, Fanout, Neighbors};
+use crate::block::Block;
+use crate::compact::Compactor;
+
+/// Samples in-neighbours of `nodes`: the owner's half of a hop.
+///
+/// Appends to `counts` how many each node got, and to `out` the neighbours' global ids, node by node. `key` names the
+/// hop of the batch that asks.
+///
+/// # Panics
+/// When the topology does not hold one of `nodes`.
+pub fn sample_neighbors(
+    topology: &impl Neighbors,
+    nodes: &[u32],
+    fanout: Fanout,
+    key: Key,
+    counts: &mut Vec<u32>,
+    out: &mut Vec<u32>,
+) {
+    counts.reserve(nodes.len());
+    let mut before = out.len();
+    let mut asked = Asked { nodes, trees: None };
+    run(topology, fanout, key, out, &mut asked, &mut (), |end| {
+        counts.push((end - before) as u32);
+        before = end;
+    });
+}
+
+/// Samples in-neighbours of every node of `list` and returns the hop's block; nodes not listed before are appended to
+/// `list` in order of first appearance.
+///
+/// `compactor` follows `list`: it was [started](Compactor::start) with the batch's seeds and has seen its earlier
+/// hops. `key` names the hop.
+///
+/// ```
+/// use gnnflow_data::rng::{Key, Purpose};
+/// use gnnflow_kernels::compact::Compactor;
+/// use gnnflow_kernels::sample::{Csc, Fanout, sample_hop};
+///
+/// // A path 0 → 1 → 2: node 1 hears from 0, node 2 from 1.
+/// let topology = Csc::new(&[0, 0, 1, 2], &[0, 1]);
+/// let mut compactor = Compactor::new(3);
+/// let mut list = vec![2];
+/// compactor.start(&list);
+/// let batch = Key::new(1, Purpose::Sample).fold(0).fold(0).fold(0);
+/// let first = sample_hop(&topology, &mut list, Fanout::Uniform { k: 5 }, batch.fold(0), &mut compactor);
+/// let second = sample_hop(&topology, &mut list, Fanout::Uniform { k: 5 }, batch.fold(1), &mut compactor);
+/// assert_eq!(list, [2, 1, 0]);
+/// assert_eq!((first.num_dst(), first.num_src()), (1, 2));
+/// assert_eq!((second.num_dst(), second.neighbors(0), second.neighbors(1)), (2, &[1][..], &[2][..]));
+/// ```
+///
+/// # Panics
+/// When the topology does not hold one of the list's nodes, or `compactor` follows another list.
+pub fn sample_hop(
+    topology: &impl Neighbors,
+    list: &mut Vec<u32>,
+    fanout: Fanout,
+    key: Key,
+    compactor: &mut Compactor,
+) -> Block {
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
+    let mut growing = Growing { num_dst, list, compactor };
+    run(topology, fanout, key, &mut indices, &mut growing, &mut (), |end| indptr.push(edge_count(end)));
+    finish(num_dst, list.len(), indptr, indices)
+}
+
+/// Samples in-neighbours of `nodes` by any choice, and appends them to `samples`, with the columns that it has: the
+/// owner's half of a hop. `trees` says in whose tree each node stands, for a [temporal](Choice::is_temporal) choice.
+///
+/// # Panics
+/// When the topology does not hold one of `nodes`, or lacks a column that the choice or `samples` needs; when a user's
+/// sampler is to bring columns along, which it cannot.
+pub fn choose_neighbors(
+    topology: &impl Neighbors,
+    nodes: &[u32],
+    trees: Option<Trees<'_>>,
+    choice: &Choice,
+    key: Key,
+    samples: &mut Samples,
+) {
+    assert_eq!(choice.is_temporal(), trees.is_some(), "each node of a temporal hop stands in a seed's tree");
+    let Samples { counts, neighbors, values } = samples;
+    counts.reserve(nodes.len());
+    let mut before = neighbors.len();
+    let mut asked = Asked { nodes, trees };
+    let end_of_node = |end| {
+        counts.push((end - before) as u32);
+        before = end;
+    };
+    if *values == EdgeValues::default() {
+        run_choice(topology, choice, key, neighbors, &mut asked, &mut (), end_of_node);
+    } else {
+        run_choice(topology, choice, key, neighbors, &mut asked, values, end_of_node);
+    }
+}
+
+/// As [`sample_hop`], by any choice that can be [fused](Choice::is_fused), with `columns` in the block.
+///
+/// # Panics
+/// As [`sample_hop`] and [`choose_neighbors`].
+pub fn choose_hop(
+    topology: &impl Neighbors,
+    list: &mut Vec<u32>,
+    choice: &Choice,
+    columns: Columns,
+    key: Key,
+    compactor: &mut Compactor,
+) -> Block {
+    assert!(choice.is_fused(), "trees and layers are drawn and then assembled");
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
+    let mut growing = Growing { num_dst, list, compactor };
+    let mut values = EdgeValues::new(columns);
+    let end_of_node = |end| indptr.push(edge_count(end));
+    if columns.is_empty() {
+        run_choice(topology, choice, key, &mut indices, &mut growing, &mut (), end_of_node);
+    } else {
+        run_choice(topology, choice, key, &mut indices, &mut growing, &mut values, end_of_node);
+    }
+    values.into_block(finish(num_dst, list.len(), indptr, indices))
+}
+
+/// An `indptr` with room for `nodes` ends, and the 0 before them.
+pub(super) fn begun(nodes: usize) -> Vec<u32> {
+    let mut indptr = Vec::with_capacity(nodes + 1);
+    indptr.push(0);
+    indptr
+}
+
+/// The end of a node's edges as a block holds it.
+#[inline(always)]
+pub(super) fn edge_count(edges: usize) -> u32 {
+    u32::try_from(edges).expect("a block has at most 2^32 - 1 edges")
+}
+
+pub(super) fn finish(num_dst: usize, num_src: usize, indptr: Vec<u32>, indices: Vec<u32>) -> Block {
+    Block::new(num_dst as u32, num_src as u32, indptr, indices)
+}
+
+/// In whose tree each node stands, and the time of that seed.
+#[derive(Clone, Copy, Debug)]
+pub struct Trees<'a> {
+    /// The position of the seed among its batch's, by node.
+    pub trees: &'a [u32],
+    /// The seed's time, by node.
+    pub times: &'a [i64],
+}
+
+/// The nodes of a request: samples are left as global ids.
+struct Asked<'a> {
+    nodes: &'a [u32],
+    trees: Option<Trees<'a>>,
+}
+
+impl Work for Asked<'_> {
+    fn len(&self) -> usize {
+        self.nodes.len()
+    }
+    #[inline(always)]
+    fn node(&self, i: usize) -> u32 {
+        self.nodes[i]
+    }
+    #[inline(always)]
+    fn tree(&self, i: usize) -> Option<(u32, i64)> {
+        self.trees.map(|trees| (trees.trees[i], trees.times[i]))
+    }
+    #[inline(always)]
+    fn expect(&self, _neighbor: u32) {}
+    fn settle(&mut self, _neighbors: &mut [u32]) {}
+}
+
+/// The first `num_dst` nodes of a list that grows by what is sampled: samples become positions in it.
+struct Growing<'a> {
+    num_dst: usize,
+    list: &'a mut Vec<u32>,
+    compactor: &'a mut Compactor,
+}
+
+impl Work for Growing<'_> {
+    fn len(&self) -> usize {
+        self.num_dst
+    }
+    #[inline(always)]
+    fn node(&self, i: usize) -> u32 {
+        self.list[i]
+    }
+    #[inline(always)]
+    fn expect(&self, neighbor: u32) {
+        self.compactor.prefetch(neighbor);
+    }
+    fn settle(&mut self, neighbors: &mut [u32]) {
+        self.compactor.compact(neighbors, self.list);
+    }
+}

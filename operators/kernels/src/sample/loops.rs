@@ -1,0 +1,288 @@
+//! The loops of sampling, by stages over small chunks of nodes.
+//!
+//! The time goes into waiting for memory: for a node's row bounds, for the chosen entries of its row, for the compactor's
+//! entry of each. So no step reads what it could only now name. A chunk passes three stages, each of which names what the
+//! next one reads: *choose* (bounds are here; draws edges and asks for their entries), *load* (entries are here; asks the
+//! compactor for theirs), *settle* (positions). Other chunks' stages lie between, long enough for memory to answer.
+
+use gnnflow_data::rng::Key;
+
+use super::columns::Keep;
+use super::drawn::Chooser;
+use super::pick::{self, Taken};
+use super::{Choice, Fanout, Neighbors, Sampler};
+
+/// Picks that one chunk aims at.
+const CHUNK_PICKS: usize = 512;
+/// Nodes that one chunk may have.
+const CHUNK_NODES: usize = 128;
+
+/// Whose neighbours are sampled, and what becomes of the samples.
+pub(super) trait Work {
+    /// How many nodes are sampled.
+    fn len(&self) -> usize;
+    /// The node at position `i`.
+    fn node(&self, i: usize) -> u32;
+    /// The index and time of the seed in whose tree it stands, where seeds have trees.
+    #[inline(always)]
+    fn tree(&self, _i: usize) -> Option<(u32, i64)> {
+        None
+    }
+    /// Hears of a neighbour soon to be settled.
+    fn expect(&self, neighbor: u32);
+    /// Takes over sampled neighbours, in order, and may replace them.
+    fn settle(&mut self, neighbors: &mut [u32]);
+}
+
+/// Samples by a built-in uniform way: picks the loop made for it.
+pub(super) fn run<N: Neighbors>(
+    topology: &N,
+    fanout: Fanout,
+    key: Key,
+    out: &mut Vec<u32>,
+    work: &mut impl Work,
+    keep: &mut impl Keep,
+    end: impl FnMut(usize),
+) {
+    match fanout {
+        // Fanouts in the field are multiples of five.
+        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } => {
+            run_picks(topology, AnySubset { k: k as usize, taken: Taken::default() }, key, out, work, keep, end);
+        }
+        Fanout::UniformWithReplacement { k } => run_picks(topology, Draws(k as usize), key, out, work, keep, end),
+        Fanout::All => run_rows(topology, out, work, end, |node, _, row, out| {
+            out.extend_from_slice(row);
+            keep.keep(topology, node, 0..row.len());
+        }),
+    }
+}
+
+/// Samples by any choice.
+pub(super) fn run_choice<N: Neighbors>(
+    topology: &N,
+    choice: &Choice,
+    key: Key,
+    out: &mut Vec<u32>,
+    work: &mut impl Work,
+    keep: &mut impl Keep,
+    end: impl FnMut(usize),
+) {
+    match choice {
+        Choice::Fanout(fanout) => run(topology, *fanout, key, out, work, keep, end),
+        Choice::Layer(_) => run(topology, Fanout::All, key, out, work, keep, end),
+        Choice::Drawn(drawn) => {
+            let (mut chooser, mut picks) = (Chooser::new(drawn), Vec::new());
+            run_rows(topology, out, work, end, |node, tree, row, out| {
+                picks.clear();
+                chooser.choose(topology, node, key, tree, &mut picks);
+                out.extend(picks.iter().map(|&at| row[at as usize]));
+                keep.keep(topology, node, picks.iter().map(|&at| at as usize));
+            });
+        }
+        Choice::Importance(draws, importance) => {
+            let drawn = importance.draw(*draws, key);
+            let (mut picks, mut weights) = (Vec::new(), Vec::new());
+            run_rows(topology, out, work, end, |node, _, row, out| {
+                picks.clear();
+                weights.clear();
+                for (at, source) in (0..).zip(row) {
+                    if let Some(scale) = drawn.get(source) {
+                        out.push(*source);
+                        picks.push(at);
+                        weights.push((scale / row.len() as f64) as f32);
+                    }
+                }
+                keep.keep_weighted(topology, node, &picks, &weights);
+            });
+        }
+        Choice::By(sampler, fanout) => {
+            assert!(!keep.is_kept(), "sampler {} says which sources it takes, not which edges", sampler.name());
+            run_by(&**sampler, topology, *fanout, key, out, work, end);
+        }
+    }
+}
+
+/// Samples by a user's own sampler.
+fn run_by<N: Neighbors>(
+    sampler: &dyn Sampler,
+    topology: &N,
+    fanout: i64,
+    key: Key,
+    out: &mut Vec<u32>,
+    work: &mut impl Work,
+    end_of_node: impl FnMut(usize),
+) {
+    run_rows(topology, out, work, end_of_node, |node, _, row, out| {
+        let before = out.len();
+        sampler.sample(node, row, topology.edge_offset(node), fanout, key.fold(u64::from(node)), out);
+        assert!(out.len() >= before, "sampler {} took from what was there before", sampler.name());
+    });
+}
+
+/// Chooses edges of one row.
+trait Pick {
+    /// About how many it picks of a node.
+    fn fanout(&self) -> usize;
+    /// Appends the chosen entries of `row` to `chosen` and asks memory for them.
+    fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>);
+}
+
+/// At most `LANES` picks without replacement.
+struct Subset<const LANES: usize>(usize);
+
+impl<const LANES: usize> Pick for Subset<LANES> {
+    fn fanout(&self) -> usize {
+        self.0
+    }
+    #[inline(always)]
+    fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>) {
+        if row.len() <= self.0 {
+            choose_all(row, chosen);
+        } else {
+            let degree = u32::try_from(row.len()).expect("a node has at most 2^32 - 1 in-edges");
+            let picks = pick::subset::<LANES>(key, degree, self.0);
+            chosen.extend(picks[..self.0].iter().map(|&edge| ask(&row[edge as usize])));
+        }
+    }
+}
+
+/// Any number of picks without replacement.
+struct AnySubset {
+    k: usize,
+    taken: Taken,
+}
+
+impl Pick for AnySubset {
+    fn fanout(&self) -> usize {
+        self.k
+    }
+    fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>) {
+        if row.len() <= self.k {
+            choose_all(row, chosen);
+        } else {
+            self.taken.subset(key, row.len(), self.k, |edge| chosen.push(ask(&row[edge])));
+        }
+    }
+}
+
+/// Picks with replacement.
+struct Draws(usize);
+
+impl Pick for Draws {
+    fn fanout(&self) -> usize {
+        self.0
+    }
+    #[inline(always)]
+    fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>) {
+        if !row.is_empty() {
+            let degree = row.len() as u64;
+            chosen.extend((0..self.0 as u64).map(|j| ask(&row[key.below(j, degree) as usize])));
+        }
+    }
+}
+
+#[inline(always)]
+fn ask(entry: &u32) -> &u32 {
+    crate::prefetch(entry);
+    entry
+}
+
+#[inline(always)]
+fn choose_all<'t>(row: &'t [u32], chosen: &mut Vec<&'t u32>) {
+    // One request per cache line of 16 entries.
+    row.iter().step_by(16).chain(row.last()).for_each(|entry| crate::prefetch(entry));
+    chosen.extend(row);
+}
+
+/// Where `entry` stands in the row that it is of.
+#[inline(always)]
+fn position(row: &[u32], entry: &u32) -> usize {
+    (std::ptr::from_ref(entry).addr() - row.as_ptr().addr()) / size_of::<u32>()
+}
+
+/// A chunk between its stages.
+#[derive(Default)]
+struct Chunk<'t> {
+    chosen: Vec<&'t u32>,
+    /// Where each node's entries end in `chosen`.
+    ends: Vec<usize>,
+}
+
+/// The loop for ways that look at few entries of a row.
+fn run_picks<N: Neighbors, W: Work>(
+    topology: &N,
+    mut pick: impl Pick,
+    key: Key,
+    out: &mut Vec<u32>,
+    work: &mut W,
+    keep: &mut impl Keep,
+    mut end_of_node: impl FnMut(usize),
+) {
+    let nodes = work.len();
+    let step = (CHUNK_PICKS / pick.fanout().max(1)).clamp(1, CHUNK_NODES);
+    (0..step.min(nodes)).for_each(|i| topology.prefetch(work.node(i)));
+    let mut chunk = Chunk::default();
+    let mut settled = out.len();
+    for start in (0..nodes).step_by(step) {
+        let end = (start + step).min(nodes);
+        // Bounds of the next chunk's rows.
+        (end..(end + step).min(nodes)).for_each(|i| topology.prefetch(work.node(i)));
+        // Choose.
+        chunk.chosen.clear();
+        chunk.ends.clear();
+        for i in start..end {
+            let (node, before) = (work.node(i), chunk.chosen.len());
+            let row = topology.neighbors(node);
+            pick.pick(row, key.fold(u64::from(node)), &mut chunk.chosen);
+            keep.keep(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
+            chunk.ends.push(chunk.chosen.len());
+        }
+        // Settle the chunk before: its compactor entries were asked for when it was loaded.
+        let loaded = out.len();
+        work.settle(&mut out[settled..]);
+        settled = loaded;
+        // Load.
+        out.extend(chunk.chosen.iter().map(|&&neighbor| {
+            work.expect(neighbor);
+            neighbor
+        }));
+        chunk.ends.iter().for_each(|&end| end_of_node(loaded + end));
+    }
+    work.settle(&mut out[settled..]);
+}
+
+/// The loop for ways that look at whole rows: `append` appends what it takes of a node's row, given the node and its tree.
+fn run_rows<N: Neighbors, W: Work>(
+    topology: &N,
+    out: &mut Vec<u32>,
+    work: &mut W,
+    mut end_of_node: impl FnMut(usize),
+    mut append: impl FnMut(u32, Option<(u32, i64)>, &[u32], &mut Vec<u32>),
+) {
+    /// Nodes ahead for bounds; half of it for the first entries.
+    const AHEAD: usize = 16;
+    let nodes = work.len();
+    let mut settled = out.len();
+    for i in 0..nodes {
+        if i + AHEAD < nodes {
+            topology.prefetch(work.node(i + AHEAD));
+        }
+        if i + AHEAD / 2 < nodes
+            && let Some(first) = topology.neighbors(work.node(i + AHEAD / 2)).first()
+        {
+            crate::prefetch(first);
+        }
+        let node = work.node(i);
+        append(node, work.tree(i), topology.neighbors(node), out);
+        end_of_node(out.len());
+        if out.len() - settled >= CHUNK_PICKS {
+            work.settle(&mut out[settled..]);
+            settled = out.len();
+        }
+    }
+    work.settle(&mut out[settled..]);
+}

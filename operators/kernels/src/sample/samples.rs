@@ -1,0 +1,92 @@
+//! What an owner drew for an asker.
+
+use super::columns::{Columns, EdgeValues};
+use super::{BadReply, EdgeSlices};
+
+/// Samples of some nodes: `counts[i]` in-edges of the `i`-th, one node after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Samples {
+    /// In-edges taken of each node.
+    pub counts: Vec<u32>,
+    /// Their sources, as global ids.
+    pub neighbors: Vec<u32>,
+    /// What else was asked for.
+    pub values: EdgeValues,
+}
+
+impl Samples {
+    /// No samples yet, with these columns.
+    pub fn new(columns: Columns) -> Self {
+        Self { values: EdgeValues::new(columns), ..Self::default() }
+    }
+
+    /// Columns as they stand.
+    pub fn columns(&self) -> EdgeSlices<'_> {
+        self.values.view()
+    }
+
+    /// Appends the samples of further nodes, which have the same columns.
+    pub fn append(&mut self, more: &Self) {
+        self.counts.extend_from_slice(&more.counts);
+        self.neighbors.extend_from_slice(&more.neighbors);
+        self.values.extend(more.values.view());
+    }
+
+    /// One column of words: all counts, then all sources, then the columns.
+    pub fn into_words(self) -> Vec<u32> {
+        let mut words = [self.counts, self.neighbors].concat();
+        self.values.write(&mut words);
+        words
+    }
+
+    /// Appends the samples of `nodes` nodes that another worker's [`Samples::into_words`] wrote, with `columns`, which
+    /// are these samples' own. `owner` is for the message.
+    ///
+    /// # Errors
+    /// When there are more or fewer words than the counts say.
+    pub fn read(&mut self, owner: usize, nodes: usize, columns: Columns, words: &[u32]) -> Result<(), BadReply> {
+        let (counts, rest) = words.split_at_checked(nodes).unwrap_or((words, &[]));
+        let counted = counts.iter().map(|&count| u64::from(count)).sum();
+        let edges = usize::try_from(counted).unwrap_or(usize::MAX).min(rest.len());
+        if counts.len() != nodes || edges as u64 != counted || rest.len() != edges + columns.words(edges) {
+            return Err(BadReply::Words { owner, nodes, counted, sent: words.len() });
+        }
+        let (neighbors, rest) = rest.split_at(edges);
+        self.counts.extend_from_slice(counts);
+        self.neighbors.extend_from_slice(neighbors);
+        self.values.read(edges, rest);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_survive_the_wire_and_forged_ones_are_refused() {
+        let columns = |bits: u32| Columns { types: bits & 1 > 0, weights: bits & 2 > 0, ids: bits & 4 > 0 };
+        for columns in (0..8).map(columns) {
+            let mut received = Samples::new(columns);
+            let mut all = Samples::new(columns);
+            for (counts, edges) in [(vec![2, 0, 1], 3u32), (vec![0], 0), (vec![4], 4)] {
+                let mut samples = Samples::new(columns);
+                samples.counts = counts;
+                samples.neighbors = (0..edges).map(|i| i * 7).collect();
+                let values = &mut samples.values;
+                values.types.iter_mut().for_each(|types| types.extend((0..edges).map(|i| 65_535 - i as u16)));
+                values.weights.iter_mut().for_each(|weights| weights.extend((0..edges).map(|i| i as f32 / 3.0)));
+                values.ids.iter_mut().for_each(|ids| ids.extend((0..edges).map(|i| (1 << 40) + u64::from(i))));
+                all.append(&samples);
+                let (nodes, words) = (samples.counts.len(), samples.into_words());
+                let before = received.clone();
+                for forged in [&words[..words.len() - 1], &[&words[..], &[0]].concat(), &[u32::MAX; 9]] {
+                    assert!(received.read(1, nodes, columns, forged).is_err(), "{columns:?} {forged:?}");
+                }
+                assert_eq!(received, before);
+                received.read(1, nodes, columns, &words).unwrap();
+            }
+            assert_eq!(received, all);
+        }
+    }
+}

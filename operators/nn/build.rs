@@ -1,0 +1,53 @@
+//! Compiles `cuda/*.cu` to PTX when the feature `cuda` is on; does nothing otherwise.
+//!
+//! Variables: `NVCC`, the compiler (default: `nvcc` on the path); `GNNFLOW_CUDA_ARCH`, the virtual architecture (default
+//! `compute_80`: the driver compiles it for the GPU that it finds, Ampere or newer, the first time it is loaded).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, exit};
+
+/// One PTX module each; `src/cuda/kernels.rs` names them too.
+const MODULES: [&str; 5] = ["segment", "edges", "elementwise", "heads", "loss"];
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=cuda");
+    println!("cargo:rerun-if-env-changed=NVCC");
+    println!("cargo:rerun-if-env-changed=GNNFLOW_CUDA_ARCH");
+    if std::env::var_os("CARGO_FEATURE_CUDA").is_none() {
+        return;
+    }
+    let nvcc = std::env::var("NVCC").unwrap_or_else(|_| "nvcc".to_owned());
+    let arch = std::env::var("GNNFLOW_CUDA_ARCH").unwrap_or_else(|_| "compute_80".to_owned());
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").unwrap_or_else(|| fail("OUT_DIR is not set; cargo sets it")));
+    for module in MODULES {
+        compile(
+            &nvcc,
+            &arch,
+            &Path::new("cuda").join(module).with_extension("cu"),
+            &out.join(module).with_extension("ptx"),
+        );
+    }
+}
+
+fn compile(nvcc: &str, arch: &str, source: &Path, ptx: &Path) {
+    // Without fused multiply-add, kernels round as the CPU's do.
+    let flags = ["--ptx", "-O3", "-std=c++17", "--fmad=false", "-Werror", "all-warnings"];
+    let output = Command::new(nvcc).args(flags).arg(format!("-arch={arch}")).arg("-o").arg(ptx).arg(source).output();
+    match output {
+        Ok(output) if output.status.success() => {}
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            fail(&format!("{nvcc} does not compile {} ({}):\n{said}", source.display(), output.status))
+        }
+        Err(error) => fail(&format!(
+            "the feature `cuda` needs nvcc, and {nvcc:?} cannot be run: {error}. Put it on the path or into NVCC; \
+             `. tools/cuda/env.sh` fetches one; docs/cuda.md says more"
+        )),
+    }
+}
+
+fn fail(why: &str) -> ! {
+    eprintln!("error: {why}");
+    exit(1)
+}

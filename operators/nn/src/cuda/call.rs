@@ -1,0 +1,279 @@
+//! What every operation does around its kernels: checked inputs, fresh outputs, threads over rows and columns.
+
+use std::sync::Arc;
+
+use candle_core::backend::BackendStorage;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, CudaView, DevicePtr, DeviceRepr, LaunchConfig};
+use candle_core::cuda_backend::{CudaDType, CudaStorage};
+use candle_core::{CudaDevice, Device, Layout, Result, Shape, Storage, Tensor, bail};
+
+use super::kernels::{Argument, Kernel};
+use crate::graph_block::{DeviceBlock, GraphBlock};
+
+/// A type of numbers that kernels exist for.
+pub(super) trait Number: CudaDType + DeviceRepr + 'static {
+    /// What sums of such numbers are made in.
+    type Sum: Number;
+    /// What the names of its kernels end with.
+    const SUFFIX: &'static str;
+}
+
+impl Number for f32 {
+    type Sum = f32;
+    const SUFFIX: &'static str = "_f32";
+}
+
+impl Number for f64 {
+    type Sum = f64;
+    const SUFFIX: &'static str = "_f64";
+}
+
+impl Number for half::bf16 {
+    type Sum = f32;
+    const SUFFIX: &'static str = "_bf16";
+}
+
+impl Number for half::f16 {
+    type Sum = f32;
+    const SUFFIX: &'static str = "_f16";
+}
+
+/// Runs `$body` with `$T` the type of the numbers of a storage, which must be one that sums are made in.
+macro_rules! with_real {
+    ($call:expr, $storage:expr, $T:ident => $body:expr) => {
+        match candle_core::backend::BackendStorage::dtype($storage) {
+            candle_core::DType::F32 => {
+                type $T = f32;
+                $body
+            }
+            candle_core::DType::F64 => {
+                type $T = f64;
+                $body
+            }
+            other => candle_core::bail!("{}: no CUDA kernel for {other:?}", $call.op),
+        }
+    };
+}
+
+/// As `with_real`, half-precision types too.
+macro_rules! with_element {
+    ($call:expr, $storage:expr, $T:ident => $body:expr) => {
+        match candle_core::backend::BackendStorage::dtype($storage) {
+            candle_core::DType::BF16 => {
+                type $T = half::bf16;
+                $body
+            }
+            candle_core::DType::F16 => {
+                type $T = half::f16;
+                $body
+            }
+            _ => $crate::cuda::call::with_real!($call, $storage, $T => $body),
+        }
+    };
+}
+
+pub(super) use {with_element, with_real};
+
+/// One run of an operation.
+pub(super) struct Call<'a> {
+    pub(super) op: &'static str,
+    pub(super) device: &'a CudaDevice,
+}
+
+/// A contiguous input: where it is, and whether four of its numbers may be read at once.
+pub(super) struct Input<'a, T> {
+    pub(super) view: CudaView<'a, T>,
+    pub(super) address: Argument,
+    pub(super) aligned: bool,
+}
+
+impl<'a> Call<'a> {
+    /// A call of the operation called `op` where `storage` is.
+    pub(super) fn new(op: &'static str, storage: &'a CudaStorage) -> Self {
+        Self { op, device: storage.device() }
+    }
+
+    /// Fails unless `found` is `wanted`.
+    pub(super) fn expect(&self, what: &str, found: usize, wanted: usize) -> Result<()> {
+        crate::ops::expect(self.op, what, found, wanted)
+    }
+
+    /// A count as kernels take it.
+    pub(super) fn count(&self, n: usize) -> Result<u32> {
+        match u32::try_from(n) {
+            Ok(n) if n < 1 << 31 => Ok(n),
+            _ => bail!("{}: {n} rows or columns are too many for one kernel", self.op),
+        }
+    }
+
+    /// The numbers of a contiguous tensor.
+    pub(super) fn input<'s, T: Number>(&self, storage: &'s CudaStorage, layout: &Layout) -> Result<Input<'s, T>> {
+        self.view::<T>(storage, layout)
+    }
+
+    /// Indices: as [`Call::input`].
+    pub(super) fn indices<'s>(&self, storage: &'s CudaStorage, layout: &Layout) -> Result<Input<'s, u32>> {
+        self.view::<u32>(storage, layout)
+    }
+
+    fn view<'s, T: CudaDType + DeviceRepr>(&self, storage: &'s CudaStorage, layout: &Layout) -> Result<Input<'s, T>> {
+        let Some((start, end)) = layout.contiguous_offsets() else { bail!("{}: the input is not contiguous", self.op) };
+        let view = storage.as_cuda_slice::<T>()?.slice(start..end);
+        let address = self.address(&view);
+        Ok(Input { view, address, aligned: start % 4 == 0 })
+    }
+
+    /// Room for `len` numbers, whatever they are; the pool gives none of no size.
+    pub(super) fn room<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
+        // SAFETY: every kernel writes all of its output before anything reads it.
+        unsafe { self.device.alloc::<T>(len.max(1)) }
+    }
+
+    /// The address of something on the device.
+    pub(super) fn address<T>(&self, memory: &impl DevicePtr<T>) -> Argument {
+        // The guard would record an event; there is one stream, and no events are tracked.
+        let stream = self.device.cuda_stream();
+        let (address, _guard) = memory.device_ptr(&stream);
+        Argument::Pointer(address)
+    }
+
+    /// The block's arrays on this device.
+    pub(super) fn block(&self, block: &GraphBlock) -> Result<Addresses> {
+        let arrays =
+            block.on(&Device::Cuda(self.device.clone())).map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+        let integers = |tensor: &Tensor| self.address_of::<u32>(tensor);
+        Ok(Addresses {
+            indptr: integers(&arrays.indptr)?,
+            indices: integers(&arrays.indices)?,
+            destinations: integers(&arrays.destinations)?,
+            by_source_indptr: integers(&arrays.by_source_indptr)?,
+            by_source_indices: integers(&arrays.by_source_indices)?,
+            by_source_edges: integers(&arrays.by_source_edges)?,
+            inverse_degrees: self.address_of::<f32>(&arrays.inverse_degrees)?,
+            _arrays: arrays,
+        })
+    }
+
+    fn address_of<T: CudaDType + DeviceRepr>(&self, tensor: &Tensor) -> Result<Argument> {
+        match &*tensor.storage_and_layout().0 {
+            Storage::Cuda(storage) => Ok(self.address(storage.as_cuda_slice::<T>()?)),
+            _ => bail!("{}: the block is not on the device", self.op),
+        }
+    }
+
+    /// Queues `kernel` for numbers of type `T`.
+    ///
+    /// # Safety
+    /// As [`Kernel::launch`].
+    pub(super) unsafe fn launch<T: Number>(
+        &self,
+        kernel: Kernel,
+        threads: LaunchConfig,
+        arguments: &[Argument],
+    ) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { kernel.launch(self.device, T::SUFFIX, threads, arguments) }
+    }
+
+    /// The result.
+    pub(super) fn done<T: CudaDType>(
+        &self,
+        out: CudaSlice<T>,
+        shape: impl Into<Shape>,
+    ) -> Result<(CudaStorage, Shape)> {
+        Ok((CudaStorage::wrap_cuda_slice(out, self.device.clone()), shape.into()))
+    }
+}
+
+/// Where a [`DeviceBlock`]'s arrays are.
+pub(super) struct Addresses {
+    pub(super) indptr: Argument,
+    pub(super) indices: Argument,
+    pub(super) destinations: Argument,
+    pub(super) by_source_indptr: Argument,
+    pub(super) by_source_indices: Argument,
+    pub(super) by_source_edges: Argument,
+    pub(super) inverse_degrees: Argument,
+    /// Keeps them there.
+    _arrays: Arc<DeviceBlock>,
+}
+
+/// No array.
+pub(super) const NULL: Argument = Argument::Pointer(0);
+
+/// Threads of one block: `THREADS` of `common.cuh`.
+const THREADS: u32 = 256;
+/// Rows that one thread sums: `PANEL` of `common.cuh`.
+pub(super) const PANEL: u32 = 512;
+/// Blocks of loops over numbers: more would only queue.
+const BLOCKS: u64 = 1 << 14;
+
+fn config(grid: (u32, u32), block: (u32, u32)) -> LaunchConfig {
+    LaunchConfig { grid_dim: (grid.0, grid.1, 1), block_dim: (block.0, block.1, 1), shared_mem_bytes: 0 }
+}
+
+/// Threads for `Place` of `common.cuh`: each takes `each` columns of a row. Also the shift that says how many share a row.
+pub(super) fn over_rows(rows: u32, columns: u32, each: u32) -> (LaunchConfig, Argument) {
+    let places = columns.div_ceil(each);
+    let lanes = places.clamp(1, 32).next_power_of_two();
+    let grid = (rows.div_ceil(THREADS / lanes), places.div_ceil(lanes));
+    (config(grid, (THREADS, 1)), Argument::U32(lanes.trailing_zeros()))
+}
+
+/// A warp for each row.
+pub(super) fn warp_a_row(rows: u32) -> LaunchConfig {
+    config((rows.div_ceil(8), 1), (32, 8))
+}
+
+/// Threads for `Row` of `edges.cu`: a warp for each row, heads side by side. Also the shift that says how many.
+pub(super) fn warp_a_row_of_heads(rows: u32, heads: u32) -> (LaunchConfig, Argument) {
+    let lanes = heads.clamp(1, 32).next_power_of_two();
+    (config((rows.div_ceil(8), heads.div_ceil(lanes)), (32, 8)), Argument::U32(lanes.trailing_zeros()))
+}
+
+/// Threads that loop over `n` numbers.
+pub(super) fn over_numbers(n: usize) -> LaunchConfig {
+    let blocks = (n as u64).div_ceil(u64::from(THREADS)).min(BLOCKS);
+    config((blocks as u32, 1), (THREADS, 1))
+}
+
+/// Sixteen threads for each of `n` dot products.
+pub(super) fn sixteen_each(n: usize) -> LaunchConfig {
+    config((n.div_ceil(THREADS as usize / 16) as u32, 1), (THREADS, 1))
+}
+
+/// One block for each `piece` of `n` numbers.
+pub(super) fn block_a_piece(n: usize, piece: usize) -> LaunchConfig {
+    config((n.div_ceil(piece) as u32, 1), (THREADS, 1))
+}
+
+/// A thread for each panel of rows and each column.
+pub(super) fn over_panels(rows: u32, columns: u32) -> LaunchConfig {
+    config((rows.div_ceil(PANEL), columns.div_ceil(64)), (64, 1))
+}
+
+/// A thread for each column.
+pub(super) fn over_columns(columns: u32) -> LaunchConfig {
+    config((columns.div_ceil(64), 1), (64, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_cover_every_row_and_column_once() {
+        for (rows, columns, each) in [(1, 1, 1), (10, 8, 1), (10, 47, 1), (1000, 100, 4), (7, 256, 4), (3, 5000, 1)] {
+            let (LaunchConfig { grid_dim, block_dim, .. }, shift) = over_rows(rows, columns, each);
+            let Argument::U32(shift) = shift else { panic!("a shift is an integer") };
+            let lanes = 1 << shift;
+            assert!(lanes <= 32 && block_dim == (256, 1, 1));
+            let (covered_rows, covered_columns) = (grid_dim.0 * (256 / lanes), grid_dim.1 * lanes * each);
+            assert!(covered_rows >= rows && covered_rows < rows + 256 / lanes);
+            assert!(covered_columns >= columns && covered_columns < columns + lanes * each);
+        }
+        assert_eq!(over_rows(0, 8, 1).0.grid_dim.0, 0);
+        assert_eq!(over_rows(8, 0, 1).0.grid_dim.1, 0);
+        assert_eq!(warp_a_row_of_heads(9, 40).0.grid_dim, (2, 2, 1));
+    }
+}

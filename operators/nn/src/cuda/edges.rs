@@ -1,0 +1,96 @@
+//! Values on edges: sums of both ends, softmax over a destination's edges, sums over edges.
+
+use candle_core::cuda_backend::CudaStorage;
+use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
+
+use super::call::{Call, NULL, over_rows, warp_a_row_of_heads, with_real};
+use super::{kernels, segment};
+use crate::ops::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side};
+
+pub(crate) fn edge_add(
+    op: &EdgeAdd,
+    left: &CudaStorage,
+    ll: &Layout,
+    right: &CudaStorage,
+    lr: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), left);
+    let ((sources, heads), (destinations, right_heads)) = (ll.shape().dims2()?, lr.shape().dims2()?);
+    call.expect("source rows", sources, op.block.num_src())?;
+    call.expect("destination rows", destinations, op.block.num_dst())?;
+    call.expect("heads", right_heads, heads)?;
+    let (block, edges) = (call.block(&op.block)?, op.block.num_edges());
+    let (e, h) = (call.count(edges)?, call.count(heads)?);
+    let (threads, shift) = over_rows(e, h, 1);
+    with_real!(call, left, A => {
+        let (left, right) = (call.input::<A>(left, ll)?, call.input::<A>(right, lr)?);
+        let out = call.room::<A>(edges * heads)?;
+        let out_address = call.address(&out);
+        let arguments = [
+            block.indices,
+            block.destinations,
+            left.address,
+            right.address,
+            out_address,
+            e.into(),
+            h.into(),
+            shift,
+        ];
+        // SAFETY: these are the kernel's arguments; there is a row for every source and destination.
+        unsafe { call.launch::<A>(kernels::EDGE_ADD, threads, &arguments)? };
+        call.done(out, (edges, heads))
+    })
+}
+
+pub(crate) fn edge_softmax(op: &EdgeSoftmax, z: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), z);
+    let (edges, heads) = layout.shape().dims2()?;
+    call.expect("edges", edges, op.block.num_edges())?;
+    let block = call.block(&op.block)?;
+    let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
+    let (threads, shift) = warp_a_row_of_heads(r, h);
+    with_real!(call, z, A => {
+        let (z, out) = (call.input::<A>(z, layout)?, call.room::<A>(edges * heads)?);
+        let arguments = [block.indptr, z.address, call.address(&out), r.into(), h.into(), shift];
+        // SAFETY: these are the kernel's arguments, and there are numbers for every edge.
+        unsafe { call.launch::<A>(kernels::EDGE_SOFTMAX, threads, &arguments)? };
+        call.done(out, (edges, heads))
+    })
+}
+
+pub(crate) fn edge_softmax_backward(
+    op: &EdgeSoftmaxBackward,
+    alpha: &CudaStorage,
+    la: &Layout,
+    g: &CudaStorage,
+    lg: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), alpha);
+    let (edges, heads) = la.shape().dims2()?;
+    call.expect("edges", edges, op.block.num_edges())?;
+    call.expect("numbers in the gradient", lg.shape().elem_count(), edges * heads)?;
+    let block = call.block(&op.block)?;
+    let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
+    let (threads, shift) = warp_a_row_of_heads(r, h);
+    with_real!(call, alpha, A => {
+        let (alpha, g) = (call.input::<A>(alpha, la)?, call.input::<A>(g, lg)?);
+        let out = call.room::<A>(edges * heads)?;
+        let arguments =
+            [block.indptr, alpha.address, g.address, call.address(&out), r.into(), h.into(), shift];
+        // SAFETY: these are the kernel's arguments, and there are numbers for every edge.
+        unsafe { call.launch::<A>(kernels::EDGE_SOFTMAX_BACKWARD, threads, &arguments)? };
+        call.done(out, (edges, heads))
+    })
+}
+
+pub(crate) fn edge_sum(op: &EdgeSum, values: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), values);
+    let (edges, heads) = layout.shape().dims2()?;
+    call.expect("edges", edges, op.block.num_edges())?;
+    let block = call.block(&op.block)?;
+    let (rows, by) = match op.side {
+        Side::Source => (op.block.num_src(), [block.by_source_indptr, block.by_source_edges]),
+        Side::Destination => (op.block.num_dst(), [block.indptr, NULL]),
+    };
+    with_real!(call, values, A => segment::sum::<A>(&call, by, &call.input(values, layout)?, rows, heads, false))
+}

@@ -1,0 +1,140 @@
+//! Losses: sums over rows as an `f64` scalar; and log-softmax.
+
+use candle_core::cuda_backend::CudaStorage;
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
+use candle_core::{CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape};
+
+use super::call::{Call, block_a_piece, over_numbers, warp_a_row, with_real};
+use super::kernels::{self, Argument};
+use crate::ops::{
+    BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
+};
+
+/// Numbers that one block sums: `PIECE` of `loss.cu`.
+const PIECE: usize = 4096;
+
+pub(crate) fn cross_entropy(
+    op: &CrossEntropy,
+    x: &CudaStorage,
+    lx: &Layout,
+    y: &CudaStorage,
+    ly: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let (rows, classes) = lx.shape().dims2()?;
+    call.expect("labels", ly.shape().dims1()?, rows)?;
+    let (r, c) = (call.count(rows)?, call.count(classes)?);
+    let (y, each) = (call.indices(y, ly)?, call.room::<f64>(rows)?);
+    with_real!(call, x, A => {
+        let x = call.input::<A>(x, lx)?;
+        let arguments = [x.address, y.address, call.address(&each), r.into(), c.into()];
+        // SAFETY: these are the kernel's arguments; labels are classes, which the loss's callers check.
+        unsafe { call.launch::<A>(kernels::CROSS_ENTROPY, warp_a_row(r), &arguments)? };
+    });
+    total(&call, &each, rows)
+}
+
+/// The sum of the first `n` of `each`.
+fn total(call: &Call<'_>, each: &CudaSlice<f64>, n: usize) -> Result<(CudaStorage, Shape)> {
+    let out = call.room::<f64>(1)?;
+    let arguments = [call.address(each), call.address(&out), Argument::U64(n as u64)];
+    let one_block = LaunchConfig { grid_dim: (1, 1, 1), ..block_a_piece(1, 1) };
+    // SAFETY: these are the kernel's arguments.
+    unsafe { kernels::SUM_OF_EACH.launch(call.device, "", one_block, &arguments)? };
+    call.done(out, Shape::from(()))
+}
+
+pub(crate) fn cross_entropy_backward(
+    op: &CrossEntropyBackward,
+    (x, lx): (&CudaStorage, &Layout),
+    (y, ly): (&CudaStorage, &Layout),
+    (g, lg): (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let (rows, classes) = lx.shape().dims2()?;
+    call.expect("labels", ly.shape().dims1()?, rows)?;
+    call.expect("numbers in the gradient", lg.shape().elem_count(), 1)?;
+    let (r, c) = (call.count(rows)?, call.count(classes)?);
+    let (y, g) = (call.indices(y, ly)?, call.input::<f64>(g, lg)?);
+    with_real!(call, x, A => {
+        let (x, out) = (call.input::<A>(x, lx)?, call.room::<A>(rows * classes)?);
+        let arguments = [x.address, y.address, g.address, call.address(&out), r.into(), c.into()];
+        // SAFETY: these are the kernel's arguments, of those shapes.
+        unsafe { call.launch::<A>(kernels::CROSS_ENTROPY_BACKWARD, warp_a_row(r), &arguments)? };
+        call.done(out, (rows, classes))
+    })
+}
+
+pub(crate) fn binary_cross_entropy(
+    op: &BinaryCrossEntropy,
+    x: &CudaStorage,
+    lx: &Layout,
+    y: &CudaStorage,
+    ly: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let n = lx.shape().elem_count();
+    call.expect("targets", ly.shape().elem_count(), n)?;
+    let each = call.room::<f64>(n.div_ceil(PIECE))?;
+    with_real!(call, x, A => {
+        let (x, y) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?);
+        let arguments = [x.address, y.address, call.address(&each), Argument::U64(n as u64)];
+        // SAFETY: these are the kernel's arguments, and `each` has a number for every block.
+        unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY, block_a_piece(n, PIECE), &arguments)? };
+    });
+    total(&call, &each, n.div_ceil(PIECE))
+}
+
+pub(crate) fn binary_cross_entropy_backward(
+    op: &BinaryCrossEntropyBackward,
+    (x, lx): (&CudaStorage, &Layout),
+    (y, ly): (&CudaStorage, &Layout),
+    (g, lg): (&CudaStorage, &Layout),
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let n = lx.shape().elem_count();
+    call.expect("targets", ly.shape().elem_count(), n)?;
+    call.expect("numbers in the gradient", lg.shape().elem_count(), 1)?;
+    let g = call.input::<f64>(g, lg)?;
+    with_real!(call, x, A => {
+        let (x, y, out) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?, call.room::<A>(n)?);
+        let arguments = [x.address, y.address, g.address, call.address(&out), Argument::U64(n as u64)];
+        // SAFETY: these are the kernel's arguments, of those shapes.
+        unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY_BACKWARD, over_numbers(n), &arguments)? };
+        call.done(out, lx.shape().clone())
+    })
+}
+
+pub(crate) fn log_softmax(op: &LogSoftmax, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let (rows, classes) = layout.shape().dims2()?;
+    let (r, c) = (call.count(rows)?, call.count(classes)?);
+    with_real!(call, x, A => {
+        let (x, out) = (call.input::<A>(x, layout)?, call.room::<A>(rows * classes)?);
+        let arguments = [x.address, call.address(&out), r.into(), c.into()];
+        // SAFETY: these are the kernel's arguments, of those shapes.
+        unsafe { call.launch::<A>(kernels::LOG_SOFTMAX, warp_a_row(r), &arguments)? };
+        call.done(out, (rows, classes))
+    })
+}
+
+pub(crate) fn log_softmax_backward(
+    op: &LogSoftmaxBackward,
+    result: &CudaStorage,
+    lr: &Layout,
+    g: &CudaStorage,
+    lg: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), result);
+    let (rows, classes) = lr.shape().dims2()?;
+    call.expect("numbers in the gradient", lg.shape().elem_count(), rows * classes)?;
+    let (r, c) = (call.count(rows)?, call.count(classes)?);
+    with_real!(call, result, A => {
+        let (result, g) = (call.input::<A>(result, lr)?, call.input::<A>(g, lg)?);
+        let out = call.room::<A>(rows * classes)?;
+        let arguments = [result.address, g.address, call.address(&out), r.into(), c.into()];
+        // SAFETY: these are the kernel's arguments, of those shapes.
+        unsafe { call.launch::<A>(kernels::LOG_SOFTMAX_BACKWARD, warp_a_row(r), &arguments)? };
+        call.done(out, (rows, classes))
+    })
+}

@@ -1,0 +1,115 @@
+//! The operations on a GPU: the other half of [`super::ops`], with the kernels of `operators/nn/cuda`.
+//!
+//! Everything of a device runs on one stream, one thing after another, whatever thread asks for it. Memory comes from the
+//! driver's pool, which keeps what is freed. Kernels sum in a fixed order: the same input gives the same bits. A shape that does
+//! not fit its block is an error before anything is launched.
+
+mod call;
+mod edges;
+mod elementwise;
+mod heads;
+mod kernels;
+mod linear;
+mod loss;
+mod segment;
+
+pub(super) use edges::{edge_add, edge_softmax, edge_softmax_backward, edge_sum};
+pub(super) use elementwise::{activate, activate_backward, add_bias, column_sum};
+pub(super) use heads::{head_dot, head_dot_rows, head_dot_vectors, head_mean, head_mean_backward};
+pub(super) use linear::{linear, matmul};
+pub(super) use loss::{
+    binary_cross_entropy, binary_cross_entropy_backward, cross_entropy, cross_entropy_backward, log_softmax,
+    log_softmax_backward,
+};
+pub(super) use segment::{
+    argmax, pick, pick_backward, segment_reduce, segment_reduce_backward, weighted_sum, weighted_sum_rows,
+    weighted_sum_weights,
+};
+
+use candle_core::cuda_backend::cudarc::driver::sys;
+use candle_core::cuda_backend::{CudaError, WrapErr};
+use candle_core::{CudaDevice, Device};
+
+/// Opens the first GPU; says in one line why it cannot.
+pub(super) fn open() -> Result<Device, String> {
+    let device = Device::new_cuda_with_stream(0).map_err(|error| why(&error))?;
+    prepare(device.as_cuda_device().map_err(|error| why(&error))?).map_err(|error| why(&error))?;
+    Ok(device)
+}
+
+/// Sets the device up for one stream and for memory that comes and goes.
+fn prepare(device: &CudaDevice) -> candle_core::Result<()> {
+    // SAFETY: events order what happens on several streams; everything here happens on the device's only one.
+    unsafe { device.disable_event_tracking() };
+    let stream = device.cuda_stream();
+    let context = stream.context();
+    if context.has_async_alloc() {
+        let mut pool: sys::CUmemoryPool = std::ptr::null_mut();
+        let mut keep_all = u64::MAX;
+        let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+        context.bind_to_thread().w()?;
+        // SAFETY: both pointers are good for one value of the type that the driver wants.
+        unsafe {
+            sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().w()?;
+            sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep_all).cast()).result().w()?;
+        }
+    }
+    Ok(())
+}
+
+/// What a GPU calls itself, for reports: its name, compute capability and memory, and the driver's CUDA version.
+pub(super) fn describe(device: &CudaDevice) -> candle_core::Result<String> {
+    let stream = device.cuda_stream();
+    let context = stream.context();
+    let (major, minor) = context.compute_capability().w()?;
+    let gib = context.total_mem().w()? as f64 / (1u64 << 30) as f64;
+    let mut version = 0;
+    // SAFETY: the pointer is good for one integer.
+    unsafe { sys::cuDriverGetVersion(&raw mut version).result().w()? };
+    let (cuda, point) = (version / 1000, version % 1000 / 10);
+    let name = context.name().w()?;
+    Ok(format!("{name}, compute capability {major}.{minor}, {gib:.0} GiB, driver for CUDA {cuda}.{point}"))
+}
+
+/// What an error at start-up means to the user.
+fn why(error: &candle_core::Error) -> String {
+    match error {
+        candle_core::Error::WithBacktrace { inner, .. } => why(inner),
+        candle_core::Error::Cuda(error) => match error.downcast_ref::<CudaError>() {
+            Some(CudaError::Cuda(error)) => match error.0 {
+                sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => {
+                    "there is no NVIDIA driver (libcuda.so.1), or it finds no GPU on this machine".to_owned()
+                }
+                code => format!("the NVIDIA driver says {code:?}"),
+            },
+            Some(CudaError::Cublas(_)) => missing("cuBLAS", "libcublas.so.13 and libcublasLt.so.13"),
+            Some(CudaError::Curand(_)) => missing("cuRAND", "libcurand.so.10"),
+            _ => error.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+fn missing(library: &str, files: &str) -> String {
+    format!(
+        "{library} does not start: {files} must be where the loader looks or in GNNFLOW_CUDA_LIB_DIR (docs/cuda.md)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_at_start_up_are_one_line_that_says_what_to_do() {
+        let driver = |code| candle_core::Error::from(CudaError::Cuda(cudarc_error(code)));
+        let no_device = why(&driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
+        assert!(no_device.contains("libcuda.so.1") && !no_device.contains('\n'), "{no_device}");
+        let memory = why(&driver(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY));
+        assert!(memory.ends_with("CUDA_ERROR_OUT_OF_MEMORY"), "{memory}");
+    }
+
+    fn cudarc_error(code: sys::CUresult) -> candle_core::cuda_backend::cudarc::driver::DriverError {
+        candle_core::cuda_backend::cudarc::driver::DriverError(code)
+    }
+}

@@ -1,0 +1,261 @@
+//! Sums over the edges of every row, weighted or not; maxima.
+
+use candle_core::cuda_backend::CudaStorage;
+use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
+
+use super::call::{Addresses, Call, Input, NULL, Number, over_rows, sixteen_each, with_element, with_real};
+use super::kernels::{self, Argument};
+use crate::ops::{
+    Argmax, Pick, PickBackward, Reduce, SegmentReduce, SegmentReduceBackward, WeightedSum, WeightedSumRows,
+    WeightedSumWeights, split,
+};
+
+pub(crate) fn segment_reduce(op: &SegmentReduce, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let (rows, columns) = layout.shape().dims2()?;
+    call.expect("source rows", rows, op.block.num_src())?;
+    let block = call.block(&op.block)?;
+    let (rows, mean) = (op.block.num_dst(), op.reduce == Reduce::Mean);
+    with_element!(call, x, T => {
+        sum::<T>(&call, [block.indptr, block.indices], &call.input(x, layout)?, rows, columns, mean)
+    })
+}
+
+pub(crate) fn segment_reduce_backward(
+    op: &SegmentReduceBackward,
+    g: &CudaStorage,
+    layout: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), g);
+    let (rows, columns) = layout.shape().dims2()?;
+    call.expect("destination rows", rows, op.block.num_dst())?;
+    let block = call.block(&op.block)?;
+    let rows = op.block.num_src();
+    with_real!(call, g, A => {
+        let g = call.input::<A>(g, layout)?;
+        match op.reduce {
+            Reduce::Sum => sum::<A>(&call, [block.by_source_indptr, block.by_source_indices], &g, rows, columns, false),
+            Reduce::Mean => mean_backward::<A>(&call, &block, &g, rows, columns),
+        }
+    })
+}
+
+/// Sums over the rows of edges `[indptr, indices]`: `[_, columns]` → `[rows, columns]`.
+pub(super) fn sum<T: Number>(
+    call: &Call<'_>,
+    [indptr, indices]: [Argument; 2],
+    x: &Input<'_, T>,
+    rows: usize,
+    columns: usize,
+    mean: bool,
+) -> Result<(CudaStorage, Shape)> {
+    let out = call.room::<T::Sum>(rows * columns)?;
+    let (r, c) = (call.count(rows)?, call.count(columns)?);
+    let by_four = x.aligned && columns.is_multiple_of(4);
+    let (kernel, each) = if by_four { (kernels::SEGMENT_SUM_X4, 4) } else { (kernels::SEGMENT_SUM, 1) };
+    let (threads, shift) = over_rows(r, c, each);
+    let arguments = [indptr, indices, x.address, call.address(&out), r.into(), c.into(), shift, u32::from(mean).into()];
+    // SAFETY: these are the kernel's arguments; callers checked that `x` has a row for every index.
+    unsafe { call.launch::<T>(kernel, threads, &arguments)? };
+    call.done(out, (rows, columns))
+}
+
+fn mean_backward<A: Number>(
+    call: &Call<'_>,
+    block: &Addresses,
+    g: &Input<'_, A>,
+    rows: usize,
+    columns: usize,
+) -> Result<(CudaStorage, Shape)> {
+    let out = call.room::<A>(rows * columns)?;
+    let (r, c) = (call.count(rows)?, call.count(columns)?);
+    let by_four = g.aligned && columns.is_multiple_of(4);
+    let (kernel, each) =
+        if by_four { (kernels::SEGMENT_MEAN_BACKWARD_X4, 4) } else { (kernels::SEGMENT_MEAN_BACKWARD, 1) };
+    let (threads, shift) = over_rows(r, c, each);
+    let Addresses { by_source_indptr, by_source_indices, inverse_degrees, indptr, .. } = *block;
+    let out_address = call.address(&out);
+    let arguments = [
+        by_source_indptr,
+        by_source_indices,
+        g.address,
+        inverse_degrees,
+        indptr,
+        out_address,
+        r.into(),
+        c.into(),
+        shift,
+    ];
+    // SAFETY: these are the kernel's arguments; the caller checked that `g` has a row for every destination.
+    unsafe { call.launch::<A>(kernel, threads, &arguments)? };
+    call.done(out, (rows, columns))
+}
+
+pub(crate) fn weighted_sum(
+    op: &WeightedSum,
+    x: &CudaStorage,
+    lx: &Layout,
+    w: &CudaStorage,
+    lw: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let ((rows, columns), (edges, heads)) = (lx.shape().dims2()?, lw.shape().dims2()?);
+    call.expect("source rows", rows, op.block.num_src())?;
+    call.expect("edges' weights", edges, op.block.num_edges())?;
+    let width = split(op.name(), columns, heads)?;
+    let block = call.block(&op.block)?;
+    with_element!(call, x, T => {
+        let w = call.input::<<T as Number>::Sum>(w, lw)?;
+        let edges = [block.indptr, block.indices, NULL];
+        weighted::<T>(&call, edges, &w, &call.input(x, lx)?, op.block.num_dst(), [heads, width])
+    })
+}
+
+pub(crate) fn weighted_sum_rows(
+    op: &WeightedSumRows,
+    g: &CudaStorage,
+    lg: &Layout,
+    w: &CudaStorage,
+    lw: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), g);
+    let ((rows, columns), (edges, heads)) = (lg.shape().dims2()?, lw.shape().dims2()?);
+    call.expect("destination rows", rows, op.block.num_dst())?;
+    call.expect("edges' weights", edges, op.block.num_edges())?;
+    let width = split(op.name(), columns, heads)?;
+    let block = call.block(&op.block)?;
+    with_real!(call, g, A => {
+        let w = call.input::<A>(w, lw)?;
+        let edges = [block.by_source_indptr, block.by_source_indices, block.by_source_edges];
+        weighted::<A>(&call, edges, &w, &call.input(g, lg)?, op.block.num_src(), [heads, width])
+    })
+}
+
+/// Weighted sums over the rows of edges `[indptr, indices, places of their weights]`.
+fn weighted<T: Number>(
+    call: &Call<'_>,
+    [indptr, indices, places]: [Argument; 3],
+    w: &Input<'_, T::Sum>,
+    x: &Input<'_, T>,
+    rows: usize,
+    [heads, width]: [usize; 2],
+) -> Result<(CudaStorage, Shape)> {
+    let columns = heads * width;
+    let out = call.room::<T::Sum>(rows * columns)?;
+    let (r, c) = (call.count(rows)?, call.count(columns)?);
+    let by_four = x.aligned && width.is_multiple_of(4);
+    let (kernel, each) = if by_four { (kernels::WEIGHTED_SUM_X4, 4) } else { (kernels::WEIGHTED_SUM, 1) };
+    let (threads, shift) = over_rows(r, c, each);
+    let out_address = call.address(&out);
+    let (h, f) = (call.count(heads)?, call.count(width)?);
+    let arguments = [indptr, indices, places, w.address, x.address, out_address, r.into(), h.into(), f.into(), shift];
+    // SAFETY: these are the kernel's arguments; callers checked that there are a row for every index and a weight for every edge.
+    unsafe { call.launch::<T>(kernel, threads, &arguments)? };
+    call.done(out, (rows, columns))
+}
+
+pub(crate) fn weighted_sum_weights(
+    op: &WeightedSumWeights,
+    x: &CudaStorage,
+    lx: &Layout,
+    g: &CudaStorage,
+    lg: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let ((rows, columns), (g_rows, g_columns)) = (lx.shape().dims2()?, lg.shape().dims2()?);
+    call.expect("source rows", rows, op.block.num_src())?;
+    call.expect("destination rows", g_rows, op.block.num_dst())?;
+    call.expect("columns", g_columns, columns)?;
+    let (heads, edges) = (op.heads, op.block.num_edges());
+    let width = split(op.name(), columns, heads)?;
+    let block = call.block(&op.block)?;
+    with_element!(call, x, T => {
+        let (x, g) = (call.input::<T>(x, lx)?, call.input::<<T as Number>::Sum>(g, lg)?);
+        let out = call.room::<<T as Number>::Sum>(edges * heads)?;
+        let [e, h, f] = [call.count(edges)?, call.count(heads)?, call.count(width)?].map(Argument::U32);
+        let arguments = [block.indices, block.destinations, g.address, x.address, call.address(&out), e, h, f];
+        // SAFETY: these are the kernel's arguments; `x` and `g` have a row for every source and destination.
+        unsafe { call.launch::<T>(kernels::EDGE_DOT, sixteen_each(edges * heads), &arguments)? };
+        call.done(out, (edges, heads))
+    })
+}
+
+pub(crate) fn argmax(op: &Argmax, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let (rows, columns) = layout.shape().dims2()?;
+    call.expect("source rows", rows, op.block.num_src())?;
+    let (block, rows) = (call.block(&op.block)?, op.block.num_dst());
+    let (r, c) = (call.count(rows)?, call.count(columns)?);
+    let (threads, shift) = over_rows(r, c, 1);
+    let out = call.room::<u32>(rows * columns)?;
+    with_element!(call, x, T => {
+        let x = call.input::<T>(x, layout)?;
+        let arguments =
+            [block.indptr, block.indices, x.address, call.address(&out), r.into(), c.into(), shift];
+        // SAFETY: these are the kernel's arguments, and `x` has a row for every source.
+        unsafe { call.launch::<T>(kernels::SEGMENT_ARGMAX, threads, &arguments)? };
+    });
+    call.done(out, (rows, columns))
+}
+
+pub(crate) fn pick(
+    op: &Pick,
+    x: &CudaStorage,
+    lx: &Layout,
+    arg: &CudaStorage,
+    la: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), x);
+    let ((sources, columns), (rows, arg_columns)) = (lx.shape().dims2()?, la.shape().dims2()?);
+    call.expect("source rows", sources, op.block.num_src())?;
+    call.expect("columns", arg_columns, columns)?;
+    let block = call.block(&op.block)?;
+    let (r, c) = (call.count(rows)?, call.count(columns)?);
+    let (threads, shift) = over_rows(r, c, 1);
+    let arg = call.indices(arg, la)?;
+    with_element!(call, x, T => {
+        let (x, out) = (call.input::<T>(x, lx)?, call.room::<<T as Number>::Sum>(rows * columns)?);
+        let arguments =
+            [block.indices, arg.address, x.address, call.address(&out), r.into(), c.into(), shift];
+        // SAFETY: these are the kernel's arguments; `arg` is what `argmax` found in this block.
+        unsafe { call.launch::<T>(kernels::SEGMENT_PICK, threads, &arguments)? };
+        call.done(out, (rows, columns))
+    })
+}
+
+pub(crate) fn pick_backward(
+    op: &PickBackward,
+    g: &CudaStorage,
+    lg: &Layout,
+    arg: &CudaStorage,
+    la: &Layout,
+) -> Result<(CudaStorage, Shape)> {
+    let call = Call::new(op.name(), g);
+    let ((g_rows, columns), (rows, arg_columns)) = (lg.shape().dims2()?, la.shape().dims2()?);
+    call.expect("destination rows", g_rows, op.block.num_dst())?;
+    call.expect("rows picked", rows, g_rows)?;
+    call.expect("columns", arg_columns, columns)?;
+    let (block, rows) = (call.block(&op.block)?, op.block.num_src());
+    let (r, c) = (call.count(rows)?, call.count(columns)?);
+    let (threads, shift) = over_rows(r, c, 1);
+    let arg = call.indices(arg, la)?;
+    with_real!(call, g, A => {
+        let (g, out) = (call.input::<A>(g, lg)?, call.room::<A>(rows * columns)?);
+        let Addresses { by_source_indptr, by_source_indices, by_source_edges, .. } = block;
+        let out_address = call.address(&out);
+        let arguments = [
+            by_source_indptr,
+            by_source_indices,
+            by_source_edges,
+            arg.address,
+            g.address,
+            out_address,
+            r.into(),
+            c.into(),
+            shift,
+        ];
+        // SAFETY: these are the kernel's arguments; `arg` and `g` have a row for every destination.
+        unsafe { call.launch::<A>(kernels::SEGMENT_PICK_BACKWARD, threads, &arguments)? };
+        call.done(out, (rows, columns))
+    })
+}

@@ -1,0 +1,129 @@
+//! The graph attention network (Veličković and others 2018).
+
+use candle_core::{Tensor, Var};
+
+use super::{Layer, Pass, Propagation};
+use crate::error::{Error, Result};
+use crate::initial::Initial;
+use crate::model::LayerSpec;
+use crate::ops::{activate, add_bias, edge_add, edge_softmax, head_dot, head_mean, linear, prefix, weighted_sum};
+use crate::params::ParamBuilder;
+use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
+
+/// For each head, the attention-weighted sum of `W·h_j` over the neighbours and the node itself; heads side by side, or their
+/// mean in the last layer; plus a bias.
+///
+/// Attention is `softmax_j(leaky_relu(s·W·h_j + t·W·h_i))` with slope 0.2.
+#[derive(Debug)]
+pub struct Gat {
+    in_dim: usize,
+    out_dim: usize,
+    heads: usize,
+    concat: bool,
+    attention_dropout: f64,
+    weight: Var,
+    source: Var,
+    destination: Var,
+    bias: Var,
+}
+
+/// Leaky ReLU's slope below 0, in GAT and GATv2.
+pub(super) const SLOPE: f64 = 0.2;
+
+/// Columns of one head of the layer that `spec` describes.
+pub(super) fn head_width(spec: &LayerSpec) -> Result<usize> {
+    let LayerSpec { out_dim, heads, last, .. } = *spec;
+    if heads == 0 || !last && out_dim % heads != 0 {
+        return Err(Error::spec("heads", format!("{out_dim} columns cannot be split among {heads} heads")));
+    }
+    Ok(if last { out_dim } else { out_dim / heads })
+}
+
+/// Attention from its logits: softmax over the edges of each destination, and dropout.
+pub(super) fn attend(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
+    let attention = edge_softmax(pass.block.with_self_loops(), logits)?;
+    let dropout = pass.dropout.filter(|_| share > 0.0).map(|key| Dropout::new(share, key));
+    Ok(activate(&attention, Activation::Identity, dropout)?)
+}
+
+/// What arrives: the sum weighted by the attention.
+pub(super) fn attended(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
+    let attention =
+        attention.ok_or_else(|| Error::Input("attention is a sum weighted by the edges' values".to_owned()))?;
+    Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
+}
+
+impl Gat {
+    /// The layer that `spec` describes: parameters `weight`, `source` and `destination` (the vectors s and t), `bias`.
+    ///
+    /// # Errors
+    /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
+        let (concat, width) = (!last, head_width(spec)?);
+        let xavier = Initial::XavierUniform { gain: 1.0 };
+        Ok(Self {
+            in_dim,
+            out_dim,
+            heads,
+            concat,
+            attention_dropout,
+            weight: params.add("weight", &[heads * width, in_dim], xavier)?,
+            source: params.add("source", &[heads, width], xavier)?,
+            destination: params.add("destination", &[heads, width], xavier)?,
+            bias: params.add("bias", &[out_dim], Initial::Zeros)?,
+        })
+    }
+}
+
+impl Layer for Gat {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        let (heads, dropout) = (self.heads, self.attention_dropout);
+        Some(Propagation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
+    }
+
+    fn sent_dim(&self) -> usize {
+        if self.concat { self.out_dim } else { self.heads * self.out_dim }
+    }
+
+    fn reads_own(&self) -> bool {
+        false
+    }
+
+    fn attention_terms(&self, _: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
+        Ok([head_dot(sent, &self.source)?, head_dot(sent, &self.destination)?])
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        Ok(linear(h_src, &self.weight, None)?)
+    }
+
+    fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
+        let block = pass.block.with_self_loops();
+        let left = head_dot(sent, &self.source)?;
+        let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
+        let logits = activate(&edge_add(block, &left, &right)?, Activation::LeakyRelu(SLOPE), None)?;
+        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
+        attended(pass, sent, edges)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        let joined = if self.concat { aggregated.clone() } else { head_mean(aggregated, self.heads)? };
+        Ok(add_bias(&joined, &self.bias)?)
+    }
+}

@@ -1,0 +1,140 @@
+//! What is left of a graph attention network whose maps come before all propagations (Ai and others 2024, NeutronTP, section 4.1).
+
+use candle_core::{Tensor, Var};
+
+use super::gat::{SLOPE, attend, attended};
+use super::{Layer, Pass, Propagation};
+use crate::error::{Error, Result};
+use crate::initial::Initial;
+use crate::model::LayerSpec;
+use crate::ops::{activate, add_bias, edge_add, head_dot, head_mean, prefix};
+use crate::params::ParamBuilder;
+use gnnflow_kernels::dense::elementwise::Activation;
+
+/// One propagation of what the model's perceptron predicts: for each head, the sum over the neighbours and the node itself,
+/// weighted by an attention that is the same in every propagation; behind the last one the heads' mean, plus a bias.
+///
+/// Attention is [`Gat`](super::Gat)'s, `softmax_j(leaky_relu(s·z_j + t·z_i))` with slope 0.2, of predictions z that nothing has been
+/// propagated of. A node carries its two terms behind its columns: `[heads · width | heads | heads]`, in all layers but the
+/// first, which computes them. Where attention is dropped, each propagation draws anew.
+#[derive(Debug)]
+pub struct GatPropagation {
+    heads: usize,
+    /// Columns of a head.
+    width: usize,
+    attention_dropout: f64,
+    /// The vectors s and t, in the first layer.
+    vectors: Option<[Var; 2]>,
+    /// In the last layer.
+    bias: Option<Var>,
+}
+
+impl GatPropagation {
+    /// The layer that `spec` describes: parameters `source` and `destination` (the vectors s and t) in the first one, `bias` in the
+    /// last one.
+    ///
+    /// # Errors
+    /// When columns are not whole heads, or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { index, in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
+        let carried = if index == 0 { 0 } else { 2 * heads };
+        let columns = in_dim.checked_sub(carried).filter(|columns| heads > 0 && columns % heads == 0);
+        let columns = columns.ok_or_else(|| {
+            Error::spec("output_heads", format!("{in_dim} columns cannot be split among {heads} heads and their terms"))
+        })?;
+        let width = columns / heads;
+        let mut vector = |name| params.add(name, &[heads, width], Initial::XavierUniform { gain: 1.0 });
+        let vectors = if index == 0 { Some([vector("source")?, vector("destination")?]) } else { None };
+        let bias = if last { Some(params.add("bias", &[out_dim], Initial::Zeros)?) } else { None };
+        Ok(Self { heads, width, attention_dropout, vectors, bias })
+    }
+
+    fn columns(&self) -> usize {
+        self.heads * self.width
+    }
+
+    fn carries(&self) -> usize {
+        self.columns() + 2 * self.heads
+    }
+
+    /// The terms of nodes that hold `held`.
+    fn terms(&self, held: &Tensor) -> Result<[Tensor; 2]> {
+        match &self.vectors {
+            Some([source, destination]) => Ok([head_dot(held, source)?, head_dot(held, destination)?]),
+            None => {
+                let behind = |first: usize| held.narrow(1, self.columns() + first, self.heads)?.contiguous();
+                Ok([behind(0)?, behind(self.heads)?])
+            }
+        }
+    }
+}
+
+impl Layer for GatPropagation {
+    fn in_dim(&self) -> usize {
+        if self.vectors.is_some() { self.columns() } else { self.carries() }
+    }
+
+    fn out_dim(&self) -> usize {
+        if self.bias.is_some() { self.width } else { self.carries() }
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        let (heads, dropout) = (self.heads, self.attention_dropout);
+        Some(Propagation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
+    }
+
+    fn by_column(&self) -> Option<[f32; 2]> {
+        self.bias.is_none().then_some([1.0, 0.0])
+    }
+
+    fn sent_dim(&self) -> usize {
+        self.columns()
+    }
+
+    fn carried_dim(&self) -> usize {
+        self.in_dim() - self.columns()
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
+    }
+
+    fn reads_own(&self) -> bool {
+        self.bias.is_none()
+    }
+
+    fn attention_terms(&self, held: &Tensor, _: &Tensor) -> Result<[Tensor; 2]> {
+        self.terms(held)
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        match self.vectors {
+            Some(_) => Ok(h_src.clone()),
+            None => Ok(h_src.narrow(1, 0, self.columns())?.contiguous()?),
+        }
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
+        attended(pass, sent, edges)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        match &self.bias {
+            Some(bias) => Ok(add_bias(&head_mean(aggregated, self.heads)?, bias)?),
+            None => {
+                let [left, right] = self.terms(h_dst)?;
+                Ok(Tensor::cat(&[aggregated, &left, &right], 1)?)
+            }
+        }
+    }
+
+    /// Terms are of what sources hold, which their values on edges are not told.
+    fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        let (block, h_dst) = (pass.block.with_self_loops(), prefix(h_src, pass.block.num_dst())?);
+        let [left, right] = self.terms(h_src)?;
+        let logits = edge_add(block, &left, &prefix(&right, block.num_dst())?)?;
+        let attention = attend(pass, &activate(&logits, Activation::LeakyRelu(SLOPE), None)?, self.attention_dropout)?;
+        let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, Some(&attention))?;
+        self.apply_node(pass, &h_dst, &aggregated)
+    }
+}

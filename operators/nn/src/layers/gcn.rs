@@ -1,0 +1,146 @@
+//! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighbourhoods.
+
+use candle_core::{Device, Tensor, Var};
+
+use super::{Layer, Pass, Propagation};
+use crate::error::{Error, Result};
+use crate::graph_block::GraphBlock;
+use crate::initial::Initial;
+use crate::model::LayerSpec;
+use crate::ops::{activate, add_bias, linear, linear_relu, weighted_sum};
+use crate::params::ParamBuilder;
+use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
+
+/// `W·Σ_j w_ij·h_j + b` over the neighbours and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
+///
+/// `d` are the true in-degrees, self-loops not counted. Where only `k_i` of the `d_i` neighbours were sampled, each stands for
+/// `d_i / k_i` of them. Where the rows get narrower, they are summed after `W`.
+#[derive(Debug)]
+pub struct Gcn {
+    in_dim: usize,
+    out_dim: usize,
+    weight: Var,
+    bias: Var,
+}
+
+impl Gcn {
+    /// The layer that `spec` describes: parameters `weight`, `bias`.
+    ///
+    /// # Errors
+    /// When the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, .. } = *spec;
+        let weight = params.add("weight", &[out_dim, in_dim], Initial::XavierUniform { gain: 1.0 })?;
+        Ok(Self { in_dim, out_dim, weight, bias: params.add("bias", &[out_dim], Initial::Zeros)? })
+    }
+
+    fn transforms_first(&self) -> bool {
+        self.in_dim > self.out_dim
+    }
+}
+
+/// The weight of every edge of `block.with_self_loops()`; `degrees` has the in-degree of every source.
+///
+/// ```
+/// use gnnflow_kernels::block::Block;
+/// use gnnflow_nn::GraphBlock;
+/// use gnnflow_nn::layers::gcn_weights;
+///
+/// // Node 0 has three neighbours, of which one was sampled.
+/// let block = GraphBlock::new(Block::new(1, 2, vec![0, 1], vec![1]));
+/// assert_eq!(gcn_weights(&block, &[3, 0]), [0.25, 1.5]);
+/// ```
+///
+/// # Panics
+/// When there are fewer degrees than sources.
+pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
+    let norms: Vec<f64> = degrees[..block.num_src()].iter().map(|&d| 1.0 / (f64::from(d) + 1.0).sqrt()).collect();
+    let looped = block.with_self_loops().block();
+    let mut weights = Vec::with_capacity(looped.num_edges());
+    for i in 0..looped.num_dst() {
+        let neighbors = looped.neighbors(i);
+        // The first is the node itself.
+        weights.push((norms[i] * norms[i]) as f32);
+        let each = norms[i] * f64::from(degrees[i]) / (neighbors.len() - 1).max(1) as f64;
+        weights.extend(neighbors[1..].iter().map(|&j| (each * norms[j as usize]) as f32));
+    }
+    weights
+}
+
+/// [`gcn_weights`] where `sent` is, `[E, 1]`.
+pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
+    let weights = gcn_weights(pass.block, pass.source_degrees()?);
+    let edges = weights.len();
+    let weights = Tensor::from_vec(weights, (edges, 1), &Device::Cpu)?.to_device(sent.device())?;
+    // Gradient checks run in f64.
+    let dtype = if sent.dtype() == candle_core::DType::F64 { sent.dtype() } else { weights.dtype() };
+    Ok(weights.to_dtype(dtype)?)
+}
+
+/// What arrives by these weights.
+pub(super) fn propagated(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
+    let weights = weights.ok_or_else(|| Error::Input("a GCN's sum is weighted by the edges' values".to_owned()))?;
+    Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
+}
+
+impl Layer for Gcn {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Symmetric)
+    }
+
+    fn sent_dim(&self) -> usize {
+        self.in_dim.min(self.out_dim)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        !self.transforms_first()
+    }
+
+    fn reads_own(&self) -> bool {
+        false
+    }
+
+    fn needs_degrees(&self) -> bool {
+        true
+    }
+
+    fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
+        if self.transforms_first() { Ok(linear(h_src, &self.weight, None)?) } else { Ok(h_src.clone()) }
+    }
+
+    fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {
+        edge_weights(pass, sent).map(Some)
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
+        propagated(pass, sent, edges)
+    }
+
+    fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
+        if self.transforms_first() {
+            return Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?);
+        }
+        let aggregated = propagated(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
+        Ok(linear_relu(&aggregated, &self.weight, &self.bias, dropout)?)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        if self.transforms_first() {
+            Ok(add_bias(aggregated, &self.bias)?)
+        } else {
+            Ok(linear(aggregated, &self.weight, Some(&self.bias))?)
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The graph isomorphism network (Xu, Hu, Leskovec, Jegelka 2019).
+
+use candle_core::{Tensor, Var};
+
+use super::{Layer, Pass, Propagation};
+use crate::error::{Error, Result};
+use crate::initial::Initial;
+use crate::model::{KindOptions, LayerSpec};
+use crate::ops::{segment_sum, widen};
+use crate::params::ParamBuilder;
+use crate::perceptron::Perceptron;
+
+/// `MLP((1 + ε)·h_i + Σ_j h_j)`, with ε fixed or learnt. The perceptron is as wide inside as the model's hidden layers.
+#[derive(Debug)]
+pub struct Gin {
+    in_dim: usize,
+    out_dim: usize,
+    epsilon: Epsilon,
+    mlp: Perceptron,
+}
+
+/// What a node's own row is multiplied by, less 1.
+#[derive(Debug)]
+pub(super) enum Epsilon {
+    Fixed(f64),
+    Learnt(Var),
+}
+
+impl Epsilon {
+    /// Parameter `epsilon`, where it is learnt.
+    pub(super) fn new(options: &KindOptions, params: &mut ParamBuilder) -> Result<Self> {
+        Ok(match options.train_epsilon {
+            true => Self::Learnt(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
+            false => Self::Fixed(options.epsilon),
+        })
+    }
+
+    /// `(1 + ε)·own`
+    pub(super) fn scale(&self, own: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Self::Fixed(epsilon) if *epsilon == 0.0 => own.clone(),
+            Self::Fixed(epsilon) => (own * (1.0 + epsilon))?,
+            Self::Learnt(epsilon) => own.broadcast_mul(&(epsilon.as_tensor() + 1.0)?)?,
+        })
+    }
+}
+
+impl Gin {
+    /// The layer that `spec` describes: parameters `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon` where it is learnt.
+    ///
+    /// # Errors
+    /// When the perceptron has no layers, or the device has no memory left.
+    pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
+        let LayerSpec { in_dim, out_dim, hidden, activation, ref options, .. } = *spec;
+        if options.mlp_layers == 0 {
+            return Err(Error::spec("mlp_layers", "is 0"));
+        }
+        let mlp = Perceptron::new(&Perceptron::dims(in_dim, hidden, out_dim, options.mlp_layers), activation, params)?;
+        Ok(Self { in_dim, out_dim, epsilon: Epsilon::new(options, params)?, mlp })
+    }
+}
+
+impl Layer for Gin {
+    fn in_dim(&self) -> usize {
+        self.in_dim
+    }
+
+    fn out_dim(&self) -> usize {
+        self.out_dim
+    }
+
+    fn works_by_row(&self) -> bool {
+        true
+    }
+
+    fn propagation(&self) -> Option<Propagation> {
+        Some(Propagation::Sum)
+    }
+
+    fn sends_as_held(&self) -> bool {
+        true
+    }
+
+    fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
+        Ok(segment_sum(pass.block, sent)?)
+    }
+
+    fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
+        self.mlp.forward(&(self.epsilon.scale(&widen(h_dst)?)? + aggregated)?, None, 0)
+    }
+}

@@ -1,0 +1,94 @@
+//! Losses: sums over rows, as `f64` scalars. Divide gradients by the number of seeds of the step.
+
+use candle_core::Tensor;
+
+use super::error::{Error, Result};
+use super::ops::{BinaryCrossEntropy, CrossEntropy};
+
+/// `Σ −log softmax(logits)[label]` over the rows of `logits`, `[N, classes]`.
+///
+/// ```
+/// use candle_core::{Device, Tensor};
+/// use gnnflow_nn::loss::cross_entropy;
+///
+/// let logits = Tensor::zeros((3, 2), candle_core::DType::F32, &Device::Cpu)?;
+/// let loss = cross_entropy(&logits, &[0, 1, 1])?.to_scalar::<f64>()?;
+/// assert!((loss - 3.0 * 2f64.ln()).abs() < 1e-12);
+/// # Ok::<(), gnnflow_nn::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Input`] when there is not a label for each row, or one is not a class.
+pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
+    let (rows, classes) = logits.dims2()?;
+    if labels.len() != rows {
+        return Err(Error::Input(format!("{} labels for {rows} rows of logits", labels.len())));
+    }
+    if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
+        return Err(Error::Input(format!("label {label} where there are {classes} classes")));
+    }
+    let labels = Tensor::from_slice(labels, rows, logits.device())?;
+    Ok(logits.contiguous()?.apply_op2(&labels, CrossEntropy)?)
+}
+
+/// The sum of the binary cross-entropies of all logits, `[N, labels]`, and targets, row-major, each 0, 1 or between.
+///
+/// # Errors
+/// [`Error::Input`] when there is not a target for each logit.
+pub fn binary_cross_entropy(logits: &Tensor, targets: &[f32]) -> Result<Tensor> {
+    if targets.len() != logits.elem_count() {
+        return Err(Error::Input(format!("{} targets for {} logits", targets.len(), logits.elem_count())));
+    }
+    let targets = Tensor::from_slice(targets, logits.shape(), logits.device())?.to_dtype(logits.dtype())?;
+    Ok(logits.contiguous()?.apply_op2(&targets, BinaryCrossEntropy)?)
+}
+
+/// The rows of `x`, `[N, C]`, as they are (but for rounding), with gradients times `weights`: what a loss of them sums over counts row by
+/// row so much.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use gnnflow_nn::loss::weigh_rows;
+///
+/// let x = Var::new(&[[1f32, 2.0], [3.0, 4.0]], &Device::Cpu)?;
+/// let sum = weigh_rows(&x, &[0.5, 10.0])?.sqr()?.sum_all()?;
+/// assert_eq!(sum.to_scalar::<f32>()?, 30.0);
+/// let gradient = sum.backward()?.remove(&x).unwrap();
+/// assert_eq!(gradient.to_vec2::<f32>()?, [[1.0, 2.0], [60.0, 80.0]]);
+/// # Ok::<(), gnnflow_nn::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Input`] when there is not a weight for each row.
+pub fn weigh_rows(x: &Tensor, weights: &[f32]) -> Result<Tensor> {
+    let rows = x.dim(0)?;
+    if weights.len() != rows {
+        return Err(Error::Input(format!("{} weights for {rows} rows", weights.len())));
+    }
+    let weights = Tensor::from_slice(weights, (rows, 1), x.device())?.to_dtype(x.dtype())?;
+    let weighed = x.broadcast_mul(&weights)?;
+    Ok((&weighed + (x - &weighed)?.detach())?)
+}
+
+/// `Σ (outputs − targets)²` over the rows of `outputs`, `[N, 1]`: PyTorch's `mse_loss(…, reduction="sum")`.
+///
+/// ```
+/// use candle_core::{Device, Tensor, Var};
+/// use gnnflow_nn::loss::squared_error;
+///
+/// let outputs = Var::new(&[[2f32], [0.5]], &Device::Cpu)?;
+/// let loss = squared_error(&outputs, &[1.0, 1.0])?;
+/// assert_eq!(loss.to_scalar::<f64>()?, 1.25);
+/// assert_eq!(loss.backward()?.remove(&outputs).unwrap().to_vec2::<f32>()?, [[2.0], [-1.0]]);
+/// # Ok::<(), gnnflow_nn::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Input`] when there is not a target for each row, or rows have several columns.
+pub fn squared_error(outputs: &Tensor, targets: &[f32]) -> Result<Tensor> {
+    if outputs.dims() != [targets.len(), 1] {
+        return Err(Error::Input(format!("{} targets for outputs of {:?}", targets.len(), outputs.dims())));
+    }
+    let targets = Tensor::from_slice(targets, (targets.len(), 1), outputs.device())?.to_dtype(outputs.dtype())?;
+    Ok((outputs - targets)?.to_dtype(candle_core::DType::F64)?.sqr()?.sum_all()?)
+}

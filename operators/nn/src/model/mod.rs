@@ -1,0 +1,408 @@
+//! A model: layers by name, built from a description, run over blocks.
+
+mod joint;
+mod node_task;
+mod readout;
+mod registry;
+mod spec;
+
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor, Var};
+use gnnflow_data::rng::Key;
+
+use self::joint::Joint;
+use self::readout::Readout;
+use super::error::{Error, Result};
+use super::graph_block::GraphBlock;
+use super::initial::Initial;
+use super::layers::{Layer, Pass};
+use super::ops::{activate, prefix};
+use super::pair_head::PairHead;
+use super::params::{ParamBuilder, Params};
+use super::perceptron::Perceptron;
+use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
+
+pub use node_task::{Hop, NodeInputs, NodeOutputs, half_of_rows};
+pub use registry::{LayerFactory, Order, Registry};
+pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
+
+/// Name of the decoder's vectors.
+const RELATIONS: &str = "relations";
+
+/// Layers one after another, what stands between them, and their parameters.
+///
+/// Between two layers are, in this order: a residual connection, a norm, the activation, dropout. Before the first layer there
+/// may be a perceptron ([`Order::PredictFirst`]), behind the last one a readout ([`JumpingKnowledge`]).
+pub struct Model {
+    spec: ModelSpec,
+    activation: Activation,
+    order: Order,
+    predictor: Option<Perceptron>,
+    layers: Vec<Box<dyn Layer>>,
+    joints: Vec<Joint>,
+    readout: Option<Readout>,
+    pair_head: Option<PairHead>,
+    params: Params,
+    device: Device,
+}
+
+/// One step of exact inference: what [`Model::forward_stage`] does for all nodes before the next stage begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stage {
+    /// Columns of its result.
+    pub width: usize,
+    /// Whether it reads neighbours; else only what a node has itself.
+    pub edges: bool,
+    /// Earlier stages whose results it asks for, of its destinations, beside those of the stage just before.
+    pub own: Vec<usize>,
+}
+
+/// What a stage runs.
+enum Step {
+    Predict,
+    Layer(usize),
+    ReadOut,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("spec", &self.spec).field("params", &self.params).finish_non_exhaustive()
+    }
+}
+
+impl Model {
+    /// Builds the model that `spec` describes, its parameters drawn under `seed`: the same on any machine and device.
+    ///
+    /// # Errors
+    /// [`Error::UnknownLayer`] and [`Error::Spec`] when it cannot be; [`Error::Tensor`] when the device has no memory left.
+    pub fn build(spec: &ModelSpec, registry: &Registry, device: &Device, seed: u64) -> Result<Self> {
+        let kind = registry.kind(&spec.kind)?;
+        let (order, factory) = match (spec.options.decoupled, &kind.propagation) {
+            (false, _) => (kind.order, &kind.factory),
+            (true, Some(propagation)) => (Order::PredictFirst, propagation),
+            (true, None) => {
+                let why = format!("{:?} has no propagations that learn nothing; use \"gat\" as it comes", spec.kind);
+                return Err(Error::spec("decoupled", why));
+            }
+        };
+        check(spec, order)?;
+        let activation = spec.activation.unwrap_or(kind.activation);
+        let jumps = spec.jumping_knowledge != JumpingKnowledge::None;
+        let mut params = ParamBuilder::new(seed, device);
+        // A prediction for each head, which the last layer's bias is added to; between layers, terms of attention behind them.
+        let decoupled = spec.options.decoupled;
+        let predicted = if decoupled { spec.output_heads * spec.out_dim } else { spec.out_dim };
+        let predictor = match order {
+            Order::PredictFirst if decoupled => {
+                let dims = Perceptron::dims(spec.in_dim, spec.hidden, predicted, spec.layers);
+                Some(Perceptron::without_last_bias(&dims, activation, &mut params)?)
+            }
+            Order::PredictFirst => {
+                let dims = Perceptron::dims(spec.in_dim, spec.hidden, predicted, spec.options.mlp_layers);
+                Some(Perceptron::new(&dims, activation, &mut params)?)
+            }
+            _ => None,
+        };
+        let [first, between] = match order {
+            Order::Interleaved => [spec.in_dim, spec.hidden],
+            Order::PropagateFirst => [spec.in_dim; 2],
+            Order::PredictFirst if decoupled => [predicted, predicted + 2 * spec.output_heads],
+            Order::PredictFirst => [predicted; 2],
+        };
+        let (mut layers, mut joints) = (Vec::with_capacity(spec.layers), Vec::with_capacity(spec.layers));
+        for index in 0..spec.layers {
+            let last = index + 1 == spec.layers && !jumps;
+            let layer = LayerSpec {
+                index,
+                in_dim: if index == 0 { first } else { between },
+                out_dim: if last { spec.out_dim } else { between },
+                hidden: spec.hidden,
+                heads: if last || decoupled { spec.output_heads } else { spec.heads },
+                last,
+                attention_dropout: spec.attention_dropout.unwrap_or(spec.dropout),
+                activation,
+                options: spec.options.clone(),
+            };
+            params.set_prefix(format!("layers.{index}."));
+            layers.push(factory(&layer, &mut params)?);
+            let norm = if last { Norm::None } else { spec.norm };
+            joints.push(Joint::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
+        }
+        if predictor.is_none() && layers.iter().any(|layer| layer.needs_initial()) {
+            let why = format!("{:?} asks for what came before the first layer, and is not registered so", spec.kind);
+            return Err(Error::spec("kind", why));
+        }
+        let readout = Readout::new(spec.jumping_knowledge, spec.layers, [spec.hidden, spec.out_dim], &mut params)?;
+        params.set_prefix("decoder.");
+        let pair_head = match spec.decoder {
+            Decoder::None | Decoder::Relations(0) => None,
+            Decoder::Relations(relations) => {
+                params.add(RELATIONS, &[relations, spec.out_dim], Initial::XavierUniform { gain: 1.0 })?;
+                None
+            }
+            Decoder::Pairs { outputs, layers } => Some(PairHead::new(spec.out_dim, outputs, layers, &mut params)?),
+        };
+        let (params, device, spec) = (params.finish(), device.clone(), spec.clone());
+        Ok(Self { spec, activation, order, predictor, layers, joints, readout, pair_head, params, device })
+    }
+
+    /// What the model was built from.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
+    /// Where its parameters are, and its inputs must be.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// How many layers, and blocks of a batch, there are.
+    pub fn num_layers(&self) -> usize {
+        self.layers.len()
+    }
+
+    /// Layer `index`, for schedules that run its pieces apart.
+    pub fn layer(&self, index: usize) -> &dyn Layer {
+        self.layers[index].as_ref()
+    }
+
+    /// What comes between layers.
+    pub fn activation(&self) -> Activation {
+        if self.order == Order::Interleaved { self.activation } else { Activation::Identity }
+    }
+
+    /// Whether any layer needs degrees.
+    pub fn needs_degrees(&self) -> bool {
+        self.layers.iter().any(|layer| layer.needs_degrees())
+    }
+
+    /// Whether any layer needs the features of edges.
+    pub fn needs_edge_features(&self) -> bool {
+        self.layers.iter().any(|layer| layer.needs_edge_features())
+    }
+
+    /// Columns of the input of each layer, and of the last one's result.
+    pub fn dims(&self) -> Vec<usize> {
+        let ins = self.layers.iter().map(|layer| layer.in_dim());
+        ins.chain(self.layers.last().map(|layer| layer.out_dim())).collect()
+    }
+
+    /// Columns at the end of what the last of [`Model::stages`] reads that are no part of a node's embedding.
+    pub fn carried_dim(&self) -> usize {
+        self.layers.last().filter(|_| self.readout.is_none()).map_or(0, |layer| layer.carried_dim())
+    }
+
+    /// The vectors that the decoder knows of relations, `[relations, result]`, where it knows any.
+    pub fn relations(&self) -> Option<&Tensor> {
+        self.params.get(&format!("decoder.{RELATIONS}")).map(Var::as_tensor)
+    }
+
+    /// What says something of pairs of nodes from the model's results, where that is asked for.
+    pub fn pair_head(&self) -> Option<&PairHead> {
+        self.pair_head.as_ref()
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &Params {
+        &self.params
+    }
+
+    /// The parameters, to be changed.
+    pub fn params_mut(&mut self) -> &mut Params {
+        &mut self.params
+    }
+
+    /// Runs all layers over the blocks of a batch, input side first: `x`, `[num_src of the first, in_dim]`, in `f32`, `bf16` or
+    /// `f16` → `[num_dst of the last, out_dim]`.
+    ///
+    /// `degrees` has the true in-degree of every row of `x`. `dropout` is the batch's key when training, `None` at inference.
+    ///
+    /// # Errors
+    /// [`Error::Input`] when blocks, `x` or `degrees` do not fit.
+    pub fn forward(
+        &self,
+        blocks: &[Arc<GraphBlock>],
+        x: &Tensor,
+        degrees: Option<&[u32]>,
+        dropout: Option<Key>,
+    ) -> Result<Tensor> {
+        Ok(self.forward_with_sums(blocks, x, degrees, dropout)?.0)
+    }
+
+    /// As [`Model::forward`]; and what the batch adds to the buffers, one number for each: to be summed over batches and given to
+    /// [`Model::absorb`]. Zeros at inference.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    pub fn forward_with_sums(
+        &self,
+        blocks: &[Arc<GraphBlock>],
+        x: &Tensor,
+        degrees: Option<&[u32]>,
+        dropout: Option<Key>,
+    ) -> Result<(Tensor, Vec<f32>)> {
+        let (Some(last), true) = (blocks.last(), blocks.len() == self.layers.len()) else {
+            return Err(Error::Input(format!("{} blocks for {} layers", blocks.len(), self.layers.len())));
+        };
+        let mut sums = vec![0.0; self.params.flat_len() - self.params.trained_len()];
+        let (share, seeds) = (self.spec.dropout, last.num_dst());
+        let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
+        let mask = |key: Option<Key>| key.filter(|_| share > 0.0).map(|key| Dropout::new(share, key.fold(0)));
+        let mut h = x.clone();
+        if let Some(predictor) = &self.predictor {
+            h = predictor.forward(x, key_of(self.layers.len()).map(|key| (share, key)), 0)?;
+        }
+        let (first, mut results) = (h.clone(), Vec::new());
+        for (index, (block, layer)) in blocks.iter().zip(&self.layers).enumerate() {
+            self.check(index, block, &h)?;
+            let key = key_of(index);
+            let drops = match self.order {
+                Order::Interleaved => true,
+                Order::PropagateFirst => index == 0,
+                Order::PredictFirst => false,
+            };
+            if index == 0 || !self.ends_with_relu(index - 1) {
+                let activation = if index == 0 { Activation::Identity } else { self.activation() };
+                let mask = mask(key).filter(|_| drops);
+                if activation != Activation::Identity || mask.is_some() {
+                    h = activate(&h, activation, mask)?;
+                }
+            }
+            let initial = if layer.needs_initial() { Some(prefix(&first, block.num_dst())?) } else { None };
+            let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
+            if self.ends_with_relu(index) {
+                h = layer.forward_relu(&pass, &h, mask(key_of(index + 1)))?;
+                continue;
+            }
+            let z = layer.forward(&pass, &h)?;
+            let sums = dropout.is_some().then_some(&mut sums[..]);
+            h = self.joints[index].apply(z, &prefix(&h, block.num_dst())?, sums)?;
+            if self.readout.is_some() {
+                results.push(activate(&prefix(&h, seeds)?, self.activation(), None)?);
+            }
+        }
+        if let Some(readout) = &self.readout {
+            h = readout.apply(&results, mask(key_of(self.layers.len())))?;
+        }
+        Ok((h, sums))
+    }
+
+    /// Moves the buffers of `flat`, a flat vector of all parameters, by what all batches of a step add: as long, with
+    /// [`Model::forward_with_sums`]' numbers, added up, in the buffers' places.
+    pub fn absorb(&self, flat: &mut [f32], sums: &[f32]) {
+        let trained = self.params.trained_len();
+        for running in self.joints.iter().filter_map(Joint::running) {
+            running.absorb(&mut flat[trained..], &sums[trained..]);
+        }
+    }
+
+    /// The steps of exact inference, in order; the last one's result is the model's.
+    pub fn stages(&self) -> Vec<Stage> {
+        let first = usize::from(self.predictor.is_some());
+        let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.in_dim());
+        let predict = self.predictor.iter().map(|_| Stage { width, edges: false, own: Vec::new() });
+        let layers = self.layers.iter().map(|layer| {
+            let own = if layer.needs_initial() { vec![0] } else { Vec::new() };
+            Stage { width: layer.out_dim(), edges: true, own }
+        });
+        let end = first + self.layers.len();
+        let readout = self.readout.iter().map(|readout| Stage {
+            width: readout.out_dim(),
+            edges: false,
+            own: (first..end - 1).collect(),
+        });
+        predict.chain(layers).chain(readout).collect()
+    }
+
+    /// Runs one of [`Model::stages`] at inference, and the activation behind it unless it is the last: `h`, `[num_src, _]`, is
+    /// what the stage before has of the block's sources (the first one: features), and `own`, each `[num_dst, _]`, what those that
+    /// it asks for have of the destinations. A stage without edges wants a block whose sources are its destinations.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    pub fn forward_stage(
+        &self,
+        stage: usize,
+        block: &Arc<GraphBlock>,
+        h: &Tensor,
+        degrees: Option<&[u32]>,
+        own: &[Tensor],
+    ) -> Result<Tensor> {
+        match self.step(stage) {
+            Step::Predict => match &self.predictor {
+                Some(predictor) => predictor.forward(h, None, 0),
+                None => Ok(h.clone()),
+            },
+            Step::Layer(index) => {
+                self.check(index, block, h)?;
+                let pass = Pass { block, degrees, dropout: None, initial: own.first() };
+                if self.ends_with_relu(index) {
+                    return self.layers[index].forward_relu(&pass, h, None);
+                }
+                let z = self.layers[index].forward(&pass, h)?;
+                let z = self.joints[index].apply(z, &prefix(h, block.num_dst())?, None)?;
+                let last = index + 1 == self.layers.len() && self.readout.is_none();
+                if last { Ok(z) } else { Ok(activate(&z, self.activation(), None)?) }
+            }
+            Step::ReadOut => match &self.readout {
+                Some(readout) => readout.apply(&own.iter().chain([h]).cloned().collect::<Vec<_>>(), None),
+                None => Ok(h.clone()),
+            },
+        }
+    }
+
+    /// Whether nothing stands between a layer and the `max(_, 0)` that the next one begins with, so that it can do both.
+    fn ends_with_relu(&self, index: usize) -> bool {
+        let is_last = index + 1 == self.layers.len();
+        !is_last && self.activation() == Activation::Relu && self.joints[index].is_nothing() && self.readout.is_none()
+    }
+
+    fn step(&self, stage: usize) -> Step {
+        match stage.checked_sub(usize::from(self.predictor.is_some())) {
+            None => Step::Predict,
+            Some(index) if index < self.layers.len() => Step::Layer(index),
+            Some(_) => Step::ReadOut,
+        }
+    }
+
+    fn check(&self, index: usize, block: &GraphBlock, h: &Tensor) -> Result<()> {
+        let (found, wanted) = (h.dims(), [block.num_src(), self.layers[index].in_dim()]);
+        if found != wanted {
+            return Err(Error::Input(format!("layer {index} got rows of shape {found:?} where {wanted:?} belongs")));
+        }
+        Ok(())
+    }
+}
+
+/// Refuses what no model can be.
+fn check(spec: &ModelSpec, order: Order) -> Result<()> {
+    let share = |key, p: f64| {
+        if (0.0..1.0).contains(&p) { Ok(()) } else { Err(Error::spec(key, format!("{p} is not in 0 ≤ p < 1"))) }
+    };
+    share("dropout", spec.dropout)?;
+    share("attention_dropout", spec.attention_dropout.unwrap_or(0.0))?;
+    for (key, value) in [
+        ("layers", spec.layers),
+        ("in_dim", spec.in_dim),
+        ("hidden", spec.hidden),
+        ("out_dim", spec.out_dim),
+        ("output_heads", spec.output_heads),
+        ("mlp_layers", spec.options.mlp_layers),
+    ] {
+        if value == 0 {
+            return Err(Error::spec(key, "is 0"));
+        }
+    }
+    if order != Order::Interleaved {
+        let asked = [
+            ("residual", spec.residual),
+            ("norm", spec.norm != Norm::None),
+            ("jumping_knowledge", spec.jumping_knowledge != JumpingKnowledge::None),
+        ];
+        if let Some((key, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+            return Err(Error::spec(key, format!("{:?} learns nothing between its layers", spec.kind)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! Kinds of layers by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::spec::LayerSpec;
+use crate::error::{Error, Result};
+use crate::layers::{Appnp, Gat, GatPropagation, Gatv2, Gcn, Gin, Gine, Layer, Mlp, Rgcn, Sage, Sgc};
+use crate::params::ParamBuilder;
+use gnnflow_kernels::dense::elementwise::Activation;
+
+/// Makes a layer and its parameters.
+pub type LayerFactory = dyn Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync;
+
+/// Where the learnt maps of a kind of model are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// In every layer: features → hidden → … → hidden → result, with an activation between.
+    #[default]
+    Interleaved,
+    /// In the last layer, behind propagations of the features.
+    PropagateFirst,
+    /// In a perceptron before the first layer; the layers propagate its predictions.
+    PredictFirst,
+}
+
+/// Layers by name. By default `sage`, `gcn`, `gat`, `gatv2`, `gin`, `gine`, `sgc`, `rgcn`, `appnp` and `mlp`.
+#[derive(Clone)]
+pub struct Registry {
+    kinds: BTreeMap<String, Kind>,
+}
+
+#[derive(Clone)]
+pub(super) struct Kind {
+    pub(super) activation: Activation,
+    pub(super) order: Order,
+    pub(super) factory: Arc<LayerFactory>,
+    /// Its propagations alone, where its maps may come before all of them ([`KindOptions::decoupled`](super::KindOptions)).
+    pub(super) propagation: Option<Arc<LayerFactory>>,
+}
+
+impl Default for Registry {
+    fn default() -> Self {
+        let mut registry = Self { kinds: BTreeMap::new() };
+        registry.register("sage", |spec, params| Ok(Box::new(Sage::new(spec, params)?)));
+        registry.register("gcn", |spec, params| Ok(Box::new(Gcn::new(spec, params)?)));
+        registry.register("gin", |spec, params| Ok(Box::new(Gin::new(spec, params)?)));
+        registry.register("gine", |spec, params| Ok(Box::new(Gine::new(spec, params)?)));
+        registry.register("rgcn", |spec, params| Ok(Box::new(Rgcn::new(spec, params)?)));
+        registry.register("mlp", |spec, params| Ok(Box::new(Mlp::new(spec, params)?)));
+        registry.register_with("gat", Activation::Elu, |spec, params| Ok(Box::new(Gat::new(spec, params)?)));
+        let propagation = |spec: &LayerSpec, params: &mut ParamBuilder| -> Result<Box<dyn Layer>> {
+            Ok(Box::new(GatPropagation::new(spec, params)?))
+        };
+        if let Some(gat) = registry.kinds.get_mut("gat") {
+            gat.propagation = Some(Arc::new(propagation));
+        }
+        registry.register_with("gatv2", Activation::Elu, |spec, params| Ok(Box::new(Gatv2::new(spec, params)?)));
+        let sgc = |spec: &LayerSpec, params: &mut ParamBuilder| -> Result<Box<dyn Layer>> {
+            Ok(Box::new(Sgc::new(spec, params)?))
+        };
+        registry.register_ordered("sgc", Activation::Identity, Order::PropagateFirst, sgc);
+        let appnp =
+            |spec: &LayerSpec, _: &mut ParamBuilder| -> Result<Box<dyn Layer>> { Ok(Box::new(Appnp::new(spec)?)) };
+        registry.register_ordered("appnp", Activation::Relu, Order::PredictFirst, appnp);
+        registry
+    }
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.kinds.keys()).finish()
+    }
+}
+
+impl Registry {
+    /// Adds layers called `name`, with ReLU between them; one of the same name is replaced.
+    pub fn register<F>(&mut self, name: &str, factory: F)
+    where
+        F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
+    {
+        self.register_with(name, Activation::Relu, factory);
+    }
+
+    /// As [`Registry::register`], with another activation between the layers.
+    pub fn register_with<F>(&mut self, name: &str, activation: Activation, factory: F)
+    where
+        F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
+    {
+        self.register_ordered(name, activation, Order::Interleaved, factory);
+    }
+
+    /// As [`Registry::register_with`], with the learnt maps elsewhere than in every layer.
+    pub fn register_ordered<F>(&mut self, name: &str, activation: Activation, order: Order, factory: F)
+    where
+        F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
+    {
+        self.kinds.insert(name.to_owned(), Kind { activation, order, factory: Arc::new(factory), propagation: None });
+    }
+
+    /// All names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.kinds.keys().map(String::as_str)
+    }
+
+    pub(super) fn kind(&self, name: &str) -> Result<&Kind> {
+        self.kinds.get(name).ok_or_else(|| Error::UnknownLayer {
+            name: name.to_owned(),
+            known: self.names().collect::<Vec<_>>().join(", "),
+        })
+    }
+}

@@ -1,0 +1,342 @@
+//! Matrix products: `x·Wᵀ` onto a bias or another result, and the products of its backward.
+//!
+//! The work is cut into panels whose size depends on nothing but this file: panels of rows, or of the summed dimension when
+//! that is the long one, whose products are added up in order. rayon shares the panels out and each goes through single-threaded
+//! `gemm`, so that the bits do not depend on the number of threads.
+
+use std::mem::MaybeUninit;
+
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType};
+use rayon::prelude::*;
+
+use super::{column_sum, elements, expect, gradient_of, store, widen, with_real};
+#[cfg(feature = "cuda")]
+use crate::cuda;
+
+/// Rows of one task when results have many rows, and summed rows of one task when they are few. A matrix that is cut at a
+/// multiple of so many rows has products of the same bits as the whole.
+pub const PANEL: usize = 512;
+/// Products of panels of the summed dimension that are held at once.
+const WAVE: usize = 16;
+
+/// `(x [N, K], W [O, K], base [O] or [N, O])` → `base + x·Wᵀ`.
+#[derive(Clone, Debug)]
+pub struct Linear;
+
+/// `(a, b)` → `a·b`, or `aᵀ·b`.
+#[derive(Clone, Debug)]
+pub struct MatMul {
+    /// Whether `a` is `[K, M]` and meant transposed.
+    pub transpose_a: bool,
+    /// Whether `b` is `[N, K]` and meant transposed.
+    pub transpose_b: bool,
+}
+
+/// `x·Wᵀ` for `x` of `[N, K]` and `W` of `[O, K]`, added to `base`: a bias, `[O]`, or rows, `[N, O]`.
+///
+/// `x` may be in half precision; the result is not. Gradients are computed for what needs them.
+///
+/// # Errors
+/// When shapes disagree.
+pub fn linear(x: &Tensor, weight: &Tensor, base: Option<&Tensor>) -> Result<Tensor> {
+    let (x, weight) = (widen(x)?.contiguous()?, weight.contiguous()?);
+    match base {
+        Some(base) => x.apply_op3(&weight, &base.contiguous()?, Linear),
+        None => x.apply_op2(&weight, MatMul { transpose_a: false, transpose_b: true }),
+    }
+}
+
+/// `a·b`, `[M, K]` and `[K, N]`.
+///
+/// # Errors
+/// When shapes disagree.
+pub fn matmul(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    a.contiguous()?.apply_op2(&b.contiguous()?, MatMul { transpose_a: false, transpose_b: false })
+}
+
+pub(super) fn product(a: &Tensor, b: &Tensor, transpose_a: bool, transpose_b: bool) -> Result<Tensor> {
+    a.contiguous()?.apply_op2_no_bwd(&b.contiguous()?, &MatMul { transpose_a, transpose_b })
+}
+
+impl CustomOp3 for Linear {
+    fn name(&self) -> &'static str {
+        "linear"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        lx: &Layout,
+        w: &CpuStorage,
+        lw: &Layout,
+        base: &CpuStorage,
+        lb: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let ((rows, k), (columns, wk)) = (lx.shape().dims2()?, lw.shape().dims2()?);
+        expect(self.name(), "columns", k, wk)?;
+        let whole = lb.shape().rank() == 2;
+        expect(
+            self.name(),
+            "numbers to add to",
+            lb.shape().elem_count(),
+            if whole { rows * columns } else { columns },
+        )?;
+        let out = with_real!(x, self.name(), T => {
+            let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
+            let base = elements::<T>(base, lb, self.name())?;
+            let onto = if whole { Onto::Rows(base) } else { Onto::Bias(base) };
+            store(rows_product(x, w, Dims { rows, columns, k, transpose_b: true }, onto, |_, _| ()))
+        });
+        Ok((out, (rows, columns).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        a: &CudaStorage,
+        la: &Layout,
+        b: &CudaStorage,
+        lb: &Layout,
+        c: &CudaStorage,
+        lc: &Layout,
+    ) -> Result<(CudaStorage, Shape)> {
+        cuda::linear(self, (a, la), (b, lb), (c, lc))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        w: &Tensor,
+        base: &Tensor,
+        _: &Tensor,
+        g: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let dx = gradient_of(x, || product(g, w, false, false))?;
+        let dw = gradient_of(w, || product(g, x, true, false))?;
+        let db = gradient_of(base, || if base.rank() == 2 { Ok(g.clone()) } else { column_sum(g) })?;
+        Ok((dx, dw, db))
+    }
+}
+
+impl CustomOp2 for MatMul {
+    fn name(&self) -> &'static str {
+        "matmul"
+    }
+
+    fn cpu_fwd(&self, a: &CpuStorage, la: &Layout, b: &CpuStorage, lb: &Layout) -> Result<(CpuStorage, Shape)> {
+        let swap = |transpose: bool, (first, second): (usize, usize)| {
+            if transpose { (second, first) } else { (first, second) }
+        };
+        let (rows, k) = swap(self.transpose_a, la.shape().dims2()?);
+        let (bk, columns) = swap(self.transpose_b, lb.shape().dims2()?);
+        expect(self.name(), "summed columns", bk, k)?;
+        let out = with_real!(a, self.name(), T => {
+            let (a, b) = (elements::<T>(a, la, self.name())?, elements::<T>(b, lb, self.name())?);
+            let dims = Dims { rows, columns, k, transpose_b: self.transpose_b };
+            store(if self.transpose_a { summed_product(a, b, dims) } else { rows_product(a, b, dims, Onto::Nothing, |_, _| ()) })
+        });
+        Ok((out, (rows, columns).into()))
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, a: &CudaStorage, la: &Layout, b: &CudaStorage, lb: &Layout) -> Result<(CudaStorage, Shape)> {
+        cuda::matmul(self, a, la, b, lb)
+    }
+
+    fn bwd(&self, a: &Tensor, b: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
+        // With A and B the factors as multiplied: dA = g·Bᵀ and dB = Aᵀ·g, transposed back where they were.
+        let da = gradient_of(a, || match self.transpose_a {
+            false => product(g, b, false, !self.transpose_b),
+            true => product(b, g, self.transpose_b, true),
+        })?;
+        let db = gradient_of(b, || match self.transpose_b {
+            false => product(a, g, !self.transpose_a, false),
+            true => product(g, a, true, self.transpose_a),
+        })?;
+        Ok((da, db))
+    }
+}
+
+/// `a·bᵀ` for `a` of `[_, k]` and `b` of `[columns, k]`.
+pub(super) fn times_transposed<T: WithDType>(a: &[T], b: &[T], k: usize, columns: usize) -> Vec<T> {
+    times_transposed_onto(a, b, [a.len() / k.max(1), k, columns], Onto::Nothing, |_, _| ())
+}
+
+/// As [`times_transposed`], with its three dimensions, added to `onto`; each panel of the result is then `finish`ed while it is in
+/// the cache: what is told is the index of its first number.
+pub(super) fn times_transposed_onto<T: WithDType>(
+    a: &[T],
+    b: &[T],
+    [rows, k, columns]: [usize; 3],
+    onto: Onto<'_, T>,
+    finish: impl Fn(usize, &mut [T]) + Sync,
+) -> Vec<T> {
+    rows_product(a, b, Dims { rows, columns, k, transpose_b: true }, onto, finish)
+}
+
+/// `a·b` for `a` of `[_, k]` and `b` of `[k, columns]`.
+pub(super) fn times<T: WithDType>(a: &[T], b: &[T], k: usize, columns: usize) -> Vec<T> {
+    rows_product(a, b, Dims { rows: a.len() / k.max(1), columns, k, transpose_b: false }, Onto::Nothing, |_, _| ())
+}
+
+/// `aᵀ·b` for `a` of `[_, rows]` and `b` of `[_, columns]`.
+pub(super) fn transposed_times<T: WithDType>(a: &[T], b: &[T], rows: usize, columns: usize) -> Vec<T> {
+    summed_product(a, b, Dims { rows, columns, k: a.len() / rows.max(1), transpose_b: false })
+}
+
+/// `rows × k` times `k × columns`.
+#[derive(Clone, Copy)]
+struct Dims {
+    rows: usize,
+    columns: usize,
+    k: usize,
+    transpose_b: bool,
+}
+
+/// What a product is added to.
+#[derive(Clone, Copy)]
+pub(super) enum Onto<'a, T> {
+    Nothing,
+    /// Every row to the same numbers.
+    Bias(&'a [T]),
+    /// Each row to one of as many.
+    Rows(&'a [T]),
+}
+
+/// `a·b`, added to `onto`, by panels of rows, each of which is `finish`ed at the index of its first number; `a` is `[rows, k]`.
+fn rows_product<T: WithDType>(
+    a: &[T],
+    b: &[T],
+    dims: Dims,
+    onto: Onto<'_, T>,
+    finish: impl Fn(usize, &mut [T]) + Sync,
+) -> Vec<T> {
+    let Dims { rows, columns, k, .. } = dims;
+    let len = rows * columns;
+    let mut out = Vec::with_capacity(len);
+    if len == 0 {
+        return out;
+    }
+    // Nothing is written twice: panels begin with what they are added to, or with the product.
+    let panel = |(p, out): (usize, &mut [MaybeUninit<T>])| {
+        let (first, rows) = (p * PANEL * columns, out.len() / columns);
+        match onto {
+            Onto::Bias(bias) => out.chunks_exact_mut(columns).for_each(|row| {
+                row.write_copy_of_slice(bias);
+            }),
+            Onto::Rows(base) => {
+                out.write_copy_of_slice(&base[first..first + out.len()]);
+            }
+            Onto::Nothing if k == 0 => {
+                out.fill(MaybeUninit::new(T::zero()));
+            }
+            Onto::Nothing => {}
+        }
+        if k > 0 {
+            let a = &a[p * PANEL * k..(p * PANEL + rows) * k];
+            let add = !matches!(onto, Onto::Nothing);
+            // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`, of which nothing is read
+            // unless it is added to: then it has been written.
+            unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr().cast(), add) }
+        }
+        // SAFETY: all of it has been written.
+        finish(first, unsafe { out.assume_init_mut() });
+    };
+    out.spare_capacity_mut()[..len].par_chunks_mut(PANEL * columns).enumerate().for_each(panel);
+    // SAFETY: every panel has been written, and together they are `len` numbers.
+    unsafe { out.set_len(len) };
+    out
+}
+
+/// `aᵀ·b` by panels of the summed dimension; `a` is `[k, rows]`.
+fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
+    let Dims { rows, columns, k, transpose_b } = dims;
+    let mut out = vec![T::zero(); rows * columns];
+    if out.is_empty() {
+        return out;
+    }
+    let panel = |p: usize| {
+        let k0 = p * PANEL;
+        let mut part: Vec<T> = Vec::with_capacity(rows * columns);
+        let b = &b[if transpose_b { k0 } else { k0 * columns }..];
+        // SAFETY: `a[k0..]` and `b` hold at least the panel's rows by the strides (`b`'s are those of the whole), and
+        // `part` has room for `rows × columns`, and a panel sums over one number at least.
+        unsafe {
+            let dims = Dims { k: PANEL.min(k - k0), ..dims };
+            gemm_strided(
+                dims,
+                a[k0 * rows..].as_ptr(),
+                [1, rows],
+                b.as_ptr(),
+                b_strides(dims, k),
+                part.as_mut_ptr(),
+                false,
+            );
+            // Written without having been read.
+            part.set_len(rows * columns);
+        }
+        part
+    };
+    let panels = k.div_ceil(PANEL);
+    for wave in (0..panels).step_by(WAVE) {
+        let parts: Vec<Vec<T>> = (wave..(wave + WAVE).min(panels)).into_par_iter().map(panel).collect();
+        for part in parts {
+            out.iter_mut().zip(part).for_each(|(o, p)| *o += p);
+        }
+    }
+    out
+}
+
+/// Row and column strides of `b`, whose summed dimension is `k` in all.
+fn b_strides(dims: Dims, k: usize) -> [usize; 2] {
+    if dims.transpose_b { [1, k] } else { [dims.columns, 1] }
+}
+
+/// # Safety
+/// As [`gemm_strided`], with `b` whole.
+unsafe fn gemm<T: WithDType>(dims: Dims, a: *const T, a_strides: [usize; 2], b: *const T, out: *mut T, add: bool) {
+    // SAFETY: the caller's promise.
+    unsafe { gemm_strided(dims, a, a_strides, b, b_strides(dims, dims.k), out, add) }
+}
+
+/// `out = a·b`, or `out += a·b`, on this thread; strides are of rows and columns.
+///
+/// # Safety
+/// The pointers are good for matrices of those dimensions and strides, and `out` (row-major) overlaps neither.
+unsafe fn gemm_strided<T: WithDType>(
+    dims: Dims,
+    a: *const T,
+    [a_row, a_column]: [usize; 2],
+    b: *const T,
+    [b_row, b_column]: [usize; 2],
+    out: *mut T,
+    add: bool,
+) {
+    let Dims { rows, columns, k, .. } = dims;
+    // SAFETY: the caller's promise.
+    unsafe {
+        gemm::gemm(
+            rows,
+            columns,
+            k,
+            out,
+            1,
+            columns as isize,
+            add,
+            a,
+            a_column as isize,
+            a_row as isize,
+            b,
+            b_column as isize,
+            b_row as isize,
+            T::one(),
+            T::one(),
+            false,
+            false,
+            false,
+            gemm::Parallelism::None,
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! Candle operations on our kernels, each with its exact backward.
+//!
+//! Every operation is a small struct and a function that applies it. Backward passes are operations too, so that a device which
+//! has a kernel for each struct has all of them; they compute nothing for arguments that need no gradient. Those that say so are
+//! put together from others on a GPU. Inputs must be on one device; they are made contiguous where they are not.
+
+mod activate;
+mod attention;
+mod beside;
+mod edges;
+mod heads;
+mod linear;
+mod linear_relu;
+mod max;
+mod messages;
+mod norm;
+mod pair_scores;
+mod relation_mix;
+mod relations;
+mod seeded;
+mod segment;
+mod softmax_loss;
+mod weighted;
+
+pub use activate::{Activate, ActivateBackward, AddBias, ColumnSum, activate, add_bias, column_sum, widen};
+pub use attention::{AttentionLogits, AttentionLogitsBackward, Wanted, attention_logits};
+pub use beside::{OwnAndMean, OwnAndMeanBackward, own_and_mean};
+pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
+pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
+pub use linear::{Linear, MatMul, PANEL, linear, matmul};
+pub use linear_relu::{LinearRelu, ReluOfResult, linear_relu};
+pub use max::{Argmax, Pick, PickBackward, segment_max};
+pub use messages::{MessageSum, MessageSumBackward, message_sum};
+pub use norm::{
+    BatchNorm, BatchNormRows, BatchNormScale, LayerNorm, LayerNormRows, LayerNormScale, Moments, batch_norm, layer_norm,
+};
+pub use pair_scores::{
+    PairDistMult, PairDistMultRelations, PairDistMultRows, PairDot, PairDotRows, pair_scores, shared_scores,
+};
+pub use relation_mix::{RelationMix, RelationMixCoefficients, RelationMixRows, relation_mix};
+pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
+pub use seeded::{Seeded, seeded};
+pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
+pub use softmax_loss::{
+    BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
+    log_softmax,
+};
+#[cfg(feature = "cuda")]
+pub(super) use weighted::split;
+pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
+
+use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
+use rayon::prelude::*;
+
+/// The elements of a contiguous tensor.
+fn elements<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
+    match layout.contiguous_offsets() {
+        Some((start, end)) => Ok(&storage.as_slice::<T>()?[start..end]),
+        None => bail!("{op}: the input is not contiguous"),
+    }
+}
+
+/// `make` if `argument` needs a gradient.
+fn gradient_of(argument: &Tensor, make: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
+    if argument.track_op() && !argument.dtype().is_int() { make().map(Some) } else { Ok(None) }
+}
+
+/// Fails unless `found` is `wanted`.
+pub(super) fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
+    if found != wanted {
+        bail!("{op}: {found} {what} where {wanted} belong");
+    }
+    Ok(())
+}
+
+/// Runs `$body` with `$T` the element type of a float storage that holds results (`f32` or `f64`).
+macro_rules! with_real {
+    ($storage:expr, $op:expr, $T:ident => $body:expr) => {
+        match $storage {
+            candle_core::CpuStorage::F32(_) => {
+                type $T = f32;
+                $body
+            }
+            candle_core::CpuStorage::F64(_) => {
+                type $T = f64;
+                $body
+            }
+            other => {
+                candle_core::bail!("{}: no kernel for {:?}", $op, candle_core::backend::BackendStorage::dtype(other))
+            }
+        }
+    };
+}
+
+/// As `with_real`, half-precision types too.
+macro_rules! with_element {
+    ($storage:expr, $op:expr, $T:ident => $body:expr) => {
+        match $storage {
+            candle_core::CpuStorage::BF16(_) => {
+                type $T = half::bf16;
+                $body
+            }
+            candle_core::CpuStorage::F16(_) => {
+                type $T = half::f16;
+                $body
+            }
+            other => $crate::ops::with_real!(other, $op, $T => $body),
+        }
+    };
+}
+
+pub(super) use {with_element, with_real};
+
+/// A vector of `len` zeros for a kernel to fill. Large ones are zeroed by all threads: memory that has been used before, and that is to be
+/// had from the system, take their time.
+fn room<A: Default + Copy + Send>(len: usize) -> Vec<A> {
+    const PIECE: usize = 1 << 18;
+    if len <= PIECE {
+        return vec![A::default(); len];
+    }
+    let mut out = Vec::with_capacity(len);
+    out.spare_capacity_mut()[..len].par_chunks_mut(PIECE).for_each(|piece| {
+        piece.fill(std::mem::MaybeUninit::new(A::default()));
+    });
+    // SAFETY: the pieces, which together are `len` numbers, have been written.
+    unsafe { out.set_len(len) };
+    out
+}
+
+/// `values` as the storage that candle holds them in.
+fn store<A: WithDType>(values: Vec<A>) -> CpuStorage {
+    A::to_cpu_storage_owned(values)
+}

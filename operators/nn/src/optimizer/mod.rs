@@ -1,0 +1,88 @@
+//! Optimisers on flat vectors, equal to PyTorch's, with state that saves and restores.
+
+mod adam;
+mod sgd;
+
+use rayon::prelude::*;
+
+use super::error::{Error, Result};
+
+pub use adam::{Adam, AdamOptions};
+pub use sgd::{Sgd, SgdOptions};
+
+/// Turns gradients into steps.
+///
+/// ```
+/// use gnnflow_nn::optimizer::{Optimizer, Sgd, SgdOptions};
+///
+/// let mut sgd = Sgd::new(2, SgdOptions { learning_rate: 0.5, ..Default::default() });
+/// let mut params = [1.0, 2.0];
+/// sgd.step(&mut params, &[1.0, -1.0]);
+/// assert_eq!(params, [0.5, 2.5]);
+/// ```
+pub trait Optimizer: Send {
+    /// Moves `params` along `gradient`.
+    ///
+    /// # Panics
+    /// Unless both are as long as the optimiser was made for.
+    fn step(&mut self, params: &mut [f32], gradient: &[f32]);
+
+    /// Changes the learning rate from now on.
+    fn set_learning_rate(&mut self, learning_rate: f64);
+
+    /// All that a resumed run needs, to be saved.
+    fn state(&self) -> State;
+
+    /// Takes up saved state.
+    ///
+    /// # Errors
+    /// [`Error::State`] when it is another optimiser's, or of another length.
+    fn load_state(&mut self, state: State) -> Result<()>;
+}
+
+/// An optimiser's state: the steps taken, and named vectors as long as the parameters.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct State {
+    /// Steps taken.
+    pub steps: u64,
+    /// Names and vectors, in a fixed order.
+    pub vectors: Vec<(String, Vec<f32>)>,
+}
+
+impl State {
+    /// Takes out the vector called `name`, which must be `len` long.
+    fn take(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let refuse = |why: String| Error::State { name: name.to_owned(), why };
+        let at = self.vectors.iter().position(|(n, _)| n == name);
+        let (_, vector) = self.vectors.swap_remove(at.ok_or_else(|| refuse("is missing".to_owned()))?);
+        if vector.len() != len {
+            return Err(refuse(format!("has {} numbers; the model has {len} parameters", vector.len())));
+        }
+        Ok(vector)
+    }
+}
+
+/// Numbers that one task takes.
+const PIECE: usize = 1 << 16;
+
+/// Calls `f(params, gradient, state)` on pieces of equal ranges, in parallel; `state` holds `N` vectors' pieces.
+fn in_pieces<const N: usize>(
+    params: &mut [f32],
+    gradient: &[f32],
+    state: [&mut [f32]; N],
+    f: impl Fn(&mut [f32], &[f32], [&mut [f32]; N]) + Sync,
+) {
+    let len = params.len();
+    assert!(
+        gradient.len() == len && state.iter().all(|s| s.len() == len),
+        "{len} parameters, {} gradients",
+        gradient.len()
+    );
+    let mut state = state.map(|vector| vector.chunks_mut(PIECE));
+    let mut pieces = Vec::with_capacity(len.div_ceil(PIECE));
+    for (params, gradient) in params.chunks_mut(PIECE).zip(gradient.chunks(PIECE)) {
+        // Every vector is as long as the parameters, so there is a piece of each.
+        pieces.push((params, gradient, state.each_mut().map(|chunks| chunks.next().unwrap_or_default())));
+    }
+    pieces.into_par_iter().for_each(|(params, gradient, state)| f(params, gradient, state));
+}

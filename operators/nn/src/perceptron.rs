@@ -1,0 +1,71 @@
+//! Linear maps with an activation between them: what GIN makes of a sum, and what APPNP predicts from.
+
+use candle_core::{Tensor, Var};
+use gnnflow_data::rng::Key;
+
+use super::error::Result;
+use super::initial::Initial;
+use super::ops::{activate, linear};
+use super::params::ParamBuilder;
+use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
+
+/// A perceptron of several layers.
+#[derive(Debug)]
+pub struct Perceptron {
+    maps: Vec<(Var, Option<Var>)>,
+    activation: Activation,
+}
+
+impl Perceptron {
+    /// Maps from `dims[0]` columns to `dims[1]`, and so on: parameters `mlp.0.weight`, `mlp.0.bias`, `mlp.1.weight`, …
+    ///
+    /// # Errors
+    /// When the device has no memory left.
+    pub fn new(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+        Self::build(dims, true, activation, params)
+    }
+
+    /// The same without a bias in the last map, for results that something behind the perceptron adds one to.
+    ///
+    /// # Errors
+    /// As [`Perceptron::new`].
+    pub fn without_last_bias(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+        Self::build(dims, false, activation, params)
+    }
+
+    fn build(dims: &[usize], last_bias: bool, activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+        let mut maps = Vec::with_capacity(dims.len().saturating_sub(1));
+        for (k, w) in dims.windows(2).enumerate() {
+            let weight = params.add(&format!("mlp.{k}.weight"), &[w[1], w[0]], Initial::XavierUniform { gain: 1.0 })?;
+            let bias = match last_bias || k + 2 < dims.len() {
+                true => Some(params.add(&format!("mlp.{k}.bias"), &[w[1]], Initial::Zeros)?),
+                false => None,
+            };
+            maps.push((weight, bias));
+        }
+        Ok(Self { maps, activation })
+    }
+
+    /// The dimensions of `layers` maps from `in_dim` to `out_dim`, `hidden` between them.
+    pub fn dims(in_dim: usize, hidden: usize, out_dim: usize, layers: usize) -> Vec<usize> {
+        let between = std::iter::repeat_n(hidden, layers.saturating_sub(1));
+        std::iter::once(in_dim).chain(between).chain([out_dim]).collect()
+    }
+
+    /// All maps in turn: `[N, dims[0]]` → `[N, last of dims]`; of every map's input the share `dropout.0` is dropped, by masks
+    /// for rows of which `first` stand before these.
+    ///
+    /// # Errors
+    /// When shapes disagree or the device fails.
+    pub fn forward(&self, x: &Tensor, dropout: Option<(f64, Key)>, first: usize) -> Result<Tensor> {
+        let mut h = x.clone();
+        for (k, (weight, bias)) in self.maps.iter().enumerate() {
+            let mask = dropout.filter(|(share, _)| *share > 0.0);
+            let before = (first * weight.dim(1)?) as u64;
+            let mask = mask.map(|(share, key)| Dropout::new(share, key.fold(k as u64)).behind(before));
+            let activation = if k == 0 { Activation::Identity } else { self.activation };
+            h = linear(&activate(&h, activation, mask)?, weight, bias.as_ref().map(Var::as_tensor))?;
+        }
+        Ok(h)
+    }
+}

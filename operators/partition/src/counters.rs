@@ -1,0 +1,360 @@
+//! How often each node meets each part: what completes a vertex cut, and what refines any assignment.
+//!
+//! Exact counts take 4 bytes for every node and part. Where that is more than the budget, a *Misra–Gries sketch* takes its place: a few
+//! (part, count) slots a node. Of a node with `m` votes a sketch of `k` slots knows every part that has more than `m / (k + 1)` of
+//! them, and each count to within `m / (k + 1)` from below; the best part of a node at home somewhere is found either way.
+//!
+//! J. Misra, D. Gries: Finding repeated elements. Science of Computer Programming, 1982.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use gnnflow_data::{GraphStream, Result};
+
+/// Fewest slots of a sketch: 24 bytes a node.
+const MIN_SLOTS: usize = 4;
+/// Most slots of a sketch: all of them are looked at for every vote.
+const MAX_SLOTS: usize = 16;
+
+/// For every node, how often it met each part.
+///
+/// ```
+/// use gnnflow_data::testing::TestGraph;
+/// use gnnflow_partition::Counters;
+///
+/// // A path of four nodes in two parts: what do the neighbours of each node say?
+/// let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
+/// let part = [0, 0, 1, 1];
+/// let mut counters = Counters::new(4, 2, 1 << 20);
+/// counters.count(&graph.stream(), "counting neighbours", |u, v| Some([part[v as usize], part[u as usize]]))?;
+/// assert!(counters.is_exact());
+/// assert_eq!(counters.best(0), Some((0, 1)));
+/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbour in each part: the lower
+/// # Ok::<(), gnnflow_data::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Counters {
+    parts: usize,
+    store: Store,
+}
+
+#[derive(Debug)]
+enum Store {
+    /// One count for every node and part.
+    Exact(Vec<AtomicU32>),
+    /// `slots` parts for every node, with their counts; a count of 0 marks a free slot.
+    Sketch { slots: usize, part: Vec<u16>, count: Vec<u32> },
+}
+
+impl Counters {
+    /// Bytes of the smallest sketch of a node.
+    pub const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
+
+    /// Counters at zero, in at most `memory` bytes: exact if they fit, else as many slots a node as do (4 to 16).
+    ///
+    /// `parts` is at most [`MAX_PARTS`](gnnflow_data::partitioner::MAX_PARTS).
+    pub fn new(nodes: u64, parts: u32, memory: u64) -> Self {
+        let (nodes, parts) = (nodes as usize, parts.max(1) as usize);
+        let store = if Self::exact_bytes(nodes as u64, parts as u32) <= u128::from(memory) {
+            Store::Exact(std::iter::repeat_with(AtomicU32::default).take(nodes * parts).collect())
+        } else {
+            let fit = memory as usize / (6 * nodes.max(1));
+            let slots = fit.clamp(MIN_SLOTS, MAX_SLOTS).min(parts);
+            Store::Sketch { slots, part: vec![0; nodes * slots], count: vec![0; nodes * slots] }
+        };
+        Self { parts, store }
+    }
+
+    /// Bytes of exact counters.
+    pub fn exact_bytes(nodes: u64, parts: u32) -> u128 {
+        4 * u128::from(nodes) * u128::from(parts)
+    }
+
+    /// Whether every count is exact.
+    pub fn is_exact(&self) -> bool {
+        matches!(self.store, Store::Exact(_))
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self) -> u64 {
+        match &self.store {
+            Store::Exact(cells) => 4 * cells.len() as u64,
+            Store::Sketch { part, .. } => 6 * part.len() as u64,
+        }
+    }
+
+    /// Sets every count to zero.
+    pub fn clear(&mut self) {
+        match &mut self.store {
+            Store::Exact(cells) => cells.iter_mut().for_each(|cell| *cell.get_mut() = 0),
+            Store::Sketch { count, .. } => count.fill(0),
+        }
+    }
+
+    /// One vote of `node` for `part`, among votes in a defined order.
+    ///
+    /// # Panics
+    /// When there is no such node or part.
+    #[inline]
+    pub fn add(&mut self, node: u32, part: u32) {
+        match &mut self.store {
+            Store::Exact(cells) => {
+                let cell = cells[node as usize * self.parts..][..self.parts][part as usize].get_mut();
+                *cell = cell.saturating_add(1);
+            }
+            Store::Sketch { slots, part: of, count } => {
+                let at = node as usize * *slots;
+                vote(&mut of[at..at + *slots], &mut count[at..at + *slots], part as u16);
+            }
+        }
+    }
+
+    /// Counts the votes of all edges: `votes` gives for an edge `(source, destination)` the part that the source meets and
+    /// the part that the destination meets, or nothing for an edge that does not count.
+    ///
+    /// One pass over the stream: in any order from all threads when exact, in dump order when sketched.
+    ///
+    /// # Errors
+    /// Errors of the stream.
+    pub fn count(
+        &mut self,
+        graph: &dyn GraphStream,
+        pass: &str,
+        votes: impl Fn(u32, u32) -> Option<[u32; 2]> + Sync,
+    ) -> Result<()> {
+        if let Store::Exact(cells) = &self.store {
+            let parts = self.parts;
+            return graph.accumulate(pass, cells, &|edges| {
+                for &(src, dst) in edges {
+                    let Some([a, b]) = votes(src, dst) else { continue };
+                    cells[src as usize * parts..][..parts][a as usize].fetch_add(1, Relaxed);
+                    cells[dst as usize * parts..][..parts][b as usize].fetch_add(1, Relaxed);
+                }
+            });
+        }
+        graph.for_each_edges(pass, &mut |edges| {
+            for &(src, dst) in edges {
+                let Some([a, b]) = votes(src, dst) else { continue };
+                self.add(src, a);
+                self.add(dst, b);
+            }
+            Ok(())
+        })
+    }
+
+    /// Counts again the neighbours of every node in every part, after some nodes have moved: every edge but a loop is a vote of either end for the
+    /// other's part, counted last when parts were those of `before`. Exact counts change only where an end has moved.
+    pub(super) fn recount(
+        &mut self,
+        graph: &dyn GraphStream,
+        pass: &str,
+        before: Option<&[u16]>,
+        now: &[u16],
+    ) -> Result<()> {
+        let (Store::Exact(cells), Some(before)) = (&self.store, before) else {
+            self.clear();
+            let votes = |src: u32, dst: u32| (src != dst).then(|| [now[dst as usize].into(), now[src as usize].into()]);
+            return self.count(graph, pass, votes);
+        };
+        // A bit a node: what nearly all edges need to know lies in the processor's cache.
+        let bits = |(before, now): (&[u16], &[u16])| {
+            before.iter().zip(now).rev().fold(0u64, |bits, (before, now)| bits << 1 | u64::from(before != now))
+        };
+        let moved: Vec<u64> = before.chunks(64).zip(now.chunks(64)).map(bits).collect();
+        let has_moved = |node: u32| moved[node as usize / 64] >> (node % 64) & 1 == 1;
+        let parts = self.parts;
+        graph.accumulate(pass, cells, &|edges| {
+            for &(src, dst) in edges {
+                for (one, other) in [(src, dst), (dst, src)] {
+                    if has_moved(other) && src != dst {
+                        let cells = &cells[one as usize * parts..][..parts];
+                        // Sums of what processes add may wrap around: what counts is where they end.
+                        cells[before[other as usize] as usize].fetch_sub(1, Relaxed);
+                        cells[now[other as usize] as usize].fetch_add(1, Relaxed);
+                    }
+                }
+            }
+        })
+    }
+
+    /// The part with most votes of `node` and their number; of several the lowest; none when the node has no votes.
+    #[inline]
+    pub fn best(&self, node: u32) -> Option<(u32, u32)> {
+        let mut best = None;
+        self.each(node, |part, count| {
+            if best.is_none_or(|(other, most)| count > most || count == most && part < other) {
+                best = Some((part, count));
+            }
+        });
+        best
+    }
+
+    /// Votes of `node` for `part`; in a sketch perhaps fewer, never more.
+    #[inline]
+    pub fn get(&self, node: u32, part: u32) -> u32 {
+        match &self.store {
+            Store::Exact(cells) => cells[node as usize * self.parts..][..self.parts][part as usize].load(Relaxed),
+            Store::Sketch { .. } => {
+                let mut found = 0;
+                self.each(node, |other, count| found += if other == part { count } else { 0 });
+                found
+            }
+        }
+    }
+
+    /// Visits every part that has votes of `node`, with their number, in no particular order.
+    #[inline]
+    pub fn each(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
+        match &self.store {
+            Store::Exact(cells) => {
+                let row = &cells[node as usize * self.parts..][..self.parts];
+                for (part, count) in row.iter().enumerate() {
+                    let count = count.load(Relaxed);
+                    if count > 0 {
+                        visit(part as u32, count);
+                    }
+                }
+            }
+            Store::Sketch { slots, part, count } => {
+                let at = node as usize * slots;
+                for (&part, &count) in part[at..at + slots].iter().zip(&count[at..at + slots]) {
+                    if count > 0 {
+                        visit(u32::from(part), count);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One step of Misra and Gries: the part's slot, or a free one, or one off every slot.
+#[inline]
+fn vote(parts: &mut [u16], counts: &mut [u32], part: u16) {
+    let mut free = None;
+    for (slot, (&other, count)) in parts.iter().zip(counts.iter_mut()).enumerate() {
+        if *count == 0 {
+            free = Some(slot);
+        } else if other == part {
+            *count = count.saturating_add(1);
+            return;
+        }
+    }
+    match free {
+        Some(slot) => (parts[slot], counts[slot]) = (part, 1),
+        None => counts.iter_mut().for_each(|count| *count -= 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gnnflow_data::rng::{Key, Purpose};
+    use gnnflow_data::testing::graphs;
+    use std::collections::HashMap;
+
+    const KEY: Key = Key::new(5, Purpose::Partition);
+
+    fn part(node: u32, parts: u32) -> u32 {
+        KEY.below(u64::from(node), u64::from(parts)) as u32
+    }
+
+    #[test]
+    fn exact_counts_are_those_of_a_hash_map() {
+        for graph in graphs() {
+            for parts in [1, 3, 16, 100] {
+                let mut expected: HashMap<(u32, u32), u32> = HashMap::new();
+                for &(u, v) in graph.edges.iter().filter(|(u, v)| u != v) {
+                    *expected.entry((u, part(v, parts))).or_default() += 1;
+                    *expected.entry((v, part(u, parts))).or_default() += 1;
+                }
+                let votes = |u, v| (u != v).then(|| [part(v, parts), part(u, parts)]);
+                let mut at_once = Counters::new(graph.nodes.into(), parts, 1 << 20);
+                at_once.count(&graph.stream(), "counting", votes).unwrap();
+                let mut one_by_one = Counters::new(graph.nodes.into(), parts, 1 << 20);
+                for &(u, v) in &graph.edges {
+                    if let Some([a, b]) = votes(u, v) {
+                        one_by_one.add(u, a);
+                        one_by_one.add(v, b);
+                    }
+                }
+                for counters in [&at_once, &one_by_one] {
+                    assert!(counters.is_exact());
+                    for node in 0..graph.nodes {
+                        let of = |q| expected.get(&(node, q)).copied().unwrap_or(0);
+                        (0..parts).for_each(|q| assert_eq!(counters.get(node, q), of(q), "{} {node} {q}", graph.name));
+                        let best =
+                            (0..parts).rev().max_by_key(|&q| of(q)).map(|q| (q, of(q))).filter(|best| best.1 > 0);
+                        assert_eq!(counters.best(node), best, "{} {node}", graph.name);
+                    }
+                }
+                at_once.clear();
+                assert!((0..graph.nodes).all(|node| at_once.best(node).is_none()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_counted_again_is_what_is_counted_anew() {
+        for graph in graphs() {
+            let assignment = |fold: u32| -> Vec<u16> {
+                (0..graph.nodes).map(|v| part(v + if v % 5 < fold { 1000 * fold } else { 0 }, 7) as u16).collect()
+            };
+            for memory in [1 << 20, 0] {
+                let mut counters = Counters::new(graph.nodes.into(), 7, memory);
+                let mut before: Option<Vec<u16>> = None;
+                for fold in [0, 1, 1, 4, 2] {
+                    let now = assignment(fold);
+                    counters.recount(&graph.stream(), "", before.as_deref(), &now).unwrap();
+                    let mut anew = Counters::new(graph.nodes.into(), 7, memory);
+                    let votes = |u, v| (u != v).then(|| [now[v as usize].into(), now[u as usize].into()]);
+                    anew.count(&graph.stream(), "", votes).unwrap();
+                    for node in 0..graph.nodes {
+                        (0..7).for_each(|q| assert_eq!(counters.get(node, q), anew.get(node, q), "{}", graph.name));
+                    }
+                    before = Some(now);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_sketch_errs_by_less_than_its_promise_and_only_downwards() {
+        const PARTS: u32 = 50;
+        let mut sketch = Counters::new(3, PARTS, 0);
+        assert!(!sketch.is_exact() && sketch.bytes() == 3 * 6 * MIN_SLOTS as u64);
+        let mut exact: HashMap<(u32, u32), u32> = HashMap::new();
+        // Parts of very different shares, so that some must be known and some cannot be.
+        for i in 0..3000 {
+            let (node, part) = (i as u32 % 3, (f64::from(PARTS) * KEY.unit(i).powi(4)) as u32);
+            sketch.add(node, part);
+            *exact.entry((node, part)).or_default() += 1;
+        }
+        for node in 0..3 {
+            for part in 0..PARTS {
+                let (count, truth) = (sketch.get(node, part), exact.get(&(node, part)).copied().unwrap_or(0));
+                assert!(count <= truth && truth - count <= 1000 / (MIN_SLOTS as u32 + 1), "{part}: {count} of {truth}");
+            }
+            assert_eq!(sketch.best(node).unwrap().0, 0);
+        }
+    }
+
+    #[test]
+    fn a_sketch_counts_a_stream_in_its_order_and_uses_the_memory_that_it_may() {
+        for graph in graphs() {
+            let votes = |u, v| Some([part(v, 40), part(u, 40)]);
+            let mut small = graph.stream();
+            small.chunk = 1;
+            let counters: Vec<Counters> = [graph.stream(), small]
+                .iter()
+                .map(|stream| {
+                    let mut counters = Counters::new(graph.nodes.into(), 40, 6 * 9 * u64::from(graph.nodes));
+                    counters.count(stream, "counting", votes).unwrap();
+                    counters
+                })
+                .collect();
+            for node in 0..graph.nodes {
+                assert_eq!(counters[0].best(node), counters[1].best(node), "{}", graph.name);
+            }
+            assert_eq!(counters[0].bytes(), 6 * 9 * u64::from(graph.nodes));
+        }
+    }
+}

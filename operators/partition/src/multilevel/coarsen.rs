@@ -1,0 +1,179 @@
+//! A graph in memory made small enough for METIS: clusters by label propagation, and the graph of their heaviest edges.
+
+use std::cmp::Reverse;
+
+use gnnflow_data::rng::{Key, Purpose};
+use rayon::prelude::*;
+
+use crate::graph::Graph;
+
+/// Nodes that choose at a time, all seeing the same labels: the unit of parallel work, and part of the result.
+const BATCH: usize = 4096;
+/// Neighbours that a node looks at in a round; of more, every so-manieth.
+const LOOKED_AT: usize = 32;
+/// Of how many clusters one is looked at, to guess how many edges there are.
+const GUESSED_FROM: usize = 64;
+
+/// The cluster of every node, numbered from 0 in the order of their first nodes, and how many there are. No cluster has more
+/// than `most` nodes. The same for any number of threads.
+///
+/// Label propagation: in each of `rounds` rounds every node joins the cluster that most of (a sample of) its neighbours are in.
+pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<u32>, usize) {
+    let nodes = graph.nodes();
+    let mut labels: Vec<u32> = (0..nodes as u32).collect();
+    let mut sizes = vec![1u32; nodes];
+    let key = Key::new(seed, Purpose::Partition).fold_str("clusters");
+    for round in 0..rounds {
+        let key = key.fold(round);
+        let mut moved = 0;
+        for first in (0..nodes).step_by(BATCH) {
+            let batch = first..nodes.min(first + BATCH);
+            let wish = |votes: &mut Vec<u32>, node| favourite(graph, &labels, &sizes, most, key, node, votes);
+            let wishes: Vec<u32> = batch.clone().into_par_iter().with_min_len(256).map_init(Vec::new, wish).collect();
+            for (node, wish) in batch.zip(wishes) {
+                let label = &mut labels[node];
+                if wish != *label && sizes[wish as usize] < most {
+                    sizes[*label as usize] -= 1;
+                    sizes[wish as usize] += 1;
+                    *label = wish;
+                    moved += 1;
+                }
+            }
+        }
+        if moved < nodes / 64 {
+            break;
+        }
+    }
+    let count = number(&mut labels);
+    (labels, count)
+}
+
+/// The label that a node would like best.
+fn favourite(
+    graph: &Graph,
+    labels: &[u32],
+    sizes: &[u32],
+    most: u32,
+    key: Key,
+    node: usize,
+    votes: &mut Vec<u32>,
+) -> u32 {
+    let (neighbours, own) = (graph.neighbours(node), labels[node]);
+    let step = (neighbours.len() / LOOKED_AT).max(1);
+    let first = key.below(node as u64, step as u64) as usize;
+    votes.clear();
+    votes.extend(neighbours.iter().skip(first).step_by(step).map(|&other| labels[other as usize]));
+    votes.sort_unstable();
+    let of_own = votes.iter().filter(|&&label| label == own).count();
+    // The own label wins a tie, and else chance does: were it the lowest, low labels would spread over the graph.
+    let (mut best, mut count, mut luck) = (own, of_own, u64::MAX);
+    for same in votes.chunk_by(|a, b| a == b) {
+        let label = same[0];
+        if label == own || same.len() < count || sizes[label as usize] >= most {
+            continue;
+        }
+        let draw = key.draw(u64::from(label)) >> 1;
+        if same.len() > count || draw > luck && luck != u64::MAX {
+            (best, count, luck) = (label, same.len(), draw);
+        }
+    }
+    best
+}
+
+/// The modularity of clusters: the share of edges inside them, less what it would be by chance.
+///
+/// M. E. J. Newman, M. Girvan: Finding and evaluating community structure in networks. Physical Review E 69, 2004.
+pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
+    let mut volumes = vec![0u64; count];
+    clusters.iter().enumerate().for_each(|(node, &cluster)| volumes[cluster as usize] += graph.degree(node));
+    let inside = |node: usize| {
+        graph.neighbours(node).iter().filter(|&&other| clusters[other as usize] == clusters[node]).count() as u64
+    };
+    let inside: u64 = (0..graph.nodes()).into_par_iter().with_min_len(4096).map(inside).sum();
+    let all = graph.entries().max(1) as f64;
+    let chance: f64 = volumes.iter().map(|&volume| (volume as f64 / all).powi(2)).sum();
+    inside as f64 / all - chance
+}
+
+/// Numbers labels from 0 in the order in which they come; returns how many there are.
+pub(super) fn number(labels: &mut [u32]) -> usize {
+    let mut numbers = vec![u32::MAX; labels.len()];
+    let mut count = 0;
+    for label in labels {
+        let number = &mut numbers[*label as usize];
+        if *number == u32::MAX {
+            *number = count;
+            count += 1;
+        }
+        *label = *number;
+    }
+    count as usize
+}
+
+/// The graph of the clusters: an edge weighs as much as edges of `graph` join its ends. At most about `most` edges: beyond, each
+/// cluster keeps the same share of its edges, the heaviest (an edge stays that one of its ends keeps).
+pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usize) -> Graph {
+    let mut starts = vec![0u32; count + 1];
+    clusters.iter().for_each(|&cluster| starts[cluster as usize + 1] += 1);
+    (0..count).for_each(|cluster| starts[cluster + 1] += starts[cluster]);
+    let mut next = starts.clone();
+    let mut members = vec![0u32; clusters.len()];
+    for (node, &cluster) in (0..).zip(clusters) {
+        let at = &mut next[cluster as usize];
+        members[*at as usize] = node;
+        *at += 1;
+    }
+    // Fills `found` with the neighbouring clusters of one, each with its weight.
+    let around = |cluster: usize, sums: &mut [u32], found: &mut Vec<(u32, u32)>| {
+        found.clear();
+        for &member in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
+            for &other in graph.neighbours(member as usize) {
+                let other = clusters[other as usize];
+                if other as usize != cluster {
+                    if sums[other as usize] == 0 {
+                        found.push((other, 0));
+                    }
+                    sums[other as usize] += 1;
+                }
+            }
+        }
+        for (other, weight) in found {
+            *weight = std::mem::take(&mut sums[*other as usize]);
+        }
+    };
+    let scratch = || (vec![0u32; count], Vec::new());
+    let step = if count > 64 * GUESSED_FROM { GUESSED_FROM } else { 1 };
+    let seen: usize = (0..count.div_ceil(step))
+        .into_par_iter()
+        .with_min_len(1024)
+        .map_init(scratch, |(sums, found), cluster| {
+            around(cluster * step, sums, found);
+            found.len()
+        })
+        .sum();
+    let entries = seen * step;
+    let share = if entries <= 2 * most { 1.0 } else { most as f64 / entries as f64 };
+    let key = Key::new(0, Purpose::Partition).fold_str("contract");
+    let mut edges: Vec<(u64, u32)> = (0..count)
+        .into_par_iter()
+        .with_min_len(4096)
+        .map_init(scratch, |(sums, found), cluster| {
+            around(cluster, sums, found);
+            let name = |other: u32| {
+                let (low, high) = (other.min(cluster as u32), other.max(cluster as u32));
+                u64::from(low) << 32 | u64::from(high)
+            };
+            let kept = ((found.len() as f64 * share).ceil() as usize).min(found.len());
+            if kept > 0 && kept < found.len() {
+                found.select_nth_unstable_by_key(kept - 1, |&(other, weight)| (Reverse(weight), key.draw(name(other))));
+            }
+            // Whole, each edge is found from both ends and told by one.
+            let told = found[..kept].iter().filter(|&&(other, _)| share < 1.0 || cluster < other as usize);
+            told.map(|&(other, weight)| (name(other), weight)).collect::<Vec<_>>()
+        })
+        .flatten_iter()
+        .collect();
+    edges.par_sort_unstable();
+    edges.dedup();
+    Graph::of_weighted_edges(count, &edges)
+}

@@ -1,0 +1,87 @@
+//! The graph does not fit in memory: a graph of clusters does, and the rest is done by passes over the stream.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::{Error, GraphStream, Result};
+
+use super::gather::{self, Limits};
+use super::{Budget, by_degree, contract, resident};
+use crate::Degrees;
+use crate::balance::Bounds;
+use crate::kway;
+use crate::refine::Refinement;
+
+/// Refinement passes at most.
+const PASSES: u32 = 8;
+/// Where clusters and the start are kept, for a preparation that is killed later.
+const CLUSTERS: &str = "multilevel-clusters";
+const START: &str = "multilevel-start";
+/// Cells that a sum over all edges is spread over, so that none of 32 bits runs over.
+const CELLS: usize = 1024;
+
+pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
+    let nodes = graph.num_nodes() as usize;
+    let mut start = match graph.kept(START)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
+        Some(start) => start,
+        None => {
+            let start = better_start(graph, goal, bounds, budget)?;
+            graph.keep(START, &kway::to_bytes(&start))?;
+            start
+        }
+    };
+    let refinement = Refinement { graph, bounds, goal, memory: budget.counters, kept: "multilevel-refined" };
+    refinement.run(&mut start, PASSES)?;
+    Ok(start)
+}
+
+/// The better of METIS's parts of the clusters and of ranges of descending degree.
+fn better_start(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
+    let nodes = graph.num_nodes() as usize;
+    let degrees = Degrees::Exact.begin(graph)?;
+    let clusters = match graph.kept(CLUSTERS)?.and_then(|bytes| read_labels(&bytes, nodes)) {
+        Some(clusters) => clusters,
+        None => {
+            // Twice the mean, for some clusters stay small.
+            let volume = (4 * graph.num_edges() / budget.clusters as u64).max(2);
+            let limits = Limits { volume, nodes: budget.cluster_nodes.max(2), clusters: budget.clusters };
+            let (clusters, _) = gather::gather(graph, &degrees, limits)?;
+            graph.keep(CLUSTERS, &clusters.iter().flat_map(|label| label.to_le_bytes()).collect::<Vec<_>>())?;
+            clusters
+        }
+    };
+    let count = clusters.iter().max().map_or(0, |&most| most as usize + 1);
+    let small = contract::contract(graph, &clusters, count, budget.edges, budget.sorting)?;
+    let parts = graph.once("METIS on clusters", &mut || {
+        let parts = resident::metis(&small, goal, bounds, 0, count, |node| clusters[node] as usize)?;
+        Ok(kway::to_bytes(&parts))
+    })?;
+    drop(small);
+    let parts = kway::from_bytes(&parts, count).ok_or_else(|| Error::Bug("parts are not one a cluster".into()))?;
+    let by_metis: Vec<u16> = clusters.iter().map(|&cluster| parts[cluster as usize]).collect();
+    drop(clusters);
+    let by_degree = by_degree(nodes, goal.parts, |node| u64::from(degrees[node]));
+    let cuts = cuts(graph, [&by_metis, &by_degree])?;
+    // What is far out of bounds has to be torn apart before it is any good.
+    let far = bounds.excess(&bounds.loads(&by_degree)) > bounds.excess(&bounds.loads(&by_metis)) + 0.05;
+    Ok(if far || cuts[0] <= cuts[1] { by_metis } else { by_degree })
+}
+
+fn read_labels(bytes: &[u8], nodes: usize) -> Option<Vec<u32>> {
+    let (labels, []) = bytes.as_chunks::<4>() else { return None };
+    (labels.len() == nodes).then(|| labels.iter().map(|&label| u32::from_le_bytes(label)).collect())
+}
+
+/// How many edges two assignments cut: one pass.
+fn cuts(graph: &dyn GraphStream, assignments: [&[u16]; 2]) -> Result<[u64; 2]> {
+    let cells: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(2 * CELLS).collect();
+    graph.accumulate("comparing starts", &cells, &|edges| {
+        let cell = edges.first().map_or(0, |edge| edge.0 as usize % CELLS);
+        for (which, parts) in assignments.into_iter().enumerate() {
+            let cut = edges.iter().filter(|edge| parts[edge.0 as usize] != parts[edge.1 as usize]).count();
+            cells[which * CELLS + cell].fetch_add(cut as u32, Relaxed);
+        }
+    })?;
+    let sum = |cells: &[AtomicU32]| cells.iter().map(|cell| u64::from(cell.load(Relaxed))).sum();
+    Ok([sum(&cells[..CELLS]), sum(&cells[CELLS..])])
+}

@@ -1,0 +1,77 @@
+//! `refine = k`: any method, and refinement passes after it.
+
+use std::sync::Arc;
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
+
+use super::balance::Bounds;
+use super::refine::Refinement;
+
+/// Another method's assignment, refined by passes over the edges.
+///
+/// A pass takes 4 bytes for every node and part; where [`Goal::memory`] has no room for them they are sketched. The result keeps
+/// [`Goal::balance`] even if the inner method does not, and of assignments that keep it never has a worse cut than the inner one.
+///
+/// ```
+/// use gnnflow_data::partitioner::{Goal, Partitioner};
+/// use gnnflow_data::testing::power_law;
+/// use gnnflow_partition::{Random, Refined};
+/// use std::sync::Arc;
+///
+/// let graph = power_law(1000, 5000, 1);
+/// let refined = Refined::new(Arc::new(Random), 3);
+/// let parts = refined.assign(&graph.stream(), &Goal::new(4))?;
+/// let cut = |parts: &gnnflow_data::Assignment| {
+///     graph.edges.iter().filter(|&&(u, v)| parts.part(u.into()) != parts.part(v.into())).count()
+/// };
+/// assert!(cut(&parts) < cut(&Random.assign(&graph.stream(), &Goal::new(4))?));
+/// assert_eq!(refined.settings(), "refine = 3");
+/// # Ok::<(), gnnflow_data::Error>(())
+/// ```
+pub struct Refined {
+    inner: Arc<dyn Partitioner>,
+    passes: u32,
+}
+
+impl Refined {
+    /// At most `passes` passes after `inner`; fewer when the gain fades.
+    pub fn new(inner: Arc<dyn Partitioner>, passes: u32) -> Self {
+        Self { inner, passes }
+    }
+}
+
+impl Partitioner for Refined {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn settings(&self) -> String {
+        let passes = format!("refine = {}", self.passes);
+        match self.inner.settings() {
+            inner if inner.is_empty() => passes,
+            inner => format!("{inner}, {passes}"),
+        }
+    }
+
+    fn state_bytes(&self, nodes: u64, goal: &Goal) -> u64 {
+        // The assignment, the best one, the one counted last, the wishes of a pass.
+        self.inner.state_bytes(nodes, goal).max(14 * nodes)
+    }
+
+    fn memory_decides(&self) -> bool {
+        true
+    }
+
+    fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
+        let inner = self.inner.assign(graph, goal)?;
+        let bounds = Bounds::new(graph, goal)?;
+        let mut parts = match inner {
+            Assignment::Stored(parts) => parts,
+            other => (0..graph.num_nodes()).map(|node| other.part(node) as u16).collect(),
+        };
+        let refinement = Refinement { graph, bounds: &bounds, goal, memory: goal.memory, kept: "refined" };
+        refinement.run(&mut parts, self.passes)?;
+        Ok(Assignment::Stored(parts))
+    }
+}
