@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_data::progress::Progress;
-use gnnflow_pipelines::spec::Tensor;
+use gnnflow_pipelines::config::Tensor;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::tensor::TensorWorkers;
 use gnnflow_pipelines::{Error as PipelineError, Host, Job, Spec, Summary, last_checkpoint, prepare, work};

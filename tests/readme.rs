@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gnnflow_pipelines::spec::{Registered, Spec};
+use gnnflow_pipelines::config::{Registered, Spec};
 
 /// The code blocks of one language in the README.
 fn blocks(language: &str) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use super::{Context, print, print_json};
 use crate::Error;
-use gnnflow_pipelines::spec;
+use gnnflow_pipelines::config;
 use std::path::PathBuf;
 
 /// Write a synthetic graph as Parquet: `nodes.parquet` and `edges.parquet`, to be read with `undirected = true`.
@@ -56,10 +56,10 @@ enum Kind {
 
 impl Generate {
     pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
-        let settings = spec::Generate {
+        let settings = config::Generate {
             kind: match self.kind {
-                Kind::Planted => spec::GenerateKind::Planted,
-                Kind::Rmat => spec::GenerateKind::Rmat,
+                Kind::Planted => config::GenerateKind::Planted,
+                Kind::Rmat => config::GenerateKind::Rmat,
             },
             nodes: self.nodes,
             scale: self.scale,
@@ -72,7 +72,7 @@ impl Generate {
             degree_exponent: self.degree_exponent,
             seed: self.seed,
             files: self.files,
-            ..spec::Generate::default()
+            ..config::Generate::default()
         };
         let generator = settings.generator();
         generator.check()?;

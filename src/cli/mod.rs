@@ -19,7 +19,7 @@ use crate::Error;
 use crate::talk::Talk;
 use crate::threads::start_reading_threads;
 use clap::{Parser, Subcommand};
-use gnnflow_pipelines::spec::Spec;
+use gnnflow_pipelines::config::Spec;
 use gnnflow_pipelines::{Error as PipelineError, Registry};
 use std::ffi::OsString;
 use std::io::Write;

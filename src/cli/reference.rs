@@ -2,7 +2,7 @@
 
 use super::{Context, print, print_json};
 use crate::Error;
-use gnnflow_pipelines::spec::reference;
+use gnnflow_pipelines::config::reference;
 
 /// Print every key of a pipeline file with its type, default and meaning; with --json, as a JSON Schema.
 #[derive(Debug, clap::Args)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use gnnflow_nn::model::ModelSpec;
 use gnnflow_pipelines::Error as PipelineError;
+use gnnflow_pipelines::config::Tensor;
 use gnnflow_pipelines::parameters::ParameterService;
-use gnnflow_pipelines::spec::Tensor;
 use gnnflow_pipelines::tensor::{Again, Enlisted, TensorWorker, TensorWorkers};
 use tokio::runtime::Runtime;
 

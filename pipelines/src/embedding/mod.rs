@@ -14,14 +14,14 @@ use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sparse::SparseOptimizer;
 
-use crate::Error;
-use crate::spec;
+use crate::config;
+use crate::error::Error;
 
 pub(crate) use shards::{Generation, forget};
 
 /// The rows that a worker hosts, and what is known of them.
 pub(crate) struct NodeEmbeddings {
-    spec: spec::Embedding,
+    spec: config::Embedding,
     table: Arc<Table>,
     /// Rows of the best epoch.
     best: Table,
@@ -36,7 +36,7 @@ impl NodeEmbeddings {
     /// # Errors
     /// When there is no room for them.
     pub(crate) fn create(
-        spec: &spec::Embedding,
+        spec: &config::Embedding,
         scratch: &Path,
         graph: &Arc<LocalGraph>,
         worker: usize,
@@ -59,7 +59,7 @@ impl NodeEmbeddings {
     }
 
     /// What the pipeline says of them.
-    pub(crate) fn spec(&self) -> &spec::Embedding {
+    pub(crate) fn spec(&self) -> &config::Embedding {
         &self.spec
     }
 

@@ -13,9 +13,9 @@ use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
 use super::NodeEmbeddings;
-use crate::Error;
 use crate::checkpoint::REMEDY;
-use crate::tensor_file::{self, Tensor};
+use crate::checkpoint::tensor_file::{self, Tensor};
+use crate::error::Error;
 
 /// Beginning of the files' names.
 const PREFIX: &str = "embeddings-";
@@ -196,7 +196,7 @@ mod tests {
     use gnnflow_dataflow::graph::placement::Placement;
 
     use super::*;
-    use crate::spec::{Embedding, SparseKind, SparseOptimizer};
+    use crate::config::{Embedding, SparseKind, SparseOptimizer};
 
     /// Rows of three partitions, the second without nodes, at one worker.
     fn rows(folder: &Path, kind: SparseKind, seed: u64) -> NodeEmbeddings {

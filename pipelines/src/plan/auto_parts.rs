@@ -1,9 +1,9 @@
 //! `partition.parts = "auto"`: SDT-GNN's rule (Section III-C) for the number of partitions.
 
-use crate::Error;
-use crate::machine;
+use crate::config::{Parts, Spec};
+use crate::context::machine;
+use crate::error::Error;
 use crate::plan::Sizes;
-use crate::spec::{Parts, Spec};
 use serde::Serialize;
 
 /// The numbers behind an automatic number of partitions. All of them in bytes, but `workers` and `parts`.
@@ -79,7 +79,7 @@ impl Spec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::Registered;
+    use crate::config::Registered;
     use std::path::Path;
 
     fn spec(partition: &str) -> Spec {

@@ -2,7 +2,7 @@
 //!
 //! What is asked is the pipeline file, the dataset and the number of partitions, never how many processes there happen to be: a run's
 //! results depend on nothing else. So every partition is counted as a process of its own. First of all, a schedule must be able to do
-//! what the file asks for ([`rules`](crate::spec)), and fit into `train.memory` where that is given. Then
+//! what the file asks for ([`rules`](crate::config)), and fit into `train.memory` where that is given. Then
 //!
 //! ```text
 //! seconds of an epoch = multiplications / 5 · 10¹⁰ + numbers added up / 5 · 10⁹ + edges sampled / 2 · 10⁷   (the slowest partition)
@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::text::bytes;
 use super::whole_graph::Whole;
 use super::{Plan, Sizes, learnt};
-use crate::Error;
-use crate::spec::{Schedule, Spec, is_builtin_layer};
+use crate::config::{Schedule, Spec, is_builtin_layer};
+use crate::error::Error;
 
 /// Multiplications and additions of one core in a second.
 const MULTIPLIED: f64 = 5e10;
@@ -296,8 +296,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::config::Registered;
     use crate::plan::PartSize;
-    use crate::spec::Registered;
 
     /// A prepared graph of 4 partitions.
     fn graph(train: u64, halo: u64, edges: [u64; 4]) -> Sizes {

@@ -20,7 +20,7 @@
 //! | `saint-walk` | `batch` × (`walk_length` + 1), N |
 
 use super::{PartSize, Sizes};
-use crate::spec::{Fanout, Model, NegativeSampler, Train};
+use crate::config::{Fanout, Model, NegativeSampler, Train};
 
 /// The largest batch of any partition.
 #[derive(Clone, Debug, Default, PartialEq)]

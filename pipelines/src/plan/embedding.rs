@@ -1,7 +1,7 @@
 //! What learnt rows of nodes take.
 
+use crate::config::{Embedding, Spec};
 use crate::plan::Sizes;
-use crate::spec::{Embedding, Spec};
 use gnnflow_dataflow::embed::table::Table;
 use gnnflow_kernels::sparse::SparseOptimizer;
 use serde::Serialize;

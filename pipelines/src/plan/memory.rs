@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::schedule::inference::{CHUNK_EDGES, WINDOW};
-use crate::spec::{Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
+use crate::config::{Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
+use crate::engine::inference::{CHUNK_EDGES, WINDOW};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
 

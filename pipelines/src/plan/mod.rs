@@ -31,8 +31,8 @@ use serde::Serialize;
 
 use self::whole_graph::Whole;
 use self::window::window;
-use crate::Error;
-use crate::spec::{Spec, Task};
+use crate::config::{Spec, Task};
+use crate::error::Error;
 
 /// What a run will do and need. `Display` prints it as text, serde as JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]

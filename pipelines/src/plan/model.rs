@@ -1,6 +1,6 @@
 //! How many numbers a model has.
 
-use crate::spec::{Aggregator, JumpingKnowledge, Model, Norm};
+use crate::config::{Aggregator, JumpingKnowledge, Model, Norm};
 use serde::Serialize;
 
 /// One layer of the model.
@@ -139,7 +139,7 @@ fn beside(model: &Model, last: bool, i: u64, o: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::is_builtin_layer;
+    use crate::config::is_builtin_layer;
     use candle_core::Device;
     use gnnflow_nn as compute;
     use gnnflow_nn::Registry;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use gnnflow_nn::model::Decoder;
 
 use super::Sizes;
-use crate::schedule::pairs::WINDOW;
-use crate::spec::{NegativeSampler, Spec, Task, Train};
+use crate::config::{NegativeSampler, Spec, Task, Train};
+use crate::engine::stages::score_pairs::WINDOW;
 
 /// Bytes of a message beside ids and rows, as far as each of a chunk's three ways needs one: a question, an answer, gradients.
 const HEADERS: f64 = 64.0 + 64.0 + 72.0;

@@ -1,7 +1,7 @@
 //! How large the graph is: from the prepared dataset's manifest, or, before there is one, from footers or the generator.
 
-use crate::Error;
-use crate::spec::{FeatureDtype, Spec};
+use crate::config::{FeatureDtype, Spec};
+use crate::error::Error;
 use gnnflow_data::Manifest;
 use gnnflow_data::prepare::{PrepareSettings, estimate};
 use serde::Serialize;

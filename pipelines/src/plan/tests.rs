@@ -1,5 +1,5 @@
 use super::*;
-use crate::spec::Registered;
+use crate::config::Registered;
 use std::path::Path;
 
 fn plan(text: &str, processes: usize) -> Result<Plan, Error> {

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::memory::state;
 use super::whole_graph::Whole;
 use super::{Sizes, embedding};
-use crate::spec::{Model, Schedule, Spec, Topology};
+use crate::config::{Model, Schedule, Spec, Topology};
 
 /// Messages are at most this large.
 const MESSAGE_BYTES: u64 = 256 << 10;

@@ -20,10 +20,10 @@ use gnnflow_nn::{Model, Registry};
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
 use super::{Sizes, embedding};
-use crate::schedule::whole_graph::room;
-use crate::spec::{Mode, Schedule, Spec};
+use crate::config::{Mode, Schedule, Spec};
+use crate::engine::stages::dataflow::room;
+use crate::engine::stages::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
 use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
-use crate::whole_graph::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
 
 /// Versions of the parameters that a tensor worker keeps.
 const WORKER_KEEPS: u64 = 8;

@@ -2,8 +2,8 @@
 
 use super::embedding;
 use super::text::bytes;
-use crate::Error;
-use crate::spec::{Bytes, Schedule, Spec, Train};
+use crate::config::{Bytes, Schedule, Spec, Train};
+use crate::error::Error;
 
 /// Most steps that are under way when nobody has said how many: more than hide a round trip and a slow step.
 const MOST_WINDOW: usize = 8;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{Labels as Column, Partition};
 
-use crate::setup::LocalParts;
+use crate::context::LocalParts;
 
 /// Labels of the nodes of the partitions hosted here, and of those foreign nodes whose labels were brought.
 pub(crate) struct Labels {

@@ -1,14 +1,11 @@
 //! What is learnt: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
 
 mod classes;
-mod edge_classification;
-mod edge_columns;
-mod edge_pass;
+pub(crate) mod edge_classification;
 mod labels;
-mod link_prediction;
+pub(crate) mod link_prediction;
 mod node_classification;
 mod node_regression;
-mod rows_of;
 mod target_edges;
 mod targets;
 
@@ -25,19 +22,19 @@ use gnnflow_nn::pair_head::PairHead;
 
 use self::classes::Classes;
 use self::edge_classification::{ClassedEdges, EdgeClassification};
-pub(crate) use self::edge_pass::EdgePass;
 use self::labels::Labels;
 use self::link_prediction::{LinkEdges, LinkPrediction};
 use self::node_classification::NodeClassification;
 use self::node_regression::NodeRegression;
 use self::target_edges::{TargetRules, Targets};
 pub use self::targets::NodeTargets;
-use crate::Error;
-use crate::job::Job;
-use crate::layer_store::LayerStore;
-use crate::seed_split::SeedSplit;
-use crate::setup::LocalParts;
-use crate::spec::{self, Metric, Train};
+use crate::config;
+use crate::config::{Metric, Train};
+use crate::context::LocalParts;
+use crate::context::seed_split::SeedSplit;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
+use crate::runtime::job::Job;
 
 /// What is learnt from batches; the companion thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {
@@ -178,9 +175,9 @@ pub(crate) fn open(
     hosted: Range<usize>,
 ) -> Result<(Task, Source), Error> {
     match train.task {
-        spec::Task::LinkPrediction => return links(job, train, &hosted),
-        spec::Task::EdgeClassification => return edges(job, train, &hosted),
-        spec::Task::NodeClassification | spec::Task::NodeRegression => {}
+        config::Task::LinkPrediction => return links(job, train, &hosted),
+        config::Task::EdgeClassification => return edges(job, train, &hosted),
+        config::Task::NodeClassification | config::Task::NodeRegression => {}
     }
     let mut split = SeedSplit::open(job, train, parts, hosted)?;
     let labels = Labels::new(Arc::clone(parts), std::mem::take(&mut split.foreign));
@@ -188,7 +185,7 @@ pub(crate) fn open(
         return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
     };
     let wrong = |message: &str| Err(job.spec.problem("train.task", message));
-    let regression = train.task == spec::Task::NodeRegression;
+    let regression = train.task == config::Task::NodeRegression;
     let task: Arc<dyn NodeTask> = match (regression, info.kind) {
         (false, LabelKind::Value) => {
             return wrong(
@@ -215,7 +212,7 @@ fn width(job: &Job) -> usize {
 
 fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
     let link = train.link();
-    if link.decoder == spec::Decoder::Distmult && job.dataset.manifest().edge_columns.edge_type.is_none() {
+    if link.decoder == config::Decoder::Distmult && job.dataset.manifest().edge_columns.edge_type.is_none() {
         let message = "\"distmult\" learns a vector for each type of edges, and the graph's have none; name them in \
                        graph.columns.edge_type, or use \"dot\"";
         return Err(job.spec.problem("train.link.decoder", message));

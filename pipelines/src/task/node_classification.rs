@@ -12,11 +12,11 @@ use gnnflow_nn::metrics::{Counts, Task};
 
 use super::classes::{Classes, cross_entropy, largest};
 use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};
-use crate::Error;
-use crate::layer_store::LayerStore;
+use crate::config::Metric;
+use crate::context::SPLITS;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
 use crate::outputs::{list, list_of};
-use crate::setup::SPLITS;
-use crate::spec::Metric;
 
 /// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy for each label.
 pub(crate) struct NodeClassification {

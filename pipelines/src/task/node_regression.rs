@@ -9,9 +9,9 @@ use arrow::datatypes::DataType;
 use candle_core::Tensor;
 
 use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};
-use crate::Error;
-use crate::layer_store::LayerStore;
-use crate::spec::Metric;
+use crate::config::Metric;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
 
 /// Regression: a number for each node, by the square of what it is off.
 pub(crate) struct NodeRegression {

@@ -7,9 +7,9 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
 use gnnflow_kernels::pairs::Edge;
 
-use crate::Error;
-use crate::job::Job;
-use crate::spec::did_you_mean;
+use crate::error::Error;
+use crate::error::did_you_mean;
+use crate::runtime::job::Job;
 
 /// What decides of each edge whether it is predicted, and whether it may be looked at.
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 use gnnflow_nn::loss;
 
-use crate::Error;
+use crate::error::Error;
 
 /// By node, in the order of the results' rows.
 #[derive(Clone, Debug, PartialEq)]

@@ -15,11 +15,11 @@ use super::autotune::Autotuner;
 use super::queue::Queue;
 use super::worker::{Again, Enlisted};
 use super::{ResultShapes, TensorResult, TensorTask, TensorWorkers};
-use crate::Error;
-use crate::job::Host;
-use crate::parameters::{Choice, ParameterService};
-use crate::spec::{Tensor, WhenGone};
-use crate::summary::TensorUse;
+use crate::config::{Tensor, WhenGone};
+use crate::engine::stages::parameters::{Choice, ParameterService};
+use crate::error::Error;
+use crate::outputs::summary::TensorUse;
+use crate::runtime::job::Host;
 
 /// What became of a task.
 pub(crate) enum Answer<T> {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Answer, TensorTask};
-use crate::Error;
-use crate::parameters::Choice;
+use crate::engine::stages::parameters::Choice;
+use crate::error::Error;
 
 /// Bytes of rows that are sent in one call, where it has more than one task: beyond that, a call costs little beside its rows.
 pub(crate) const BATCH: usize = 256 << 10;

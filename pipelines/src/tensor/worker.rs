@@ -6,8 +6,8 @@ use std::time::Duration;
 use gnnflow_nn::model::ModelSpec;
 
 use super::{TensorResult, TensorTask};
-use crate::Error;
-use crate::parameters::{Choice, ParameterService};
+use crate::engine::stages::parameters::{Choice, ParameterService};
+use crate::error::Error;
 
 /// The tensor workers that this process may have. They are numbered from 0.
 pub trait TensorWorkers: Send + Sync {

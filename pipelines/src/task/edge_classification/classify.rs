@@ -12,16 +12,16 @@ use gnnflow_nn::metrics::{Counts, Task};
 use timely::worker::Worker;
 
 use super::edges::ClassedEdges;
-use crate::Error;
-use crate::agree::Agreement;
+use crate::collectives::agreement::Agreement;
+use crate::compute::Trainer;
+use crate::context::{SPLITS, Setup};
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
+use crate::evaluate::rows_of::{Brought, RowsOf};
 use crate::evaluate::{Evaluation, agree};
-use crate::job::Host;
-use crate::layer_store::LayerStore;
-use crate::setup::{SPLITS, Setup};
+use crate::runtime::job::Host;
 use crate::task::Tally;
 use crate::task::classes::{Classes, cross_entropy, largest};
-use crate::task::rows_of::{Brought, RowsOf};
-use crate::trainer::Trainer;
 
 /// Edges whose ends are asked for at once.
 const CHUNK: usize = 8192;

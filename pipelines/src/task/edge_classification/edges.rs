@@ -11,10 +11,10 @@ use gnnflow_dataflow::sample::edge_seeds::{EdgeBook, NegativeWay, Negatives};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
-use crate::Error;
-use crate::job::Job;
-use crate::spec::Train;
-use crate::task::edge_columns::show;
+use crate::config::Train;
+use crate::context::edge_columns::show;
+use crate::error::Error;
+use crate::runtime::job::Job;
 use crate::task::target_edges::{TargetRules, none_left};
 
 /// Edges of the types that are classified, by partition; nothing of partitions hosted elsewhere but their numbers.

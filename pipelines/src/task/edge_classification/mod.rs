@@ -8,8 +8,8 @@ use candle_core::Tensor;
 use gnnflow_nn::loss::cross_entropy;
 
 use super::{Examples, Loss, Objective};
-use crate::Error;
-use crate::spec::Metric;
+use crate::config::Metric;
+use crate::error::Error;
 
 pub(crate) use classify::Classifying;
 pub(crate) use edges::ClassedEdges;

@@ -9,11 +9,11 @@ use arrow::datatypes::{DataType, Field, Schema};
 use timely::worker::Worker;
 
 use super::Classifying;
-use crate::Error;
-use crate::job::Job;
+use crate::context::edge_columns::EdgeColumns;
+use crate::context::{SPLITS, Setup};
+use crate::error::Error;
 use crate::outputs::{Table, arrow_bug, write_table};
-use crate::setup::{SPLITS, Setup};
-use crate::task::edge_columns::EdgeColumns;
+use crate::runtime::job::Job;
 
 /// Writes `src`, `dst`, `type` (where edges have types), `prediction`, `label` and `split` of every edge that may be classified.
 pub(crate) fn predictions(

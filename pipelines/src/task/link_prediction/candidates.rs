@@ -7,10 +7,10 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
-use crate::Error;
-use crate::job::Job;
-use crate::spec::Link;
-use crate::task::edge_columns::show;
+use crate::config::Link;
+use crate::context::edge_columns::show;
+use crate::error::Error;
+use crate::runtime::job::Job;
 
 /// What the ends of held-out edges are ranked among.
 #[derive(Clone, Debug)]

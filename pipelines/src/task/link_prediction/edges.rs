@@ -14,9 +14,9 @@ use gnnflow_kernels::pairs::Edge;
 use super::candidates::Candidates;
 use super::known::Known;
 use super::recommend::Recommended;
-use crate::Error;
-use crate::job::Job;
-use crate::spec::{Link, NegativeSampler, Train};
+use crate::config::{Link, NegativeSampler, Train};
+use crate::error::Error;
+use crate::runtime::job::Job;
 use crate::task::target_edges::{TargetRules, none_left};
 
 /// The edges that are predicted, and what is known of their ends.

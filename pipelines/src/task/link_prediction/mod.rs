@@ -12,8 +12,8 @@ use gnnflow_nn::loss::{binary_cross_entropy, cross_entropy};
 use gnnflow_nn::ops::{pair_scores, shared_scores};
 
 use super::{Examples, Loss, Objective};
-use crate::Error;
-use crate::spec::{LinkLoss, Metric};
+use crate::config::{LinkLoss, Metric};
+use crate::error::Error;
 
 pub(crate) use edges::LinkEdges;
 pub(crate) use predictions::predictions;

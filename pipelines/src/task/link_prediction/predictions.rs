@@ -11,11 +11,11 @@ use timely::worker::Worker;
 
 use super::Ranking;
 use super::ranking::Ranked;
-use crate::Error;
-use crate::job::Job;
+use crate::context::Setup;
+use crate::context::edge_columns::EdgeColumns;
+use crate::error::Error;
 use crate::outputs::{Table, arrow_bug, write_table};
-use crate::setup::Setup;
-use crate::task::edge_columns::EdgeColumns;
+use crate::runtime::job::Job;
 
 /// Writes `src`, `dst`, `type` (where edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and, where sources are ranked
 /// too, `src_rank` of every edge that was held out.

@@ -1,7 +1,7 @@
 //! From ranks to metrics.
 
 use super::Ranked;
-use crate::summary::Scores;
+use crate::outputs::summary::Scores;
 
 /// What one partition's ranks of a split come to: how many edges and ranks there are, how many are at most 1, 3 and 10, the sum of
 /// their doubles; the sums of their reciprocals and of the losses, as bits.

@@ -27,14 +27,14 @@ use self::pass::{Asking, Pass};
 use super::candidates::Candidates;
 use super::edges::LinkEdges;
 use super::recommend;
-use crate::Error;
-use crate::agree::Agreement;
+use crate::collectives::agreement::Agreement;
+use crate::compute::Trainer;
+use crate::context::Setup;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
 use crate::evaluate::Evaluation;
-use crate::job::Host;
-use crate::layer_store::LayerStore;
-use crate::setup::Setup;
-use crate::task::rows_of::{Brought, RowsOf, distinct};
-use crate::trainer::Trainer;
+use crate::evaluate::rows_of::{Brought, RowsOf, distinct};
+use crate::runtime::job::Host;
 
 /// What edges are compared with takes at most so many bytes at once.
 const QUERY_BYTES: usize = 64 << 20;

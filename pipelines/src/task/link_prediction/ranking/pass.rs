@@ -12,9 +12,9 @@ use gnnflow_kernels::pairs::{Edge, Pairs};
 use rayon::prelude::*;
 
 use super::Ranked;
+use crate::evaluate::rows_of::distinct;
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::known::{Known, KnownEnds};
-use crate::task::rows_of::distinct;
 
 /// Rows that are compared while they are near, and questions that are asked of them by one task.
 const TILE: usize = 64;

@@ -1,0 +1,207 @@
+//! Checkpoints: all that a run needs to go on, in one safetensors file.
+//!
+//! `checkpoints/last.safetensors` has parameters, the optimiser's state and the best parameters so far; what is no
+//! tensor (epoch, best epoch, fingerprint) is JSON in the file's metadata. A file is written beside, synced and renamed:
+//! what has the name is whole. Its checksum is verified before anything in it is used. Nothing in it depends on the number of
+//! processes. Learnt rows of nodes are in files of their own, one a partition (`embedding::shards`), which are there when this
+//! one is.
+
+pub(crate) mod tensor_file;
+
+use std::path::Path;
+
+use safetensors::tensor::{Dtype, SafeTensorError};
+use gnnflow_nn::optimizer::State;
+use serde::{Deserialize, Serialize};
+
+use self::tensor_file::Tensor;
+use crate::error::Error;
+
+/// Version of the layout.
+const SCHEMA: u32 = 1;
+
+/// The state of a run between two epochs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Checkpoint {
+    pub(crate) progress: Progress,
+    /// Parameters, one after another.
+    pub(crate) params: Vec<f32>,
+    /// The parameters of the best epoch, if one is the best.
+    pub(crate) best: Option<Vec<f32>>,
+    /// The optimiser's.
+    pub(crate) optimizer: State,
+    /// Numbers in a node's learnt row, where there are such rows.
+    pub(crate) embedding: Option<usize>,
+}
+
+/// How far a run has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Progress {
+    /// Epochs trained.
+    pub(crate) epochs: u32,
+    /// The best epoch (from 1) by the validation metric, and what it was worth.
+    pub(crate) best: Option<(u32, (f64, f64))>,
+    /// Seconds of each epoch.
+    pub(crate) seconds: Vec<f64>,
+    /// The running hash over sampled blocks.
+    pub(crate) blocks: [u8; 32],
+}
+
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    schema: u32,
+    model: String,
+    progress: Progress,
+    optimizer_steps: u64,
+    optimizer_vectors: Vec<String>,
+    #[serde(default)]
+    embedding: Option<usize>,
+}
+
+/// What to do about a damaged checkpoint.
+pub(crate) const REMEDY: &str =
+    "restore the checkpoints folder from an older copy, or leave --resume out to start anew";
+
+impl Checkpoint {
+    /// Writes the checkpoint, whole or not at all. `model` names the model and the road to it.
+    pub(crate) fn write(&self, path: &Path, model: &str) -> Result<(), Error> {
+        let names = self.optimizer.vectors.iter().map(|(name, _)| name.clone());
+        let metadata = Metadata {
+            schema: SCHEMA,
+            model: model.to_owned(),
+            progress: self.progress.clone(),
+            optimizer_steps: self.optimizer.steps,
+            optimizer_vectors: names.collect(),
+            embedding: self.embedding,
+        };
+        fn tensor(name: String, values: &[f32]) -> Tensor<'_> {
+            Tensor { name, dtype: Dtype::F32, shape: vec![values.len()], bytes: bytemuck::cast_slice(values) }
+        }
+        let mut tensors = vec![tensor("params".into(), &self.params)];
+        tensors.extend(self.best.as_ref().map(|best| tensor("best".into(), best)));
+        let vectors = self.optimizer.vectors.iter();
+        tensors.extend(vectors.map(|(name, vector)| tensor(format!("optimizer.{name}"), vector)));
+        let text = serde_json::to_string(&metadata).map_err(|error| Error::Bug(error.to_string()))?;
+        tensor_file::write(path, Some(&text), tensors)
+    }
+
+    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained, and learnt
+    /// rows of `embedding` numbers.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when it is damaged or of another model, [`Error::Io`] when it cannot be read.
+    pub(crate) fn read(
+        path: &Path,
+        model: &str,
+        params: usize,
+        trained: usize,
+        embedding: Option<usize>,
+    ) -> Result<Self, Error> {
+        let refuse = |message: String| Error::Checkpoint { path: path.to_owned(), message };
+        let bytes = std::fs::read(path).map_err(Error::io("read", path))?;
+        let (tensors, text) = tensor_file::parse(&bytes).map_err(|reason| refuse(format!("{reason}; {REMEDY}")))?;
+        let damaged = |error: SafeTensorError| refuse(format!("is damaged: {error}"));
+        let metadata: Metadata = serde_json::from_str(&text).map_err(|error| refuse(format!("is damaged: {error}")))?;
+        if metadata.schema != SCHEMA {
+            return Err(refuse(format!("has schema {}, but this version reads {SCHEMA}", metadata.schema)));
+        }
+        if metadata.embedding != embedding {
+            let has = |rows: Option<usize>| {
+                rows.map_or("no learnt rows".into(), |dim| format!("learnt rows of {dim} numbers"))
+            };
+            let fix = metadata
+                .embedding
+                .map_or("leave model.embedding out".into(), |dim| format!("set model.embedding.dim = {dim}"));
+            let message = format!(
+                "has {}, and this pipeline {}: {fix}, choose another --run-dir, or leave --resume out to start anew",
+                has(metadata.embedding),
+                has(embedding)
+            );
+            return Err(refuse(message));
+        }
+        if metadata.model != model {
+            let message = "is of another pipeline: graph, partitioning, model or training differ from this one's; \
+                           choose another --run-dir, or leave --resume out to start anew";
+            return Err(refuse(message.into()));
+        }
+        let vector = |name: &str, len: usize| -> Result<Vec<f32>, Error> {
+            let tensor = tensors.tensor(name).map_err(damaged)?;
+            if tensor.dtype() != Dtype::F32 || tensor.data().len() != 4 * len {
+                return Err(refuse(format!("{name:?} has another length than the model's {len} parameters")));
+            }
+            Ok(tensor.data().chunks_exact(4).map(bytemuck::pod_read_unaligned).collect())
+        };
+        let names = metadata.optimizer_vectors.into_iter();
+        let vectors = names.map(|name| Ok((name.clone(), vector(&format!("optimizer.{name}"), trained)?)));
+        Ok(Self {
+            params: vector("params", params)?,
+            best: metadata.progress.best.map(|_| vector("best", params)).transpose()?,
+            optimizer: State { steps: metadata.optimizer_steps, vectors: vectors.collect::<Result<_, Error>>()? },
+            progress: metadata.progress,
+            embedding,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checkpoint() -> Checkpoint {
+        Checkpoint {
+            progress: Progress { epochs: 7, best: Some((5, (0.8, -0.5))), seconds: vec![0.1; 7], blocks: [9; 32] },
+            params: vec![1.0, f32::MIN_POSITIVE, -0.0],
+            best: Some(vec![0.5, 2.0, 3.0]),
+            optimizer: State { steps: 70, vectors: vec![("m".into(), vec![1.0; 3]), ("v".into(), vec![2.0; 3])] },
+            embedding: Some(16),
+        }
+    }
+
+    #[test]
+    fn running_statistics_are_no_business_of_the_optimizer() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        let optimizer = State { steps: 7, vectors: vec![("m".into(), vec![1.0; 2])] };
+        let saved = Checkpoint { optimizer, ..checkpoint() };
+        saved.write(&path, "abc").unwrap();
+        assert_eq!(Checkpoint::read(&path, "abc", 3, 2, Some(16)).unwrap(), saved);
+        assert!(Checkpoint::read(&path, "abc", 3, 3, Some(16)).is_err());
+    }
+
+    #[test]
+    fn checkpoints_come_back_bit_for_bit() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        for saved in [checkpoint(), Checkpoint { params: vec![1.0; 3], ..Checkpoint::default() }] {
+            saved.write(&path, "abc").unwrap();
+            let read = Checkpoint::read(&path, "abc", 3, 3, saved.embedding).unwrap();
+            assert_eq!(read, saved);
+            let bits = |c: &Checkpoint| c.params.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&read), bits(&saved));
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_anothers_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("last.safetensors");
+        checkpoint().write(&path, "abc").unwrap();
+        let message = |result: Result<Checkpoint, Error>| result.unwrap_err().to_string();
+        let read = |model: &str, params, embedding| Checkpoint::read(&path, model, params, params, embedding);
+        assert!(message(read("xyz", 3, Some(16))).contains("another pipeline"));
+        assert!(message(read("abc", 4, Some(16))).contains("4 parameters"));
+        let other = message(read("xyz", 3, Some(32)));
+        assert!(
+            other.contains("has learnt rows of 16 numbers, and this pipeline learnt rows of 32 numbers"),
+            "{other}"
+        );
+        assert!(other.contains("set model.embedding.dim = 16"), "{other}");
+        assert!(message(read("abc", 3, None)).contains("and this pipeline no learnt rows"));
+        let bytes = std::fs::read(&path).unwrap();
+        for len in [0, 5, 100, bytes.len() - 1] {
+            std::fs::write(&path, &bytes[..len]).unwrap();
+            assert!(message(read("abc", 3, Some(16))).contains("damaged"), "{len} bytes");
+        }
+        assert!(matches!(Checkpoint::read(&folder.path().join("none"), "abc", 3, 3, None), Err(Error::Io { .. })));
+    }
+}

@@ -1,0 +1,177 @@
+//! One batch, forwards and backwards: what it adds to a step.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_core::Tensor;
+use gnnflow_data::rng::{Key, Purpose};
+use gnnflow_dataflow::batch::edge_rows::EdgeRows;
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_dataflow::embed::push_rows::RowGradients;
+use gnnflow_kernels::block::Block;
+use gnnflow_nn::GraphBlock;
+use gnnflow_nn::loss::weigh_rows;
+use sha2::{Digest, Sha256};
+
+use super::Trainer;
+use super::tensors::{input, row_gradients};
+use crate::error::Error;
+use crate::task::{Examples, Loss};
+
+/// What a batch adds to a step.
+pub(crate) struct Gradients {
+    /// To the parameters that all share.
+    pub(crate) dense: Contribution,
+    /// To the rows of its nodes, where those are learnt.
+    pub(crate) rows: Option<RowGradients>,
+}
+
+/// A batch's gradient.
+pub(super) struct BatchGradient {
+    /// By the parameters; behind it what the batch adds to the buffers.
+    pub(super) flat: Vec<f32>,
+    /// By the rows of its nodes, where they are learnt.
+    pub(super) rows: Option<Vec<f32>>,
+    pub(super) loss: f64,
+    pub(super) examples: u64,
+}
+
+/// What a batch tells besides its gradient, as words.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BatchWords {
+    /// Examples of the loss: what the step's gradient is divided by.
+    pub(crate) examples: u64,
+    pub(crate) loss: f64,
+    pub(crate) rounds: u64,
+    /// SHA-256 of nodes and blocks, where asked for.
+    pub(crate) digest: Option<[u8; 32]>,
+}
+
+impl BatchWords {
+    pub(crate) fn encode(&self) -> Vec<u64> {
+        let digest = self.digest.iter().flatten().copied().collect::<Vec<u8>>();
+        let digest = digest.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+        [self.examples, self.loss.to_bits(), self.rounds].into_iter().chain(digest).collect()
+    }
+
+    pub(crate) fn decode(words: &[u64]) -> Option<Self> {
+        let (&[examples, loss, rounds], digest) = words.split_first_chunk()?;
+        let digest: Vec<u8> = digest.iter().flat_map(|word| word.to_le_bytes()).collect();
+        Some(Self { examples, loss: f64::from_bits(loss), rounds, digest: digest.try_into().ok() })
+    }
+}
+
+impl Trainer {
+    /// Forward and backward over one batch: the gradient of the loss summed over its examples.
+    pub(crate) fn batch(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
+        let partition = batch.key.partition;
+        if batch.num_seeds == 0 {
+            let (examples, rounds) = (batch.stands_for.unwrap_or(0), u64::from(batch.rounds));
+            let words = BatchWords { examples, loss: 0.0, rounds, digest: None };
+            let rows = self.learns_rows.then(|| RowGradients { partition, examples, ..RowGradients::default() });
+            return Ok(Gradients { dense: Contribution { partition, vector: None, words: words.encode() }, rows });
+        }
+        let digest = self.hash_blocks.then(|| digest(&batch));
+        let rounds = u64::from(batch.rounds);
+        let BatchGradient { flat, rows, loss, examples } = self.gradient(&mut batch)?;
+        let words = BatchWords { examples, loss, rounds, digest };
+        let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: words.encode() };
+        let nodes = batch.nodes;
+        let rows = rows.map(|rows| RowGradients { partition, examples, nodes, rows: Arc::new(rows) });
+        Ok(Gradients { dense, rows })
+    }
+
+    pub(super) fn gradient(&mut self, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
+        let Self { pool, model, objective, uses_edges, seed, spent, params, learns_rows, .. } = self;
+        let BatchKey { epoch, step, partition } = batch.key;
+        let key = [partition, epoch, step]
+            .into_iter()
+            .fold(Key::new(*seed, Purpose::Dropout), |key, word| key.fold(u64::from(word)));
+        pool.install(|| {
+            let start = Instant::now();
+            let sampled = std::mem::take(&mut batch.blocks);
+            let blocks = blocks(sampled, &batch.edges, batch.num_seeds, model.num_layers(), *uses_edges);
+            let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
+            let features = std::mem::take(&mut batch.features);
+            let (x, learnt) = input(features, batch.nodes.len(), model, *learns_rows)?;
+            let (outputs, sums) = model.forward_with_sums(&blocks, &x, degrees, Some(key))?;
+            // Where all layers read one block, other nodes of the list have outputs too.
+            let narrow = |outputs: Tensor| match batch.num_seeds < outputs.dim(0)? {
+                true => outputs.narrow(0, 0, batch.num_seeds),
+                false => Ok(outputs),
+            };
+            let mut outputs = narrow(outputs).map_err(gnnflow_nn::Error::from)?;
+            if !batch.seed_weights.is_empty() {
+                outputs = weigh_rows(&outputs, &batch.seed_weights)?;
+            }
+            let examples = Examples {
+                seeds: &batch.nodes[..batch.num_seeds],
+                pairs: batch.pairs.as_ref(),
+                relations: model.relations(),
+                head: model.pair_head(),
+            };
+            let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
+            let value = loss.to_scalar::<f64>().map_err(gnnflow_nn::Error::from)?;
+            let (value, examples) = match batch.stands_for {
+                Some(all) => (value * all as f64 / examples.max(1) as f64, all),
+                None => (value, examples),
+            };
+            spent.forward += start.elapsed();
+            let start = Instant::now();
+            let gradients = loss.backward().map_err(gnnflow_nn::Error::from)?;
+            let mut flat = vec![0.0; params.len()];
+            model.params().gradients(&gradients, &mut flat)?;
+            flat[model.params().trained_len()..].copy_from_slice(&sums);
+            let rows = learnt.map(|learnt| row_gradients(&gradients, &learnt)).transpose()?;
+            spent.backward += start.elapsed();
+            Ok(BatchGradient { flat, rows, loss: value, examples })
+        })
+    }
+}
+
+/// The blocks of `layers` layers, input side first, or one for all of them; without edges where the model reads none.
+pub(super) fn blocks(
+    sampled: Vec<Block>,
+    edges: &EdgeRows,
+    num_seeds: usize,
+    layers: usize,
+    uses_edges: bool,
+) -> Vec<Arc<GraphBlock>> {
+    if uses_edges {
+        let with_edges = |(at, block): (usize, Block)| match edges.places.get(at) {
+            None => GraphBlock::new(block),
+            Some(places) => GraphBlock::with_edge_features(block, edges.rows.select(places), edges.rows.dim),
+        };
+        let all: Vec<_> = sampled.into_iter().enumerate().rev().map(with_edges).collect();
+        return if all.len() == 1 { vec![all[0].clone(); layers] } else { all };
+    }
+    let seeds = num_seeds as u32;
+    let alone = GraphBlock::new(Block::new(seeds, seeds, vec![0; num_seeds + 1], Vec::new()));
+    vec![alone; layers]
+}
+
+/// SHA-256 over a batch's name, node list and blocks.
+pub(super) fn digest(batch: &MiniBatch) -> [u8; 32] {
+    let mut hash = Sha256::new();
+    let mut words = |words: &[u32]| {
+        hash.update((words.len() as u64).to_le_bytes());
+        hash.update(bytemuck::cast_slice::<u32, u8>(words));
+    };
+    words(&[batch.key.epoch, batch.key.step, batch.key.partition]);
+    words(&batch.nodes);
+    for block in &batch.blocks {
+        words(block.indptr());
+        words(block.indices());
+        if let Some(types) = block.edge_types() {
+            words(&types.iter().map(|&edge_type| u32::from(edge_type)).collect::<Vec<_>>());
+        }
+        if let Some(weights) = block.edge_weights() {
+            words(bytemuck::cast_slice(weights));
+        }
+        if let Some(ids) = block.edge_ids() {
+            words(bytemuck::cast_slice(ids));
+        }
+    }
+    hash.finalize().into()
+}

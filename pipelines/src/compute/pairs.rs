@@ -1,0 +1,66 @@
+//! The loss of pairs of nodes, by rows that a model over the whole graph has made of them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use candle_core::Var;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_dataflow::embed::push_rows::RowGradients;
+use gnnflow_kernels::matrix::{Matrix, Values};
+
+use super::Trainer;
+use super::tensors::row_gradients;
+use crate::error::Error;
+use crate::task::{Examples, Loss};
+
+/// What a chunk of a partition's pairs says.
+pub(crate) struct PairGradients {
+    /// Of the rows of its nodes.
+    pub(crate) rows: RowGradients,
+    /// By the parameters, where the decoder has any.
+    pub(crate) flat: Option<Vec<f32>>,
+    /// Summed over the examples.
+    pub(crate) loss: f64,
+}
+
+impl Trainer {
+    /// The loss of a batch's pairs by the rows of their ends, and its gradients; nothing of a batch without pairs.
+    ///
+    /// # Errors
+    /// When the device fails, or rows are not numbers.
+    pub(crate) fn pairs(&mut self, batch: MiniBatch) -> Result<PairGradients, Error> {
+        let tensor = gnnflow_nn::Error::from;
+        let partition = batch.key.partition;
+        if batch.nodes.is_empty() {
+            let rows = RowGradients { partition, ..RowGradients::default() };
+            return Ok(PairGradients { rows, flat: None, loss: 0.0 });
+        }
+        let Self { pool, model, objective, spent, .. } = self;
+        let (nodes, Matrix { values, dim }) = (batch.nodes, batch.features);
+        let Values::F32(values) = values else {
+            return Err(Error::Bug("the model's results are 32-bit floats".into()));
+        };
+        pool.install(|| {
+            let start = Instant::now();
+            let x = Var::from_vec(values, (nodes.len(), dim), model.device()).map_err(tensor)?;
+            let (relations, head) = (model.relations(), model.pair_head());
+            let examples = Examples { seeds: &nodes, pairs: batch.pairs.as_ref(), relations, head };
+            let Loss { sum, examples } = objective.loss(&examples, x.as_tensor())?;
+            let loss = sum.to_scalar::<f64>().map_err(tensor)?;
+            spent.forward += start.elapsed();
+            let start = Instant::now();
+            let gradients = sum.backward().map_err(tensor)?;
+            let flat = match relations.is_some() || head.is_some() {
+                true => {
+                    let mut flat = vec![0.0; model.params().flat_len()];
+                    model.params().gradients(&gradients, &mut flat)?;
+                    Some(flat)
+                }
+                false => None,
+            };
+            let rows = Arc::new(row_gradients(&gradients, &x)?);
+            spent.backward += start.elapsed();
+            Ok(PairGradients { rows: RowGradients { partition, examples, nodes, rows }, flat, loss })
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Steps of the optimiser.
+
+use std::time::Instant;
+
+use gnnflow_dataflow::collective::all_reduce::Reduced;
+use gnnflow_dataflow::embed::push_rows::PushedRows;
+use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
+
+use super::{BatchWords, Trainer};
+use crate::config;
+use crate::config::OptimizerKind;
+use crate::embedding::NodeEmbeddings;
+use crate::error::Error;
+
+impl Trainer {
+    /// One step of the optimiser along the sum of a step's gradients, divided by its examples; and one of the running statistics
+    /// towards those of its batches, whose sums lie behind the gradients.
+    ///
+    /// What fails is kept, and told by [`Trainer::report`].
+    pub(crate) fn apply(&mut self, reduced: Reduced) {
+        let examples: u64 =
+            reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.examples).sum();
+        if examples == 0 {
+            return;
+        }
+        if let Err(error) = self.step(reduced.sum, examples) {
+            self.fault.get_or_insert(error);
+        }
+    }
+
+    /// One step along `sum`, the gradients of `examples` examples together.
+    pub(super) fn step(&mut self, mut sum: Vec<f32>, examples: u64) -> Result<(), Error> {
+        let start = Instant::now();
+        let Self { pool, model, optimizer, params, clip_norm, .. } = self;
+        let result = pool.install(|| {
+            let scale = 1.0 / examples as f32;
+            let trained = model.params().trained_len();
+            let gradients = &mut sum[..trained];
+            gradients.iter_mut().for_each(|gradient| *gradient *= scale);
+            if let Some(most) = clip_norm {
+                shorten(gradients, *most);
+            }
+            optimizer.step(&mut params[..trained], gradients);
+            model.absorb(params, &sum);
+            model.params_mut().set_from(params)
+        });
+        self.spent.step += start.elapsed();
+        result?;
+        self.publish();
+        Ok(())
+    }
+
+    /// Moves the learnt rows that a step has gradients for.
+    ///
+    /// # Safety
+    /// Nobody reads or writes rows meanwhile.
+    pub(crate) unsafe fn move_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) {
+        let start = Instant::now();
+        // SAFETY: the caller's promise.
+        self.pool.install(|| unsafe { rows.apply(pushed) });
+        self.spent.step += start.elapsed();
+    }
+}
+
+/// Scales a gradient to length `most` if it is longer. The length is summed in 64 bits, in order: all workers do the same.
+fn shorten(gradient: &mut [f32], most: f64) {
+    let length = gradient.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt();
+    if length > most {
+        let scale = (most / length) as f32;
+        gradient.iter_mut().for_each(|g| *g *= scale);
+    }
+}
+
+/// The optimiser that the pipeline asks for.
+pub(super) fn optimizer(spec: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
+    match spec.kind {
+        OptimizerKind::Sgd => Box::new(Sgd::new(
+            len,
+            SgdOptions {
+                learning_rate: spec.lr,
+                momentum: spec.momentum(),
+                weight_decay: spec.weight_decay,
+                ..SgdOptions::default()
+            },
+        )),
+        OptimizerKind::Adam | OptimizerKind::Adamw => {
+            let [beta1, beta2] = spec.betas();
+            Box::new(Adam::new(
+                len,
+                AdamOptions {
+                    learning_rate: spec.lr,
+                    beta1,
+                    beta2,
+                    epsilon: spec.eps(),
+                    weight_decay: spec.weight_decay,
+                    decoupled: spec.kind == OptimizerKind::Adamw,
+                },
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_gradients_are_shortened_and_short_ones_are_not() {
+        let mut gradient = [3.0, 0.0, -4.0];
+        shorten(&mut gradient, 10.0);
+        assert_eq!(gradient, [3.0, 0.0, -4.0]);
+        shorten(&mut gradient, 2.5);
+        assert_eq!(gradient, [1.5, 0.0, -2.0]);
+    }
+}

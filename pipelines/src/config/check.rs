@@ -1,0 +1,184 @@
+//! Holds a document to the schema that the sections' declarations yield. Finds everything that is wrong, not only the first.
+
+use super::tree::{Node, Value};
+use super::values::{Bytes, Span};
+use crate::error::{Problem, did_you_mean};
+use serde_json::Value as Json;
+
+/// Appends to `problems` whatever in `node` (at the dotted `path`) does not fit `schema`.
+pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<Problem>) {
+    let mut report = |message: String| problems.push(Problem::new(node.place.clone(), path, message));
+    let choices = alternatives(schema);
+    if choices.len() > 1 {
+        let words = words(schema);
+        match (&node.value, choices.iter().filter(|choice| fits_type(choice, node)).collect::<Vec<_>>().as_slice()) {
+            (Value::String(text), _) if words.len() == choices.len() => {
+                if !words.iter().any(|word| word == text) {
+                    report(format!("expected {}, found {text:?}{}", expected(schema), suggestion(text, &words)));
+                }
+            }
+            (_, [choice]) => check(choice, node, path, problems),
+            _ => report(format!("expected {}, found {}", expected(schema), node.describe())),
+        }
+        return;
+    }
+    let schema = choices[0];
+    if !fits_type(schema, node) {
+        return report(format!("expected {}, found {}", expected(schema), node.describe()));
+    }
+    match &node.value {
+        Value::Table(entries) => {
+            let known: Vec<&str> =
+                super::reference::ordered_properties(schema).into_iter().map(|(key, _)| key).collect();
+            for entry in entries {
+                let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
+                match &schema["properties"][&entry.key] {
+                    Json::Null if schema["additionalProperties"].is_object() => {
+                        check(&schema["additionalProperties"], &entry.node, &inner, problems);
+                    }
+                    Json::Null => {
+                        let message = format!("unknown key{}", suggestion(&entry.key, &known));
+                        problems.push(Problem::new(entry.place.clone(), inner, message));
+                    }
+                    property => check(property, &entry.node, &inner, problems),
+                }
+            }
+        }
+        Value::Array(items) => {
+            let (least, most) = (schema["minItems"].as_u64(), schema["maxItems"].as_u64());
+            let found = items.len() as u64;
+            if least == most && least.is_some_and(|n| n != found) {
+                report(format!("expected a list of {}, found one of {found}", least.unwrap_or(0)));
+            } else if least.is_some_and(|n| found < n) {
+                report("expected a list that is not empty".into());
+            }
+            for (i, item) in items.iter().enumerate() {
+                check(&schema["items"], item, &format!("{path}[{i}]"), problems);
+            }
+        }
+        Value::String(text) => {
+            let format = schema["format"].as_str();
+            let parsed = match format {
+                Some("size") => text.parse::<Bytes>().map(drop),
+                Some("duration") => text.parse::<Span>().map(drop),
+                _ => Ok(()),
+            };
+            let words = words(schema);
+            if let Err(message) = parsed {
+                report(message);
+            } else if !words.is_empty() && !words.contains(&text.as_str()) {
+                report(format!("expected {}, found {text:?}{}", expected(schema), suggestion(text, &words)));
+            }
+        }
+        Value::Integer(number) => bounds(schema, *number as f64, &mut report),
+        Value::Float(number) if !number.is_finite() => report(format!("expected a finite number, found {number}")),
+        Value::Float(number) => bounds(schema, *number, &mut report),
+        Value::Boolean(_) | Value::Datetime(_) => {}
+    }
+}
+
+fn bounds(schema: &Json, number: f64, report: &mut dyn FnMut(String)) {
+    let wrong = [
+        ("minimum", "at least", number < schema["minimum"].as_f64().unwrap_or(number)),
+        ("exclusiveMinimum", "more than", schema["exclusiveMinimum"].as_f64().is_some_and(|least| number <= least)),
+        ("maximum", "at most", number > schema["maximum"].as_f64().unwrap_or(number)),
+        ("exclusiveMaximum", "less than", schema["exclusiveMaximum"].as_f64().is_some_and(|most| number >= most)),
+    ];
+    if let Some((key, words, _)) = wrong.iter().find(|(_, _, wrong)| *wrong) {
+        report(format!("must be {words} {}, but is {number}", schema[*key]));
+    }
+}
+
+/// What a value may be: the branches of `anyOf` or `oneOf` without null, or the schema itself.
+fn alternatives(schema: &Json) -> Vec<&Json> {
+    let branches = schema["anyOf"].as_array().or(schema["oneOf"].as_array());
+    let real = |branches: &'_ Vec<Json>| branches.iter().filter(|branch| branch["type"] != "null").count();
+    match branches {
+        Some(list) if real(list) == 1 => {
+            list.iter().filter(|branch| branch["type"] != "null").flat_map(alternatives).collect()
+        }
+        Some(list) => list.iter().filter(|branch| branch["type"] != "null").collect(),
+        None => vec![schema],
+    }
+}
+
+/// The types that a schema without alternatives allows, null aside.
+fn types(schema: &Json) -> Vec<&str> {
+    match &schema["type"] {
+        Json::String(one) => vec![one],
+        Json::Array(many) => many.iter().filter_map(Json::as_str).filter(|name| *name != "null").collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn fits_type(schema: &Json, node: &Node) -> bool {
+    let choices = alternatives(schema);
+    if choices.len() > 1 {
+        return choices.iter().any(|choice| fits_type(choice, node));
+    }
+    types(choices[0]).iter().any(|name| {
+        matches!(
+            (*name, &node.value),
+            ("string", Value::String(_))
+                | ("integer", Value::Integer(_))
+                | ("number", Value::Integer(_) | Value::Float(_))
+                | ("boolean", Value::Boolean(_))
+                | ("array", Value::Array(_))
+                | ("object", Value::Table(_))
+        )
+    })
+}
+
+/// Whether a value at a key of this schema can only be a string.
+pub(crate) fn only_string(schema: &Json) -> bool {
+    alternatives(schema).iter().all(|choice| types(choice) == ["string"])
+}
+
+/// The closed set of words that a schema allows; empty when it is open, or not about words.
+pub(crate) fn words(schema: &Json) -> Vec<&str> {
+    alternatives(schema)
+        .into_iter()
+        .flat_map(|choice| choice["enum"].as_array().into_iter().flatten().chain(std::iter::once(&choice["const"])))
+        .filter_map(Json::as_str)
+        .collect()
+}
+
+/// What a schema wants, in words: `an integer`, `one of "keep", "drop"`, `a string or a list of strings`.
+pub(crate) fn expected(schema: &Json) -> String {
+    let choices = alternatives(schema);
+    let words = words(schema);
+    if !words.is_empty() && (words.len() == choices.len() || choices.len() == 1) {
+        let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+        return if quoted.len() == 1 { quoted[0].clone() } else { format!("one of {}", quoted.join(", ")) };
+    }
+    if choices.len() > 1 {
+        return choices.iter().map(|choice| expected(choice)).collect::<Vec<_>>().join(" or ");
+    }
+    let schema = choices[0];
+    match schema["format"].as_str() {
+        Some("size") => return "a size such as \"2GiB\"".into(),
+        Some("duration") => return "a duration such as \"30s\"".into(),
+        _ => {}
+    }
+    let one = |name: &&str| match *name {
+        "string" => "a string".into(),
+        "integer" => "an integer".into(),
+        "number" => "a number".into(),
+        "boolean" => "true or false".into(),
+        "array" => match expected(&schema["items"]).split_once(' ') {
+            Some(("a" | "an", item)) => {
+                let many = item.replace(" or an ", "s or ").replace(" or a ", "s or ");
+                format!("a list of {many}s")
+            }
+            _ => "a list".into(),
+        },
+        "object" => "a table".to_string(),
+        other => other.into(),
+    };
+    types(schema).iter().map(one).collect::<Vec<String>>().join(" or ")
+}
+
+fn suggestion(word: &str, candidates: &[&str]) -> String {
+    did_you_mean(word, candidates.iter().copied())
+        .map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"))
+}

@@ -1,0 +1,392 @@
+//! `pipeline.toml`, read and checked.
+//!
+//! Each section is a file with one struct, and each key one field of it: its type, default and documentation are that
+//! declaration. [`Spec::load`] finds *everything* that is wrong with a file, each with line, key and "did you mean".
+
+mod check;
+mod cluster;
+mod edge;
+mod embedding;
+mod fanout;
+mod generate;
+mod graph;
+mod infer;
+mod link;
+mod metric;
+mod model;
+mod optimizer;
+mod partition;
+mod price;
+pub mod reference;
+mod rules;
+mod section;
+mod tensor;
+mod train;
+mod tree;
+mod values;
+
+pub use cluster::Cluster;
+pub use edge::EdgeTask;
+pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseKind, SparseOptimizer};
+pub use fanout::{Fanout, FanoutsByType};
+pub use generate::{Generate, GenerateKind, Generator};
+pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
+pub use infer::Infer;
+pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
+pub use metric::Metric;
+pub(crate) use model::is_builtin as is_builtin_layer;
+pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
+pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
+pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
+pub use price::Price;
+pub use tensor::{Tensor, WhenGone};
+pub use train::{CachePolicy, Device, Mode, RowDtype, Schedule, SeedSplit, Task, Temporal, Train};
+pub use values::{Bytes, OneOrMany, Parts, Span};
+
+use crate::error::Error;
+use crate::error::{Place, Problem, Problems};
+use section::section;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf, absolute};
+use tree::Node;
+
+section! {
+    /// A whole pipeline, checked. The sections that are there are the stages that run.
+    pub struct Spec {
+        /// What the run is called: letters, digits, "-", "_" and ".". Unset: the pipeline file's name without `.toml`.
+        #[schemars(extend("x-results" = false), extend("examples" = ["cora-gcn"]))]
+        pub name: String = String::new(),
+        /// Where the graph comes from.
+        pub graph: Graph = Graph::default(),
+        /// How the graph is cut.
+        pub partition: Partition = Partition::default(),
+        /// The network.
+        pub model: Option<Model> = None,
+        /// How the model is trained.
+        pub train: Option<Train> = None,
+        /// What is written for every node when training is done.
+        pub infer: Option<Infer> = None,
+        /// Several processes.
+        pub cluster: Cluster = Cluster::default(),
+        /// What machines cost.
+        pub price: Option<Price> = None,
+        /// Where each key was written, for messages about it later on.
+        #[serde(skip)]
+        #[schemars(skip)]
+        pub source: Source = Source::default(),
+    }
+}
+
+/// The file that a [`Spec`] was read from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Source {
+    /// As the user named it, for messages.
+    file: PathBuf,
+    /// Where every key that was given stands.
+    places: BTreeMap<String, Place>,
+    /// How the number of partitions was found, when it was asked to be.
+    pub(crate) auto: Option<crate::plan::AutoParts>,
+    /// How the schedule was chosen, when it was asked to be.
+    pub(crate) auto_schedule: Option<crate::plan::AutoSchedule>,
+    /// Where it is: the schedules that cannot do what the file asks for, and why.
+    pub(crate) refusals: Vec<(Schedule, String)>,
+}
+
+/// Names that a user's own program registered, and that a pipeline file may therefore use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// For `partition.method`.
+    pub partitioners: Vec<String>,
+    /// For `train.sampler`.
+    pub samplers: Vec<String>,
+    /// For `model.kind`.
+    pub layers: Vec<String>,
+}
+
+impl Spec {
+    /// Reads and checks a pipeline file. `sets` are `KEY=VALUE` overrides, applied in order before anything is checked.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] with everything that is wrong; [`Error::Usage`] when the file cannot be read.
+    pub fn load(file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Error::Usage(format!("cannot read pipeline file {}: {error}", file.display())))?;
+        Self::parse(&text, file, sets, registered)
+    }
+
+    /// The same from a text that is, or could be, the content of `file`. Relative paths are relative to the file.
+    ///
+    /// ```
+    /// use gnnflow_pipelines::config::{Registered, Spec};
+    /// use std::path::Path;
+    ///
+    /// let text = "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\nundirectd = true";
+    /// let error = Spec::parse(text, Path::new("p.toml"), &[], &Registered::default()).unwrap_err();
+    /// assert_eq!(error.to_string(), "p.toml:4: graph.undirectd: unknown key; did you mean \"undirected\"?");
+    ///
+    /// let sets = ["graph.nodes=other.parquet".into()];
+    /// let spec = Spec::parse(&text.replace("directd", "directed"), Path::new("p.toml"), &sets, &Registered::default())?;
+    /// assert_eq!(spec.name, "p");
+    /// assert!(spec.graph.nodes.unwrap().0[0].ends_with("other.parquet"));
+    /// # Ok::<(), gnnflow_pipelines::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Spec`] with everything that is wrong.
+    pub fn parse(text: &str, file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
+        let fail = |problems| Err(Error::Spec(Problems::new(file, problems)));
+        let mut root = match Node::parse(text) {
+            Ok(root) => root,
+            Err(problems) => return fail(problems),
+        };
+        let mut problems = apply_sets(&mut root, sets);
+        check::check(reference::schema(), &root, "", &mut problems);
+        if !problems.is_empty() {
+            return fail(problems);
+        }
+        let mut spec: Self = match serde_json::from_value(root.json()) {
+            Ok(spec) => spec,
+            Err(error) => return fail(vec![Problem::new(Place::File, "", error.to_string())]),
+        };
+        if root.entry("name").is_none() {
+            spec.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        if spec.graph.generate.is_some() && root.entry("graph.undirected").is_none() {
+            spec.graph.undirected = !spec.graph.reverse_edges;
+        }
+        let (problems, refusals) = rules::of_schedules(&spec, &root, registered);
+        if !problems.is_empty() {
+            return fail(problems);
+        }
+        let folder = absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned)).unwrap_or_default();
+        spec.resolve_paths(&folder);
+        if let (Some(train), Some(model)) = (&mut spec.train, &spec.model) {
+            train.fanouts = (!train.draws_subgraphs() && !train.is_whole_graph()).then(|| train.fanouts(model.layers));
+        }
+        let mut places = BTreeMap::new();
+        remember(&root, "", &mut places);
+        spec.source = Source { file: file.into(), places, refusals, ..Source::default() };
+        Ok(spec)
+    }
+
+    /// Makes every path absolute, and names the dataset folder where none was given.
+    fn resolve_paths(&mut self, folder: &Path) {
+        let join = |path: &mut PathBuf| *path = folder.join(&*path);
+        let graph = &mut self.graph;
+        let tables = [&mut graph.nodes, &mut graph.edges, &mut self.partition.file].into_iter().flatten();
+        tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
+        let link = self.train.as_mut().and_then(|train| train.link.as_mut());
+        let tables = link.and_then(|link| link.eval_negative_dstnode.as_mut()).into_iter();
+        tables.flat_map(|files| &mut files.0).filter(|path| !gnnflow_data::source::is_url(path)).for_each(join);
+        graph.dataset.iter_mut().for_each(join);
+        if let Some(generate) = &mut graph.generate {
+            let name = format!("{}-{}", generate.kind, &digest(&serde_json::json!(generate))[..8]);
+            let default = || PathBuf::from(".gnnflow").join(name);
+            join(generate.out.get_or_insert_with(default));
+        }
+        self.cluster.secret_file.iter_mut().for_each(join);
+        match &mut self.partition.out {
+            Some(out) => join(out),
+            None if self.graph.dataset.is_some() => {}
+            None => {
+                // Every key that decides the dataset's bytes; hands aside.
+                let default = Partition::default();
+                let cut = Partition { topology: default.topology, memory: default.memory, ..self.partition.clone() };
+                let graph = Graph { retry: Graph::default().retry, ..self.graph.clone() };
+                let settings = serde_json::json!([graph, cut]);
+                let name = format!("{}-{}", self.name, &digest(&settings)[..8]);
+                self.partition.out = Some(folder.join(".gnnflow").join(name));
+            }
+        }
+    }
+
+    /// The folder of the prepared dataset: the one given as such, or the one that will be written.
+    pub fn dataset_folder(&self) -> &Path {
+        let folder = self.graph.dataset.as_ref().or(self.partition.out.as_ref());
+        folder.map_or(Path::new("dataset"), PathBuf::as_path)
+    }
+
+    /// The number of partitions that the file asks for; a `dataset` that is given knows its own.
+    pub fn parts(&self) -> usize {
+        match self.partition.parts {
+            Parts::Count(count) => count,
+            Parts::Auto => 1,
+        }
+    }
+
+    /// Whether partitions are to have the features of the foreign nodes that their edges come from.
+    pub fn stores_halo_features(&self) -> bool {
+        let alone = self.train.as_ref().is_some_and(|train| train.schedule == Schedule::PartitionParallel);
+        self.partition.halo.unwrap_or(if alone { Halo::Features } else { Halo::Ids }) == Halo::Features
+    }
+
+    /// The whole effective configuration as TOML, paths absolute: itself a pipeline file that does the same anywhere on this machine.
+    pub fn resolved_toml(&self) -> String {
+        let mut spec = self.clone();
+        if spec.graph.dataset.is_some() {
+            spec.partition =
+                Partition { topology: spec.partition.topology, memory: spec.partition.memory, ..Partition::default() };
+        }
+        let mut value = toml::Value::try_from(&spec).expect("TOML has a form for every key");
+        strip_defaults_that_exclude(&mut value, &spec);
+        toml::to_string(&value).expect("TOML prints what it holds")
+    }
+
+    /// Names what the run computes: SHA-256, in hexadecimal, of every key that can change its results. Not part of it are
+    /// the keys that the reference marks ⚙: paths (the prepared dataset has its own fingerprint of what they hold),
+    /// threads, saving, time-outs. Processes of one run must agree on it.
+    pub fn fingerprint(&self) -> String {
+        self.digest_without(&[])
+    }
+
+    /// Names the model and the road to it: as [`Spec::fingerprint`], but for the keys that only say how far to go and what
+    /// to do on arrival (`train.epochs`, `train.early_stop`, `[infer]`). A checkpoint is resumed under an equal one.
+    pub fn model_fingerprint(&self) -> String {
+        self.digest_without(&["infer", "train.epochs", "train.early_stop"])
+    }
+
+    fn digest_without(&self, more: &[&str]) -> String {
+        let mut value = serde_json::to_value(self).expect("JSON has a form for every key");
+        let hands = reference::sections().into_iter().flat_map(|section| section.keys);
+        let hands: Vec<String> = hands.filter(|key| !key.results).map(|key| key.path).collect();
+        // Tables that have nothing but such keys.
+        let tables = ["price", "train.tensor"];
+        for path in hands.iter().map(String::as_str).chain(more.iter().copied()).chain(tables) {
+            let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
+            let pointer = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
+            if let Some(table) = value.pointer_mut(&pointer).and_then(|table| table.as_object_mut()) {
+                table.remove(key);
+            }
+        }
+        digest(&value)
+    }
+
+    /// An error about a key of this pipeline, with its file and line.
+    pub fn problem(&self, key: &str, message: impl Into<String>) -> Error {
+        let mut path = Some(key);
+        let mut place = Place::File;
+        while let Some(here) = path {
+            if let Some(found) = self.source.places.get(here) {
+                place = found.clone();
+                break;
+            }
+            // Items of lists have their list's place.
+            let list = here.strip_suffix(']').and_then(|here| here.rsplit_once('['));
+            path = list.or_else(|| here.rsplit_once('.')).map(|(parent, _)| parent);
+        }
+        Error::Spec(Problems::new(&self.source.file, vec![Problem::new(place, key, message)]))
+    }
+
+    /// Refuses more processes than partitions.
+    ///
+    /// # Errors
+    /// [`Error::Spec`] at `partition.parts`.
+    pub fn check_processes(&self, processes: usize, parts: usize) -> Result<(), Error> {
+        if processes <= parts {
+            return Ok(());
+        }
+        let message =
+            format!("more processes ({processes}) than partitions ({parts}); give every process at least one");
+        Err(self.problem("partition.parts", message))
+    }
+}
+
+/// Puts every `KEY=VALUE` into the document.
+fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for set in sets {
+        let Some((key, raw)) = set.split_once('=') else {
+            problems.push(Problem::new(Place::Set(set.clone()), set, "expected KEY=VALUE, as in train.epochs=5"));
+            continue;
+        };
+        let (key, raw) = (key.trim(), raw.trim());
+        let path: Vec<&str> = key.split('.').collect();
+        if path.iter().any(|part| part.is_empty()) {
+            problems.push(Problem::new(Place::Set(key.into()), key, "expected a dotted key, as in train.epochs"));
+            continue;
+        }
+        let mut node = Node::from_set(key, raw);
+        // Where only a string can stand, `--set name=2024` means the string.
+        let wants_string = reference::at(reference::schema(), key).is_some_and(check::only_string);
+        if wants_string && !matches!(node.value, tree::Value::String(_)) {
+            node.value = tree::Value::String(raw.into());
+        }
+        if let Err(part) = root.set(&path, node) {
+            problems.push(Problem::new(Place::Set(key.into()), key, format!("`{part}` is no table")));
+        }
+    }
+    problems
+}
+
+fn remember(node: &Node, path: &str, places: &mut BTreeMap<String, Place>) {
+    let tree::Value::Table(entries) = &node.value else { return };
+    for entry in entries {
+        let inner = if path.is_empty() { entry.key.clone() } else { format!("{path}.{}", entry.key) };
+        places.insert(inner.clone(), entry.place.clone());
+        remember(&entry.node, &inner, places);
+    }
+}
+
+/// Takes out of a resolved pipeline the defaults that may not be written down beside what was chosen.
+fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
+    let mut remove = |section: &[&str], keys: &[&str]| {
+        let table = section.iter().try_fold(&mut *value, |value, key| value.get_mut(key));
+        if let Some(table) = table.and_then(toml::Value::as_table_mut) {
+            keys.iter().for_each(|key| drop(table.remove(*key)));
+        }
+    };
+    if spec.graph.dataset.is_some() {
+        let reading = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
+        remove(&["graph"], &reading);
+        remove(&["graph"], &["unknown_nodes", "isolated", "reverse_edges", "k_core", "largest_component"]);
+        remove(&["partition"], &["method", "parts", "seed", "out", "balance"]);
+    }
+    if spec.partition.parts != Parts::Auto {
+        remove(&["partition"], &["workers"]);
+    }
+    if spec.partition.method != "file" {
+        remove(&["partition"], &["file_columns"]);
+    }
+    if spec.graph.generate.is_some() {
+        remove(&["graph"], &["columns"]);
+    }
+    if spec.train.as_ref().is_some_and(Train::is_whole_graph) {
+        remove(&["train"], &["replace"]);
+    }
+}
+
+/// SHA-256, in hexadecimal, of a value's canonical text: keys sorted, nothing unset.
+fn digest(value: &serde_json::Value) -> String {
+    fn canonical(value: &serde_json::Value, out: &mut String) {
+        use serde_json::Value as Json;
+        match value {
+            Json::Object(pairs) => {
+                let mut pairs: Vec<_> = pairs.iter().filter(|(_, value)| !value.is_null()).collect();
+                pairs.sort_by_key(|(key, _)| *key);
+                out.push('{');
+                for (key, value) in pairs {
+                    out.push_str(&format!("{key:?}:"));
+                    canonical(value, out);
+                    out.push(',');
+                }
+                out.push('}');
+            }
+            Json::Array(items) => {
+                out.push('[');
+                for item in items {
+                    canonical(item, out);
+                    out.push(',');
+                }
+                out.push(']');
+            }
+            other => out.push_str(&other.to_string()),
+        }
+    }
+    let mut text = String::new();
+    canonical(value, &mut text);
+    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! Rules that tie several keys together, and words that this version knows but cannot do yet.
+
+mod link;
+mod subgraphs;
+mod train;
+mod whole_graph;
+
+use super::embedding::{Embedding, EmbeddingInit, SparseKind};
+use super::generate::GenerateKind;
+use super::train::Schedule;
+use super::tree::Node;
+use super::{Parts, Registered, Spec, model, partition};
+use crate::error::{Problem, did_you_mean};
+
+/// Collects problems, each at the place where its key was written.
+struct Report<'a> {
+    root: &'a Node,
+    problems: Vec<Problem>,
+}
+
+impl Report<'_> {
+    fn add(&mut self, key: &str, message: impl Into<String>) {
+        self.problems.push(Problem::new(self.root.place(key), key, message));
+    }
+
+    fn given(&self, key: &str) -> bool {
+        self.root.entry(key).is_some()
+    }
+
+    /// Refuses the keys among `keys` that were given.
+    fn only(&mut self, keys: &[&str], message: &str) {
+        for key in keys {
+            if self.given(key) {
+                self.add(key, message);
+            }
+        }
+    }
+}
+
+/// What cannot be about `spec`, read from `root`; and where its schedule is "auto", which schedules cannot do what it asks for, and why.
+pub(crate) fn of_schedules(
+    spec: &Spec,
+    root: &Node,
+    registered: &Registered,
+) -> (Vec<Problem>, Vec<(Schedule, String)>) {
+    if spec.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
+        return (broken(spec, root, registered), Vec::new());
+    }
+    let by = |schedule| {
+        let spec = spec.with_schedule(schedule);
+        let mut found = broken(&spec, root, registered);
+        let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
+        if spec.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
+            // What nobody has said is another thing by batches: not for us to choose.
+            let message = "batches do not see the edges that they learn from, and whole graphs have them all: say \
+                           `exclude_training_targets = false` where that may be chosen";
+            found.push(Problem::new(root.place("train.task"), "train.task", message.to_owned()));
+        }
+        (schedule, found)
+    };
+    let tried = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel].map(by);
+    // What is wrong in the same words by any schedule has nothing to do with schedules.
+    let same = |problem: &&Problem| {
+        tried.iter().all(|(_, found)| {
+            found.iter().any(|other| (&other.key, &other.message) == (&problem.key, &problem.message))
+        })
+    };
+    let wrong: Vec<Problem> = tried[0].1.iter().filter(same).cloned().collect();
+    if !wrong.is_empty() {
+        return (wrong, Vec::new());
+    }
+    let told = |(schedule, problems): &(Schedule, Vec<Problem>)| {
+        let first = problems.first().map(|problem| format!("{}: {}", problem.key, problem.message))?;
+        Some((*schedule, first))
+    };
+    let refusals: Vec<(Schedule, String)> = tried.iter().filter_map(told).collect();
+    if refusals.len() < tried.len() {
+        return (Vec::new(), refusals);
+    }
+    let each: Vec<String> = refusals.iter().map(|(schedule, why)| format!("not \"{schedule}\": {why}")).collect();
+    let key = "train.schedule";
+    (vec![Problem::new(root.place(key), key, format!("no schedule can do this: {}", each.join("; ")))], Vec::new())
+}
+
+/// Everything about `spec`, read from `root`, that cannot be.
+fn broken(spec: &Spec, root: &Node, registered: &Registered) -> Vec<Problem> {
+    let mut report = Report { root, problems: Vec::new() };
+    name(spec, &mut report);
+    graph(spec, &mut report);
+    partition(spec, registered, &mut report);
+    stages(spec, &mut report);
+    model(spec, registered, &mut report);
+    train::train(spec, registered, &mut report);
+    report.problems
+}
+
+fn name(spec: &Spec, report: &mut Report<'_>) {
+    let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(plain) {
+        let message =
+            format!("expected letters, digits, \"-\", \"_\" and \".\" (it names folders), found {:?}", spec.name);
+        report.add("name", message);
+    }
+}
+
+fn graph(spec: &Spec, report: &mut Report<'_>) {
+    const SOURCES: &str = "give either `nodes` and `edges`, or `generate`, or `dataset`";
+    let graph = &spec.graph;
+    match (graph.nodes.is_some() || graph.edges.is_some(), &graph.generate, graph.dataset.is_some()) {
+        (false, None, false) => report.add("graph", format!("no graph: {SOURCES}")),
+        (true, None, false) if graph.edges.is_none() => report.add("graph.nodes", "`edges` is missing beside it"),
+        (true, None, false) if graph.nodes.is_none() => report.add("graph.edges", "`nodes` is missing beside it"),
+        (true, Some(_), _) => report.add("graph.generate", format!("another source beside it: {SOURCES}")),
+        (true, _, true) | (_, Some(_), true) => {
+            report.add("graph.dataset", format!("another source beside it: {SOURCES}"))
+        }
+        _ => {}
+    }
+    if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
+        let settled = "has no effect on a `dataset` that is prepared already";
+        let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
+        let more = [
+            "split_fractions",
+            "num_classes",
+            "unknown_nodes",
+            "isolated",
+            "reverse_edges",
+            "k_core",
+            "largest_component",
+        ];
+        let keys: Vec<String> = keys.iter().chain(&more).map(|key| format!("graph.{key}")).collect();
+        report.only(&keys.iter().map(String::as_str).collect::<Vec<_>>(), settled);
+        let keys = ["method", "parts", "seed", "out", "balance"].into_iter();
+        let keys = keys.chain(partition::KEYS.iter().map(|(key, _)| *key)).map(|key| format!("partition.{key}"));
+        report.only(&keys.collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(), settled);
+    }
+    let (types, columns) =
+        (graph.feature_dtype.0.len(), graph.columns.features.as_ref().map_or(1, |names| names.0.len()));
+    if types != 1 && types != columns {
+        let message = format!(
+            "{types} types for {columns} feature columns (`columns.features`): use one for all, or a list of one for each"
+        );
+        report.add("graph.feature_dtype", message);
+    }
+    if graph.reverse_edges && graph.undirected {
+        let message = "`undirected` adds the same edges, without a type of their own: choose one";
+        report.add("graph.reverse_edges", message);
+    }
+    if let Some(fractions) = &graph.split_fractions {
+        let sum: f64 = fractions.iter().sum();
+        if sum > 1.0 + 1e-9 {
+            report.add("graph.split_fractions", format!("the shares sum to {sum}, more than 1"));
+        } else if fractions.first() == Some(&0.0) {
+            report.add("graph.split_fractions", "no train nodes: the first share is 0");
+        }
+        report.only(&["graph.columns.split"], "a split column and `split_fractions` exclude each other");
+    }
+    if graph.generate.is_some() {
+        report.only(&["graph.columns"], "has no effect on a generated graph");
+    }
+    if let Some(generate) = &graph.generate {
+        if generate.scale.is_some() {
+            report.only(&["graph.generate.nodes"], "`nodes` and `scale` exclude each other");
+        }
+        if generate.edges.is_some() {
+            report.only(&["graph.generate.edge_factor"], "`edges` and `edge_factor` exclude each other");
+        }
+        let (foreign, other): (&[&str], _) = match generate.kind {
+            GenerateKind::Planted => (&["a", "b", "c"], GenerateKind::Rmat),
+            GenerateKind::Rmat => (&["homophily", "degree_exponent", "signal"], GenerateKind::Planted),
+        };
+        for key in foreign {
+            report.only(&[&format!("graph.generate.{key}")], &format!("only \"{other}\" has it"));
+        }
+        if let Err(gnnflow_data::Error::Setting { key, reason }) = generate.generator().check() {
+            // The generator's own words for what no single key's bounds can say.
+            report.add(&format!("graph.generate.{key}"), reason);
+        }
+    }
+}
+
+fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
+    known("partition.method", &spec.partition.method, partition::METHODS, &[], &registered.partitioners, report);
+    let method = spec.partition.method.as_str();
+    for (key, methods) in partition::KEYS {
+        // A registered method may be configured by whatever its program likes, but not by these.
+        if !methods.contains(&method) {
+            let have = methods.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+            report.only(&[&format!("partition.{key}")], &format!("only {have} has it, not \"{method}\""));
+        }
+    }
+    if method == "file" && spec.partition.file.is_none() {
+        report.add("partition.method", "`file` is missing beside it: where the parts stand");
+    }
+    if spec.partition.parts != Parts::Auto {
+        for key in ["worker_memory", "reserve", "workers"] {
+            report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has a use for it");
+        }
+    }
+}
+
+fn stages(spec: &Spec, report: &mut Report<'_>) {
+    match (&spec.model, &spec.train, &spec.infer) {
+        (None, Some(_), _) => report.add("train", "there is no [model] to train"),
+        (Some(_), None, _) => report.add("model", "there is no [train] for it"),
+        (None, None, Some(_)) => report.add("infer", "there is no [model] and no [train] for it"),
+        _ => {}
+    }
+}
+
+fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
+    let Some(model) = &spec.model else { return };
+    known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
+    if model::is_builtin(&model.kind) {
+        for (key, kinds) in model::KEYS.iter().filter(|(_, kinds)| !kinds.contains(&model.kind.as_str())) {
+            let have = kinds.iter().map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(", ");
+            let message = match *key {
+                "decoupled" => format!(
+                    "{:?} has something to learn between its propagations and cannot be decoupled: use {}, or \"sgc\" or \
+                     \"appnp\", which are so by themselves",
+                    model.kind,
+                    have.replace(", ", " or ")
+                ),
+                _ => format!("only {have} has it, not {:?}", model.kind),
+            };
+            report.only(&[&format!("model.{key}")], &message);
+        }
+    }
+    if model.eps.is_some_and(|eps| !eps.is_finite()) {
+        report.add("model.eps", "expected a finite number");
+    }
+    if let Some(embedding) = &model.embedding {
+        self::embedding(embedding, spec, report);
+    }
+    let jumps = model.jumping_knowledge != model::JumpingKnowledge::None;
+    let split = model.attends() && !model.decouples_attention() && (model.layers > 1 || jumps);
+    if split && !model.hidden.is_multiple_of(model.heads()) {
+        let key = if report.given("model.heads") { "model.heads" } else { "model.hidden" };
+        report.add(key, format!("{} heads do not divide hidden = {}", model.heads(), model.hidden));
+    }
+    if jumps && model.attends() {
+        report.only(&["model.output_heads"], "with jumping knowledge there is no output layer of attention");
+    }
+    if model.norm != model::Norm::None && model.layers == 1 && !jumps {
+        report.add("model.norm", "the only layer is the output layer, which is not normalised");
+    }
+    if model.kind == "appnp" && model.mlp_layers() == 1 {
+        // Rows that something behind the model reads are as wide as `hidden`.
+        let read = spec.train.as_ref().is_some_and(|train| train.learns_edges());
+        let keys: &[&str] = if read { &["model.activation"] } else { &["model.hidden", "model.activation"] };
+        report.only(keys, "a perceptron of one layer has nothing between its layers");
+    }
+}
+
+fn embedding(embedding: &Embedding, spec: &Spec, report: &mut Report<'_>) {
+    if !embedding.is_async() {
+        let message = "only `mode = \"async\"` has it: in \"sync\" no row is ever behind";
+        report.only(&["model.embedding.staleness"], message);
+    }
+    if embedding.init == EmbeddingInit::Zeros {
+        report.only(&["model.embedding.init_scale"], "\"zeros\" have none");
+    }
+    let optimizer = &embedding.optimizer;
+    let word = optimizer.kind.word();
+    if optimizer.kind != SparseKind::Adam {
+        report.only(&["model.embedding.optimizer.betas"], &format!("only \"adam\" has it, not {word:?}"));
+    }
+    if optimizer.kind == SparseKind::Sgd {
+        report.only(&["model.embedding.optimizer.eps"], "only \"adam\" and \"adagrad\" have it, not \"sgd\"");
+    }
+    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
+        let message = format!("must be at least 0 and less than 1, but one is {beta}");
+        report.add("model.embedding.optimizer.betas", message);
+    }
+    if let Some(train) = &spec.train {
+        if train.cache.is_some() {
+            report.add("train.cache", "learnt rows change in every step and cannot be kept: leave it out");
+        }
+        if train.schedule == Schedule::PartitionParallel {
+            let message = format!("\"{}\" cannot learn rows of nodes; use \"{}\"", train.schedule, Schedule::MiniBatch);
+            report.add("model.embedding", message);
+        }
+        if train.is_whole_graph() && embedding.is_async() {
+            let message = format!(
+                "\"{}\" moves a node's row once an epoch, where the node is, and it is never behind: leave it out, or use \"{}\"",
+                train.schedule,
+                Schedule::MiniBatch
+            );
+            report.add("model.embedding.mode", message);
+        }
+    }
+}
+
+/// Refuses a name that is neither built in nor registered.
+fn known(key: &str, name: &str, built_in: &[&str], to_come: &[&str], registered: &[String], report: &mut Report<'_>) {
+    let all = || built_in.iter().copied().chain(registered.iter().map(String::as_str));
+    let listed = || all().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    if all().any(|known| known == name) {
+        return;
+    }
+    if to_come.contains(&name) {
+        return report.add(key, format!("\"{name}\" is not in this version yet; there is {}", listed()));
+    }
+    let meant = did_you_mean(name, all()).map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
+    report.add(key, format!("expected one of {}, or a registered name, found \"{name}\"{meant}", listed()));
+}

@@ -1,0 +1,428 @@
+//! What one worker holds and knows before the first step.
+
+pub(crate) mod edge_columns;
+pub(crate) mod machine;
+pub(crate) mod seed_split;
+pub(crate) mod threads;
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_data::dataset::{FileKind, Partition, Topology};
+use gnnflow_data::source::FeatureDtype;
+use gnnflow_dataflow::batch::halo::HaloRows;
+use gnnflow_dataflow::fetch::cache::{Policy, RowCache};
+use gnnflow_dataflow::fetch::fetch_edge_rows::{EdgeSource, FetchEdges};
+use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
+use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop};
+use gnnflow_dataflow::sample::seeds::SeedBook;
+use gnnflow_dataflow::wire::RowSource;
+use gnnflow_dataflow::wire::meter::Meter;
+use gnnflow_kernels::matrix::Number;
+use gnnflow_kernels::sample::Columns;
+use gnnflow_nn::model::{Decoder, ModelSpec};
+use gnnflow_nn::{Model, device};
+
+use crate::config::{self, CachePolicy, Spec};
+use crate::context::seed_split::SeedSplit;
+use crate::embedding::NodeEmbeddings;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::engine::sampling::strategies;
+use crate::engine::stages::Scored;
+use crate::error::Error;
+use crate::runtime::job::Job;
+use crate::task::Task;
+
+/// Split codes of a prepared dataset.
+pub(crate) const TRAIN: u8 = 1;
+/// Names of the split codes, in their order.
+pub(crate) const SPLITS: [&str; 4] = ["none", "train", "val", "test"];
+
+/// One worker's share of a run.
+pub(crate) struct Setup {
+    pub(crate) worker: usize,
+    pub(crate) placement: Placement,
+    pub(crate) graph: Arc<LocalGraph>,
+    pub(crate) parts: Arc<LocalParts>,
+    /// What the first layer reads of each node: features, or the learnt rows.
+    pub(crate) features: RowsAt,
+    /// Features of edges, where the model reads them.
+    pub(crate) edges: Option<Arc<dyn EdgeSource>>,
+    /// The learnt rows, where nodes have them.
+    pub(crate) embeddings: Option<Arc<NodeEmbeddings>>,
+    /// What blocks have of each edge besides its source.
+    pub(crate) columns: Columns,
+    pub(crate) task: Task,
+    /// Train nodes of every partition.
+    /// That a partition takes as seeds.
+    pub(crate) train_nodes: Vec<u64>,
+    pub(crate) scratch: PathBuf,
+    /// What training epochs send.
+    pub(crate) meter: Rc<Meter>,
+    /// What is sent apart from that: a process may ask for such things, or for those, while others are elsewhere already or still.
+    pub(crate) other_meter: Rc<Meter>,
+    pub(crate) sampling: Arc<SamplingThreads>,
+}
+
+/// The model that the pipeline describes, for this graph and what is to be learnt.
+pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, width: usize) -> Result<Model, Error> {
+    let manifest = job.dataset.manifest();
+    let input = input_width(job, model)?;
+    let relations = manifest.edge_columns.edge_type.as_ref().map_or(0, |types| types.count as usize);
+    if model.reads_edge_types() && relations == 0 {
+        let message = "model.kind = \"rgcn\" learns a map for each type of edges, and the graph's have none; \
+                       name them in graph.columns.edge_type";
+        return Err(Error::Input(message.into()));
+    }
+    if model.reads_edge_features() && manifest.edge_columns.features == 0 {
+        let key = if model.kind == "gine" { "model.kind = \"gine\"" } else { "model.edge_features" };
+        let message =
+            format!("{key} reads the edges' features, and edges have none; name them in graph.columns.edge_features");
+        return Err(Error::Input(message));
+    }
+    let spec = ModelSpec {
+        decoder: match train.task {
+            config::Task::EdgeClassification => {
+                let classes = manifest.edge_columns.label.as_ref().map_or(0, |labels| labels.classes as usize);
+                Decoder::Pairs { outputs: classes, layers: train.edge().num_decoder_layers }
+            }
+            _ if train.decodes_relations() => Decoder::Relations(relations),
+            _ => Decoder::None,
+        },
+        ..model.describe(input, width, relations, manifest.edge_columns.features)
+    };
+    let device = device(&train.device.to_string())?;
+    Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
+}
+
+/// Numbers of a node that the first layer reads: its features, or the row that is learnt for it.
+fn input_width(job: &Job, model: &config::Model) -> Result<usize, Error> {
+    match (job.dataset.manifest().features.dim, &model.embedding) {
+        (0, None) => {
+            let message = "the graph has no features to learn from: name them in graph.columns.features, or learn a row for \
+                           each node with model.embedding = { dim = 128 }";
+            Err(Error::Input(message.into()))
+        }
+        (features, None) => Ok(features),
+        (0, Some(embedding)) => Ok(embedding.dim),
+        (features, Some(_)) => {
+            let message = format!(
+                "rows are learnt for nodes without features, and these have {features}: leave model.embedding out to learn \
+                 from the features, or prepare the graph without their column"
+            );
+            Err(job.spec.problem("model.embedding", message))
+        }
+    }
+}
+
+/// What a model asks for beside the rows of nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    pub(crate) degrees: bool,
+    pub(crate) edge_features: bool,
+}
+
+impl Needs {
+    pub(crate) fn of(model: &Model) -> Self {
+        Self { degrees: model.needs_degrees(), edge_features: model.needs_edge_features() }
+    }
+}
+
+/// Features of the edges of all partitions whose topology is here: they are mapped with it.
+struct EdgeParts {
+    dim: usize,
+    parts: Vec<Option<Topology>>,
+}
+
+impl EdgeSource for EdgeParts {
+    fn number(&self) -> Number {
+        Number::F32
+    }
+
+    fn dim(&self) -> usize {
+        self.dim
+    }
+
+    fn part(&self, part: usize) -> Option<&[u8]> {
+        let (values, _) = self.parts[part].as_ref()?.edge_features()?;
+        Some(bytemuck::cast_slice(values))
+    }
+}
+
+/// The partitions that a worker hosts: labels and features.
+pub(crate) struct LocalParts {
+    offsets: Vec<u64>,
+    parts: Vec<Option<Arc<Partition>>>,
+    /// Whether features are named before they are read.
+    reads_ahead: bool,
+}
+
+impl LocalParts {
+    /// Opens the partitions that `worker` of `workers` hosts. Before that it verifies the checksums of all files that the worker is known
+    /// to read; any other file is verified when it is opened.
+    ///
+    /// # Errors
+    /// When a file is damaged or cannot be read.
+    pub(crate) fn open(job: &Job, worker: usize, workers: usize) -> Result<Arc<Self>, Error> {
+        let placement = Placement::new(job.dataset.manifest().parts(), workers);
+        job.dataset.verify_files(&files_read(job, placement, worker), job.host.progress())?;
+        let mut parts: Vec<Option<Arc<Partition>>> = vec![None; placement.parts()];
+        for part in placement.parts_of(worker) {
+            parts[part] = Some(Arc::new(job.dataset.partition(part)?));
+        }
+        let bytes: usize = parts.iter().flatten().map(|part| part.features.bytes().len()).sum();
+        let asked = job.spec.train.as_ref().and_then(|train| train.read_ahead);
+        let reads_ahead = asked.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
+        if reads_ahead {
+            parts.iter().flatten().for_each(|part| part.features.read_at_random());
+        }
+        Ok(Arc::new(Self { offsets: job.dataset.book().offsets().to_vec(), parts, reads_ahead }))
+    }
+
+    /// The number of the partition that owns `node`.
+    fn owner(&self, node: u32) -> usize {
+        match self.offsets.len() {
+            2 => 0,
+            _ => self.offsets.partition_point(|&start| start <= u64::from(node)) - 1,
+        }
+    }
+
+    /// The partition that owns `node`, and the node's local id.
+    ///
+    /// # Panics
+    /// When another worker hosts it.
+    pub(crate) fn find(&self, node: u32) -> (&Partition, usize) {
+        let part = self.get(self.owner(node));
+        (part, (u64::from(node) - part.range.start) as usize)
+    }
+
+    /// Partition `part`.
+    ///
+    /// # Panics
+    /// When another worker hosts it.
+    pub(crate) fn get(&self, part: usize) -> &Partition {
+        self.parts[part].as_ref().expect("a worker works on the partitions that it hosts")
+    }
+}
+
+/// Whether every worker has the topology of all partitions.
+fn replicates_topology(spec: &Spec) -> bool {
+    let by_columns = spec.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::TensorParallel);
+    by_columns || spec.partition.topology == config::Topology::Replicated
+}
+
+/// The files that `worker` is known to read: those of its partitions, and the topology of all partitions where it is replicated. Halos
+/// are read for the features in them.
+fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
+    let islands = job.spec.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::PartitionParallel);
+    let reads_halo = job.dataset.manifest().halo_features && (islands || placement.workers() > 1);
+    let mut files = Vec::new();
+    for part in placement.parts_of(worker) {
+        files.extend([FileKind::Topology, FileKind::Nodes, FileKind::Features].map(|kind| (part, kind)));
+        files.extend(reads_halo.then_some((part, FileKind::Halo)));
+    }
+    if replicates_topology(&job.spec) {
+        files.extend((0..placement.parts()).map(|part| (part, FileKind::Topology)));
+    }
+    files
+}
+
+/// The features of foreign nodes that are stored with the partitions of `worker`; `None` where the dataset has none.
+///
+/// # Errors
+/// When they cannot be read.
+pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<Option<Arc<HaloRows>>, Error> {
+    if !job.dataset.manifest().halo_features {
+        return Ok(None);
+    }
+    let mut halos = Vec::new();
+    for part in graph.placement().parts_of(worker) {
+        halos.extend(job.dataset.halo(part)?);
+    }
+    Ok(HaloRows::new(halos, |node| !graph.hosts(node)).map(Arc::new))
+}
+
+impl RowSource for LocalParts {
+    fn row_bytes(&self) -> usize {
+        self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
+    }
+
+    fn row(&self, node: u32) -> &[u8] {
+        let (part, row) = self.find(node);
+        let bytes = part.features.row_bytes();
+        &part.features.bytes()[row * bytes..(row + 1) * bytes]
+    }
+
+    fn reads_ahead(&self) -> bool {
+        self.reads_ahead
+    }
+
+    fn will_need(&self, nodes: &[u32]) {
+        let mut rows = vec![Vec::new(); self.parts.len()];
+        for &node in nodes {
+            let owner = self.owner(node);
+            rows[owner].push((u64::from(node) - self.offsets[owner]) as usize);
+        }
+        for (part, rows) in self.parts.iter().zip(rows) {
+            part.iter().for_each(|part| part.features.will_need(rows.iter().copied()));
+        }
+    }
+}
+
+impl Setup {
+    /// Opens what `worker` of `workers` holds beside `parts`; `needs` says what the model asks for.
+    pub(crate) fn open(
+        job: &Job,
+        worker: usize,
+        workers: usize,
+        parts: Arc<LocalParts>,
+        task: Task,
+        needs: Needs,
+    ) -> Result<Self, Error> {
+        let (dataset, spec) = (&job.dataset, &job.spec);
+        let manifest = dataset.manifest();
+        let placement = Placement::new(manifest.parts(), workers);
+        let replicated = replicates_topology(spec);
+        let mut edges = EdgeParts { dim: manifest.edge_columns.features, parts: vec![None; manifest.parts()] };
+        let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
+            let (topology, in_edges): (_, Arc<dyn InEdges>) = match &parts.parts[part] {
+                Some(partition) => (partition.topology.clone(), Arc::clone(partition) as _),
+                None => {
+                    let topology = dataset.topology(part)?;
+                    (topology.clone(), Arc::new(topology))
+                }
+            };
+            edges.parts[part] = Some(topology);
+            Ok(match &task {
+                Task::Edges(_, Some(rules)) => {
+                    rules.visible(dataset.topology(part)?, dataset.book().range(part).start as u32)
+                }
+                Task::Edges(_, None) | Task::Nodes(_) => in_edges,
+            })
+        };
+        let graph = LocalGraph::load(dataset.book(), placement, worker, replicated, load)?;
+        let graph = if needs.degrees { graph.with_degrees() } else { graph };
+        let layout = manifest.features.layout();
+        let (number, packed) = match layout.dtype() {
+            Some(FeatureDtype::F32) => (Number::F32, None),
+            Some(FeatureDtype::F16) => (Number::F16, None),
+            Some(FeatureDtype::Bf16) => (Number::Bf16, None),
+            None => (Number::F32, Some(Arc::new(layout))),
+        };
+        let halo = if graph.is_whole() { None } else { halo_rows(job, &graph, worker)? };
+        let scratch = job.run_dir.join("scratch");
+        std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
+        let graph = Arc::new(graph);
+        let embeddings = match (&spec.model, &spec.train) {
+            (Some(config::Model { embedding: Some(embedding), .. }), Some(train)) => {
+                let rows = NodeEmbeddings::create(embedding, &scratch, &graph, worker, train.seed, job.threads)?;
+                Some(Arc::new(rows))
+            }
+            _ => None,
+        };
+        let features = match &embeddings {
+            Some(rows) => rows.rows(),
+            None => RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, packed, halo },
+        };
+        Ok(Self {
+            worker,
+            placement,
+            graph,
+            features,
+            embeddings,
+            edges: needs.edge_features.then(|| Arc::new(edges) as _),
+            columns: strategies::columns(job, needs.edge_features),
+            parts,
+            task,
+            train_nodes: manifest.partitions.iter().map(|part| part.train).collect(),
+            scratch,
+            meter: Rc::default(),
+            other_meter: Rc::default(),
+            sampling: threads::sampling(job.threads)?,
+        })
+    }
+
+    /// The hops of a batch, the seeds' own first.
+    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, choices: Vec<Choice>) -> Vec<Hop> {
+        let (count, seed, pool) = (choices.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
+        let pool = if train.fused_sampling { pool } else { pool.in_two_steps() };
+        let hop = |(hop, choice)| Hop {
+            graph: Arc::clone(graph),
+            seed,
+            hop: hop as u32,
+            choice,
+            columns: strategies::batch_columns(self.columns, &train.sampler),
+            last: hop + 1 == count,
+            pool: pool.clone(),
+            meter: Rc::clone(&self.meter),
+        };
+        choices.into_iter().enumerate().map(hop).collect()
+    }
+
+    /// Where edges' rows are fetched from, where the model reads them; batches see `graph`, and `meter` counts.
+    pub(crate) fn fetch_edges(&self, graph: &Arc<LocalGraph>, meter: &Rc<Meter>) -> Option<FetchEdges> {
+        let rows = Arc::clone(self.edges.as_ref()?);
+        Some(FetchEdges { graph: Arc::clone(graph), rows, meter: Rc::clone(meter) })
+    }
+
+    /// The cache of other workers' features that the pipeline asks for.
+    pub(crate) fn cache(&self, train: &config::Train) -> Option<RowCache> {
+        let bytes = train.cache?.0;
+        if self.graph.is_whole() {
+            return None;
+        }
+        let policy = match train.cache_policy {
+            None | Some(CachePolicy::Degree) => Policy::Degree,
+            Some(CachePolicy::Frequency) => Policy::Frequency,
+            Some(CachePolicy::Dynamic) => Policy::Dynamic,
+        };
+        let row_bytes = self.features.number.bytes() * self.features.dim;
+        Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph))
+    }
+
+    /// Global ids of the training nodes of the partitions hosted here.
+    ///
+    /// # Errors
+    /// When one of them has no label, or there is none in the whole graph.
+    pub(crate) fn seed_book(&self, train: &config::Train, split: SeedSplit) -> Result<SeedBook, Error> {
+        if self.train_nodes.iter().sum::<u64>() == 0 {
+            let message = "no node is in the train split; name the split column, or give graph.split_fractions";
+            return Err(Error::Input(message.into()));
+        }
+        let task = self.task.nodes()?;
+        for part in self.placement.parts_of(self.worker) {
+            let partition = self.parts.get(part);
+            let unlabelled = |&node: &u32| !task.is_labelled(partition.range.start as u32 + node);
+            if let Some(node) = partition.nodes.in_split(TRAIN).into_iter().find(unlabelled) {
+                let id = partition.nodes.ids().display(node as usize).to_string();
+                return Err(Error::Input(format!("node {id} is in the train split but has no label")));
+            }
+        }
+        let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
+        Ok(SeedBook { batch: train.batch, seed: train.seed, train: split.train, times })
+    }
+
+    /// Where training over the whole graph writes the results that edges are scored by, and how many chunks of these an epoch has.
+    ///
+    /// # Errors
+    /// When there is no room for the rows.
+    pub(crate) fn scored(&self, train: &config::Train) -> Result<Scored, Error> {
+        let width = self.task.objective().width();
+        let rows = Arc::new(LayerStore::create(&self.scratch, &self.graph, self.worker, width)?);
+        let chunks = match train.edge_share(&self.train_nodes) {
+            Some(share) => share.most().div_ceil(train.batch as u64) as u32,
+            None => self.steps(train.batch),
+        };
+        Ok(Scored { rows, chunks })
+    }
+
+    /// Steps of an epoch: as many as the partition with most training nodes needs.
+    pub(crate) fn steps(&self, batch: usize) -> u32 {
+        let most = self.train_nodes.iter().copied().max().unwrap_or(0);
+        most.div_ceil(batch as u64) as u32
+    }
+}

@@ -1,0 +1,251 @@
+//! Exact inference: all neighbours of all nodes, one stage of the model at a time, partition by partition.
+//!
+//! ```text
+//! chunks of nodes → sample_hop (all neighbours) → fetch_rows (the layer below) → layer (companion) → probe
+//! ```
+//!
+//! A stage is a layer, or what some models do with a node alone, before the first layer or behind the last; it then passes by
+//! the sampling. It starts when the frontier has passed the one below everywhere. Its cost is that of the layer on every node
+//! once, where sampling would compute a node again for each batch that reaches it. What a stage asks of earlier ones about its
+//! own nodes is here.
+
+pub(crate) mod layer_store;
+
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_dataflow::time;
+use gnnflow_kernels::matrix::Number;
+use gnnflow_kernels::sample::Fanout;
+use gnnflow_nn::model::Stage;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::vec::{BranchWhen, Map};
+use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
+use timely::worker::Worker;
+
+use crate::collectives::driver::{Fault, until};
+use crate::compute::Trainer;
+use crate::context::Setup;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
+use crate::runtime::job::Host;
+
+/// Edges of a chunk at most, unless one node has more.
+pub(crate) const CHUNK_EDGES: usize = 1 << 18;
+/// Chunks of a partition under way.
+pub(crate) const WINDOW: u32 = 3;
+
+/// A chunk of a partition's nodes, by global ids.
+type Chunk = (BatchKey, Range<u32>);
+
+/// The inference dataflow of one worker.
+pub(crate) struct Inference {
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<Chunk>>>,
+    probe: probe::Handle<u64>,
+    fault: Fault,
+    /// By stage.
+    stores: Vec<Arc<LayerStore>>,
+    /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
+    chunks: Vec<(u32, Range<u32>)>,
+    /// Stages computed so far, all passes counted: the next one's epoch in timestamps.
+    stages_done: u32,
+}
+
+impl Inference {
+    /// Builds the dataflow for the model's `stages`; `nodes` bounds a chunk.
+    ///
+    /// # Errors
+    /// When there is no room for the stages' rows.
+    pub(crate) fn build(
+        worker: &mut Worker,
+        setup: &Setup,
+        stages: &[Stage],
+        uses_edges: bool,
+        degrees: bool,
+        nodes: usize,
+        companion: &Companion<Trainer>,
+    ) -> Result<Self, Error> {
+        let mut stores: Vec<Arc<LayerStore>> = Vec::new();
+        for (stage, over) in written_over(stages).into_iter().enumerate() {
+            stores.push(match over {
+                Some(earlier) => Arc::clone(&stores[earlier]),
+                None => Arc::new(LayerStore::create(&setup.scratch, &setup.graph, setup.worker, stages[stage].width)?),
+            });
+        }
+        let count = stages.len();
+        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let stage_of = move |tick: u64| time::epoch(tick) as usize % count;
+        let (features, below) = (setup.features.clone(), stores.clone());
+        let rows = move |tick| match stage_of(tick) {
+            0 => features.clone(),
+            stage => RowsAt {
+                source: Arc::clone(&below[stage - 1]) as _,
+                number: Number::F32,
+                dim: below[stage - 1].dim(),
+                packed: None,
+                halo: None,
+            },
+        };
+        let own: Vec<Vec<Arc<LayerStore>>> =
+            stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
+        let alone: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
+        let (kept, into) = (fault.clone(), stores.clone());
+        worker.dataflow::<u64, _, _>(|scope| {
+            let chunks = scope.input_from(&mut input).map(|(key, nodes): Chunk| MiniBatch::new(key, nodes.collect()));
+            let stream = if uses_edges {
+                let (reading, alone) = chunks.branch_when(move |&tick| alone[stage_of(tick)]);
+                let reading = reading.sample_hop(Hop {
+                    graph: Arc::clone(&setup.graph),
+                    seed: 0, // nothing is drawn
+                    hop: 0,
+                    choice: Choice::Fanout(Fanout::All),
+                    columns: setup.columns,
+                    last: true,
+                    pool: CompactorPool::default(),
+                    meter: Rc::clone(&setup.other_meter),
+                });
+                let reading = reading.fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.other_meter));
+                scope.concatenate([reading, alone])
+            } else {
+                chunks
+            };
+            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(rows);
+            stream
+                .read_ahead(Rc::clone(&rows))
+                .fetch_rows(FetchFrom {
+                    graph: Arc::clone(&setup.graph),
+                    rows,
+                    degrees,
+                    cache: None,
+                    meter: Rc::clone(&setup.other_meter),
+                })
+                .background("layer", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
+                    let stage = batch.key.epoch as usize % count;
+                    trainer.infer(stage, batch, &own[stage], &into[stage])
+                })
+                .flat_map(move |done| kept.keep(done))
+                .probe_with(&probe);
+        });
+        let chunks = setup
+            .placement
+            .parts_of(setup.worker)
+            .flat_map(|part| {
+                let indptr = setup.parts.get(part).topology.indptr();
+                let cut = chunks(indptr, setup.graph.range(part).start, nodes);
+                cut.into_iter().map(move |chunk| (part as u32, chunk))
+            })
+            .collect();
+        Ok(Self { input, probe, fault, stores, chunks, stages_done: 0 })
+    }
+
+    /// Computes all stages with the companion's parameters and returns when the last one is there, everywhere.
+    ///
+    /// # Errors
+    /// What an operator, or the companion thread, fails with.
+    pub(crate) fn pass(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
+        for _stage in 0..self.stores.len() {
+            let epoch = self.stages_done;
+            for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
+                let key = BatchKey { epoch, step, partition: *partition };
+                self.input.send((key, nodes.clone()));
+                self.input.advance_to(time::at(epoch, step + 1));
+                self.input.flush();
+                let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
+                until(worker, host, &self.fault, &self.probe, oldest)?;
+            }
+            self.stages_done += 1;
+            let next = time::at(epoch + 1, 0);
+            self.input.advance_to(next);
+            self.input.flush();
+            until(worker, host, &self.fault, &self.probe, next)?;
+        }
+        Ok(())
+    }
+
+    /// The model's results, as the last pass left them.
+    pub(crate) fn results(&self) -> &Arc<LayerStore> {
+        &self.stores[self.stores.len() - 1]
+    }
+
+    /// What the last stage read, as the last pass left it; the results where there is but one stage.
+    pub(crate) fn embeddings(&self) -> &Arc<LayerStore> {
+        &self.stores[self.stores.len().saturating_sub(2)]
+    }
+}
+
+/// For each stage, the earlier one over whose rows it may write: one as wide that nobody reads any more, the last two kept.
+fn written_over(stages: &[Stage]) -> Vec<Option<usize>> {
+    let last = stages.len() - 1;
+    let read_until = |earlier: usize| {
+        let readers = (earlier + 1..stages.len()).filter(|&s| s == earlier + 1 || stages[s].own.contains(&earlier));
+        readers.max().unwrap_or(last)
+    };
+    let mut over: Vec<Option<usize>> = Vec::with_capacity(stages.len());
+    for stage in 0..stages.len() {
+        let free = (0..stage).find(|&earlier| {
+            let same = stages[earlier].width == stages[stage].width && !over.contains(&Some(earlier));
+            same && stage < last && read_until(earlier) < stage
+        });
+        over.push(free);
+    }
+    over
+}
+
+/// Cuts a partition's nodes, from global id `first`, into chunks of at most `most` nodes and about [`CHUNK_EDGES`] edges.
+///
+/// The cuts depend on the partition alone, so that a chunk is computed in the same shape whoever does it.
+fn chunks(indptr: &[i64], first: u32, most: usize) -> Vec<Range<u32>> {
+    let nodes = indptr.len() - 1;
+    let (mut chunks, mut start) = (Vec::new(), 0);
+    while start < nodes {
+        let limit = indptr[start] + CHUNK_EDGES as i64;
+        let by_edges = indptr.partition_point(|&edges| edges <= limit) - 1;
+        let end = by_edges.clamp(start + 1, (start + most).min(nodes));
+        chunks.push(first + start as u32..first + end as u32);
+        start = end;
+    }
+    chunks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_written_over_when_nobody_reads_them_any_more() {
+        let stage = |width: usize, own: &[usize]| Stage { width, edges: true, own: own.to_vec() };
+        assert_eq!(written_over(&[stage(7, &[])]), [None]);
+        let plain = [stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[]), stage(16, &[])];
+        assert_eq!(written_over(&plain), [None, None, Some(0), Some(1), None]);
+        let other = [stage(8, &[]), stage(16, &[]), stage(16, &[]), stage(7, &[])];
+        assert_eq!(written_over(&other), [None; 4]);
+        // Every propagation reads the prediction; the readout reads every layer.
+        let appnp = [stage(7, &[]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0]), stage(7, &[0])];
+        assert_eq!(written_over(&appnp), [None, None, None, Some(1), None]);
+        let jumping = [stage(7, &[]), stage(7, &[]), stage(7, &[]), stage(7, &[0, 1])];
+        assert_eq!(written_over(&jumping), [None; 4]);
+    }
+
+    #[test]
+    fn chunks_cover_a_partition_and_keep_their_bounds() {
+        let degrees = [3, 0, CHUNK_EDGES as i64 * 2, 5, 0, CHUNK_EDGES as i64, 1, 0, 0];
+        let indptr: Vec<i64> = std::iter::once(0)
+            .chain(degrees.iter().scan(0, |sum, degree| {
+                *sum += degree;
+                Some(*sum)
+            }))
+            .collect();
+        let cut = chunks(&indptr, 10, 3);
+        assert_eq!(cut, [10..12, 12..13, 13..15, 15..16, 16..19]);
+        assert_eq!(chunks(&[0], 7, 3), []);
+        assert_eq!(chunks(&[0, 0, 0], 0, 1), [0..1, 1..2]);
+    }
+}

@@ -1,0 +1,301 @@
+//! Synchronous mini-batch training (DistDGL, section III).
+//!
+//! ```text
+//! seeds → sample_hop × layers → admit → fetch_rows → hold → gradient (companion) → all_reduce → apply (companion) → probe
+//!                                 ↑_________ left by _________|                                     |
+//!                                                      ↑_______________ opened by apply ____________|
+//! ```
+//!
+//! Where rows of nodes are learnt, a second gate, before the rows are fetched, and their gradients' own way:
+//!
+//! ```text
+//! … → hold → admit → fetch_rows → hold → gradient → push_rows → move rows (companion) → when_passed → probe
+//!       ↑________________________________________________ opened by what has been moved everywhere ______|
+//! ```
+//!
+//! A step reads rows that all steps before it have moved, at every worker; asynchronously, all but the last `staleness` ones, and
+//! each batch's gradients are applied when they come. They are then applied by the worker's own thread, which also reads
+//! rows for its batches and for others: no row is ever read while it is written.
+//!
+//! Batches that are subgraphs come from `draw_batches → induce` ([`Subgraphs`]) in place of seeds and hops.
+//!
+//! The probe bounds how many steps are under way: a step may be sampled and fetched while an earlier one is computed, and
+//! `hold` lets it be computed only when the earlier one has been applied. Features are what is large: `admit` lets only
+//! `train.window` batches of a worker have them at once, however many partitions it hosts.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
+use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows, RowGradients};
+use gnnflow_dataflow::fetch::cache::{CacheCounts, RowCache};
+use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::gate::{Gate, Hold};
+use gnnflow_dataflow::flow::on_frontier::WhenPassed;
+use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::sample::sample_batch::SampleBatch;
+use gnnflow_dataflow::sample::sample_hop::Choice;
+use gnnflow_dataflow::sample::seeds::{Book, Seeds};
+use gnnflow_dataflow::time;
+use sha2::{Digest, Sha256};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::StreamVec;
+use timely::dataflow::operators::core::{Inspect, OkErr};
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::worker::Worker;
+
+use super::{BlocksHash, EpochSums, Schedule, Staleness};
+use crate::collectives::driver::{Fault, until};
+use crate::compute::{Gradients, Trainer};
+use crate::config::Train;
+use crate::context::Setup;
+use crate::embedding::NodeEmbeddings;
+use crate::engine::sampling::subgraphs::Subgraphs;
+use crate::error::Error;
+use crate::runtime::job::Host;
+
+/// The training dataflow of one worker.
+pub(crate) struct MiniBatchTraining {
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<u32>>>,
+    probe: probe::Handle<u64>,
+    gate: Rc<Gate>,
+    pull: Option<Rc<Pull>>,
+    fault: Fault,
+    sums: Rc<RefCell<(EpochSums, Sha256)>>,
+    blocks: BlocksHash,
+    companion: Companion<Trainer>,
+    parts: std::ops::Range<usize>,
+    steps: u32,
+    window: u32,
+    cache: Option<Rc<RefCell<RowCache>>>,
+}
+
+/// How far learnt rows may be read, and how stale they were.
+struct Pull {
+    gate: Rc<Gate>,
+    /// Steps that may be missing.
+    staleness: u32,
+    /// All earlier times have been applied everywhere.
+    applied: Cell<u64>,
+    stale: Cell<Staleness>,
+}
+
+impl Pull {
+    fn new(staleness: usize) -> Self {
+        let (gate, applied, stale) = (Rc::default(), Cell::default(), Cell::default());
+        Self { gate, staleness: staleness as u32, applied, stale }
+    }
+
+    /// All before `tick` has been applied everywhere.
+    fn applied(&self, tick: u64) {
+        if tick > self.applied.get() {
+            self.applied.set(tick);
+            self.gate.open(tick.saturating_add(u64::from(self.staleness)));
+        }
+    }
+
+    /// The rows of a batch of `step` of `epoch` are asked for.
+    fn asked(&self, epoch: u32, step: u32) {
+        // Epochs end with everything applied.
+        let applied = self.applied.get().max(time::at(epoch, 0));
+        let (behind, stale) = (time::at(epoch, step).saturating_sub(applied), self.stale.get());
+        let Staleness { most, sum, batches } = stale;
+        self.stale.set(Staleness { most: most.max(behind), sum: sum + behind, batches: batches + 1 });
+    }
+}
+
+/// How batches are made.
+pub(crate) struct Batches {
+    pub(crate) book: Arc<dyn Book>,
+    /// How each hop chooses, the seeds' own first.
+    pub(crate) choices: Vec<Choice>,
+    /// In place of hops: what batches are drawn from that are subgraphs.
+    pub(crate) subgraphs: Option<Subgraphs>,
+    /// Whether the model asks for degrees.
+    pub(crate) degrees: bool,
+    /// Parameters of the model.
+    pub(crate) params: usize,
+    /// Steps under way at most.
+    pub(crate) window: usize,
+    /// Features of other workers' nodes.
+    pub(crate) cache: Option<Rc<RefCell<RowCache>>>,
+}
+
+impl MiniBatchTraining {
+    /// Builds the dataflow on `worker`.
+    pub(crate) fn build(
+        worker: &mut Worker,
+        setup: &Setup,
+        train: &Train,
+        batches: Batches,
+        companion: &Companion<Trainer>,
+    ) -> Self {
+        let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
+        let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
+        let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
+        let steps = batches.subgraphs.as_ref().map_or_else(|| setup.steps(train.batch), Subgraphs::steps);
+        let Batches { book, choices, subgraphs, degrees, params, window, cache } = batches;
+        let pull = setup.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.spec().staleness())));
+        worker.dataflow::<u64, _, _>(|scope| {
+            let hops = setup.hops(&setup.graph, train, choices);
+            let steps = scope.input_from(&mut input);
+            let stream = match &subgraphs {
+                Some(subgraphs) => subgraphs.batches(steps, setup),
+                None => steps.seeds(book).sample_batch(hops, Arc::clone(&setup.sampling)),
+            };
+            let features = setup.features.clone();
+            let pulled = pull.clone();
+            let kept = fault.clone();
+            let applied = companion.clone();
+            let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
+            // One batch is computed while the next is fetched, at least.
+            let room = Rc::new(Room::new(window.max(2)));
+            let left = Rc::clone(&room);
+            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
+            let stream = stream.read_ahead(Rc::clone(&rows));
+            let stream = match pulled {
+                None => stream.admit(room),
+                Some(pull) => {
+                    let stream = stream.hold(Rc::clone(&pull.gate)).admit(room);
+                    stream.inspect(move |batch| pull.asked(batch.key.epoch, batch.key.step))
+                }
+            };
+            let gradients = stream
+                .fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.meter))
+                .fetch_rows(FetchFrom {
+                    graph: Arc::clone(&setup.graph),
+                    rows,
+                    degrees,
+                    cache: cache.clone(),
+                    meter: Rc::clone(&setup.meter),
+                })
+                .hold(Rc::clone(&gate))
+                .background("gradient", companion.clone(), Trainer::batch)
+                .flat_map(move |gradients| {
+                    left.leave();
+                    kept.keep(gradients)
+                });
+            let dense = match (&setup.embeddings, &pull) {
+                (Some(rows), Some(pull)) => {
+                    let split = gradients.flat_map(|Gradients { dense, rows }| {
+                        let rows = rows.into_iter().map(Err);
+                        std::iter::once(Ok(dense)).chain(rows)
+                    });
+                    let (dense, pushes): (StreamVec<'_, u64, Contribution>, StreamVec<'_, u64, RowGradients>) =
+                        split.ok_err(|part: Result<Contribution, RowGradients>| part);
+                    push(pushes, setup, rows, pull, companion).probe_with(&probe);
+                    dense
+                }
+                _ => gradients.map(|gradients| gradients.dense),
+            };
+            dense
+                .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
+                .inspect(move |reduced: &Reduced| {
+                    count(&mut counted.borrow_mut(), reduced);
+                    let reduced = reduced.clone();
+                    let tick = reduced.tick;
+                    applied.run(move |trainer| trainer.apply(reduced));
+                    opened.open(tick + 1);
+                })
+                .probe_with(&probe);
+        });
+        let parts = setup.placement.parts_of(setup.worker);
+        let (blocks, companion, window) = (BlocksHash::default(), companion.clone(), window as u32);
+        Self { input, probe, gate, pull, fault, sums, blocks, companion, parts, steps, window, cache }
+    }
+}
+
+impl Schedule for MiniBatchTraining {
+    /// Trains one epoch: it ends when its last step has been applied everywhere.
+    fn round(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        epoch: u32,
+        lr: &dyn Fn(u32) -> f64,
+    ) -> Result<Vec<EpochSums>, Error> {
+        let start = Instant::now();
+        let lr = lr(epoch);
+        self.companion.run(move |trainer| trainer.set_learning_rate(lr));
+        self.input.advance_to(time::at(epoch, 0));
+        self.gate.open(time::at(epoch, 0));
+        if let Some(pull) = &self.pull {
+            pull.applied(time::at(epoch, 0));
+        }
+        for step in 0..self.steps {
+            for part in self.parts.clone() {
+                self.input.send(part as u32);
+            }
+            self.input.advance_to(time::at(epoch, step + 1));
+            self.input.flush();
+            let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
+            until(worker, host, &self.fault, &self.probe, oldest)?;
+        }
+        until(worker, host, &self.fault, &self.probe, time::at(epoch, self.steps))?;
+        if let Some(cache) = &self.cache {
+            cache.borrow_mut().end_of_epoch();
+        }
+        let (sums, hash) = std::mem::take(&mut *self.sums.borrow_mut());
+        self.blocks.end_of_epoch(hash);
+        Ok(vec![EpochSums { seconds: start.elapsed().as_secs_f64(), ..sums }])
+    }
+
+    fn cached(&self) -> Option<CacheCounts> {
+        self.cache.as_ref().map(|cache| cache.borrow().counts())
+    }
+
+    fn staleness(&self) -> Option<Staleness> {
+        self.pull.as_ref().map(|pull| pull.stale.get())
+    }
+
+    fn blocks(&mut self) -> &mut BlocksHash {
+        &mut self.blocks
+    }
+}
+
+/// Brings gradients to the rows' owners, who move the rows; and opens the gate for those who read them next.
+fn push<'scope>(
+    pushes: StreamVec<'scope, u64, RowGradients>,
+    setup: &Setup,
+    rows: &Arc<NodeEmbeddings>,
+    pull: &Rc<Pull>,
+    companion: &Companion<Trainer>,
+) -> StreamVec<'scope, u64, ()> {
+    let asynchronous = rows.spec().is_async();
+    let pushed = pushes.push_rows(PushTo {
+        graph: Arc::clone(&setup.graph),
+        dim: rows.dim(),
+        arrival: if asynchronous { Arrival::EachBatch } else { Arrival::Together },
+        meter: Rc::clone(&setup.meter),
+    });
+    let (rows, pull) = (Arc::clone(rows), Rc::clone(pull));
+    let moved = if asynchronous {
+        pushed.map(move |pushed| {
+            // SAFETY: rows are read by this thread alone, and no answer holds a reference to one: answers are copies.
+            unsafe { rows.apply(&pushed) }
+        })
+    } else {
+        pushed.background("move rows", companion.clone(), move |trainer: &mut Trainer, pushed: PushedRows| {
+            // SAFETY: every batch of the step has its rows, at every worker, or its gradients would not all be here; and those of
+            // the next step wait until they have been applied everywhere.
+            unsafe { trainer.move_rows(&rows, &pushed) }
+        })
+    };
+    moved.when_passed(move |tick| pull.applied(tick))
+}
+
+fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
+    sums.add(reduced).iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

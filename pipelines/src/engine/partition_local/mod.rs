@@ -1,0 +1,263 @@
+//! Partition-parallel training with model averaging (SDT-GNN, section III-C).
+//!
+//! ```text
+//! names of batches → sample_hop × layers → admit → fetch_rows → step (companion)          of one partition after another
+//! agreement: parameters and optimiser's state × share of the training nodes → all_reduce  when all have been visited
+//! ```
+//!
+//! Each partition is an island: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
+//! it, and nothing is asked of anybody. A round trains every partition for `train.average_every` epochs from what all had in
+//! common, and then averages what they have become, in partition order. A worker visits its partitions in turn, so that it
+//! needs one model however many they are; and what comes out depends on the partitions, not on who visited them.
+
+pub(crate) mod partition_view;
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use gnnflow_dataflow::batch::mini_batch::BatchKey;
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::sample::sample_batch::SampleBatch;
+use gnnflow_dataflow::sample::sample_hop::Choice;
+use gnnflow_dataflow::sample::seeds::Book;
+use sha2::{Digest, Sha256};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::Input;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::vec::Map;
+use timely::worker::Worker;
+
+use super::{BlocksHash, EpochSums, Schedule};
+use crate::collectives::agreement::Agreement;
+use crate::collectives::driver::{Fault, turn};
+use crate::compute::{BatchWords, Trainer, Visited};
+use crate::config::Train;
+use crate::context::Setup;
+use crate::engine::partition_local::partition_view::Islands;
+use crate::error::Error;
+use crate::runtime::job::Host;
+
+/// How partitions are trained.
+pub(crate) struct Visits {
+    pub(crate) islands: Islands,
+    pub(crate) book: Arc<dyn Book>,
+    /// How each hop chooses, the seeds' own first.
+    pub(crate) choices: Vec<Choice>,
+    /// Whether the model asks for degrees.
+    pub(crate) degrees: bool,
+    /// Batches under way at most.
+    pub(crate) window: usize,
+    pub(crate) train: Train,
+}
+
+/// The dataflow of one worker.
+pub(crate) struct PartitionParallel {
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<BatchKey>>>,
+    fault: Fault,
+    /// What the batches of the partition under way came to, in order.
+    done: Rc<RefCell<Vec<BatchWords>>>,
+    average: Agreement,
+    companion: Companion<Trainer>,
+    blocks: BlocksHash,
+    parts: Range<usize>,
+    /// By partition.
+    train_nodes: Vec<u64>,
+    window: usize,
+    train: Train,
+}
+
+impl PartitionParallel {
+    /// Builds the dataflow on `worker`.
+    pub(crate) fn build(worker: &mut Worker, setup: &Setup, visits: Visits, companion: &Companion<Trainer>) -> Self {
+        let Visits { islands, book, choices, degrees, window, train } = visits;
+        let (mut input, fault) = (InputHandle::new_with_builder(), Fault::default());
+        let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
+        worker.dataflow::<u64, _, _>(|scope| {
+            let hops = setup.hops(&islands.graph, &train, choices);
+            let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
+            // One batch is computed while the next is fetched, at least.
+            let room = Rc::new(Room::new(window.max(2)));
+            let (left, kept, told) = (Rc::clone(&room), fault.clone(), Rc::clone(&done));
+            let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
+            let (epochs, first) = (train.epochs, train.optimizer.lr);
+            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
+            stream
+                .sample_batch(hops, Arc::clone(&setup.sampling))
+                .read_ahead(Rc::clone(&rows))
+                .admit(room)
+                .fetch_edge_rows(setup.fetch_edges(&islands.graph, &setup.meter))
+                .fetch_rows(FetchFrom {
+                    graph: Arc::clone(&islands.graph),
+                    rows,
+                    degrees,
+                    cache: None,
+                    meter: Rc::clone(&setup.meter),
+                })
+                .background("step", companion.clone(), move |trainer: &mut Trainer, batch| {
+                    let epoch = batch.key.epoch as usize;
+                    trainer.local_step(batch, schedule.at(epoch, epochs, first))
+                })
+                .flat_map(move |words| {
+                    left.leave();
+                    kept.keep(words)
+                })
+                .inspect(move |words: &BatchWords| told.borrow_mut().push(*words));
+        });
+        let length = companion.call(|trainer| trainer.replica_len());
+        Self {
+            input,
+            fault,
+            done,
+            average: Agreement::build(worker, setup.placement, length, Rc::clone(&setup.meter)),
+            companion: companion.clone(),
+            blocks: BlocksHash::default(),
+            parts: setup.placement.parts_of(setup.worker),
+            train_nodes: setup.train_nodes.clone(),
+            window,
+            train,
+        }
+    }
+
+    /// Trains partition `part` through `epochs`, and returns what each of them came to.
+    fn visit(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        part: usize,
+        epochs: Range<u32>,
+    ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
+        self.companion.call(Trainer::visit)?;
+        let steps = self.train_nodes[part].div_ceil(self.train.batch as u64) as u32;
+        let mut sent = 0;
+        for (epoch, step) in epochs.clone().flat_map(|epoch| (0..steps).map(move |step| (epoch, step))) {
+            self.input.send(BatchKey { epoch, step, partition: part as u32 });
+            self.input.flush();
+            sent += 1;
+            while sent >= self.window + self.done.borrow().len() {
+                turn(worker, host, &self.fault)?;
+            }
+        }
+        while self.done.borrow().len() < sent {
+            turn(worker, host, &self.fault)?;
+        }
+        let words = std::mem::take(&mut *self.done.borrow_mut());
+        let batches = words.chunks(steps.max(1) as usize).map(LocalEpoch::of);
+        let batches = if steps == 0 { vec![LocalEpoch::default(); epochs.len()] } else { batches.collect() };
+        let share = self.train_nodes[part] as f64 / self.train_nodes.iter().sum::<u64>() as f64;
+        Ok((self.companion.call(move |trainer| trainer.leave(share)), batches))
+    }
+}
+
+/// What a partition's epoch came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct LocalEpoch {
+    steps: u64,
+    examples: u64,
+    loss: f64,
+    /// Over the digests of its batches, where asked for.
+    digest: [u8; 32],
+}
+
+impl LocalEpoch {
+    const WORDS: usize = 7;
+
+    fn of(batches: &[BatchWords]) -> Self {
+        let mut hash = Sha256::new();
+        batches.iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
+        Self {
+            steps: batches.len() as u64,
+            examples: batches.iter().map(|batch| batch.examples).sum(),
+            loss: batches.iter().map(|batch| batch.loss).sum(),
+            digest: hash.finalize().into(),
+        }
+    }
+
+    fn words(&self) -> [u64; Self::WORDS] {
+        let mut words = [self.steps, self.examples, self.loss.to_bits(), 0, 0, 0, 0];
+        for (word, bytes) in words[3..].iter_mut().zip(self.digest.chunks_exact(8)) {
+            *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        words
+    }
+
+    fn read(words: &[u64]) -> Self {
+        let mut digest = [0; 32];
+        digest
+            .chunks_exact_mut(8)
+            .zip(&words[3..])
+            .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
+        Self { steps: words[0], examples: words[1], loss: f64::from_bits(words[2]), digest }
+    }
+}
+
+impl Schedule for PartitionParallel {
+    /// Trains `train.average_every` epochs, or as many as are left, and averages.
+    fn round(
+        &mut self,
+        worker: &mut Worker,
+        host: &dyn Host,
+        epoch: u32,
+        _lr: &dyn Fn(u32) -> f64,
+    ) -> Result<Vec<EpochSums>, Error> {
+        let start = Instant::now();
+        let every = self.train.average_every() as u32;
+        let end = ((epoch / every + 1) * every).min(self.train.epochs as u32);
+        let mut visited = Vec::with_capacity(self.parts.len());
+        for part in self.parts.clone() {
+            visited.push(self.visit(worker, host, part, epoch..end)?);
+        }
+        let first = self.parts.start;
+        let average = self.average.round(worker, host, |part| {
+            let (Visited { flat, steps }, epochs) = &mut visited[part - first];
+            let words = std::iter::once(*steps).chain(epochs.iter().flat_map(LocalEpoch::words)).collect();
+            let vector = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));
+            Contribution { partition: part as u32, vector, words }
+        })?;
+        // All batches of a round have its time: with times of their own, workers would wait for one another.
+        self.input.advance_to(u64::from(end));
+        let steps = average.words.iter().map(|words| words[0]).max().unwrap_or(0);
+        self.companion.call(move |trainer| trainer.take_average(average.sum, steps))?;
+        let seconds = start.elapsed().as_secs_f64() / f64::from(end - epoch);
+        let epochs = (0..(end - epoch) as usize).map(|index| {
+            let (mut sums, mut hash) = (EpochSums { seconds, ..EpochSums::default() }, Sha256::new());
+            for words in &average.words {
+                let part = LocalEpoch::read(&words[1 + index * LocalEpoch::WORDS..][..LocalEpoch::WORDS]);
+                sums.steps = sums.steps.max(part.steps);
+                sums.examples += part.examples;
+                sums.loss += part.loss;
+                hash.update(part.digest);
+            }
+            self.blocks.end_of_epoch(hash);
+            sums
+        });
+        Ok(epochs.collect())
+    }
+
+    fn blocks(&mut self) -> &mut BlocksHash {
+        &mut self.blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_bring_an_epoch_over_whole() {
+        let batch = |n: u8| BatchWords { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: Some([n; 32]) };
+        let epoch = LocalEpoch::of(&[batch(1), batch(2)]);
+        let read = LocalEpoch::read(&epoch.words());
+        assert_eq!((read.steps, read.examples, read.loss), (2, 6, 1.0 / 7.0 + 2.0 / 7.0));
+        assert_eq!(read.digest, epoch.digest);
+        assert_ne!(read.digest, LocalEpoch::of(&[batch(2), batch(1)]).digest);
+    }
+}

@@ -1,0 +1,111 @@
+//! Partitions that train by themselves: their graph, and the features and degrees of the foreign nodes that their edges come from.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_dataflow::batch::halo::HaloRows;
+use gnnflow_dataflow::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
+use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_dataflow::wire::RowSource;
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::worker::Worker;
+
+use crate::collectives::driver::{Fault, until};
+use crate::context::{LocalParts, Setup, halo_rows};
+use crate::error::Error;
+use crate::runtime::job::{Host, Job};
+
+/// What a worker's partitions see when each trains by itself.
+pub(crate) struct Islands {
+    pub(crate) graph: Arc<LocalGraph>,
+    pub(crate) features: RowsAt,
+}
+
+impl Islands {
+    /// Opens the halos of the partitions hosted here; `degrees` says whether the model asks for degrees, which are then fetched
+    /// once.
+    ///
+    /// # Errors
+    /// When the dataset was prepared without the features of foreign nodes.
+    pub(crate) fn open(
+        worker: &mut Worker,
+        host: &dyn Host,
+        job: &Job,
+        setup: &Setup,
+        degrees: bool,
+    ) -> Result<Self, Error> {
+        let Some(halo) = halo_rows(job, &setup.graph, setup.worker)? else {
+            let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
+                           prepare it again with partition.halo = \"features\"";
+            return Err(job.spec.problem("train.schedule", message));
+        };
+        let mut graph = LocalGraph::clone(&setup.graph).into_islands();
+        if degrees {
+            let found = fetch_degrees(worker, host, setup, halo.index().nodes())?;
+            graph = graph.with_known_degrees(halo.index().clone(), found);
+        }
+        let source = Arc::new(IslandRows { graph: Arc::clone(&setup.graph), parts: Arc::clone(&setup.parts), halo });
+        Ok(Self { graph: Arc::new(graph), features: RowsAt { source, ..setup.features.clone() } })
+    }
+}
+
+/// Rows of own nodes, and of the halo.
+struct IslandRows {
+    graph: Arc<LocalGraph>,
+    parts: Arc<LocalParts>,
+    halo: Arc<HaloRows>,
+}
+
+impl RowSource for IslandRows {
+    fn row_bytes(&self) -> usize {
+        self.parts.row_bytes()
+    }
+
+    fn row(&self, node: u32) -> &[u8] {
+        match self.graph.hosts(node) {
+            true => self.parts.row(node),
+            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
+        }
+    }
+
+    fn reads_ahead(&self) -> bool {
+        self.parts.reads_ahead()
+    }
+
+    fn will_need(&self, nodes: &[u32]) {
+        self.parts.will_need(nodes);
+        self.halo.will_need(nodes);
+    }
+}
+
+/// Lists of nodes that are asked for at once.
+const LIST: usize = 1 << 18;
+
+/// The in-degree of each of `nodes`, from their owners. All workers must ask, if for nothing.
+fn fetch_degrees(worker: &mut Worker, host: &dyn Host, setup: &Setup, nodes: &[u32]) -> Result<Vec<u32>, Error> {
+    let (mut input, probe) =
+        (InputHandle::<u64, CapacityContainerBuilder<Vec<NodeDegrees>>>::new_with_builder(), probe::Handle::new());
+    let found: Rc<RefCell<Vec<NodeDegrees>>> = Rc::default();
+    let told = Rc::clone(&found);
+    worker.dataflow::<u64, _, _>(|scope| {
+        scope
+            .input_from(&mut input)
+            .fetch_degrees(Arc::clone(&setup.graph), Rc::clone(&setup.other_meter))
+            .inspect(move |list| told.borrow_mut().push(list.clone()))
+            .probe_with(&probe);
+    });
+    for (list, nodes) in nodes.chunks(LIST).enumerate() {
+        input.send(NodeDegrees::new(list as u32, nodes.to_vec()));
+        input.flush();
+    }
+    input.close();
+    until(worker, host, &Fault::default(), &probe, u64::MAX)?;
+    let mut lists = found.take();
+    lists.sort_unstable_by_key(|list| list.list);
+    Ok(lists.into_iter().flat_map(|list| list.degrees).collect())
+}

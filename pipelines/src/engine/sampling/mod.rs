@@ -1,0 +1,4 @@
+//! How batches are sampled: strategies by name, and batches that are subgraphs.
+
+pub(crate) mod strategies;
+pub(crate) mod subgraphs;

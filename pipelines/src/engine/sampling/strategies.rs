@@ -1,0 +1,199 @@
+//! How hops choose: from the pipeline's words to the kernels' choices, held to what the dataset has.
+
+use std::sync::Arc;
+
+use gnnflow_data::dataset::TypeInfo;
+use gnnflow_kernels::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
+use timely::worker::Worker;
+
+use crate::collectives::agreement::{Agreement, WORDS};
+use crate::config;
+use crate::config::is_builtin_layer;
+use crate::context::Setup;
+use crate::error::Error;
+use crate::error::did_you_mean;
+use crate::runtime::job::{Host, Job};
+
+/// What blocks have of each edge besides its source: types, where the graph has them and layers may read them; and ids, where the
+/// model reads the edges' features.
+pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
+    let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else { return Columns::default() };
+    let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
+    // A registered layer may read types; a registered sampler cannot bring them.
+    let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(&train.sampler).is_none();
+    Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
+}
+
+/// What the blocks of a batch have: weights besides, where owners weigh the edges that they answer with.
+pub(crate) fn batch_columns(columns: Columns, sampler: &str) -> Columns {
+    let weights = ["fastgcn", "saint-node", "saint-edge", "saint-walk"].contains(&sampler);
+    Columns { weights: columns.weights || weights, ..columns }
+}
+
+/// The distribution that `fastgcn` draws sources from: every worker adds up its rows, all add up what the others have.
+pub(crate) fn importance(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    agreement: &mut Agreement,
+) -> Result<Arc<Importance>, Error> {
+    let graph = &setup.graph;
+    let mut norms = SquaredNorms::new(graph.num_nodes());
+    let view = graph.view();
+    setup.placement.parts_of(setup.worker).for_each(|part| norms.add(&view, graph.range(part)));
+    let nodes = graph.num_nodes() as usize;
+    for first in (0..nodes).step_by(WORDS / 2) {
+        let told = norms.words(first..nodes.min(first + WORDS / 2));
+        norms.absorb(first, &agreement.sums(worker, host, &told)?);
+    }
+    Ok(Arc::new(Importance::new(&norms)))
+}
+
+/// How each hop chooses, the seeds' own first; none for models that read no edges, or where batches are subgraphs. `importance` is there for `fastgcn`.
+///
+/// # Errors
+/// When the dataset lacks a column or a type that is asked for, when the weights of a partition hosted here are not
+/// such, or when a registered sampler is asked for what it cannot give.
+pub(crate) fn choices(
+    job: &Job,
+    setup: &Setup,
+    model: &config::Model,
+    train: &config::Train,
+    importance: Option<Arc<Importance>>,
+) -> Result<Vec<Choice>, Error> {
+    if !model.uses_edges() || train.draws_subgraphs() {
+        return Ok(Vec::new());
+    }
+    let fanouts = train.fanouts(model.layers);
+    let types = job.dataset.manifest().edge_columns.edge_type.as_ref();
+    if let Some(sampler) = job.registry.sampler(&train.sampler) {
+        if !setup.columns.is_empty() {
+            let message = format!(
+                "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers, which read \
+                 the edges' {}; use a built-in one",
+                model.kind,
+                if setup.columns.ids { "features" } else { "types" }
+            );
+            return Err(job.spec.problem("train.sampler", message));
+        }
+        return Ok(fanouts.iter().map(|fanout| Choice::By(Arc::clone(&sampler), fanout.most())).collect());
+    }
+    let way = match (train.sampler.as_str(), train.replace) {
+        ("weighted", false) => Way::Weighted,
+        ("weighted", true) => Way::WeightedWithReplacement,
+        ("labor", _) => Way::Labor,
+        ("temporal", _) if train.temporal() == config::Temporal::Last => Way::Last,
+        (_, false) => Way::Uniform,
+        (_, true) => Way::UniformWithReplacement,
+    };
+    if matches!(way, Way::Weighted | Way::WeightedWithReplacement) {
+        check_weights(job, setup)?;
+    }
+    if train.sampler == "ladies" {
+        let layer = |nodes: i64| u32::try_from(nodes).map_or(Choice::Fanout(Fanout::All), Choice::Layer);
+        return Ok(fanouts.iter().map(|fanout| layer(fanout.most())).collect());
+    }
+    if let Some(importance) = importance {
+        let draws = |fanout: &config::Fanout| u32::try_from(fanout.most()).unwrap_or(u32::MAX);
+        return Ok(fanouts.iter().map(|fanout| Choice::Importance(draws(fanout), Arc::clone(&importance))).collect());
+    }
+    let temporal = train.sampler == "temporal";
+    if temporal {
+        check_times(job)?;
+    }
+    let choice = |(hop, fanout): (usize, &config::Fanout)| {
+        let fanouts = match fanout {
+            config::Fanout::Each(k) if matches!(way, Way::Uniform | Way::UniformWithReplacement) && !temporal => {
+                return Ok(Choice::Fanout(Fanout::new(*k, train.replace)));
+            }
+            config::Fanout::Each(k) => Fanouts::Each(*k),
+            config::Fanout::ByType(fanouts) => Fanouts::ByType(
+                by_type(fanouts, types)
+                    .map_err(|message| job.spec.problem(&format!("train.fanouts[{hop}]"), message))?,
+            ),
+        };
+        Ok(Choice::Drawn(Drawn { way, fanouts, temporal }))
+    };
+    fanouts.iter().enumerate().map(choice).collect()
+}
+
+/// Fanouts by number of type; an error names what there is.
+fn by_type(fanouts: &config::FanoutsByType, types: Option<&TypeInfo>) -> Result<Vec<i64>, String> {
+    let types =
+        types.ok_or("fanouts by edge type, but edges have none; name their column in graph.columns.edge_type")?;
+    let mut all = vec![0; types.count as usize];
+    for (name, &fanout) in fanouts {
+        let by_name = types.names.iter().position(|known| known == name);
+        let index = by_name.or_else(|| name.parse().ok().filter(|&index: &usize| index < all.len()));
+        let Some(index) = index else {
+            let there = match types.names.as_slice() {
+                [] => format!("0 to {}", types.count.saturating_sub(1)),
+                names => names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", "),
+            };
+            let meant = did_you_mean(name, types.names.iter().map(String::as_str));
+            let meant = meant.map_or_else(String::new, |meant| format!("; did you mean \"{meant}\"?"));
+            return Err(format!("no edge is of type \"{name}\"; there is {there}{meant}"));
+        };
+        all[index] = fanout;
+    }
+    Ok(all)
+}
+
+/// Refuses graphs without times.
+fn check_times(job: &Job) -> Result<(), Error> {
+    let manifest = job.dataset.manifest();
+    let missing = match (manifest.edge_columns.time, manifest.node_times) {
+        (true, true) => return Ok(()),
+        (false, true) => "edges have none; name their column in graph.columns.time",
+        (true, false) => "nodes have none; name their column in graph.columns.node_time",
+        (false, false) => "there are none; name the columns graph.columns.time and graph.columns.node_time",
+    };
+    let message = format!("\"temporal\" compares the times of edges with those of training nodes, and {missing}");
+    Err(job.spec.problem("train.sampler", message))
+}
+
+/// Refuses weights that are none: one pass over the column of the partitions hosted here.
+fn check_weights(job: &Job, setup: &Setup) -> Result<(), Error> {
+    for part in setup.placement.parts_of(setup.worker) {
+        let partition = setup.parts.get(part);
+        let Some(weights) = partition.topology.weights() else {
+            let message = "\"weighted\" draws by edge weights, and edges have none; name their column in \
+                           graph.columns.weight, or use \"uniform\"";
+            return Err(job.spec.problem("train.sampler", message));
+        };
+        let is_weight = |weight: &f32| *weight >= 0.0 && weight.is_finite();
+        let Some(edge) = weights.iter().position(|weight| !is_weight(weight)) else { continue };
+        let node = partition.topology.indptr().partition_point(|&start| start <= edge as i64) - 1;
+        let message = format!(
+            "partition {part}: an edge to node {} has weight {}; to sample by weights they must be finite and not negative: \
+             correct the column graph.columns.weight and prepare again, or use train.sampler = \"uniform\"",
+            partition.nodes.ids().display(node),
+            weights[edge]
+        );
+        return Err(Error::Input(message));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_found_by_name_and_by_number() {
+        let named = TypeInfo { count: 3, names: vec!["cites".into(), "writes".into(), "rev_cites".into()] };
+        let numbered = TypeInfo { count: 3, names: vec![] };
+        let fanouts = |pairs: &[(&str, i64)]| pairs.iter().map(|&(name, k)| (name.to_owned(), k)).collect();
+        let writes = fanouts(&[("writes", 5), ("cites", -1)]);
+        assert_eq!(by_type(&writes, Some(&named)), Ok(vec![-1, 5, 0]));
+        assert_eq!(by_type(&fanouts(&[("2", 5)]), Some(&numbered)), Ok(vec![0, 0, 5]));
+        assert_eq!(by_type(&fanouts(&[("2", 5)]), Some(&named)), Ok(vec![0, 0, 5]));
+        assert_eq!(
+            by_type(&fanouts(&[("wrotes", 5)]), Some(&named)).unwrap_err(),
+            "no edge is of type \"wrotes\"; there is \"cites\", \"writes\", \"rev_cites\"; did you mean \"writes\"?"
+        );
+        let past = by_type(&fanouts(&[("3", 5)]), Some(&numbered)).unwrap_err();
+        assert_eq!(past, "no edge is of type \"3\"; there is 0 to 2");
+        assert!(by_type(&writes, None).unwrap_err().contains("graph.columns.edge_type"));
+    }
+}

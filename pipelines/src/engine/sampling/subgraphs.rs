@@ -1,0 +1,216 @@
+//! Batches that are subgraphs: what each sampler draws a batch's nodes from, and how its loss and its messages are weighed.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use gnnflow_data::partitioner::Goal;
+use gnnflow_dataflow::batch::mini_batch::MiniBatch;
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::clusters::ClusterBook;
+use gnnflow_dataflow::sample::draw_batches::DrawBatches;
+use gnnflow_dataflow::sample::induce::{Induce, InduceBy, Norm};
+use gnnflow_dataflow::sample::random_walk::{Bias, RandomWalk, Walk, WalkBy, Walks};
+use gnnflow_dataflow::sample::saint::{Saint, SaintBook, subgraph};
+use gnnflow_dataflow::sample::sample_hop::CompactorPool;
+use gnnflow_dataflow::sample::subgraph_counts::SubgraphCounts;
+use gnnflow_dataflow::time;
+use gnnflow_kernels::sample::Columns;
+use gnnflow_partition::clusters_inside;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::dataflow::{InputHandle, StreamVec};
+use timely::worker::Worker;
+
+use crate::collectives::driver::{Fault, until};
+use crate::config::Train;
+use crate::context::Setup;
+use crate::error::Error;
+use crate::runtime::job::{Host, Job};
+
+/// The epoch by which subgraphs before training are named: none that is trained.
+const BEFORE: u32 = u32::MAX;
+/// Steps before training that are under way at once.
+const WINDOW: u32 = 4;
+
+/// What batches are drawn from.
+#[derive(Clone)]
+pub(crate) struct Subgraphs {
+    source: Source,
+    /// Global ids of the train nodes of each partition hosted here, ascending.
+    train: Arc<Vec<Vec<u32>>>,
+    steps: u32,
+    seed: u64,
+}
+
+#[derive(Clone)]
+enum Source {
+    Clusters(Rc<ClusterBook>),
+    Saint {
+        book: Rc<SaintBook>,
+        /// Steps of walks from what is drawn, and whether they look back.
+        walk: Option<(u32, Option<Bias>)>,
+        counts: Rc<RefCell<SubgraphCounts>>,
+        /// By partition and place among its train nodes: in how many of the partition's own subgraphs it was.
+        own: Rc<RefCell<Vec<Vec<u32>>>>,
+        /// Subgraphs that each partition draws before training.
+        before: u32,
+    },
+}
+
+impl Subgraphs {
+    /// What the pipeline asks for, if its batches are subgraphs. Clusters are cut here.
+    ///
+    /// # Errors
+    /// More clusters than a partition has nodes; a partitioner's.
+    pub(crate) fn open(job: &Job, setup: &Setup, train: &Train, seeds: &[Vec<u32>]) -> Result<Option<Self>, Error> {
+        let parts = &job.dataset.manifest().partitions;
+        let graph = &setup.graph;
+        let (source, steps) = match train.sampler.as_str() {
+            "cluster" => {
+                let count = train.clusters(parts.iter().map(|part| part.nodes));
+                let small = parts.iter().position(|part| (1..count as u64).contains(&part.nodes));
+                if let Some(part) = small {
+                    let message = format!(
+                        "{count} clusters, but partition {part} has {} nodes: use at most so many, or fewer partitions",
+                        parts[part].nodes
+                    );
+                    return Err(job.spec.problem("train.clusters", message));
+                }
+                let mut book = ClusterBook::new(parts.len(), train.clusters_per_batch(count), train.seed);
+                for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
+                    let (memory, seed) = (job.spec.partition.memory.0, job.spec.partition.seed);
+                    let goal = Goal { memory, seed, ..Goal::new(count as u32) };
+                    let edges = graph.in_edges(part);
+                    let cluster_of = clusters_inside((edges.indptr(), edges.indices()), graph.range(part), &goal)?;
+                    book.add(part, graph.range(part).start, &cluster_of, count);
+                }
+                let steps = book.steps(count);
+                (Source::Clusters(Rc::new(book)), steps)
+            }
+            "saint-node" | "saint-edge" | "saint-walk" => {
+                let (saint, walk) = match train.sampler.as_str() {
+                    "saint-node" => (Saint::Nodes, None),
+                    "saint-edge" => (Saint::Edges, None),
+                    _ => (Saint::Roots, Some((train.walk_length(), train.walk_bias().map(|[p, q]| Bias { p, q })))),
+                };
+                let book = Rc::new(SaintBook::new(Arc::clone(graph), saint, train.batch, train.seed));
+                let counts = Rc::new(RefCell::new(SubgraphCounts::new(Arc::clone(graph))));
+                let own = Rc::new(RefCell::new(seeds.iter().map(|nodes| vec![0; nodes.len()]).collect()));
+                let most = parts.iter().map(|part| part.nodes).max().unwrap_or(0);
+                let before = (most * train.sample_coverage() as u64).div_ceil(train.batch as u64);
+                let before = u32::try_from(before.max(1)).unwrap_or(u32::MAX);
+                (Source::Saint { book, walk, counts, own, before }, setup.steps(train.batch))
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Self { source, train: Arc::new(seeds.to_vec()), steps, seed: train.seed }))
+    }
+
+    /// Steps of an epoch.
+    pub(crate) fn steps(&self) -> u32 {
+        self.steps
+    }
+
+    /// The batches of the steps and partitions of `steps`.
+    pub(crate) fn batches<'scope>(
+        &self,
+        steps: StreamVec<'scope, u64, u32>,
+        setup: &Setup,
+    ) -> StreamVec<'scope, u64, MiniBatch> {
+        let Source::Saint { counts, own, before, .. } = &self.source else {
+            return self.drawn(steps, setup, Norm::None);
+        };
+        let (own, train, before) = (Rc::clone(own), Arc::clone(&self.train), f64::from(*before));
+        self.drawn(steps, setup, Norm::Weigh(Rc::clone(counts))).map(move |mut batch| {
+            // 1 / p, where p is estimated by the partition's own subgraphs: a sum over the batch stands for one over all its train nodes.
+            let part = batch.key.partition as usize;
+            let (train, own) = (&train[part], &own.borrow()[part]);
+            let seeds = &batch.nodes[..batch.num_seeds];
+            let place = |node| train.binary_search(node).expect("seeds are train nodes of the batch's partition");
+            batch.seed_weights =
+                seeds.iter().map(|node| (before / f64::from(own[place(node)].max(1))) as f32).collect();
+            batch.stands_for = Some(train.len() as u64);
+            batch
+        })
+    }
+
+    /// Batches without weights of the loss.
+    fn drawn<'scope>(
+        &self,
+        steps: StreamVec<'scope, u64, u32>,
+        setup: &Setup,
+        norm: Norm,
+    ) -> StreamVec<'scope, u64, MiniBatch> {
+        let train = Arc::clone(&self.train);
+        let meter = if matches!(norm, Norm::Count(_)) { &setup.other_meter } else { &setup.meter };
+        let batches = match &self.source {
+            Source::Clusters(book) => {
+                let book = Rc::clone(book);
+                steps.draw_batches("clusters", move |key| book.batch(key, &train[key.partition as usize]))
+            }
+            Source::Saint { book, walk: None, .. } => {
+                let book = Rc::clone(book);
+                steps.draw_batches("saint", move |key| subgraph(key, book.draw(key), &train[key.partition as usize]))
+            }
+            Source::Saint { book, walk: Some((length, bias)), .. } => {
+                let book = Rc::clone(book);
+                let by = WalkBy {
+                    graph: Arc::clone(&setup.graph),
+                    seed: self.seed,
+                    length: *length,
+                    walk: Walk { bias: *bias, ..Walk::default() },
+                    meter: Rc::clone(meter),
+                };
+                steps.draw_batches("saint", move |key| Walks::new(key, book.draw(key))).random_walk(by).map(
+                    move |walks| {
+                        let mut batch = subgraph(walks.key, walks.visited, &train[walks.key.partition as usize]);
+                        batch.rounds = walks.rounds;
+                        batch
+                    },
+                )
+            }
+        };
+        batches.induce(InduceBy {
+            graph: Arc::clone(&setup.graph),
+            columns: match norm {
+                Norm::Weigh(_) => Columns { weights: true, ..setup.columns },
+                _ => setup.columns,
+            },
+            norm,
+            pool: CompactorPool::default(),
+            meter: Rc::clone(meter),
+        })
+    }
+
+    /// Counts subgraphs before training, where messages and losses are weighed by how often what they are about is drawn.
+    pub(crate) fn profile(&self, worker: &mut Worker, host: &dyn Host, setup: &Setup) -> Result<(), Error> {
+        let Source::Saint { counts, own, before, .. } = &self.source else { return Ok(()) };
+        let (mut input, probe) = (InputHandle::new(), probe::Handle::new());
+        let (own, train) = (Rc::clone(own), Arc::clone(&self.train));
+        worker.dataflow::<u64, _, _>(|scope| {
+            self.drawn(scope.input_from(&mut input), setup, Norm::Count(Rc::clone(counts)))
+                .inspect(move |batch| {
+                    let part = batch.key.partition as usize;
+                    for node in &batch.nodes[..batch.num_seeds] {
+                        let place = train[part].binary_search(node).expect("seeds are train nodes of the partition");
+                        own.borrow_mut()[part][place] += 1;
+                    }
+                })
+                .probe_with(&probe);
+        });
+        let placement: Placement = setup.placement;
+        for step in 0..*before {
+            input.advance_to(time::at(BEFORE, step));
+            placement.parts_of(setup.worker).for_each(|part| input.send(part as u32));
+            input.flush();
+            let oldest = time::at(BEFORE, step.saturating_sub(WINDOW));
+            until(worker, host, &Fault::default(), &probe, oldest)?;
+        }
+        let end = time::at(BEFORE, *before);
+        input.advance_to(end);
+        input.flush();
+        until(worker, host, &Fault::default(), &probe, end)
+    }
+}

@@ -1,0 +1,193 @@
+//! Tokens on their way through a stage: read, computed, written; where tasks are computed elsewhere, several at once.
+//!
+//! All of it is done on the companion thread, but for what a tensor worker does. An interval is at one stage at a time: a token
+//! that comes early waits for the one before it. Between intervals nothing here decides who comes first; the dataflow's gate does,
+//! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`super::mirrors`]), intervals
+//! wait here until all are done with a stage.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::map_async::Reply;
+
+use super::tasks::{Begun, Done, Ended, Token};
+use super::{Results, WholeGraph};
+use crate::compute::Trainer;
+use crate::engine::stages::parameters::Choice;
+use crate::error::Error;
+use crate::tensor::{Answer, Controller, TensorTask};
+
+/// The place for what a token comes to.
+type Place = Reply<Result<Done, Error>>;
+
+/// The state of training over the whole graph, and the tokens that are at it.
+pub(crate) struct Stages {
+    graph: Mutex<WholeGraph>,
+    companion: Companion<Trainer>,
+    tokens: Mutex<Tokens>,
+    /// Where tasks are computed elsewhere.
+    controller: Option<Controller>,
+    /// Jobs that wait for the companion thread.
+    queued: Arc<AtomicUsize>,
+    /// Whether no interval begins a stage before all are done with the one before.
+    in_step: bool,
+}
+
+#[derive(Default)]
+struct Tokens {
+    /// Intervals with a task under way.
+    busy: HashSet<u32>,
+    waiting: HashMap<u32, VecDeque<(Token, Place)>>,
+    /// Tokens of later stages than that of the intervals under way, where these go in step; by time.
+    ahead: VecDeque<(Token, Place)>,
+    /// The stage of what is under way.
+    at: u64,
+    places: HashMap<(u64, u32), Place>,
+}
+
+impl Tokens {
+    /// Whether nothing is under way at another stage.
+    fn may_begin(&self, token: Token) -> bool {
+        self.busy.is_empty() || token.tick == self.at
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Stages {
+    pub(crate) fn new(graph: WholeGraph, companion: Companion<Trainer>, controller: Option<Controller>) -> Arc<Self> {
+        let queued = controller.as_ref().map(Controller::queued).unwrap_or_default();
+        let in_step = graph.in_step();
+        Arc::new(Self { graph: Mutex::new(graph), companion, tokens: Mutex::default(), controller, queued, in_step })
+    }
+
+    /// The tables. Only the companion thread ever locks them while anything is under way.
+    pub(crate) fn graph(&self) -> MutexGuard<'_, WholeGraph> {
+        lock(&self.graph)
+    }
+
+    /// Says where evaluation writes.
+    pub(crate) fn set_results(&self, results: Results) {
+        self.graph().set_results(results);
+    }
+
+    /// What tensor workers have done so far, where there are any.
+    pub(crate) fn controller(&self) -> Option<&Controller> {
+        self.controller.as_ref()
+    }
+
+    /// Intervals that may be under way at once, where `alone` are when nothing is computed elsewhere.
+    pub(crate) fn room(&self, alone: usize) -> usize {
+        self.controller.as_ref().map_or(alone, |controller| alone + controller.room())
+    }
+
+    /// Does what a token asks for; what it comes to is put into `place`.
+    pub(crate) fn take(self: &Arc<Self>, token: Token, place: Place) {
+        self.on_companion(move |stages, trainer| {
+            if stages.in_step {
+                let mut tokens = lock(&stages.tokens);
+                if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
+                    return tokens.ahead.push_back((token, place));
+                }
+            }
+            stages.begin(trainer, token, place);
+        });
+    }
+
+    fn on_companion(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>, &mut Trainer) + Send + 'static) {
+        let stages = Arc::clone(self);
+        self.queued.fetch_add(1, Ordering::Relaxed);
+        self.companion.run(move |trainer| {
+            stages.queued.fetch_sub(1, Ordering::Relaxed);
+            job(&stages, trainer);
+        });
+    }
+
+    fn begin(self: &Arc<Self>, trainer: &mut Trainer, token: Token, place: Place) {
+        let mut graph = self.graph();
+        {
+            let mut tokens = lock(&self.tokens);
+            if graph.is_interval(token) && tokens.busy.contains(&token.item) {
+                return tokens.waiting.entry(token.item).or_default().push_back((token, place));
+            }
+            tokens.places.insert((token.tick, token.item), place);
+            tokens.at = token.tick;
+        }
+        match graph.begin(trainer, token) {
+            Ok(Begun::Ended(ended)) => self.give(ended),
+            Ok(Begun::Task(task, choice)) => match &self.controller {
+                None => {
+                    let result = trainer.tensor_task(*task, choice.version);
+                    let ended = result.and_then(|result| graph.end(trainer, token, Some(result)));
+                    self.answer(token, ended);
+                }
+                Some(controller) => {
+                    lock(&self.tokens).busy.insert(token.item);
+                    let stages = Arc::clone(self);
+                    controller.submit(*task, choice, move |answer| {
+                        stages.on_companion(move |stages, trainer| stages.end(trainer, token, answer, choice));
+                    });
+                }
+            },
+            Err(error) => self.answer(token, Err(error)),
+        }
+    }
+
+    /// What a task came to elsewhere is written, or the task is done here; then whatever else the interval is waited for.
+    fn end(
+        self: &Arc<Self>,
+        trainer: &mut Trainer,
+        token: Token,
+        answer: Result<Answer<TensorTask>, Error>,
+        choice: Choice,
+    ) {
+        let result = answer.and_then(|answer| match answer {
+            Answer::Result(result) => Ok(result),
+            Answer::Nobody(task) => trainer.tensor_task(task, choice.version),
+        });
+        let ended = result.and_then(|result| self.graph().end(trainer, token, Some(result)));
+        self.answer(token, ended);
+        let next = {
+            let mut tokens = lock(&self.tokens);
+            tokens.busy.remove(&token.item);
+            tokens.waiting.get_mut(&token.item).and_then(VecDeque::pop_front)
+        };
+        if let Some((token, place)) = next {
+            self.begin(trainer, token, place);
+        }
+        while let Some((token, place)) = self.next_ahead() {
+            self.begin(trainer, token, place);
+        }
+    }
+
+    /// A token that has waited for its stage, which has come.
+    fn next_ahead(&self) -> Option<(Token, Place)> {
+        let mut tokens = lock(&self.tokens);
+        let (token, _) = tokens.ahead.front()?;
+        if tokens.may_begin(*token) { tokens.ahead.pop_front() } else { None }
+    }
+
+    fn answer(&self, token: Token, ended: Result<Ended, Error>) {
+        match ended {
+            Ok(ended) => self.give(ended),
+            Err(error) => {
+                if let Some(place) = lock(&self.tokens).places.remove(&(token.tick, token.item)) {
+                    place.give(Err(error));
+                }
+            }
+        }
+    }
+
+    fn give(&self, ended: Ended) {
+        let mut tokens = lock(&self.tokens);
+        for (token, done) in ended {
+            if let Some(place) = tokens.places.remove(&(token.tick, token.item)) {
+                place.give(Ok(done));
+            }
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! What can go wrong between a pipeline file and a trained model, and whose fault it is.
+
+mod problem;
+
+pub use gnnflow_data::Fault;
+pub(crate) use problem::{Place, did_you_mean};
+pub use problem::{Problem, Problems};
+use std::path::{Path, PathBuf};
+
+/// Everything that can go wrong from the pipeline file on. Each prints as one line; [`Error::Spec`] as one a problem.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The pipeline file, or a `--set`, is wrong.
+    #[error("{0}")]
+    Spec(#[from] Problems),
+    /// The dump or the prepared dataset.
+    #[error(transparent)]
+    Data(#[from] gnnflow_data::Error),
+    /// Layers, models, devices.
+    #[error(transparent)]
+    Compute(#[from] gnnflow_nn::Error),
+    /// The command line is wrong, or asks for what cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// The user's data does not fit the pipeline.
+    #[error("{0}")]
+    Input(String),
+    /// A checkpoint is damaged, or of another model.
+    #[error("checkpoint {}: {message}", path.display())]
+    Checkpoint {
+        /// Its file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The operating system said no.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as in "write".
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// This machine lacks something: a device, memory, a port.
+    #[error("{0}")]
+    Machine(String),
+    /// Another process was lost, or refused us.
+    #[error("{0}")]
+    Cluster(String),
+    /// The user pressed Ctrl-C, or the system asked us to end.
+    #[error("interrupted")]
+    Interrupted,
+    /// It is our fault.
+    #[error("bug in gnnflow: {0}; please report it")]
+    Bug(String),
+}
+
+impl Error {
+    /// For `map_err` on what an operating system's call returns.
+    pub fn io(action: &'static str, path: impl AsRef<Path>) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| Self::Io { action, path: path.as_ref().to_owned(), source }
+    }
+
+    /// Whose fault it is; `None` when the user interrupted.
+    pub fn fault(&self) -> Option<Fault> {
+        Some(match self {
+            Self::Data(error) => error.fault(),
+            Self::Compute(error) => compute_fault(error),
+            Self::Spec(_) | Self::Usage(_) => Fault::Usage,
+            Self::Input(_) | Self::Checkpoint { .. } => Fault::Input,
+            Self::Io { .. } | Self::Machine(_) => Fault::Machine,
+            Self::Cluster(_) => Fault::Cluster,
+            Self::Bug(_) => Fault::Bug,
+            Self::Interrupted => return None,
+        })
+    }
+
+    /// The program's exit code: 2 usage, 3 input, 4 machine, 5 cluster, 70 bug, 130 interrupted.
+    pub fn exit_code(&self) -> u8 {
+        self.fault().map_or(130, Fault::exit_code)
+    }
+}
+
+fn compute_fault(error: &gnnflow_nn::Error) -> Fault {
+    use gnnflow_nn::Error as Compute;
+    match error {
+        Compute::UnknownLayer { .. } | Compute::Spec { .. } => Fault::Usage,
+        Compute::Input(_) | Compute::State { .. } => Fault::Input,
+        Compute::Device { .. } => Fault::Machine,
+        _ => Fault::Bug,
+    }
+}

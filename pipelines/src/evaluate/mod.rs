@@ -1,0 +1,105 @@
+//! Metrics of the whole graph, from the rows that exact inference left.
+
+pub(crate) mod edge_pass;
+pub(crate) mod rows_of;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use timely::worker::Worker;
+
+use crate::collectives::agreement::Agreement;
+use crate::compute::Trainer;
+use crate::config::Metric;
+use crate::context::{SPLITS, Setup};
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
+use crate::outputs::summary::Scores;
+use crate::runtime::job::Host;
+use crate::task::Tally;
+
+/// Metrics of the train, validation and test nodes; `None` for a split without nodes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evaluation {
+    pub(crate) train: Option<Scores>,
+    pub(crate) val: Option<Scores>,
+    pub(crate) test: Option<Scores>,
+}
+
+impl Evaluation {
+    /// What the validation nodes say of a model, the higher the better: the metric, then less loss.
+    pub(crate) fn worth(&self, metric: Metric) -> Option<(f64, f64)> {
+        let val = self.val.as_ref()?;
+        if metric == Metric::Loss {
+            return Some((-val.loss, 0.0));
+        }
+        let at = format!("{}_at_", metric.key());
+        let of_lists = || val.metrics.iter().find(|(name, _)| metric.is_of_lists() && name.starts_with(&at));
+        let value = val.metrics.get(metric.key()).or_else(|| Some(of_lists()?.1)).copied()?;
+        let sign = if metric.is_better(0.0, 1.0) { -1.0 } else { 1.0 };
+        Some((sign * value, -val.loss))
+    }
+}
+
+/// Counts every worker's nodes, and adds up what all workers counted.
+pub(crate) fn evaluate(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    agreement: &mut Agreement,
+    companion: &Companion<Trainer>,
+    rows: &Arc<LayerStore>,
+) -> Result<Evaluation, Error> {
+    let hosted = setup.placement.parts_of(setup.worker);
+    let (rows, task) = (Arc::clone(rows), Arc::clone(setup.task.nodes()?));
+    let counting = Arc::clone(&task);
+    // By partition hosted here, then by split.
+    let counted: Vec<Vec<Tally>> = companion.call(move |trainer| {
+        trainer.on_threads(|| {
+            hosted
+                .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
+                .collect()
+        })
+    });
+    agree(worker, host, setup, agreement, &counted, &|words, sums| task.finish(words, sums))
+}
+
+/// From sums of what is counted: the number of examples, and metrics by name.
+type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
+
+/// Adds up what all workers counted, of the training, validation and test examples of the partitions that each hosts.
+pub(crate) fn agree(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    agreement: &mut Agreement,
+    counted: &[Vec<Tally>],
+    finish: Finish<'_>,
+) -> Result<Evaluation, Error> {
+    let first = setup.placement.parts_of(setup.worker).start;
+    let mut scores = [None, None, None];
+    for (split, score) in scores.iter_mut().enumerate() {
+        let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
+        let words = agreement.sums(worker, host, &own.unwrap_or_default())?;
+        let told = agreement.by_partition(worker, host, |part| {
+            let Tally { loss, sums, .. } = &counted[part - first][split];
+            std::iter::once(loss).chain(sums).map(|sum| sum.to_bits()).collect()
+        })?;
+        // In partition order, so that the bits do not depend on the number of workers.
+        let sum = |place: usize| told.iter().map(|words| f64::from_bits(words[place])).sum::<f64>();
+        let sums: Vec<f64> = (1..told.first().map_or(1, Vec::len)).map(sum).collect();
+        let (examples, metrics) = finish(&words, &sums);
+        if examples > 0 {
+            *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics });
+        }
+    }
+    let [train, val, test] = scores;
+    Ok(Evaluation { train, val, test })
+}
+
+/// The sums of words at equal places.
+fn added(mut sum: Vec<u64>, words: &[u64]) -> Vec<u64> {
+    sum.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
+    sum
+}

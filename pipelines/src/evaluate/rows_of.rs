@@ -1,0 +1,153 @@
+//! The model's results of named nodes, brought to the companion thread, wherever they are.
+//!
+//! ```text
+//! nodes, and perhaps pairs of them → fetch_rows → what is made of them (companion) → probe
+//! ```
+
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
+use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::time;
+use gnnflow_kernels::matrix::{Number, Values};
+use gnnflow_kernels::pairs::{Edge, Pairs};
+use timely::container::CapacityContainerBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::vec::Map;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::worker::Worker;
+
+use crate::collectives::driver::{Fault, until};
+use crate::compute::Trainer;
+use crate::context::Setup;
+use crate::engine::inference::layer_store::LayerStore;
+use crate::error::Error;
+use crate::runtime::job::Host;
+
+/// Nodes whose rows are wanted, and pairs of their places.
+type Wanted = (BatchKey, Vec<u32>, Option<Arc<Pairs>>);
+
+/// What has been brought.
+pub(crate) struct Brought<'a> {
+    pub(crate) nodes: &'a [u32],
+    /// A row for each node.
+    pub(crate) rows: &'a [f32],
+    /// Pairs of places among the nodes, where there are any.
+    pub(crate) pairs: Option<&'a Arc<Pairs>>,
+}
+
+/// The dataflow of one worker, and what is made of rows: an `S`, which the companion thread changes.
+pub(crate) struct RowsOf<S> {
+    input: InputHandle<u64, CapacityContainerBuilder<Vec<Wanted>>>,
+    probe: probe::Handle<u64>,
+    fault: Fault,
+    state: Arc<Mutex<S>>,
+    passes: u32,
+    step: u32,
+    partition: u32,
+}
+
+impl<S: Default + Send + 'static> RowsOf<S> {
+    /// Builds the dataflow over the model's `results`; `take` is called on the companion thread.
+    pub(crate) fn build(
+        worker: &mut Worker,
+        setup: &Setup,
+        results: &Arc<LayerStore>,
+        companion: &Companion<Trainer>,
+        name: &str,
+        take: impl Fn(&mut S, &Trainer, &Brought<'_>) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
+        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let state: Arc<Mutex<S>> = Arc::default();
+        let (kept, changed, take) = (fault.clone(), Arc::clone(&state), Arc::new(take));
+        let source = Arc::clone(results) as _;
+        let rows = RowsAt { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
+        worker.dataflow::<u64, _, _>(|scope| {
+            scope
+                .input_from(&mut input)
+                .map(|(key, nodes, pairs): Wanted| {
+                    let mut batch = MiniBatch::new(key, nodes);
+                    batch.pairs = pairs;
+                    batch
+                })
+                .fetch_rows(FetchFrom {
+                    graph: Arc::clone(&setup.graph),
+                    rows: Rc::new(move |_| rows.clone()),
+                    degrees: false,
+                    cache: None,
+                    meter: Rc::clone(&setup.other_meter),
+                })
+                .background(name, companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
+                    let Values::F32(rows) = &batch.features.values else {
+                        return Err(Error::Bug("the model's results are 32-bit floats".into()));
+                    };
+                    let mut state = changed.lock().unwrap_or_else(PoisonError::into_inner);
+                    take(&mut state, trainer, &Brought { nodes: &batch.nodes, rows, pairs: batch.pairs.as_ref() })
+                })
+                .flat_map(move |done| kept.keep(done))
+                .probe_with(&probe);
+        });
+        let partition = setup.placement.parts_of(setup.worker).start as u32;
+        Self { input, probe, fault, state, passes: 0, step: 0, partition }
+    }
+
+    /// What has been made of the rows so far.
+    pub(crate) fn state(&self) -> MutexGuard<'_, S> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for the rows of `nodes`, distinct.
+    pub(crate) fn send(&mut self, nodes: Vec<u32>, pairs: Option<Pairs>) {
+        let key = BatchKey { epoch: self.passes, step: self.step, partition: self.partition };
+        self.input.send((key, nodes, pairs.map(Arc::new)));
+        self.step += 1;
+        self.input.advance_to(time::at(self.passes, self.step));
+        self.input.flush();
+    }
+
+    /// Asks for the rows of the ends of `edges`, which are the pairs.
+    pub(crate) fn send_ends(&mut self, edges: &[Edge]) {
+        let nodes = distinct(edges.iter().flat_map(|edge| [edge.head, edge.tail]));
+        let place = |node: u32| nodes.partition_point(|&other| other < node) as u32;
+        let pairs = Pairs {
+            heads: edges.iter().map(|edge| place(edge.head)).collect(),
+            tails: edges.iter().map(|edge| place(edge.tail)).collect(),
+            relations: edges.iter().map(|edge| edge.relation).collect(),
+            positives: edges.len(),
+            ..Pairs::default()
+        };
+        self.send(nodes, Some(pairs));
+    }
+
+    /// Waits until no more than `window` of what was sent are under way.
+    ///
+    /// # Errors
+    /// What an operator, or the companion thread, fails with.
+    pub(crate) fn wait(&self, worker: &mut Worker, host: &dyn Host, window: u32) -> Result<(), Error> {
+        let oldest = time::at(self.passes, self.step.saturating_sub(window));
+        until(worker, host, &self.fault, &self.probe, oldest)
+    }
+
+    /// Ends a pass: waits until nobody asks for rows any more that are here.
+    ///
+    /// # Errors
+    /// As [`RowsOf::wait`].
+    pub(crate) fn end(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
+        self.passes += 1;
+        self.step = 0;
+        let next = time::at(self.passes, 0);
+        self.input.advance_to(next);
+        self.input.flush();
+        until(worker, host, &self.fault, &self.probe, next)
+    }
+}
+
+/// Ascending, each once.
+pub(crate) fn distinct(nodes: impl Iterator<Item = u32>) -> Vec<u32> {
+    let mut nodes: Vec<u32> = nodes.collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    nodes
+}

@@ -1,0 +1,279 @@
+//! What a run leaves for others: predictions and embeddings as Parquet, weights as safetensors.
+//!
+//! Rows travel to the first worker in the order of global ids, in messages of bounded size, and come with the user's
+//! own ids; no other process needs to see the run folder.
+
+pub(crate) mod run_folder;
+pub mod summary;
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, FixedSizeListArray, Float32Array, Int64Array, LargeStringArray, RecordBatch, StringArray,
+};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::ipc::{reader::StreamReader, writer::StreamWriter};
+use gnnflow_data::dataset::{IdColumn, Manifest};
+use gnnflow_dataflow::flow::in_order::InOrder;
+use gnnflow_dataflow::time;
+use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
+use gnnflow_nn::params::Param;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+use safetensors::tensor::Dtype;
+use sha2::{Digest, Sha256};
+use timely::container::NoopBuilder;
+use timely::dataflow::InputHandle;
+use timely::dataflow::operators::core::Inspect;
+use timely::dataflow::operators::{Input, Probe, probe};
+use timely::worker::Worker;
+
+use crate::checkpoint::tensor_file::{self, Tensor, beside};
+use crate::collectives::driver::{Fault, until};
+use crate::context::{SPLITS, Setup};
+use crate::engine::inference::layer_store::LayerStore;
+use crate::engine::mini_batch::hex;
+use crate::error::Error;
+use crate::runtime::job::Host;
+
+/// Bytes of a Parquet row group, before compression.
+const ROW_GROUP_BYTES: usize = 64 << 20;
+/// Messages of one worker under way.
+const WINDOW: u32 = 8;
+
+/// Makes the rows of a stretch of one partition's nodes, given by local ids.
+type MakeRows<'a> = &'a dyn Fn(usize, std::ops::Range<usize>) -> Result<RecordBatch, Error>;
+
+/// A Parquet file that all workers write together.
+pub(crate) struct Table<'a> {
+    pub(crate) path: PathBuf,
+    pub(crate) schema: Arc<Schema>,
+    /// About how many bytes a row has.
+    pub(crate) row_bytes: usize,
+    pub(crate) rows: MakeRows<'a>,
+}
+
+/// Writes `table`: the first worker the file, all workers their partitions' rows, in the order of global ids. Returns, at
+/// the first worker, SHA-256 over all rows.
+pub(crate) fn write_table(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    nodes: &[u64],
+    table: &Table<'_>,
+) -> Result<String, Error> {
+    let per_message = (MESSAGE_BYTES / table.row_bytes.max(1)).max(1);
+    let fault = Fault::default();
+    let file = match setup.worker {
+        0 => Some(ParquetFile::create(&table.path, &table.schema, table.row_bytes)?),
+        _ => None,
+    };
+    let file = Rc::new(RefCell::new(file));
+    let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
+    let probe = probe::Handle::new();
+    let (kept, target, meter) = (fault.clone(), Rc::clone(&file), Rc::clone(&setup.other_meter));
+    worker.dataflow::<u64, _, _>(|scope| {
+        scope
+            .input_from(&mut input)
+            .in_order()
+            .inspect(move |(_, bytes)| {
+                let mut file = target.borrow_mut();
+                let file = file.as_mut().expect("rows go to the first worker, which has the file");
+                kept.keep(file.write(bytes));
+            })
+            .probe_with(&probe);
+    });
+    for (part, &nodes) in nodes.iter().enumerate() {
+        for (step, first) in (0..nodes as usize).step_by(per_message).enumerate() {
+            let now = time::at(part as u32, step as u32);
+            input.advance_to(now);
+            if setup.placement.worker_of(part) == setup.worker {
+                let rows = (table.rows)(part, first..(first + per_message).min(nodes as usize))?;
+                let header = Header { from: setup.worker as u32, key: now, ..Header::default() };
+                let mut block = WireBlock::new(header, vec![], vec![], Rows::Bytes(encode(&rows)?));
+                meter.sent(setup.worker, &block);
+                input.send_batch(&mut block);
+            }
+            let behind = time::at(part as u32, (step as u32).saturating_sub(WINDOW));
+            until(worker, host, &fault, &probe, behind)?;
+        }
+    }
+    let end = time::at(nodes.len() as u32, 0);
+    input.advance_to(end);
+    until(worker, host, &fault, &probe, end)?;
+    drop(input);
+    let file = file.borrow_mut().take();
+    file.map_or(Ok(String::new()), ParquetFile::finish)
+}
+
+pub(crate) fn arrow_bug(error: impl std::fmt::Display) -> Error {
+    Error::Bug(format!("rows of an output: {error}"))
+}
+
+fn encode(rows: &RecordBatch) -> Result<Vec<u8>, Error> {
+    let mut writer = StreamWriter::try_new(Vec::new(), &rows.schema()).map_err(arrow_bug)?;
+    writer.write(rows).map_err(arrow_bug)?;
+    writer.into_inner().map_err(arrow_bug)
+}
+
+/// A Parquet file under another name until it is whole.
+struct ParquetFile {
+    path: PathBuf,
+    writer: ArrowWriter<File>,
+    temporary: tempfile::TempPath,
+    hash: Sha256,
+}
+
+impl ParquetFile {
+    fn create(path: &Path, schema: &Arc<Schema>, row_bytes: usize) -> Result<Self, Error> {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let (file, temporary) = beside(folder).map_err(Error::io("write", path))?.into_parts();
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_max_row_group_row_count(Some((ROW_GROUP_BYTES / row_bytes.max(1)).clamp(1024, 1 << 20)))
+            .build();
+        let writer = ArrowWriter::try_new(file, Arc::clone(schema), Some(properties)).map_err(arrow_bug)?;
+        Ok(Self { path: path.to_owned(), writer, temporary, hash: Sha256::new() })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        self.hash.update(bytes);
+        for rows in StreamReader::try_new(bytes, None).map_err(arrow_bug)? {
+            let written = self.writer.write(&rows.map_err(arrow_bug)?);
+            written.map_err(|error| failed(&self.path, error))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<String, Error> {
+        let path = self.path;
+        let file = self.writer.into_inner().map_err(|error| failed(&path, error))?;
+        file.sync_all().map_err(Error::io("write", &path))?;
+        self.temporary.persist(&path).map_err(|error| Error::io("write", &path)(error.error))?;
+        Ok(hex(&self.hash.finalize()))
+    }
+}
+
+/// A Parquet writer fails when the system does.
+fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
+    let source = match error {
+        parquet::errors::ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {
+            Ok(source) => *source,
+            Err(other) => std::io::Error::other(other),
+        },
+        other => std::io::Error::other(other),
+    };
+    Error::Io { action: "write", path: path.to_owned(), source }
+}
+
+/// The column of the user's own ids.
+fn ids(setup: &Setup, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
+    match setup.parts.get(part).nodes.ids() {
+        IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[nodes].to_vec())),
+        IdColumn::Text(ids) => Arc::new(LargeStringArray::from_iter_values(nodes.map(|node| ids.value(node)))),
+    }
+}
+
+fn id_field(manifest: &Manifest) -> Field {
+    let kind = match manifest.ids {
+        gnnflow_data::dataset::IdKind::Text => DataType::LargeUtf8,
+        _ => DataType::Int64,
+    };
+    Field::new("node_id", kind, false)
+}
+
+pub(crate) fn list(width: usize, item: DataType) -> DataType {
+    DataType::FixedSizeList(Arc::new(Field::new("item", item, false)), width as i32)
+}
+
+pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error> {
+    let item = Arc::new(Field::new("item", values.data_type().clone(), false));
+    let array = FixedSizeListArray::try_new(item, width as i32, values, None).map_err(arrow_bug)?;
+    Ok(Arc::new(array))
+}
+
+/// `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and, on request, `scores`, as the task has them.
+pub(crate) fn predictions(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    manifest: &Manifest,
+    results: &LayerStore,
+    scores: bool,
+    path: PathBuf,
+) -> Result<String, Error> {
+    let task = setup.task.nodes()?;
+    let answer = task.answer();
+    let width = if scores { task.score_width() } else { 0 };
+    let mut fields = vec![
+        id_field(manifest),
+        Field::new("prediction", answer.clone(), false),
+        Field::new("label", answer.clone(), true),
+        Field::new("split", DataType::Utf8, false),
+    ];
+    if width > 0 {
+        fields.push(Field::new("scores", list(width, DataType::Float32), false));
+    }
+    let schema = Arc::new(Schema::new(fields));
+    let rows = |part: usize, nodes: std::ops::Range<usize>| {
+        let partition = setup.parts.get(part);
+        let [prediction, label] = task.answers(part, nodes.clone(), results)?;
+        let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
+        let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
+        let mut columns = vec![ids(setup, part, nodes.clone()), prediction, label, split];
+        if width > 0 {
+            let row = |local: usize| results.row_f32(partition.range.start as u32 + local as u32);
+            let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
+            columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
+        }
+        RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
+    };
+    let listed = match answer {
+        DataType::FixedSizeList(_, width) => 2 * width as usize,
+        _ => 0,
+    };
+    let row_bytes = 40 + 4 * width + listed;
+    let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
+    write_table(worker, host, setup, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
+}
+
+/// `embeddings.parquet` and `node_embeddings.parquet`: `node_id`, `embedding`. `row` has that of a node hosted here, `dim` numbers.
+pub(crate) fn embeddings<'a>(
+    worker: &mut Worker,
+    host: &dyn Host,
+    setup: &Setup,
+    manifest: &Manifest,
+    (dim, row): (usize, impl Fn(u32) -> &'a [f32]),
+    path: PathBuf,
+) -> Result<String, Error> {
+    let fields = vec![id_field(manifest), Field::new("embedding", list(dim, DataType::Float32), false)];
+    let schema = Arc::new(Schema::new(fields));
+    let make = |part: usize, nodes: std::ops::Range<usize>| {
+        let first = setup.parts.get(part).range.start as u32;
+        let values = nodes.clone().flat_map(|local| row(first + local as u32)).copied();
+        let values = list_of(dim, Arc::new(Float32Array::from_iter_values(values)))?;
+        RecordBatch::try_new(Arc::clone(&schema), vec![ids(setup, part, nodes), values]).map_err(arrow_bug)
+    };
+    let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
+    let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
+    write_table(worker, host, setup, &nodes, &table)
+}
+
+/// `model.safetensors`: every parameter by name. Returns SHA-256 over names, shapes and values.
+pub(crate) fn weights(params: &[Param], path: &Path) -> Result<String, Error> {
+    let mut hash = Sha256::new();
+    let mut tensors = Vec::new();
+    for Param { name, shape, values } in params {
+        let bytes = bytemuck::cast_slice::<f32, u8>(values);
+        hash.update(format!("{name} {shape:?}\n"));
+        hash.update(bytes);
+        tensors.push(Tensor { name: name.clone(), dtype: Dtype::F32, shape: shape.clone(), bytes });
+    }
+    tensor_file::write(path, None, tensors)?;
+    Ok(hex(&hash.finalize()))
+}

@@ -1,0 +1,122 @@
+//! Writing what a run has come to, and taking it up again.
+
+use std::sync::Arc;
+
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_nn::optimizer::State;
+use timely::worker::Worker;
+
+use super::Run;
+use crate::checkpoint::{Checkpoint, Progress};
+use crate::collectives::agreement::Agreement;
+use crate::embedding::{Generation, forget};
+use crate::engine::BlocksHash;
+use crate::error::Error;
+use crate::outputs::run_folder::{checkpoints, last_checkpoint};
+
+impl Run<'_> {
+    /// Takes up the last checkpoint, which the first worker reads and tells.
+    pub(super) fn resume(&mut self, worker: &mut Worker, params: usize, trained: usize) -> Result<(), Error> {
+        let host = &*self.job.host;
+        let path = last_checkpoint(&self.job.run_dir);
+        let checkpoint = match self.setup.worker {
+            0 if path.exists() => {
+                let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
+                Some(Checkpoint::read(&path, &self.fingerprint(), params, trained, embedding)?)
+            }
+            _ => None,
+        };
+        let header = checkpoint.as_ref().map(|checkpoint| {
+            let names: Vec<&String> = checkpoint.optimizer.vectors.iter().map(|(name, _)| name).collect();
+            serde_json::json!([checkpoint.progress, checkpoint.optimizer.steps, names]).to_string()
+        });
+        let words = header.map_or_else(Vec::new, |text| text.bytes().map(u64::from).collect());
+        let told =
+            self.agreement.by_partition(worker, host, |part| if part == 0 { words.clone() } else { Vec::new() })?;
+        let text: Vec<u8> = told[0].iter().map(|&byte| byte as u8).collect();
+        if text.is_empty() {
+            return Ok(()); // no checkpoint yet
+        }
+        let bad = |error: serde_json::Error| Error::Bug(format!("the first worker's checkpoint: {error}"));
+        let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
+        // All vectors behind one another: parameters, the optimiser's, the best parameters.
+        let length = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
+        let mut all = Agreement::build(worker, self.setup.placement, length, self.setup.other_meter.clone());
+        let flat = checkpoint.map(|checkpoint| {
+            let mut flat = checkpoint.params;
+            checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
+            flat.extend(checkpoint.best.iter().flatten());
+            Arc::new(flat)
+        });
+        let reduced = all.round(worker, host, |part| Contribution {
+            partition: part as u32,
+            vector: flat.clone().filter(|_| part == 0),
+            words: Vec::new(),
+        })?;
+        let mut rest = reduced.sum;
+        let mut take = |len: usize| {
+            let after = rest.split_off(len);
+            std::mem::replace(&mut rest, after)
+        };
+        let values = take(params);
+        let vectors = names.into_iter().map(|name| (name, take(trained))).collect();
+        self.best = progress.best.is_some().then(|| take(params));
+        *self.training.blocks() = BlocksHash(progress.blocks);
+        self.progress = progress;
+        if let Some(rows) = &self.setup.embeddings {
+            let parts = self.setup.placement.parts_of(self.setup.worker);
+            let (folder, generation, model) = (checkpoints(&self.job.run_dir), self.generation(), self.fingerprint());
+            let busy = host.busy("reading the learned rows of the checkpoint");
+            // SAFETY: no epoch is under way.
+            unsafe { rows.load(&folder, parts, generation, &model)? };
+            drop(busy);
+            // Nobody asks for rows that are not there yet.
+            self.agreement.by_worker(worker, host, &[0])?;
+            self.best_rows_saved = generation.best;
+        }
+        self.companion.call(move |trainer| {
+            trainer.set_params(values)?;
+            trainer.load_optimizer(State { steps, vectors })
+        })
+    }
+
+    fn fingerprint(&self) -> String {
+        format!("{} {}", self.job.spec.model_fingerprint(), self.job.dataset.manifest().fingerprint)
+    }
+
+    /// The epochs whose learnt rows belong to a checkpoint.
+    fn generation(&self) -> Generation {
+        Generation { epochs: self.progress.epochs, best: self.progress.best.map(|(epoch, _)| epoch) }
+    }
+
+    /// Writes a checkpoint; the frontier has passed the epoch everywhere, and the parameters are the same at all workers.
+    ///
+    /// Learnt rows first, by whoever has them: the checkpoint before stands until all of them are there.
+    pub(super) fn checkpoint(&mut self, worker: &mut Worker) -> Result<(), Error> {
+        let Some(rows) = self.setup.embeddings.clone() else { return self.checkpoint_shared() };
+        let (host, generation) = (&*self.job.host, self.generation());
+        let (folder, parts) = (checkpoints(&self.job.run_dir), self.setup.placement.parts_of(self.setup.worker));
+        let with_best = self.best_rows_saved != generation.best;
+        let busy = host.busy("writing the learned rows of the checkpoint");
+        rows.save(&folder, parts.clone(), generation, with_best, &self.fingerprint())?;
+        drop(busy);
+        self.agreement.by_worker(worker, host, &[0])?;
+        self.checkpoint_shared()?;
+        self.agreement.by_worker(worker, host, &[0])?;
+        self.best_rows_saved = generation.best;
+        forget(&folder, Some(generation), Some(parts))
+    }
+
+    /// Writes what is the same at all workers, at the first one.
+    fn checkpoint_shared(&self) -> Result<(), Error> {
+        if self.folder.is_none() {
+            return Ok(());
+        }
+        let _busy = self.job.host.busy("writing the checkpoint");
+        let (params, optimizer) = self.companion.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
+        let (progress, best) = (self.progress.clone(), self.best.clone());
+        let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
+        let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };
+        checkpoint.write(&last_checkpoint(&self.job.run_dir), &self.fingerprint())
+    }
+}

@@ -1,0 +1,361 @@
+//! What one worker does: trains, evaluates, keeps the best model, computes every node with it, and writes the results.
+
+mod checkpoints;
+mod elsewhere;
+mod finish;
+pub(crate) mod prepare;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use gnnflow_data::error::FEWER_THREADS;
+use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::storage::Place;
+use gnnflow_dataflow::wire::meter::{Meter, Stage};
+use timely::worker::Worker;
+
+use crate::checkpoint::Progress;
+use crate::collectives::agreement::Agreement;
+use crate::compute::{Spent, Trainer};
+use crate::config;
+use crate::config::Metric;
+use crate::context as setup;
+use crate::context::threads::Split;
+use crate::context::{LocalParts, Needs, Setup};
+use crate::engine::inference::Inference;
+use crate::engine::mini_batch::{Batches, MiniBatchTraining};
+use crate::engine::partition_local::partition_view::Islands;
+use crate::engine::partition_local::{PartitionParallel, Visits};
+use crate::engine::sampling::strategies;
+use crate::engine::sampling::subgraphs::Subgraphs;
+use crate::engine::stages::dataflow::WholeGraphTraining;
+use crate::engine::stages::parameters::ParameterService;
+use crate::engine::stages::score_pairs::PairSource;
+use crate::engine::stages::{LearntRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
+use crate::engine::{EpochSums, Schedule};
+use crate::error::Error;
+use crate::evaluate::edge_pass::EdgePass;
+use crate::evaluate::{Evaluation, evaluate};
+use crate::outputs::run_folder::RunFolder;
+use crate::outputs::summary::{EpochRecord, Summary};
+use crate::plan::Plan;
+use crate::runtime::job::Job;
+use crate::task;
+
+/// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
+///
+/// # Errors
+/// What the data, this machine or the pipeline does not allow; the first one met.
+pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
+    let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else {
+        return Err(Error::Bug("a worker needs [model] and [train]".into()));
+    };
+    let network = model.network(train.schedule);
+    let mut run = Run::start(worker, job, &network, train)?;
+    run.train(worker)?;
+    run.finish(worker)
+}
+
+/// A worker's run.
+struct Run<'a> {
+    job: &'a Job,
+    train: &'a config::Train,
+    setup: Setup,
+    companion: Companion<Trainer>,
+    training: Box<dyn Schedule>,
+    inference: Inference,
+    /// Where something is learnt of edges.
+    edges: Option<EdgePass>,
+    agreement: Agreement,
+    /// At the first worker.
+    folder: Option<RunFolder>,
+    progress: Progress,
+    /// Parameters of the best epoch.
+    best: Option<Vec<f32>>,
+    /// The best epoch whose learnt rows are on disk.
+    best_rows_saved: Option<u32>,
+    metric: Metric,
+    /// Of training epochs alone.
+    spent: StageTimes,
+    rounds: (u64, u64),
+    trained: Duration,
+    split: Split,
+}
+
+/// Time by stage.
+#[derive(Clone, Copy, Debug, Default)]
+struct StageTimes([Duration; 6]);
+
+impl StageTimes {
+    fn now(meter: &Meter, spent: Spent) -> Self {
+        let [sample, fetch, reduce] = [Stage::Sample, Stage::Fetch, Stage::Reduce].map(|stage| meter.spent(stage));
+        Self([sample, fetch, spent.forward, spent.backward, reduce, spent.step])
+    }
+
+    fn add_since(&mut self, before: Self, after: Self) {
+        for (i, total) in self.0.iter_mut().enumerate() {
+            *total += after.0[i] - before.0[i];
+        }
+    }
+}
+
+impl<'a> Run<'a> {
+    fn start(
+        worker: &mut Worker,
+        job: &'a Job,
+        model: &'a config::Model,
+        train: &'a config::Train,
+    ) -> Result<Self, Error> {
+        let busy = job.host.busy("opening the dataset");
+        let parts = LocalParts::open(job, worker.index(), worker.peers())?;
+        let hosted = Placement::new(job.dataset.manifest().parts(), worker.peers()).parts_of(worker.index());
+        let (task, examples) = task::open(job, train, &parts, hosted)?;
+        let built = setup::model(job, model, train, task.objective().width())?;
+        let needs = Needs::of(&built);
+        let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
+        let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
+        let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
+        setup.train_nodes = examples.counts().to_vec();
+        drop(busy);
+        let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
+        let mut agreement = Agreement::build(worker, setup.placement, 0, setup.other_meter.clone());
+        let importance = match train.sampler.as_str() {
+            "fastgcn" => Some(strategies::importance(worker, &*job.host, &setup, &mut agreement)?),
+            _ => None,
+        };
+        let choices = strategies::choices(job, &setup, model, train, importance)?;
+        let subgraphs = match &examples {
+            task::Source::Nodes(split) => Subgraphs::open(job, &setup, train, &split.train)?,
+            task::Source::Links(_) | task::Source::Edges(..) => None,
+        };
+        if let Some(subgraphs) = &subgraphs {
+            subgraphs.profile(worker, &*job.host, &setup)?;
+        }
+        let split = match train.is_whole_graph() {
+            true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
+            false => Split::planned(job.threads),
+        };
+        let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
+        let host = Arc::clone(&job.host);
+        let companion = Companion::start_watched("companion", move || trainer, move || host.progressed())
+            .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))?;
+        let (book, edges): (Arc<dyn Book>, _) = match examples {
+            task::Source::Nodes(split) => (Arc::new(setup.seed_book(train, split)?), None),
+            task::Source::Links(mut edges) => {
+                (Arc::new(edges.book(train, &train.link())), Some(task::Source::Links(edges)))
+            }
+            task::Source::Edges(edges, classes) => {
+                (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
+            }
+        };
+        let training: Box<dyn Schedule> = match train.schedule {
+            config::Schedule::FullGraph | config::Schedule::TensorParallel => {
+                let overlaps = train.mode() == config::Mode::Async;
+                let pipelined = train.mode() != config::Mode::Sync;
+                let source = match train.learns_edges() {
+                    true => Some(PairSource { book, scored: setup.scored(train)? }),
+                    false => None,
+                };
+                let pairs = source.as_ref().map(|source| source.scored.clone());
+                let staleness = if overlaps { train.staleness() } else { 0 };
+                let row_dtype = train.row_dtype();
+                let shape =
+                    Shape { overlaps, staleness, row_dtype, pipelined, pairs, ..companion.call(Trainer::shape)? };
+                let graph = match train.schedule {
+                    config::Schedule::TensorParallel => {
+                        let memory = train.chunk_memory();
+                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory, shape.edges())?
+                    }
+                    _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.edges())?,
+                };
+                let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
+                let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
+                let published = Arc::clone(&parameters);
+                companion.call(move |trainer| trainer.serve(published));
+                let controller = elsewhere::controller(
+                    worker,
+                    job,
+                    train,
+                    &mut agreement,
+                    &parameters,
+                    (&spec_of_model, &shape, &graph.intervals[..], params),
+                )?;
+                let examples = setup.train_nodes.iter().sum();
+                let learnt = setup.embeddings.as_ref().map(|rows| LearntRows::new(rows, train, examples));
+                let state = WholeGraph::new(graph, shape, setup.features.clone(), parameters, &place)?;
+                let state = Stages::new(state.learning(learnt), companion.clone(), controller);
+                Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &companion))
+            }
+            config::Schedule::PartitionParallel => {
+                let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;
+                let visits = Visits { islands, book, choices, degrees, window, train: train.clone() };
+                Box::new(PartitionParallel::build(worker, &setup, visits, &companion))
+            }
+            _ => {
+                let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
+                let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
+                Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &companion))
+            }
+        };
+        let nodes = job.spec.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
+        let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
+        let results = inference.results();
+        let edges = edges.and_then(|edges| EdgePass::build(worker, &setup, results, edges, &companion));
+        let metric = train.metric.unwrap_or(setup.task.objective().metric());
+        let mut run = Self {
+            job,
+            train,
+            setup,
+            companion,
+            training,
+            inference,
+            edges,
+            agreement,
+            folder: None,
+            progress: Progress::default(),
+            best: None,
+            best_rows_saved: None,
+            metric,
+            spent: StageTimes::default(),
+            rounds: (0, 0),
+            trained: Duration::ZERO,
+            split,
+        };
+        if job.resume {
+            run.resume(worker, params, trained)?;
+        }
+        if run.setup.worker == 0 {
+            run.folder = Some(RunFolder::open(&job.run_dir, &job.spec, run.progress.epochs)?);
+        }
+        Ok(run)
+    }
+
+    /// Trains to the last epoch, or until validation has not become better for long enough.
+    fn train(&mut self, worker: &mut Worker) -> Result<(), Error> {
+        let host = &*self.job.host;
+        let begin = Instant::now();
+        let epochs = self.train.epochs as u32;
+        let (first, mut last_written) = (self.progress.epochs, None);
+        while self.progress.epochs < epochs && !self.is_stale() {
+            let epoch = self.progress.epochs;
+            let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            let (train, seed_lr) = (self.train, self.train.optimizer.lr);
+            let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
+            if let Some(rows) = &self.setup.embeddings {
+                rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.spec().optimizer.lr));
+            }
+            let done = self.training.round(worker, host, epoch, &lr)?;
+            let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            self.spent.add_since(before, after);
+            if epoch == first && !train.is_whole_graph() {
+                self.split_threads(self.spent)?;
+            }
+            // Parameters can be looked at behind the last epoch of a round: whatever was due within it is done there.
+            let end = epoch + done.len() as u32;
+            let due = |every: usize| every > 0 && (epoch + 1..=end).any(|epoch| epoch.is_multiple_of(every as u32));
+            self.progress.blocks = self.training.blocks().0;
+            for sums in done {
+                self.rounds = (self.rounds.0 + sums.rounds, self.rounds.1 + sums.steps);
+                self.progress.epochs += 1;
+                self.progress.seconds.push(sums.seconds);
+                let last = self.progress.epochs == end;
+                let mut record = self.record(&sums);
+                let evaluated = due(train.evaluate_every) || (train.evaluate_every > 0 && end == epochs);
+                if last && evaluated {
+                    let begin = Instant::now();
+                    let evaluation = self.evaluate(worker, false)?;
+                    record.best = self.consider(&evaluation)?;
+                    record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
+                    (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
+                }
+                if !record.loss.is_finite() {
+                    let message = format!(
+                        "the loss of epoch {} is {}; lower train.optimizer.lr, or scale the features \
+                         (graph.normalize_features)",
+                        record.epoch, record.loss
+                    );
+                    return Err(Error::Input(message));
+                }
+                if let Some(folder) = &mut self.folder {
+                    folder.epoch(&record)?;
+                }
+                host.epoch(&record);
+            }
+            if due(train.checkpoint_every) {
+                self.checkpoint(worker)?;
+                last_written = Some(self.progress.epochs);
+            }
+        }
+        if last_written != Some(self.progress.epochs) {
+            self.checkpoint(worker)?;
+        }
+        self.trained = begin.elapsed();
+        Ok(())
+    }
+
+    /// The learning rate of epoch `epoch`, from 0.
+    fn lr(&self, epoch: usize) -> f64 {
+        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
+    }
+
+    /// Splits the threads anew by what an epoch spent where.
+    fn split_threads(&mut self, StageTimes([sample, _, forward, backward, _, step]): StageTimes) -> Result<(), Error> {
+        let compute = (forward + backward + step).as_secs_f64();
+        self.split = Split::measured(self.job.threads, self.split, sample.as_secs_f64(), compute);
+        let Split { sampling, compute } = self.split;
+        let start =
+            |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
+        self.setup.sampling.resize(sampling).map_err(start)?;
+        self.companion.call(move |trainer| trainer.set_threads(compute))
+    }
+
+    /// Whether validation has not become better for `early_stop` epochs.
+    fn is_stale(&self) -> bool {
+        let best = self.progress.best.map_or(0, |(epoch, _)| epoch);
+        self.train.early_stop.is_some_and(|patience| (self.progress.epochs - best) as usize >= patience)
+    }
+
+    fn record(&self, sums: &EpochSums) -> EpochRecord {
+        EpochRecord {
+            epoch: self.progress.epochs as usize,
+            loss: sums.loss / sums.examples.max(1) as f64,
+            lr: self.lr(self.progress.epochs as usize - 1),
+            steps: sums.steps as usize,
+            seconds: sums.seconds,
+            ..EpochRecord::default()
+        }
+    }
+
+    /// Metrics of the parameters as they are; and every node's results, with what the last layer reads where that is wanted.
+    fn evaluate(&mut self, worker: &mut Worker, embeddings: bool) -> Result<Evaluation, Error> {
+        let host = &*self.job.host;
+        if !self.training.compute_all(worker, host, &self.inference, embeddings)? {
+            self.inference.pass(worker, host)?;
+        }
+        if let Some(edges) = &mut self.edges {
+            return edges.evaluate(worker, self.job, &self.setup, &mut self.agreement);
+        }
+        let logits = self.inference.results().clone();
+        evaluate(worker, host, &self.setup, &mut self.agreement, &self.companion, &logits)
+    }
+
+    /// Keeps the parameters if no earlier epoch was as good. All workers decide alike: they have the same numbers.
+    fn consider(&mut self, evaluation: &Evaluation) -> Result<bool, Error> {
+        let Some(worth) = evaluation.worth(self.metric) else { return Ok(false) };
+        let better = self.progress.best.is_none_or(|(_, best)| worth > best);
+        if better {
+            self.progress.best = Some((self.progress.epochs, worth));
+            self.best = Some(self.companion.call(|trainer| trainer.params().to_vec()));
+            if let Some(rows) = &self.setup.embeddings {
+                let _busy = self.job.host.busy("keeping the best learned rows");
+                // SAFETY: no epoch is under way.
+                unsafe { rows.keep_best() };
+            }
+        }
+        Ok(better)
+    }
+}

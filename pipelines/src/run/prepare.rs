@@ -1,0 +1,87 @@
+//! The stages `[graph]` and `[partition]`: from whatever the pipeline names to a prepared dataset.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use gnnflow_data::Dataset;
+use gnnflow_data::prepare::{Alone, Crew, PrepareSettings, prepare_with as write_dataset};
+use gnnflow_data::progress::Progress;
+use gnnflow_dataflow::prepare::{DataflowCrew, Sign};
+use gnnflow_partition::Refined;
+use timely::worker::Worker;
+
+use crate::config::Spec;
+use crate::error::Error;
+use crate::runtime::registry::Registry;
+
+/// Makes sure that the prepared dataset of `spec` is there and current, and opens it.
+///
+/// A dataset that the pipeline names as such is opened as it is. Otherwise it is written, in `out` or where the pipeline
+/// says, when it is missing or was made of other inputs or settings; a graph to be generated is generated first.
+///
+/// # Errors
+/// What is wrong with the dump, the dataset or the disk.
+pub fn prepare(
+    spec: &Spec,
+    registry: &Registry,
+    out: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Dataset, Error> {
+    prepare_with(&Alone, spec, registry, out, progress)
+}
+
+/// [`prepare`] by all processes of a timely cluster together: `worker` is this one's. They see the same input files, and write
+/// into the same folder. Each reads with `threads` threads; `sign` says whether the worker's
+/// loop turns.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn prepare_on(
+    worker: &mut Worker,
+    threads: usize,
+    sign: impl Fn(Sign),
+    spec: &Spec,
+    registry: &Registry,
+    out: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Dataset, Error> {
+    prepare_with(&DataflowCrew::new(worker, threads, sign), spec, registry, out, progress)
+}
+
+fn prepare_with<C: Crew>(
+    crew: &C,
+    spec: &Spec,
+    registry: &Registry,
+    out: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Dataset, Error> {
+    if let Some(dataset) = &spec.graph.dataset {
+        return Ok(Dataset::open(dataset)?);
+    }
+    if let Some(generate) = &spec.graph.generate {
+        generate.ensure(progress)?;
+    }
+    let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+    let out = out.unwrap_or_else(|| spec.dataset_folder()).to_owned();
+    let settings = PrepareSettings {
+        parts: spec.parts() as u32,
+        out: out.clone(),
+        memory: spec.partition.memory.0,
+        seed: spec.partition.seed,
+        balance: spec.partition.balance.targets(),
+        halo_features: spec.stores_halo_features(),
+    };
+    let mut partitioner = match registry.partitioner(&spec.partition.method) {
+        Some(own) => own,
+        None => {
+            let method = &spec.partition.method;
+            let unknown = || spec.problem("partition.method", format!("{method:?} is not in this version"));
+            Arc::from(spec.partition.builtin().ok_or_else(unknown)?)
+        }
+    };
+    if spec.partition.refine > 0 {
+        partitioner = Arc::new(Refined::new(partitioner, spec.partition.refine));
+    }
+    write_dataset(crew, &source, &*partitioner, &settings, progress)?;
+    Ok(Dataset::open(out)?)
+}

@@ -1,0 +1,76 @@
+//! What every worker of a run is given.
+
+use std::any::Any;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use gnnflow_data::dataset::Dataset;
+use gnnflow_data::progress::Progress;
+
+use crate::config::Spec;
+use crate::error::Error;
+use crate::outputs::summary::EpochRecord;
+use crate::runtime::registry::Registry;
+use crate::tensor::TensorWorkers;
+
+/// A run, ready to be worked on: the same on every process, but for `host`.
+pub struct Job {
+    /// The pipeline.
+    pub spec: Spec,
+    /// The prepared dataset.
+    pub dataset: Dataset,
+    /// What the pipeline calls by name.
+    pub registry: Registry,
+    /// The run folder; the first worker writes it, and all workers keep scratch files in it.
+    pub run_dir: PathBuf,
+    /// Whether to go on after the last whole checkpoint in the run folder.
+    pub resume: bool,
+    /// Threads of this process, for sampling and arithmetic.
+    pub threads: usize,
+    /// Seconds that preparing took.
+    pub prepare_seconds: f64,
+    /// The program around the worker.
+    pub host: Arc<dyn Host>,
+}
+
+/// The program around a worker: watches over it and shows what it does.
+pub trait Host: Send + Sync {
+    /// The worker's loop has turned. Called at least every few milliseconds, also while the worker waits.
+    fn turned(&self) {}
+    /// Something is completed: a timestamp of a dataflow, or a job of the compute thread. Called from any thread.
+    fn progressed(&self) {}
+    /// Says that the worker's thread does long work of its own, until the value is dropped. `label` names the work.
+    fn busy(&self, label: &str) -> Box<dyn Any> {
+        let _ = label;
+        Box::new(())
+    }
+    /// An epoch has ended; called on every worker.
+    fn epoch(&self, record: &EpochRecord) {
+        let _ = record;
+    }
+    /// Something goes on otherwise than was asked for.
+    fn warn(&self, line: &str) {
+        let _ = line;
+    }
+    /// Something worth a line goes on as was asked for.
+    fn say(&self, line: &str) {
+        let _ = line;
+    }
+    /// The tensor workers that `train.tensor` asks for.
+    ///
+    /// # Errors
+    /// When there cannot be any: the setting or this machine does not allow it.
+    fn tensor_workers(&self) -> Result<Option<Arc<dyn TensorWorkers>>, Error> {
+        Ok(None)
+    }
+    /// Where long stages report.
+    fn progress(&self) -> &dyn Progress {
+        &gnnflow_data::progress::Silent
+    }
+}
+
+/// A program that neither watches nor shows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoHost;
+
+impl Host for NoHost {}
