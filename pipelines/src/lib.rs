@@ -17,10 +17,9 @@ mod task;
 pub mod tensor;
 
 pub use config::Spec;
-pub use engine::stages::parameters;
 pub use error::{Error, Fault, Problem, Problems};
-pub use outputs::summary;
-pub use outputs::summary::Summary;
+pub use gnnflow_nn::parameter_versions as parameters;
+pub use outputs::summary::{self, Summary};
 pub use plan::Plan;
 pub use checkpoint::tensor_file::verify_tensors;
 pub use outputs::run_folder::last_checkpoint;

@@ -16,11 +16,14 @@ pub mod layers;
 pub mod loss;
 pub mod metrics;
 pub mod model;
+pub mod node_targets;
 pub mod ops;
 pub mod optimizer;
 pub mod pair_head;
+pub mod parameter_versions;
 pub mod params;
 pub mod perceptron;
+pub mod tensors;
 
 pub use check_device::{Comparison, DeviceReport, check_device};
 pub use device::device;

@@ -15,9 +15,9 @@ use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
 use super::Trainer;
-use super::tensors::{input, row_gradients};
 use crate::error::Error;
 use crate::task::{Examples, Loss};
+use gnnflow_nn::tensors::{input, row_gradients};
 
 /// What a batch adds to a step.
 pub(crate) struct Gradients {

@@ -4,13 +4,11 @@ mod batch;
 mod nodes;
 mod pairs;
 mod step;
-mod tensors;
 mod visit;
 
 pub(crate) use batch::{BatchWords, Gradients};
 use nodes::Versions;
 pub(crate) use pairs::PairGradients;
-pub(crate) use tensors::{read, tensor};
 pub(crate) use visit::Visited;
 
 use std::sync::Arc;
@@ -24,9 +22,10 @@ use gnnflow_nn::optimizer::{Optimizer, State};
 
 use self::batch::blocks;
 use crate::config;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::task::Objective;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_nn::tensors::{read, tensor};
 
 /// Time spent on the companion thread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,7 +128,7 @@ impl Trainer {
             };
             let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
             let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
-            read(&rows, |rows| into.write(nodes, rows))
+            Ok(read(&rows, |rows| into.write(nodes, rows))?)
         })
     }
 

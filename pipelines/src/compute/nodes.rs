@@ -8,10 +8,10 @@ use gnnflow_nn::JumpingKnowledge;
 use super::Trainer;
 use crate::config::RowDtype;
 use crate::engine::stages::Shape;
-use crate::engine::stages::parameters::ParameterService;
 use crate::error::Error;
-use crate::task::NodeTargets;
-use crate::tensor::{TensorResult, TensorTask};
+use crate::runtime::tensor_task::{TensorResult, TensorTask};
+use gnnflow_nn::node_targets::NodeTargets;
+use gnnflow_nn::parameter_versions::ParameterService;
 
 /// The parameters' versions, and which of them the model has.
 pub(super) struct Versions {
@@ -95,8 +95,8 @@ mod tests {
     use super::*;
     use crate::config;
     use crate::config::Metric;
+    use crate::runtime::tensor_task::{NodeRows, Work, matrix};
     use crate::task::{Examples, Loss, Objective};
-    use crate::tensor::{NodeRows, Work, matrix};
 
     struct Nothing;
 

@@ -9,9 +9,9 @@ use gnnflow_dataflow::embed::push_rows::RowGradients;
 use gnnflow_kernels::matrix::{Matrix, Values};
 
 use super::Trainer;
-use super::tensors::row_gradients;
 use crate::error::Error;
 use crate::task::{Examples, Loss};
+use gnnflow_nn::tensors::row_gradients;
 
 /// What a chunk of a partition's pairs says.
 pub(crate) struct PairGradients {

@@ -18,6 +18,7 @@ mod optimizer;
 mod partition;
 mod price;
 pub mod reference;
+mod resolved;
 mod rules;
 mod section;
 mod tensor;
@@ -39,6 +40,7 @@ pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
 pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use price::Price;
+pub use resolved::{AutoParts, AutoSchedule, Candidate};
 pub use tensor::{Tensor, WhenGone};
 pub use train::{CachePolicy, Device, Mode, RowDtype, Schedule, SeedSplit, Task, Temporal, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
@@ -86,9 +88,9 @@ pub struct Source {
     /// Where every key that was given stands.
     places: BTreeMap<String, Place>,
     /// How the number of partitions was found, when it was asked to be.
-    pub(crate) auto: Option<crate::plan::AutoParts>,
+    pub(crate) auto: Option<AutoParts>,
     /// How the schedule was chosen, when it was asked to be.
-    pub(crate) auto_schedule: Option<crate::plan::AutoSchedule>,
+    pub(crate) auto_schedule: Option<AutoSchedule>,
     /// Where it is: the schedules that cannot do what the file asks for, and why.
     pub(crate) refusals: Vec<(Schedule, String)>,
 }

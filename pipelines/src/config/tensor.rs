@@ -3,6 +3,9 @@
 use super::section::{section, words};
 use super::values::Span;
 
+/// Workers that room is made for where any number may enlist.
+pub(crate) const ENLISTED: usize = 4;
+
 section! {
     /// Tensor workers: stateless processes that do the arithmetic on nodes for `full-graph` and `tensor-parallel`. Without this table, each process does its own.
     pub struct Tensor {
@@ -47,7 +50,7 @@ impl Tensor {
 
     /// How many workers room is made for.
     pub(crate) fn expected(&self) -> usize {
-        let enlisted = if self.enlist.is_some() { crate::tensor::ENLISTED } else { 0 };
+        let enlisted = if self.enlist.is_some() { ENLISTED } else { 0 };
         self.workers.unwrap_or(0) + self.hosts.as_ref().map_or(0, Vec::len) + enlisted
     }
 }

@@ -30,12 +30,12 @@ use gnnflow_nn::{Model, device};
 use crate::config::{self, CachePolicy, Spec};
 use crate::context::seed_split::SeedSplit;
 use crate::embedding::NodeEmbeddings;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::engine::sampling::strategies;
 use crate::engine::stages::Scored;
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::Task;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -412,7 +412,10 @@ impl Setup {
     /// When there is no room for the rows.
     pub(crate) fn scored(&self, train: &config::Train) -> Result<Scored, Error> {
         let width = self.task.objective().width();
-        let rows = Arc::new(LayerStore::create(&self.scratch, &self.graph, self.worker, width)?);
+        let rows = Arc::new(
+            LayerStore::create(&self.scratch, &self.graph, self.worker, width)
+                .map_err(Error::io("reserve scratch space in", &self.scratch))?,
+        );
         let chunks = match train.edge_share(&self.train_nodes) {
             Some(share) => share.most().div_ceil(train.batch as u64) as u32,
             None => self.steps(train.batch),

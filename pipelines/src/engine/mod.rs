@@ -14,8 +14,8 @@ use timely::worker::Worker;
 use self::inference::Inference;
 use crate::compute::BatchWords;
 use crate::error::Error;
-use crate::outputs::summary::TensorUse;
 use crate::runtime::job::Host;
+use crate::runtime::records::TensorUse;
 
 /// A way to train.
 pub(crate) trait Schedule {

@@ -9,15 +9,14 @@ use timely::worker::Worker;
 use crate::collectives::agreement::Agreement;
 use crate::compute::Trainer;
 use crate::context::Setup;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
+use crate::evaluate::classification::Classifying;
+use crate::evaluate::ranking::Ranking;
+use crate::evaluate::{class_predictions, link_predictions};
 use crate::runtime::job::Job;
 use crate::task::Source;
-use crate::task::edge_classification;
-use crate::task::edge_classification::Classifying;
-use crate::task::link_prediction;
-use crate::task::link_prediction::Ranking;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Ranks or classes of edges, by the model's results of their ends.
 pub(crate) enum EdgePass {
@@ -72,8 +71,8 @@ impl EdgePass {
         path: PathBuf,
     ) -> Result<String, Error> {
         match self {
-            Self::Ranking(ranking) => link_prediction::predictions(worker, job, setup, ranking, path),
-            Self::Classifying(classes) => edge_classification::predictions(worker, job, setup, classes, path),
+            Self::Ranking(ranking) => link_predictions::predictions(worker, job, setup, ranking, path),
+            Self::Classifying(classes) => class_predictions::predictions(worker, job, setup, classes, path),
         }
     }
 }

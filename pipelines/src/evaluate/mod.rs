@@ -1,6 +1,11 @@
 //! Metrics of the whole graph, from the rows that exact inference left.
 
+pub(crate) mod class_predictions;
+pub(crate) mod classification;
 pub(crate) mod edge_pass;
+pub(crate) mod link_predictions;
+pub(crate) mod ranking;
+pub(crate) mod recommend;
 pub(crate) mod rows_of;
 
 use std::collections::BTreeMap;
@@ -13,11 +18,11 @@ use crate::collectives::agreement::Agreement;
 use crate::compute::Trainer;
 use crate::config::Metric;
 use crate::context::{SPLITS, Setup};
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
-use crate::outputs::summary::Scores;
 use crate::runtime::job::Host;
+use crate::runtime::records::Scores;
 use crate::task::Tally;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.
 #[derive(Clone, Debug, Default)]

@@ -22,9 +22,9 @@ use timely::worker::Worker;
 use crate::collectives::driver::{Fault, until};
 use crate::compute::Trainer;
 use crate::context::Setup;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::runtime::job::Host;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Nodes whose rows are wanted, and pairs of their places.
 type Wanted = (BatchKey, Vec<u32>, Option<Arc<Pairs>>);

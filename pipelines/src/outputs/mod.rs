@@ -36,10 +36,9 @@ use timely::worker::Worker;
 use crate::checkpoint::tensor_file::{self, Tensor, beside};
 use crate::collectives::driver::{Fault, until};
 use crate::context::{SPLITS, Setup};
-use crate::engine::inference::layer_store::LayerStore;
-use crate::engine::mini_batch::hex;
 use crate::error::Error;
 use crate::runtime::job::Host;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -276,4 +275,9 @@ pub(crate) fn weights(params: &[Param], path: &Path) -> Result<String, Error> {
     }
     tensor_file::write(path, None, tensors)?;
     Ok(hex(&hash.finalize()))
+}
+
+/// Bytes in hexadecimal.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

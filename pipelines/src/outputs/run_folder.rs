@@ -8,7 +8,8 @@ use crate::checkpoint::tensor_file::write_whole;
 use crate::config::Spec;
 use crate::embedding::forget;
 use crate::error::Error;
-use crate::outputs::summary::{EpochRecord, Summary};
+use crate::outputs::summary::Summary;
+use crate::runtime::records::EpochRecord;
 
 /// The folder as the first worker writes it.
 pub(crate) struct RunFolder {

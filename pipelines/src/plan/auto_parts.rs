@@ -1,46 +1,9 @@
 //! `partition.parts = "auto"`: SDT-GNN's rule (Section III-C) for the number of partitions.
 
-use crate::config::{Parts, Spec};
+use crate::config::{AutoParts, Parts, Spec};
 use crate::context::machine;
 use crate::error::Error;
 use crate::plan::Sizes;
-use serde::Serialize;
-
-/// The numbers behind an automatic number of partitions. All of them in bytes, but `workers` and `parts`.
-///
-/// With q workers of M bytes each, of which training needs T, a graph of S bytes is cut into q partitions when S ≤ q (M − T), and
-/// into ⌈S / (M − T)⌉ otherwise. By default T is two thirds of M, as in the paper.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct AutoParts {
-    /// S: structure and features of the whole graph.
-    pub graph_bytes: u64,
-    /// M: memory of a worker.
-    pub worker_memory: u64,
-    /// T: what a worker keeps for training.
-    pub reserve: u64,
-    /// q: workers.
-    pub workers: u64,
-    /// The number of partitions.
-    pub parts: u64,
-}
-
-impl AutoParts {
-    /// The rule.
-    ///
-    /// ```
-    /// use gnnflow_pipelines::plan::AutoParts;
-    /// let gib = 1 << 30;
-    /// // 100 GiB on 4 workers of 24 GiB that keep 16 for training: 8 GiB each, so 13 partitions.
-    /// assert_eq!(AutoParts::new(100 * gib, 24 * gib, 16 * gib, 4).parts, 13);
-    /// // A graph that fits is cut into one for each worker.
-    /// assert_eq!(AutoParts::new(20 * gib, 24 * gib, 16 * gib, 4).parts, 4);
-    /// ```
-    pub fn new(graph_bytes: u64, worker_memory: u64, reserve: u64, workers: u64) -> Self {
-        let room = worker_memory.saturating_sub(reserve).max(1);
-        let parts = if graph_bytes <= workers.saturating_mul(room) { workers } else { graph_bytes.div_ceil(room) };
-        Self { graph_bytes, worker_memory, reserve, workers, parts: parts.max(1) }
-    }
-}
 
 impl Spec {
     /// Puts a number in place of `parts = "auto"`; nothing happens when there is one.

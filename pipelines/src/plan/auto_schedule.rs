@@ -18,12 +18,10 @@
 //! edges · columns / partitions. An epoch over the whole graph moves the parameters once; where batches take several steps an
 //! epoch, it counts as many times, but no more than [`MOST_STEPS`].
 
-use serde::{Deserialize, Serialize};
-
 use super::text::bytes;
 use super::whole_graph::Whole;
 use super::{Plan, Sizes, learnt};
-use crate::config::{Schedule, Spec, is_builtin_layer};
+use crate::config::{AutoSchedule, Candidate, Schedule, Spec, is_builtin_layer};
 use crate::error::Error;
 
 /// Multiplications and additions of one core in a second.
@@ -40,55 +38,6 @@ const ROUND: f64 = 1e-4;
 const DISK: f64 = 1e9;
 /// How many steps of batches an epoch over the whole graph is held to be worth less than, at most.
 const MOST_STEPS: u64 = 4;
-
-/// What a schedule would take, were every partition a process.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Candidate {
-    /// The schedule.
-    pub schedule: String,
-    /// Why it cannot be; nothing else is known then.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refused: Option<String>,
-    /// Memory of the process that needs most, in bytes, mapped files aside.
-    pub memory: u64,
-    /// Bytes between processes in an epoch.
-    pub bytes: u64,
-    /// Rounds of messages in an epoch.
-    pub rounds: u64,
-    /// Seconds of arithmetic in an epoch, of the partition with most to do.
-    pub compute: f64,
-    /// Seconds of waiting for messages and files.
-    pub moving: f64,
-    /// How often it counts: the steps that batches would take meanwhile, where it takes one.
-    pub counts: u64,
-}
-
-impl Candidate {
-    /// Seconds that are compared.
-    pub fn seconds(&self) -> f64 {
-        (self.compute + self.moving) * self.counts as f64
-    }
-}
-
-/// The schedule that was chosen, and why.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct AutoSchedule {
-    /// The one that was chosen.
-    pub chosen: String,
-    /// Why, in a line.
-    pub because: String,
-    /// Share of the nodes that are trained on.
-    pub train_share: f64,
-    /// In how many partitions a node is on average, itself or as a neighbour.
-    pub replication_factor: f64,
-    /// Share of the edges between partitions, where the dataset is prepared.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub edge_cut: Option<f64>,
-    /// Edges of the partition with most, over the mean.
-    pub edge_balance: f64,
-    /// What each would take.
-    pub candidates: Vec<Candidate>,
-}
 
 impl AutoSchedule {
     /// Chooses for `spec`, whose graph has these sizes.

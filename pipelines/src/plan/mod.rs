@@ -16,8 +16,7 @@ mod training;
 mod whole_graph;
 mod window;
 
-pub use auto_parts::AutoParts;
-pub use auto_schedule::{AutoSchedule, Candidate};
+pub use crate::config::{AutoParts, AutoSchedule, Candidate};
 pub use embedding::LearntRows;
 pub use memory::{Memory, Process};
 pub use model::{Layer, layers};

@@ -1,7 +1,8 @@
 //! The plan as text, for people.
 
 use super::auto_schedule::seconds;
-use super::{AutoParts, AutoSchedule, LearntRows, Plan};
+use super::{LearntRows, Plan};
+use crate::config::{AutoParts, AutoSchedule};
 use std::fmt;
 
 /// `1234567` as `1,234,567`.

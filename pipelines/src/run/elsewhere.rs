@@ -7,11 +7,11 @@ use timely::worker::Worker;
 
 use crate::collectives::agreement::Agreement;
 use crate::config::Train;
-use crate::engine::stages::parameters::ParameterService;
 use crate::engine::stages::{Interval, Shape};
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::tensor::{Controller, ResultShapes, Setting, task_bytes, under_way};
+use gnnflow_nn::parameter_versions::ParameterService;
 
 /// The controller of this worker's tensor workers, where the pipeline asks for any. All workers must call it at once.
 pub(super) fn controller(

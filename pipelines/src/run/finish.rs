@@ -6,10 +6,11 @@ use timely::worker::Worker;
 
 use super::Run;
 use crate::config;
-use crate::engine::mini_batch::hex;
 use crate::error::Error;
 use crate::outputs;
-use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, TensorUse, Value, WorkerUse};
+use crate::outputs::hex;
+use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
+use crate::runtime::records::TensorUse;
 
 impl Run<'_> {
     /// Computes every node with the best model and writes all results.

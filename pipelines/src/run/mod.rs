@@ -33,7 +33,6 @@ use crate::engine::partition_local::{PartitionParallel, Visits};
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::engine::stages::dataflow::WholeGraphTraining;
-use crate::engine::stages::parameters::ParameterService;
 use crate::engine::stages::score_pairs::PairSource;
 use crate::engine::stages::{LearntRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
 use crate::engine::{EpochSums, Schedule};
@@ -41,10 +40,12 @@ use crate::error::Error;
 use crate::evaluate::edge_pass::EdgePass;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::outputs::run_folder::RunFolder;
-use crate::outputs::summary::{EpochRecord, Summary};
+use crate::outputs::summary::Summary;
 use crate::plan::Plan;
 use crate::runtime::job::Job;
+use crate::runtime::records::EpochRecord;
 use crate::task;
+use gnnflow_nn::parameter_versions::ParameterService;
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///

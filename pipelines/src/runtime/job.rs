@@ -9,9 +9,9 @@ use gnnflow_data::progress::Progress;
 
 use crate::config::Spec;
 use crate::error::Error;
-use crate::outputs::summary::EpochRecord;
+use crate::runtime::executor::TensorWorkers;
+use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
-use crate::tensor::TensorWorkers;
 
 /// A run, ready to be worked on: the same on every process, but for `host`.
 pub struct Job {

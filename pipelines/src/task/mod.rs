@@ -1,13 +1,12 @@
 //! What is learnt: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
 
-mod classes;
+pub(crate) mod classes;
 pub(crate) mod edge_classification;
 mod labels;
 pub(crate) mod link_prediction;
 mod node_classification;
 mod node_regression;
 mod target_edges;
-mod targets;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,6 +17,7 @@ use arrow::datatypes::DataType;
 use candle_core::Tensor;
 use gnnflow_data::dataset::LabelKind;
 use gnnflow_kernels::pairs::Pairs;
+use gnnflow_nn::node_targets::NodeTargets;
 use gnnflow_nn::pair_head::PairHead;
 
 use self::classes::Classes;
@@ -27,14 +27,13 @@ use self::link_prediction::{LinkEdges, LinkPrediction};
 use self::node_classification::NodeClassification;
 use self::node_regression::NodeRegression;
 use self::target_edges::{TargetRules, Targets};
-pub use self::targets::NodeTargets;
 use crate::config;
 use crate::config::{Metric, Train};
 use crate::context::LocalParts;
 use crate::context::seed_split::SeedSplit;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::runtime::job::Job;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// What is learnt from batches; the companion thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {

@@ -11,12 +11,13 @@ use gnnflow_data::dataset::{LabelInfo, LabelKind};
 use gnnflow_nn::metrics::{Counts, Task};
 
 use super::classes::{Classes, cross_entropy, largest};
-use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};
+use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
 use crate::config::Metric;
 use crate::context::SPLITS;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::outputs::{list, list_of};
+use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_nn::node_targets::NodeTargets;
 
 /// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy for each label.
 pub(crate) struct NodeClassification {

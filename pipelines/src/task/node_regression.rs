@@ -8,10 +8,11 @@ use arrow::array::{ArrayRef, Float32Array};
 use arrow::datatypes::DataType;
 use candle_core::Tensor;
 
-use super::{Examples, Labels, Loss, NodeTargets, NodeTask, Objective, Tally};
+use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
 use crate::config::Metric;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_nn::node_targets::NodeTargets;
 
 /// Regression: a number for each node, by the square of what it is off.
 pub(crate) struct NodeRegression {

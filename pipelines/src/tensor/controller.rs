@@ -11,15 +11,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_nn::model::ModelSpec;
 
+use super::ResultShapes;
 use super::autotune::Autotuner;
 use super::queue::Queue;
-use super::worker::{Again, Enlisted};
-use super::{ResultShapes, TensorResult, TensorTask, TensorWorkers};
 use crate::config::{Tensor, WhenGone};
-use crate::engine::stages::parameters::{Choice, ParameterService};
 use crate::error::Error;
-use crate::outputs::summary::TensorUse;
+use crate::runtime::executor::TensorWorkers;
+use crate::runtime::executor::{Again, Enlisted};
 use crate::runtime::job::Host;
+use crate::runtime::records::TensorUse;
+use crate::runtime::tensor_task::{TensorResult, TensorTask};
+use gnnflow_nn::parameter_versions::{Choice, ParameterService};
 
 /// What became of a task.
 pub(crate) enum Answer<T> {

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::controller::{Answer, Loss, Shared, Standing, State};
 use super::queue::Order;
 use super::size::AT_ONCE;
-use super::worker::{Again, Asked};
-use super::{TensorResult, TensorWorker};
+use crate::runtime::executor::TensorWorker;
+use crate::runtime::executor::{Again, Asked};
+use crate::runtime::tensor_task::TensorResult;
 
 /// How long a thread sleeps at most before it looks whether a task is late; and whether tasks have waited for others long enough.
 const LOOK: Duration = Duration::from_millis(20);

@@ -10,15 +10,12 @@ mod hand;
 mod queue;
 mod shape;
 mod size;
-mod task;
-mod worker;
 
 pub(crate) use controller::{Answer, Controller, Setting};
 pub(crate) use queue::BATCH;
 pub(crate) use shape::ResultShapes;
-pub(crate) use size::{AT_ONCE, ENLISTED, task_bytes, under_way};
-pub(crate) use task::matrix;
-pub use task::{NodeBack, NodeGradient, NodeRows, TensorResult, TensorTask, Work};
-pub use worker::{Again, Asked, Enlisted, TensorWorker, TensorWorkers};
+pub(crate) use size::{AT_ONCE, task_bytes, under_way};
 
-pub use crate::task::NodeTargets;
+pub use crate::runtime::executor::{Again, Asked, Enlisted, TensorWorker, TensorWorkers};
+pub use crate::runtime::tensor_task::{NodeBack, NodeGradient, NodeRows, TensorResult, TensorTask, Work};
+pub use gnnflow_nn::node_targets::NodeTargets;

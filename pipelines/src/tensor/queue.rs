@@ -9,9 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Answer, TensorTask};
-use crate::engine::stages::parameters::Choice;
+use super::Answer;
 use crate::error::Error;
+use crate::runtime::tensor_task::TensorTask;
+use gnnflow_nn::parameter_versions::Choice;
 
 /// Bytes of rows that are sent in one call, where it has more than one task: beyond that, a call costs little beside its rows.
 pub(crate) const BATCH: usize = 256 << 10;
@@ -195,7 +196,7 @@ impl Queue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensor::{NodeRows, Work, matrix};
+    use crate::runtime::tensor_task::{NodeRows, Work, matrix};
 
     fn task(index: usize, numbers: usize) -> TensorTask {
         let rows = NodeRows { held: Some(matrix(vec![0.0; numbers], 1)), ..NodeRows::default() };

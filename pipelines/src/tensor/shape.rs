@@ -3,7 +3,7 @@
 use gnnflow_kernels::matrix::Matrix;
 use gnnflow_nn::model::{Hop, half_of_rows};
 
-use super::{TensorResult, TensorTask, Work};
+use crate::runtime::tensor_task::{TensorResult, TensorTask, Work};
 
 /// Columns of what node tasks make, by task.
 #[derive(Clone, Debug)]

@@ -6,8 +6,6 @@ use super::queue::BATCH;
 
 /// Calls that a tensor worker has at once: one is on its way while another is computed.
 pub(crate) const AT_ONCE: usize = 2;
-/// Workers that room is made for where any number may enlist.
-pub(crate) const ENLISTED: usize = 4;
 
 /// The most bytes that a task of `nodes` nodes has: rows as they are sent, and what is answered. With r columns of rows and m of what is
 /// made of them, a task forwards has r + m, one that goes back r + m and r; and all parameters' gradient. `reads_initial` says which tasks read

@@ -1,7 +1,7 @@
 //! Which instruction set this machine has, asked once a call and answered from a cache.
 //!
 //! Loops that the compiler vectorises by itself are wrapped in [`multiversion!`]; loops that need explicit lanes are
-//! generic over [`super::lanes::Isa`]. Both are compiled for AVX-512, AVX2 and the build's own baseline. No kernel fuses
+//! generic over `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's own baseline. No kernel fuses
 //! multiply and add, so that all of them give the same bits.
 
 /// An instruction set that a loop was compiled for.

@@ -9,8 +9,6 @@
 //! once, where sampling would compute a node again for each batch that reaches it. What a stage asks of earlier ones about its
 //! own nodes is here.
 
-pub(crate) mod layer_store;
-
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,9 +32,9 @@ use timely::worker::Worker;
 use crate::collectives::driver::{Fault, until};
 use crate::compute::Trainer;
 use crate::context::Setup;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::runtime::job::Host;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Edges of a chunk at most, unless one node has more.
 pub(crate) const CHUNK_EDGES: usize = 1 << 18;
@@ -77,7 +75,10 @@ impl Inference {
         for (stage, over) in written_over(stages).into_iter().enumerate() {
             stores.push(match over {
                 Some(earlier) => Arc::clone(&stores[earlier]),
-                None => Arc::new(LayerStore::create(&setup.scratch, &setup.graph, setup.worker, stages[stage].width)?),
+                None => Arc::new(
+                    LayerStore::create(&setup.scratch, &setup.graph, setup.worker, stages[stage].width)
+                        .map_err(Error::io("reserve scratch space in", &setup.scratch))?,
+                ),
             });
         }
         let count = stages.len();

@@ -294,8 +294,3 @@ fn push<'scope>(
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
     sums.add(reduced).iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
 }
-
-/// Bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}

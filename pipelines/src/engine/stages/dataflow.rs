@@ -60,8 +60,8 @@ use crate::engine::inference::Inference;
 use crate::engine::stages::{Done, Parcel, Results, Stages, Token};
 use crate::engine::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::error::Error;
-use crate::outputs::summary::TensorUse;
 use crate::runtime::job::Host;
+use crate::runtime::records::TensorUse;
 use crate::tensor::Controller;
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent; by columns, one chunk is added up

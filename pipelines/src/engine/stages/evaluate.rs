@@ -21,8 +21,8 @@ use super::tasks::Token;
 use super::{HopState, Interval, WholeGraph};
 use crate::compute::Trainer;
 use crate::config::RowDtype;
-use crate::engine::inference::layer_store::LayerStore;
-use crate::tensor::{NodeRows, TensorTask, Work, matrix};
+use crate::runtime::tensor_task::{NodeRows, TensorTask, Work, matrix};
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// The last hop where its receivers are all nodes.
 pub(super) struct LastHop {

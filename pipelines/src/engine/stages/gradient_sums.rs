@@ -6,7 +6,7 @@ use gnnflow_dataflow::collective::all_reduce::Contribution;
 
 use super::tasks::{Done, Token};
 use crate::compute::BatchWords;
-use crate::tensor::NodeBack;
+use crate::runtime::tensor_task::NodeBack;
 
 /// What one stage of an interval adds.
 #[derive(Debug, Default)]

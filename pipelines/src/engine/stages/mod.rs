@@ -20,7 +20,6 @@ mod maximum;
 mod mirrors;
 mod moves;
 mod pair_results;
-pub mod parameters;
 mod program;
 mod row_table;
 mod rows;
@@ -60,8 +59,8 @@ use self::evaluate::LastHop;
 use self::gradient_sums::PartSum;
 use self::hop::{Back, HopState, Making};
 use crate::config::RowDtype;
-use crate::engine::stages::parameters::{Choice, ParameterService};
 use crate::error::Error;
+use gnnflow_nn::parameter_versions::{Choice, ParameterService};
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
 #[derive(Clone, Debug)]

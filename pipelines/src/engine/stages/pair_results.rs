@@ -15,10 +15,11 @@ use super::gradient_sums::Share;
 use super::rows::Selection;
 use super::tasks::Token;
 use super::{Interval, WholeGraph};
-use crate::compute::{PairGradients, Trainer, read};
-use crate::engine::inference::layer_store::LayerStore;
+use crate::compute::{PairGradients, Trainer};
 use crate::error::Error;
-use crate::tensor::{NodeGradient, TensorTask, Work, matrix};
+use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
+use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_nn::tensors::read;
 
 /// Pairs that are learnt from.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl WholeGraph {
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
         results.back.some_mut(interval.rows.clone()).fill(0.0);
         let into = &results.rows;
-        read(&outputs.held, |found| into.write(&nodes, found))
+        Ok(read(&outputs.held, |found| into.write(&nodes, found))?)
     }
 
     /// Takes what a chunk of a partition's pairs says, but for the gradients of rows, which it returns.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use gnnflow_dataflow::storage::Table;
 use gnnflow_kernels::matrix::Matrix;
 
-use crate::tensor::matrix;
+use crate::runtime::tensor_task::matrix;
 
 /// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
 pub(super) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {

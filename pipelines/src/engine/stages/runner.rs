@@ -15,9 +15,10 @@ use gnnflow_dataflow::flow::map_async::Reply;
 use super::tasks::{Begun, Done, Ended, Token};
 use super::{Results, WholeGraph};
 use crate::compute::Trainer;
-use crate::engine::stages::parameters::Choice;
 use crate::error::Error;
-use crate::tensor::{Answer, Controller, TensorTask};
+use crate::runtime::tensor_task::TensorTask;
+use crate::tensor::{Answer, Controller};
+use gnnflow_nn::parameter_versions::Choice;
 
 /// The place for what a token comes to.
 type Place = Reply<Result<Done, Error>>;

@@ -21,9 +21,9 @@ use super::program::Attended;
 use super::rows::Selection;
 use super::{HopState, Interval, Progress, Propagated, Stage, WholeGraph};
 use crate::compute::Trainer;
-use crate::engine::stages::parameters::Choice;
 use crate::error::Error;
-use crate::tensor::{NodeGradient, NodeRows, TensorTask, Work, matrix};
+use crate::runtime::tensor_task::{NodeGradient, NodeRows, TensorTask, Work, matrix};
+use gnnflow_nn::parameter_versions::Choice;
 
 /// A stage of an interval, or of a chunk, by its place among those of this worker.
 #[derive(Clone, Copy, Debug)]

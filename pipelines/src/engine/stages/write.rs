@@ -13,9 +13,10 @@ use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, MIRRORED, Parcel};
 use super::rows::{Selection, put_columns};
 use super::tasks::{Done, Ended, Token};
 use super::{Back, HopState, Interval, Progress, Stage, WholeGraph};
-use crate::compute::{Trainer, read};
+use crate::compute::Trainer;
 use crate::error::Error;
-use crate::tensor::{NodeBack, TensorResult};
+use crate::runtime::tensor_task::{NodeBack, TensorResult};
+use gnnflow_nn::tensors::read;
 
 impl WholeGraph {
     /// Ends a stage of an interval with what its task has come to, if there was one to do.
@@ -126,7 +127,7 @@ impl WholeGraph {
             let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
             let Some([left, right]) = &outputs.terms else {
                 let scale = scales.before.as_ref().map(|before| &before[rows.clone()]);
-                return read(found, |found| sent.write(table.clone(), found, scale));
+                return Ok(read(found, |found| sent.write(table.clone(), found, scale))?);
             };
             let place = sent.exact_mut().some_mut(table.clone());
             read(found, |found| put_columns(place, stride, 0, found, width))?;
@@ -138,17 +139,17 @@ impl WholeGraph {
             let Some(attention) = attention else {
                 // Both travel with the slices.
                 let first = width + sent_terms;
-                return read(right, |right| put_columns(place, stride, first, right, stride - first));
+                return Ok(read(right, |right| put_columns(place, stride, first, right, stride - first))?);
             };
             let (states, terms) = (&mut attention.states, attention.terms);
             let stride = states.width();
-            read(right, |right| {
+            Ok(read(right, |right| {
                 // Only who receives has a state.
                 for row in receivers {
                     let from = (links.rows().node(row) - range.start) as usize * terms;
                     put_columns(states.some_mut(row..row + 1), stride, 0, &right[from..from + terms], terms);
                 }
-            })
+            })?)
         };
         let mut written = Ok(());
         trainer.timed_forward(|| written = write());

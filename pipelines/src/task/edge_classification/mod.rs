@@ -1,8 +1,6 @@
 //! Classes of edges, from the results of both ends.
 
-mod classify;
-mod edges;
-mod predictions;
+pub(crate) mod edges;
 
 use candle_core::Tensor;
 use gnnflow_nn::loss::cross_entropy;
@@ -11,9 +9,7 @@ use super::{Examples, Loss, Objective};
 use crate::config::Metric;
 use crate::error::Error;
 
-pub(crate) use classify::Classifying;
 pub(crate) use edges::ClassedEdges;
-pub(crate) use predictions::predictions;
 
 /// What batches of edges learn from: softmax and cross-entropy over classes.
 pub(crate) struct EdgeClassification {

@@ -13,7 +13,7 @@ use gnnflow_kernels::pairs::Edge;
 
 use super::candidates::Candidates;
 use super::known::Known;
-use super::recommend::Recommended;
+use super::recommended::Recommended;
 use crate::config::{Link, NegativeSampler, Train};
 use crate::error::Error;
 use crate::runtime::job::Job;

@@ -1,11 +1,9 @@
 //! Link prediction: which pairs of nodes have an edge.
 
-mod candidates;
-mod edges;
-mod known;
-mod predictions;
-mod ranking;
-mod recommend;
+pub(crate) mod candidates;
+pub(crate) mod edges;
+pub(crate) mod known;
+pub(crate) mod recommended;
 
 use candle_core::Tensor;
 use gnnflow_nn::loss::{binary_cross_entropy, cross_entropy};
@@ -16,8 +14,6 @@ use crate::config::{LinkLoss, Metric};
 use crate::error::Error;
 
 pub(crate) use edges::LinkEdges;
-pub(crate) use predictions::predictions;
-pub(crate) use ranking::Ranking;
 
 /// What batches of edges learn from: the scores of edges against those of pairs that are none.
 pub(crate) struct LinkPrediction {

@@ -1,9 +1,9 @@
 //! What the results for nodes are compared with: all that a loss of nodes needs beside them.
 
+use crate::loss;
 use candle_core::Tensor;
-use gnnflow_nn::loss;
 
-use crate::error::Error;
+use crate::error::Result;
 
 /// By node, in the order of the results' rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,7 +21,7 @@ impl NodeTargets {
     ///
     /// # Errors
     /// When there is not a target for each row.
-    pub(crate) fn loss(&self, outputs: &Tensor) -> Result<Tensor, Error> {
+    pub fn loss(&self, outputs: &Tensor) -> Result<Tensor> {
         Ok(match self {
             Self::Classes(classes) => loss::cross_entropy(outputs, classes)?,
             Self::Flags(flags) => loss::binary_cross_entropy(outputs, flags)?,

@@ -6,17 +6,16 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use gnnflow_dataflow::graph::local_graph::LocalGraph;
-use gnnflow_dataflow::wire::RowSource;
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::error::Error;
+use crate::graph::local_graph::LocalGraph;
+use crate::wire::RowSource;
 
 /// `f32` rows of one width for every node that a worker hosts.
 ///
 /// Rows are written while a layer is computed and read only after all of it is there; the epochs of inference are
 /// separated by the dataflow's frontier.
-pub(crate) struct LayerStore {
+pub struct LayerStore {
     graph: Arc<LocalGraph>,
     dim: usize,
     /// By partition; `None` where another worker hosts it, or it has no nodes.
@@ -28,26 +27,26 @@ impl LayerStore {
     ///
     /// # Errors
     /// When the disk has no room, or the folder cannot be written.
-    pub(crate) fn create(dir: &Path, graph: &Arc<LocalGraph>, worker: usize, dim: usize) -> Result<Self, Error> {
+    pub fn create(dir: &Path, graph: &Arc<LocalGraph>, worker: usize, dim: usize) -> std::io::Result<Self> {
         let placement = graph.placement();
         let mut parts: Vec<Option<MmapRaw>> = (0..placement.parts()).map(|_| None).collect();
         for part in placement.parts_of(worker) {
             let bytes = graph.range(part).len() as u64 * dim as u64 * 4;
             if bytes > 0 {
-                let reserve = || {
+                let reserve = || -> std::io::Result<MmapRaw> {
                     let file = tempfile::tempfile_in(dir)?;
                     // Room is taken now: a mapped write to a full disk would be a signal, not an error.
                     rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes)?;
                     MmapOptions::new().len(bytes as usize).map_raw(&file)
                 };
-                parts[part] = Some(reserve().map_err(Error::io("reserve scratch space in", dir))?);
+                parts[part] = Some(reserve()?);
             }
         }
         Ok(Self { graph: Arc::clone(graph), dim, parts })
     }
 
     /// Numbers in a row.
-    pub(crate) fn dim(&self) -> usize {
+    pub fn dim(&self) -> usize {
         self.dim
     }
 
@@ -61,7 +60,7 @@ impl LayerStore {
     ///
     /// # Panics
     /// When another worker hosts one of them, or there are not as many rows.
-    pub(crate) fn write(&self, nodes: &[u32], rows: &[f32]) {
+    pub fn write(&self, nodes: &[u32], rows: &[f32]) {
         assert_eq!(rows.len(), nodes.len() * self.dim, "one row per node");
         for (&node, row) in nodes.iter().zip(rows.chunks_exact(self.dim)) {
             let (map, at) = self.place(node);
@@ -73,7 +72,7 @@ impl LayerStore {
     }
 
     /// The row of `node` as numbers.
-    pub(crate) fn row_f32(&self, node: u32) -> &[f32] {
+    pub fn row_f32(&self, node: u32) -> &[f32] {
         bytemuck::cast_slice(self.row(node))
     }
 }

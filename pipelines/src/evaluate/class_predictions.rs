@@ -8,10 +8,10 @@ use arrow::array::{RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use timely::worker::Worker;
 
-use super::Classifying;
 use crate::context::edge_columns::EdgeColumns;
 use crate::context::{SPLITS, Setup};
 use crate::error::Error;
+use crate::evaluate::classification::Classifying;
 use crate::outputs::{Table, arrow_bug, write_table};
 use crate::runtime::job::Job;
 

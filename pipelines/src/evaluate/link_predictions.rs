@@ -9,11 +9,11 @@ use arrow::datatypes::{DataType, Field, Schema};
 use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
-use super::Ranking;
 use super::ranking::Ranked;
 use crate::context::Setup;
 use crate::context::edge_columns::EdgeColumns;
 use crate::error::Error;
+use crate::evaluate::ranking::Ranking;
 use crate::outputs::{Table, arrow_bug, write_table};
 use crate::runtime::job::Job;
 

@@ -1,11 +1,11 @@
 //! From ranks to metrics.
 
 use super::Ranked;
-use crate::outputs::summary::Scores;
+use crate::runtime::records::Scores;
 
 /// What one partition's ranks of a split come to: how many edges and ranks there are, how many are at most 1, 3 and 10, the sum of
 /// their doubles; the sums of their reciprocals and of the losses, as bits.
-pub(super) fn summed(ranked: &[Ranked]) -> Vec<u64> {
+pub(crate) fn summed(ranked: &[Ranked]) -> Vec<u64> {
     let ranks = || ranked.iter().flat_map(Ranked::doubled);
     let hits = |most: u64| ranks().filter(|&doubled| doubled <= 2 * most).count() as u64;
     let reciprocals: f64 = ranks().map(|doubled| 2.0 / doubled as f64).sum();
@@ -17,7 +17,7 @@ pub(super) fn summed(ranked: &[Ranked]) -> Vec<u64> {
 }
 
 /// The metrics of a split, from what every partition's ranks come to: sums of integers, and of floats in partition order.
-pub(super) fn finish(parts: &[Vec<u64>]) -> Option<Scores> {
+pub(crate) fn finish(parts: &[Vec<u64>]) -> Option<Scores> {
     let sum = |i: usize| parts.iter().map(|words| words[i]).sum::<u64>() as f64;
     let float = |i: usize| parts.iter().map(|words| f64::from_bits(words[i])).sum::<f64>();
     let (edges, ranks) = (sum(0), sum(1));

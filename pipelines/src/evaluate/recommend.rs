@@ -4,31 +4,10 @@
 //! other splits: to validate, those of the training edges (and of edges in no split); to test, those of the validation edges too.
 //! Recall is the share of its held-out tails that are on the list; NDCG weighs each by 1 / log2(1 + rank), and is divided by what a list of held-out tails alone would have. Both are means over the sources that have held-out edges.
 
-use std::collections::BTreeMap;
-
 use gnnflow_kernels::pairs::Edge;
 
 use super::ranking::Ranked;
-
-/// What is to be found.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Recommended {
-    /// K: how long lists are.
-    pub(crate) length: usize,
-    /// Held-out edges of each source and relation in the whole graph: to validate, and to test.
-    pub(crate) sources: BTreeMap<(u32, u16), [u32; 2]>,
-}
-
-impl Recommended {
-    pub(crate) fn new(length: usize) -> Self {
-        Self { length, sources: BTreeMap::new() }
-    }
-
-    /// There is such an edge among those to validate (0) or to test with (1).
-    pub(crate) fn add(&mut self, edge: Edge, split: usize) {
-        self.sources.entry((edge.head, edge.relation)).or_default()[split] += 1;
-    }
-}
+use crate::task::link_prediction::recommended::Recommended;
 
 /// The edges of a partition that are on their source's list: source, relation and twice the rank, a word each.
 pub(crate) fn found(edges: &[Edge], ranked: &[Ranked], length: usize) -> Vec<u64> {
@@ -66,6 +45,7 @@ pub(crate) fn metrics(found: &[u64], wanted: &Recommended, split: usize) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeMap;
 
     #[test]
     fn recall_and_gain_are_means_over_sources() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use gnnflow_nn::model::ModelSpec;
 
-use super::{TensorResult, TensorTask};
-use crate::engine::stages::parameters::{Choice, ParameterService};
+use super::tensor_task::{TensorResult, TensorTask};
 use crate::error::Error;
+use gnnflow_nn::parameter_versions::{Choice, ParameterService};
 
 /// The tensor workers that this process may have. They are numbered from 0.
 pub trait TensorWorkers: Send + Sync {

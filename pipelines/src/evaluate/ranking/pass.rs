@@ -21,7 +21,7 @@ const TILE: usize = 64;
 
 /// What is being ranked.
 #[derive(Default)]
-pub(super) struct Pass {
+pub(crate) struct Pass {
     width: usize,
     nodes: Arc<NodeGroups>,
     questions: Vec<Question>,
@@ -70,18 +70,18 @@ struct Counts {
 }
 
 /// A pass over some edges of one split: what it needs to know of them.
-pub(super) struct Asking<'a> {
-    pub(super) edges: &'a [Edge],
+pub(crate) struct Asking<'a> {
+    pub(crate) edges: &'a [Edge],
     /// Of validation (0) or test (1).
-    pub(super) split: usize,
-    pub(super) known: &'a Known,
-    pub(super) nodes: &'a Arc<NodeGroups>,
-    pub(super) candidates: &'a Candidates,
-    pub(super) width: usize,
+    pub(crate) split: usize,
+    pub(crate) known: &'a Known,
+    pub(crate) nodes: &'a Arc<NodeGroups>,
+    pub(crate) candidates: &'a Candidates,
+    pub(crate) width: usize,
 }
 
 impl Pass {
-    pub(super) fn begin(asking: &Asking<'_>) -> Self {
+    pub(crate) fn begin(asking: &Asking<'_>) -> Self {
         let Asking { edges, split, known, nodes, candidates, width } = asking;
         let mut questions: Vec<Question> = Vec::new();
         let mut asked_before: HashMap<(bool, u32, u16), u32> = HashMap::new();
@@ -119,12 +119,12 @@ impl Pass {
     }
 
     /// The nodes that are to be compared, where not all are; distinct, ascending.
-    pub(super) fn among(&self) -> Vec<u32> {
+    pub(crate) fn among(&self) -> Vec<u32> {
         distinct(self.questions.iter().flat_map(|q| q.among.iter().flatten().copied()))
     }
 
     /// Finds what the ends are compared with, and what they score.
-    pub(super) fn ask(&mut self, pairs: &Pairs, rows: &[f32], relations: Option<&[f32]>) {
+    pub(crate) fn ask(&mut self, pairs: &Pairs, rows: &[f32], relations: Option<&[f32]>) {
         let width = self.width;
         let at = |row: usize| row * width..(row + 1) * width;
         self.asked = vec![0.0; self.questions.len() * width];
@@ -143,7 +143,7 @@ impl Pass {
 
     /// Counts which of `nodes`, ascending, whose `rows` these are, score no less than the edges' own ends. All of them are of one
     /// group and follow each other, but where nodes were chosen.
-    pub(super) fn count(&mut self, nodes: &[u32], rows: &[f32]) {
+    pub(crate) fn count(&mut self, nodes: &[u32], rows: &[f32]) {
         let Some(&start) = nodes.first() else { return };
         let (width, group) = (self.width, self.nodes.group_of(start));
         let row = |at: usize| &rows[at * width..(at + 1) * width];
@@ -181,7 +181,7 @@ impl Pass {
     }
 
     /// The ranks of the edges, in order.
-    pub(super) fn finish(self) -> Vec<Ranked> {
+    pub(crate) fn finish(self) -> Vec<Ranked> {
         let at = |place: Place| {
             let question = &self.questions[place.question as usize];
             (question.own[place.slot as usize], question.counts[place.slot as usize])

@@ -11,17 +11,17 @@ use gnnflow_dataflow::flow::compute_thread::Companion;
 use gnnflow_nn::metrics::{Counts, Task};
 use timely::worker::Worker;
 
-use super::edges::ClassedEdges;
 use crate::collectives::agreement::Agreement;
 use crate::compute::Trainer;
 use crate::context::{SPLITS, Setup};
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::evaluate::rows_of::{Brought, RowsOf};
 use crate::evaluate::{Evaluation, agree};
 use crate::runtime::job::Host;
 use crate::task::Tally;
 use crate::task::classes::{Classes, cross_entropy, largest};
+use crate::task::edge_classification::edges::ClassedEdges;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Edges whose ends are asked for at once.
 const CHUNK: usize = 8192;
@@ -93,17 +93,17 @@ impl Classifying {
     }
 
     /// The edges.
-    pub(super) fn edges(&self) -> &ClassedEdges {
+    pub(crate) fn edges(&self) -> &ClassedEdges {
         &self.edges
     }
 
     /// The classes that the last pass found, of a partition hosted here.
-    pub(super) fn found(&self, part: usize) -> &[u32] {
+    pub(crate) fn found(&self, part: usize) -> &[u32] {
         &self.found[part]
     }
 
     /// The classes that there are.
-    pub(super) fn classes(&self) -> &Classes {
+    pub(crate) fn classes(&self) -> &Classes {
         &self.classes
     }
 }

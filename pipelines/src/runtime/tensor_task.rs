@@ -10,9 +10,9 @@ use gnnflow_nn::Model;
 use gnnflow_nn::model::{NodeInputs, NodeOutputs};
 use gnnflow_nn::ops::seeded;
 
-use crate::compute::{read, tensor};
 use crate::error::Error;
-use crate::task::NodeTargets;
+use gnnflow_nn::node_targets::NodeTargets;
+use gnnflow_nn::tensors::{read, tensor};
 
 /// The rows of a task's nodes.
 #[derive(Clone, Debug, Default, PartialEq)]

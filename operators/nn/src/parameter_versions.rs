@@ -128,12 +128,12 @@ impl ParameterService {
     }
 
     /// A call that asks `server` has begun.
-    pub(crate) fn call_begins(&self, server: usize) {
+    pub fn call_begins(&self, server: usize) {
         self.state().loads[server] += 1;
     }
 
     /// A call that asked `server` has ended.
-    pub(crate) fn call_ends(&self, server: usize) {
+    pub fn call_ends(&self, server: usize) {
         self.state().loads[server] -= 1;
     }
 }

@@ -24,17 +24,17 @@ use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
 use self::pass::{Asking, Pass};
-use super::candidates::Candidates;
-use super::edges::LinkEdges;
 use super::recommend;
 use crate::collectives::agreement::Agreement;
 use crate::compute::Trainer;
 use crate::context::Setup;
-use crate::engine::inference::layer_store::LayerStore;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
 use crate::evaluate::rows_of::{Brought, RowsOf, distinct};
 use crate::runtime::job::Host;
+use crate::task::link_prediction::candidates::Candidates;
+use crate::task::link_prediction::edges::LinkEdges;
+use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// What edges are compared with takes at most so many bytes at once.
 const QUERY_BYTES: usize = 64 << 20;
@@ -72,7 +72,7 @@ impl Ranked {
     }
 
     /// Twice the rank of its tail among those that could be recommended.
-    pub(super) fn fresh_doubled(&self) -> u64 {
+    pub(crate) fn fresh_doubled(&self) -> u64 {
         doubled(self.fresh)
     }
 }
