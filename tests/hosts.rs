@@ -111,7 +111,7 @@ fn ready() -> Place {
 }
 
 #[test]
-fn a_killed_rank_is_started_again_by_its_supervisor_and_the_model_is_the_same() {
+fn killed_rank_is_restarted_and_the_model_has_the_same_bits() {
     let place = ready();
     place.succeed(&["run", "p.toml", "--quiet", "--run-dir", "whole"]);
     for (victim, after) in [(1, 2), (0, 5)] {
@@ -133,7 +133,7 @@ fn a_killed_rank_is_started_again_by_its_supervisor_and_the_model_is_the_same() 
 }
 
 #[test]
-fn a_rank_killed_while_the_others_are_awaited_begins_anew_and_leaves_an_older_runs_checkpoint_alone() {
+fn rank_killed_before_the_others_join_starts_without_the_checkpoint_of_an_older_run() {
     let place = ready();
     let run = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.epochs=5"];
     place.succeed(&run);
@@ -171,7 +171,7 @@ fn the_first_rank_decides_whether_a_run_goes_on() {
 }
 
 #[test]
-fn after_its_last_restart_a_rank_ends_with_the_code_of_its_worker() {
+fn rank_without_restarts_left_ends_with_the_exit_code_of_its_worker() {
     let place = ready();
     let mut members = start_all(&place, 2, "run", &[&FOR_EVER[..], &["--set", "cluster.restarts=1"]].concat());
     wait_for_epochs(&place, "run", 1, &mut members[0].child);
@@ -188,7 +188,7 @@ fn after_its_last_restart_a_rank_ends_with_the_code_of_its_worker() {
 }
 
 #[test]
-fn what_would_come_again_is_not_repeated() {
+fn failure_that_a_restart_would_repeat_is_not_restarted() {
     let place = ready();
     let restarts = ["--set", "cluster.restarts=2"];
     let mut members = start_all(&place, 2, "nan", &[&restarts[..], &["--set", "train.optimizer.lr=1e30"]].concat());

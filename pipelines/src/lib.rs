@@ -16,13 +16,13 @@ mod runtime;
 mod task;
 pub mod tensor;
 
+pub use checkpoint::tensor_file::verify_tensors;
 pub use config::Spec;
 pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions as parameters;
+pub use outputs::run_folder::last_checkpoint;
 pub use outputs::summary::{self, Summary};
 pub use plan::Plan;
-pub use checkpoint::tensor_file::verify_tensors;
-pub use outputs::run_folder::last_checkpoint;
 pub use run::prepare::{prepare, prepare_on};
 pub use run::work;
 pub use runtime::job::{Host, Job, NoHost};

@@ -10,8 +10,8 @@ pub(crate) mod tensor_file;
 
 use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensorError};
 use gnnflow_nn::optimizer::State;
+use safetensors::tensor::{Dtype, SafeTensorError};
 use serde::{Deserialize, Serialize};
 
 use self::tensor_file::Tensor;
