@@ -123,7 +123,7 @@ impl Value {
     ///
     /// ```
     /// use gnnflow_pipelines::config::Price;
-    /// use gnnflow_pipelines::runtime::records::TensorUse;
+    /// use gnnflow_pipelines::summary::TensorUse;
     /// use gnnflow_pipelines::summary::Value;
     ///
     /// let price = Price { graph_worker_hour: 3.6, tensor_call: 0.01, tensor_second: 0.1 };
