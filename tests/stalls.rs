@@ -74,7 +74,7 @@ fn run_of_one_process_with_a_stuck_compute_thread_ends() {
     for schedule in ["mini-batch", "full-graph"] {
         let place = Place::new();
         let run = start(&place, schedule, "1");
-        let frozen = FrozenThread::stop(run.id(), "companion");
+        let frozen = FrozenThread::stop(run.id(), "compute_thread");
         let (code, stderr) = end(run, &frozen);
         assert_eq!(code, 70, "{schedule}: {stderr}");
         assert!(stderr.contains("no process has completed any work for 2 s (cluster.stall_timeout)"), "{stderr}");
@@ -84,12 +84,12 @@ fn run_of_one_process_with_a_stuck_compute_thread_ends() {
 #[test]
 fn run_of_two_processes_with_any_stuck_thread_ends() {
     for (schedule, thread) in [
-        ("mini-batch", "companion"),
+        ("mini-batch", "compute_thread"),
         ("mini-batch", "timely:recv"),
         ("mini-batch", "timely:send"),
-        ("partition-parallel", "companion"),
+        ("partition-parallel", "compute_thread"),
         ("full-graph", "timely:recv"),
-        ("tensor-parallel", "companion"),
+        ("tensor-parallel", "compute_thread"),
     ] {
         let place = Place::new();
         let run = start(&place, schedule, "2");

@@ -14,7 +14,7 @@ use gnnflow_nn::GraphBlock;
 use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
-use super::Trainer;
+use super::ComputeState;
 use crate::error::Error;
 use crate::task::{Examples, Loss};
 use gnnflow_nn::tensors::{input, row_gradients};
@@ -62,7 +62,7 @@ impl BatchWords {
     }
 }
 
-impl Trainer {
+impl ComputeState {
     /// Forward and backward over one batch: the gradient of the loss summed over its examples.
     pub(crate) fn batch(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
         let partition = batch.key.partition;

@@ -1,4 +1,4 @@
-//! The state of the companion thread: model, optimiser, and the arithmetic on them.
+//! The state of the compute thread: model, optimiser, and the arithmetic on them.
 
 mod batch;
 mod nodes;
@@ -27,16 +27,16 @@ use crate::task::Objective;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 use gnnflow_nn::tensors::{read, tensor};
 
-/// Time spent on the companion thread.
+/// Time spent on the compute thread.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Spent {
+pub(crate) struct ComputeTime {
     pub(crate) forward: Duration,
     pub(crate) backward: Duration,
     pub(crate) step: Duration,
 }
 
 /// Model, optimiser, and what they work on.
-pub(crate) struct Trainer {
+pub(crate) struct ComputeState {
     pool: rayon::ThreadPool,
     model: Model,
     optimizer: Box<dyn Optimizer>,
@@ -49,7 +49,7 @@ pub(crate) struct Trainer {
     clip_norm: Option<f64>,
     /// Whether what a batch reads of its nodes is learnt too.
     learns_rows: bool,
-    spent: Spent,
+    spent: ComputeTime,
     fault: Option<Error>,
     /// Where partitions are trained in turn: what each of them begins with, while one is.
     common: Option<Replica>,
@@ -67,7 +67,7 @@ struct Replica {
     optimizer: State,
 }
 
-impl Trainer {
+impl ComputeState {
     pub(crate) fn new(
         model: Model,
         objective: Arc<dyn Objective>,
@@ -91,7 +91,7 @@ impl Trainer {
             hash_blocks: train.hash_blocks,
             clip_norm: train.clip_norm,
             learns_rows: model_spec.embedding.is_some(),
-            spent: Spent::default(),
+            spent: ComputeTime::default(),
             fault: None,
             common: None,
             velocity: (average_momentum > 0.0).then(|| vec![0.0; trained]),
@@ -101,7 +101,7 @@ impl Trainer {
     }
 
     /// Times so far, or the first thing that failed.
-    pub(crate) fn report(&mut self) -> Result<Spent, Error> {
+    pub(crate) fn report(&mut self) -> Result<ComputeTime, Error> {
         self.fault.take().map_or(Ok(self.spent), Err)
     }
 
@@ -145,14 +145,14 @@ impl Trainer {
         self.pool.install(work)
     }
 
-    /// As [`Trainer::on_threads`], as a part of going forwards.
+    /// As [`ComputeState::on_threads`], as a part of going forwards.
     pub(crate) fn timed_forward(&mut self, work: impl FnOnce() + Send) {
         let start = Instant::now();
         self.pool.install(work);
         self.spent.forward += start.elapsed();
     }
 
-    /// As [`Trainer::on_threads`], as a part of going back.
+    /// As [`ComputeState::on_threads`], as a part of going back.
     pub(crate) fn timed_backward(&mut self, work: impl FnOnce() + Send) {
         let start = Instant::now();
         self.pool.install(work);

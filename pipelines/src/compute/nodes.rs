@@ -1,11 +1,11 @@
-//! Tensor tasks on the companion thread, and the versions of the parameters that they are done by.
+//! Tensor tasks on the compute thread, and the versions of the parameters that they are done by.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_nn::JumpingKnowledge;
 
-use super::Trainer;
+use super::ComputeState;
 use crate::config::RowDtype;
 use crate::engine::stages::Shape;
 use crate::error::Error;
@@ -19,7 +19,7 @@ pub(super) struct Versions {
     loaded: u64,
 }
 
-impl Trainer {
+impl ComputeState {
     /// What training over the whole graph must know of the model.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ mod tests {
         let model = Model::build(&ModelSpec::new("gcn", 1, 3, 4, 2), registry.layers(), &Device::Cpu, 1).unwrap();
         let (width, len) = (model.hops().unwrap()[0].width, model.params().flat_len());
         let settings = (&config::Model::default(), &config::Train::default());
-        let mut trainer = Trainer::new(model, Arc::new(Nothing), settings, 1).unwrap();
+        let mut trainer = ComputeState::new(model, Arc::new(Nothing), settings, 1).unwrap();
         let service = Arc::new(ParameterService::new(0, 1, 1));
         trainer.serve(Arc::clone(&service));
         let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();
@@ -131,7 +131,7 @@ mod tests {
             key: None,
             work: Work::Loss(NodeTargets::Classes(vec![0, 1])),
         };
-        let back = |trainer: &mut Trainer, version| match trainer.tensor_task(task.clone(), version).unwrap() {
+        let back = |trainer: &mut ComputeState, version| match trainer.tensor_task(task.clone(), version).unwrap() {
             TensorResult::Back(back) => back,
             TensorResult::Outputs(_) => panic!("a loss goes back"),
         };

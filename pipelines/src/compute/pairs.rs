@@ -8,7 +8,7 @@ use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_dataflow::embed::push_rows::RowGradients;
 use gnnflow_kernels::matrix::{Matrix, Values};
 
-use super::Trainer;
+use super::ComputeState;
 use crate::error::Error;
 use crate::task::{Examples, Loss};
 use gnnflow_nn::tensors::row_gradients;
@@ -23,7 +23,7 @@ pub(crate) struct PairGradients {
     pub(crate) loss: f64,
 }
 
-impl Trainer {
+impl ComputeState {
     /// The loss of a batch's pairs by the rows of their ends, and its gradients; nothing of a batch without pairs.
     ///
     /// # Errors

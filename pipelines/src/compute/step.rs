@@ -6,17 +6,17 @@ use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::embed::push_rows::PushedRows;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 
-use super::{BatchWords, Trainer};
+use super::{BatchWords, ComputeState};
 use crate::config;
 use crate::config::OptimizerKind;
 use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 
-impl Trainer {
+impl ComputeState {
     /// One step of the optimiser along the sum of a step's gradients, divided by its examples; and one of the running statistics
     /// towards those of its batches, whose sums lie behind the gradients.
     ///
-    /// What fails is kept, and told by [`Trainer::report`].
+    /// What fails is kept, and told by [`ComputeState::report`].
     pub(crate) fn apply(&mut self, reduced: Reduced) {
         let examples: u64 =
             reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.examples).sum();

@@ -7,7 +7,7 @@ use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_nn::optimizer::State;
 
 use super::batch::{BatchGradient, digest};
-use super::{BatchWords, Replica, Trainer};
+use super::{BatchWords, ComputeState, Replica};
 use crate::error::Error;
 
 /// The velocity's name in checkpoints.
@@ -30,14 +30,14 @@ pub(crate) struct Visited {
     pub(crate) steps: u64,
 }
 
-impl Trainer {
+impl ComputeState {
     /// How many numbers a partition contributes to the average.
     pub(crate) fn replica_len(&self) -> usize {
         self.params.len() + self.optimizer.state().vectors.iter().map(|(_, vector)| vector.len()).sum::<usize>()
     }
 
     /// Begins with another partition, from what all partitions have in common.
-    pub(crate) fn visit(&mut self) -> Result<(), Error> {
+    pub(crate) fn begin_partition(&mut self) -> Result<(), Error> {
         match self.common.clone() {
             None => self.common = Some(Replica { params: self.params.clone(), optimizer: self.optimizer.state() }),
             Some(common) => self.restore(common)?,
@@ -59,7 +59,7 @@ impl Trainer {
     }
 
     /// Ends the visit of a partition that has `share` of the training nodes.
-    pub(crate) fn leave(&mut self, share: f64) -> Visited {
+    pub(crate) fn end_partition(&mut self, share: f64) -> Visited {
         let State { steps, vectors } = self.optimizer.state();
         let all = self.params.iter().chain(vectors.iter().flat_map(|(_, vector)| vector));
         Visited { flat: all.map(|&value| (f64::from(value) * share) as f32).collect(), steps }

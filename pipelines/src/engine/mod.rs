@@ -23,7 +23,7 @@ pub(crate) trait Schedule {
     /// them came to. `lr` is the learning rate of an epoch.
     ///
     /// # Errors
-    /// What an operator, or the companion thread, fails with.
+    /// What an operator, or the compute thread, fails with.
     fn round(
         &mut self,
         worker: &mut Worker,

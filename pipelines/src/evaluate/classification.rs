@@ -1,18 +1,18 @@
 //! Classes of all edges, by the model's results.
 //!
 //! ```text
-//! ends of some edges → their rows → logits (companion)
+//! ends of some edges → their rows → logits (compute thread)
 //! ```
 
 use std::sync::Arc;
 
 use candle_core::Tensor;
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_nn::metrics::{Counts, Task};
 use timely::worker::Worker;
 
 use crate::collectives::agreement::Agreement;
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::context::{SPLITS, Setup};
 use crate::error::Error;
 use crate::evaluate::rows_of::{Brought, RowsOf};
@@ -43,9 +43,9 @@ impl Classifying {
         setup: &Setup,
         results: &Arc<LayerStore>,
         (edges, classes): (ClassedEdges, Arc<Classes>),
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let rows = RowsOf::build(worker, setup, results, companion, "classify", take);
+        let rows = RowsOf::build(worker, setup, results, compute_thread, "classify", take);
         let found = vec![Vec::new(); edges.edges.len()];
         Self { rows, edges, classes, found }
     }
@@ -53,7 +53,7 @@ impl Classifying {
     /// Classifies all edges, and returns the metrics of those that have a class and are in a split.
     ///
     /// # Errors
-    /// What an operator, or the companion thread, fails with.
+    /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
         worker: &mut Worker,
@@ -109,7 +109,7 @@ impl Classifying {
 }
 
 /// What the rows of both ends say.
-fn take(logits: &mut Vec<f32>, trainer: &Trainer, brought: &Brought<'_>) -> Result<(), Error> {
+fn take(logits: &mut Vec<f32>, trainer: &ComputeState, brought: &Brought<'_>) -> Result<(), Error> {
     let (Some(pairs), Some(head)) = (brought.pairs, trainer.model().pair_head()) else {
         return Err(Error::Bug("edges were brought without pairs, or to a model without head".into()));
     };

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use timely::worker::Worker;
 
 use crate::collectives::agreement::Agreement;
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::context::Setup;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
@@ -31,13 +31,13 @@ impl EdgePass {
         setup: &Setup,
         results: &Arc<LayerStore>,
         source: Source,
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
     ) -> Option<Self> {
         match source {
             Source::Nodes(_) => None,
-            Source::Links(edges) => Some(Self::Ranking(Ranking::build(worker, setup, results, edges, companion))),
+            Source::Links(edges) => Some(Self::Ranking(Ranking::build(worker, setup, results, edges, compute_thread))),
             Source::Edges(edges, classes) => {
-                Some(Self::Classifying(Classifying::build(worker, setup, results, (edges, classes), companion)))
+                Some(Self::Classifying(Classifying::build(worker, setup, results, (edges, classes), compute_thread)))
             }
         }
     }
@@ -45,7 +45,7 @@ impl EdgePass {
     /// Ranks or classifies, and returns the metrics.
     ///
     /// # Errors
-    /// What an operator, or the companion thread, fails with.
+    /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
         worker: &mut Worker,

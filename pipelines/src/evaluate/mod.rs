@@ -11,11 +11,11 @@ pub(crate) mod rows_of;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use timely::worker::Worker;
 
 use crate::collectives::agreement::Agreement;
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::config::Metric;
 use crate::context::{SPLITS, Setup};
 use crate::error::Error;
@@ -53,14 +53,14 @@ pub(crate) fn evaluate(
     host: &dyn Host,
     setup: &Setup,
     agreement: &mut Agreement,
-    companion: &Companion<Trainer>,
+    compute_thread: &ComputeThread<ComputeState>,
     rows: &Arc<LayerStore>,
 ) -> Result<Evaluation, Error> {
     let hosted = setup.placement.parts_of(setup.worker);
     let (rows, task) = (Arc::clone(rows), Arc::clone(setup.task.nodes()?));
     let counting = Arc::clone(&task);
     // By partition hosted here, then by split.
-    let counted: Vec<Vec<Tally>> = companion.call(move |trainer| {
+    let counted: Vec<Vec<Tally>> = compute_thread.call(move |trainer| {
         trainer.on_threads(|| {
             hosted
                 .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())

@@ -1,7 +1,7 @@
-//! The model's results of named nodes, brought to the companion thread, wherever they are.
+//! The model's results of named nodes, brought to the compute thread, wherever they are.
 //!
 //! ```text
-//! nodes, and perhaps pairs of them → fetch_rows → what is made of them (companion) → probe
+//! nodes, and perhaps pairs of them → fetch_rows → what is made of them (compute thread) → probe
 //! ```
 
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
-use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::{Number, Values};
 use gnnflow_kernels::pairs::{Edge, Pairs};
@@ -20,7 +20,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::context::Setup;
 use crate::error::Error;
 use crate::runtime::job::Host;
@@ -38,7 +38,7 @@ pub(crate) struct Brought<'a> {
     pub(crate) pairs: Option<&'a Arc<Pairs>>,
 }
 
-/// The dataflow of one worker, and what is made of rows: an `S`, which the companion thread changes.
+/// The dataflow of one worker, and what is made of rows: an `S`, which the compute thread changes.
 pub(crate) struct RowsOf<S> {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Wanted>>>,
     probe: probe::Handle<u64>,
@@ -50,14 +50,14 @@ pub(crate) struct RowsOf<S> {
 }
 
 impl<S: Default + Send + 'static> RowsOf<S> {
-    /// Builds the dataflow over the model's `results`; `take` is called on the companion thread.
+    /// Builds the dataflow over the model's `results`; `take` is called on the compute thread.
     pub(crate) fn build(
         worker: &mut Worker,
         setup: &Setup,
         results: &Arc<LayerStore>,
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
         name: &str,
-        take: impl Fn(&mut S, &Trainer, &Brought<'_>) -> Result<(), Error> + Send + Sync + 'static,
+        take: impl Fn(&mut S, &ComputeState, &Brought<'_>) -> Result<(), Error> + Send + Sync + 'static,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let state: Arc<Mutex<S>> = Arc::default();
@@ -79,7 +79,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
                     cache: None,
                     meter: Rc::clone(&setup.other_meter),
                 })
-                .background(name, companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
+                .on_thread(name, compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
                     let Values::F32(rows) = &batch.features.values else {
                         return Err(Error::Bug("the model's results are 32-bit floats".into()));
                     };
@@ -124,7 +124,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     /// Waits until no more than `window` of what was sent are under way.
     ///
     /// # Errors
-    /// What an operator, or the companion thread, fails with.
+    /// What an operator, or the compute thread, fails with.
     pub(crate) fn wait(&self, worker: &mut Worker, host: &dyn Host, window: u32) -> Result<(), Error> {
         let oldest = time::at(self.passes, self.step.saturating_sub(window));
         until(worker, host, &self.fault, &self.probe, oldest)

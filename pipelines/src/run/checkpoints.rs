@@ -74,7 +74,7 @@ impl Run<'_> {
             self.agreement.by_worker(worker, host, &[0])?;
             self.best_rows_saved = generation.best;
         }
-        self.companion.call(move |trainer| {
+        self.compute_thread.call(move |trainer| {
             trainer.set_params(values)?;
             trainer.load_optimizer(State { steps, vectors })
         })
@@ -113,7 +113,8 @@ impl Run<'_> {
             return Ok(());
         }
         let _busy = self.job.host.busy("writing the checkpoint");
-        let (params, optimizer) = self.companion.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
+        let (params, optimizer) =
+            self.compute_thread.call(|trainer| (trainer.params().to_vec(), trainer.optimizer_state()));
         let (progress, best) = (self.progress.clone(), self.best.clone());
         let embedding = self.setup.embeddings.as_ref().map(|rows| rows.dim());
         let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };

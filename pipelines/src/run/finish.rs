@@ -17,7 +17,7 @@ impl Run<'_> {
     pub(super) fn finish(mut self, worker: &mut Worker) -> Result<Option<Summary>, Error> {
         let begin = Instant::now();
         if let Some(best) = self.best.clone() {
-            self.companion.call(move |trainer| trainer.set_params(best))?;
+            self.compute_thread.call(move |trainer| trainer.set_params(best))?;
             if let Some(rows) = &self.setup.embeddings {
                 let busy = self.job.host.busy("taking up the best learned rows");
                 // SAFETY: nothing is under way.
@@ -40,7 +40,7 @@ impl Run<'_> {
                 });
             }
             if infer.embeddings {
-                let carried = self.companion.call(|trainer| trainer.model().carried_dim());
+                let carried = self.compute_thread.call(|trainer| trainer.model().carried_dim());
                 let (rows, carried) = match self.edges {
                     Some(_) => (self.inference.results().clone(), 0), // they are what is said of edges by
                     None => (self.inference.embeddings().clone(), carried),
@@ -58,7 +58,7 @@ impl Run<'_> {
             rows_sha256 = outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
         }
         if let Some(folder) = &self.folder {
-            let params = self.companion.call(|trainer| trainer.model().params().export())?;
+            let params = self.compute_thread.call(|trainer| trainer.model().params().export())?;
             model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
         let infer_seconds = begin.elapsed().as_secs_f64();

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use gnnflow_data::error::FEWER_THREADS;
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::seeds::Book;
 use gnnflow_dataflow::storage::Place;
@@ -20,7 +20,7 @@ use timely::worker::Worker;
 
 use crate::checkpoint::Progress;
 use crate::collectives::agreement::Agreement;
-use crate::compute::{Spent, Trainer};
+use crate::compute::{ComputeState, ComputeTime};
 use crate::config;
 use crate::config::Metric;
 use crate::context as setup;
@@ -66,7 +66,7 @@ struct Run<'a> {
     job: &'a Job,
     train: &'a config::Train,
     setup: Setup,
-    companion: Companion<Trainer>,
+    compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Schedule>,
     inference: Inference,
     /// Where something is learnt of edges.
@@ -92,7 +92,7 @@ struct Run<'a> {
 struct StageTimes([Duration; 6]);
 
 impl StageTimes {
-    fn now(meter: &Meter, spent: Spent) -> Self {
+    fn now(meter: &Meter, spent: ComputeTime) -> Self {
         let [sample, fetch, reduce] = [Stage::Sample, Stage::Fetch, Stage::Reduce].map(|stage| meter.spent(stage));
         Self([sample, fetch, spent.forward, spent.backward, reduce, spent.step])
     }
@@ -140,9 +140,9 @@ impl<'a> Run<'a> {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
-        let trainer = Trainer::new(built, setup.task.objective(), (model, train), split.compute)?;
+        let trainer = ComputeState::new(built, setup.task.objective(), (model, train), split.compute)?;
         let host = Arc::clone(&job.host);
-        let companion = Companion::start_watched("companion", move || trainer, move || host.progressed())
+        let compute_thread = ComputeThread::start_watched("compute_thread", move || trainer, move || host.progressed())
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))?;
         let (book, edges): (Arc<dyn Book>, _) = match examples {
             task::Source::Nodes(split) => (Arc::new(setup.seed_book(train, split)?), None),
@@ -164,8 +164,14 @@ impl<'a> Run<'a> {
                 let pairs = source.as_ref().map(|source| source.scored.clone());
                 let staleness = if overlaps { train.staleness() } else { 0 };
                 let row_dtype = train.row_dtype();
-                let shape =
-                    Shape { overlaps, staleness, row_dtype, pipelined, pairs, ..companion.call(Trainer::shape)? };
+                let shape = Shape {
+                    overlaps,
+                    staleness,
+                    row_dtype,
+                    pipelined,
+                    pairs,
+                    ..compute_thread.call(ComputeState::shape)?
+                };
                 let graph = match train.schedule {
                     config::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();
@@ -176,7 +182,7 @@ impl<'a> Run<'a> {
                 let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
                 let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
-                companion.call(move |trainer| trainer.serve(published));
+                compute_thread.call(move |trainer| trainer.serve(published));
                 let controller = elsewhere::controller(
                     worker,
                     job,
@@ -188,30 +194,30 @@ impl<'a> Run<'a> {
                 let examples = setup.train_nodes.iter().sum();
                 let learnt = setup.embeddings.as_ref().map(|rows| LearntRows::new(rows, train, examples));
                 let state = WholeGraph::new(graph, shape, setup.features.clone(), parameters, &place)?;
-                let state = Stages::new(state.learning(learnt), companion.clone(), controller);
-                Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &companion))
+                let state = Stages::new(state.learning(learnt), compute_thread.clone(), controller);
+                Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &compute_thread))
             }
             config::Schedule::PartitionParallel => {
                 let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;
                 let visits = Visits { islands, book, choices, degrees, window, train: train.clone() };
-                Box::new(PartitionParallel::build(worker, &setup, visits, &companion))
+                Box::new(PartitionParallel::build(worker, &setup, visits, &compute_thread))
             }
             _ => {
                 let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
-                Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &companion))
+                Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &compute_thread))
             }
         };
         let nodes = job.spec.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
-        let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &companion)?;
+        let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
         let results = inference.results();
-        let edges = edges.and_then(|edges| EdgePass::build(worker, &setup, results, edges, &companion));
+        let edges = edges.and_then(|edges| EdgePass::build(worker, &setup, results, edges, &compute_thread));
         let metric = train.metric.unwrap_or(setup.task.objective().metric());
         let mut run = Self {
             job,
             train,
             setup,
-            companion,
+            compute_thread,
             training,
             inference,
             edges,
@@ -243,14 +249,14 @@ impl<'a> Run<'a> {
         let (first, mut last_written) = (self.progress.epochs, None);
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
-            let before = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            let before = StageTimes::now(&self.setup.meter, self.compute_thread.call(ComputeState::report)?);
             let (train, seed_lr) = (self.train, self.train.optimizer.lr);
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
             if let Some(rows) = &self.setup.embeddings {
                 rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.spec().optimizer.lr));
             }
             let done = self.training.round(worker, host, epoch, &lr)?;
-            let after = StageTimes::now(&self.setup.meter, self.companion.call(Trainer::report)?);
+            let after = StageTimes::now(&self.setup.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
             if epoch == first && !train.is_whole_graph() {
                 self.split_threads(self.spent)?;
@@ -311,7 +317,7 @@ impl<'a> Run<'a> {
         let start =
             |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
         self.setup.sampling.resize(sampling).map_err(start)?;
-        self.companion.call(move |trainer| trainer.set_threads(compute))
+        self.compute_thread.call(move |trainer| trainer.set_threads(compute))
     }
 
     /// Whether validation has not become better for `early_stop` epochs.
@@ -341,7 +347,7 @@ impl<'a> Run<'a> {
             return edges.evaluate(worker, self.job, &self.setup, &mut self.agreement);
         }
         let logits = self.inference.results().clone();
-        evaluate(worker, host, &self.setup, &mut self.agreement, &self.companion, &logits)
+        evaluate(worker, host, &self.setup, &mut self.agreement, &self.compute_thread, &logits)
     }
 
     /// Keeps the parameters if no earlier epoch was as good. All workers decide alike: they have the same numbers.
@@ -350,7 +356,7 @@ impl<'a> Run<'a> {
         let better = self.progress.best.is_none_or(|(_, best)| worth > best);
         if better {
             self.progress.best = Some((self.progress.epochs, worth));
-            self.best = Some(self.companion.call(|trainer| trainer.params().to_vec()));
+            self.best = Some(self.compute_thread.call(|trainer| trainer.params().to_vec()));
             if let Some(rows) = &self.setup.embeddings {
                 let _busy = self.job.host.busy("keeping the best learned rows");
                 // SAFETY: no epoch is under way.

@@ -35,7 +35,7 @@ use crate::error::Error;
 use crate::runtime::job::Job;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
-/// What is learnt from batches; the companion thread asks it for losses.
+/// What is learnt from batches; the compute thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {
     /// Columns of the model's result.
     fn width(&self) -> usize;

@@ -1,6 +1,6 @@
 //! How many tensor workers are given tasks (Dorylus, section 6: autotuning numbers of Lambdas).
 //!
-//! What they send back waits in a queue for the companion thread, which adds up rows and writes. A queue that grows says that
+//! What they send back waits in a queue for the compute thread, which adds up rows and writes. A queue that grows says that
 //! they are too many for it, one that shrinks or is empty that they are too few.
 
 /// How many to begin with at most, whatever there is to do.

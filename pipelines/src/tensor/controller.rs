@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) model: ModelSpec,
     pub(super) shapes: ResultShapes,
     pub(super) servers: Vec<String>,
-    /// Jobs that wait for the companion thread.
+    /// Jobs that wait for the compute thread.
     pub(super) queued: Arc<AtomicUsize>,
 }
 
@@ -153,7 +153,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// The counter of jobs that wait for the companion thread, which the autotuner looks at.
+    /// The counter of jobs that wait for the compute thread, which the autotuner looks at.
     pub(crate) fn queued(&self) -> Arc<AtomicUsize> {
         Arc::clone(&self.shared.queued)
     }

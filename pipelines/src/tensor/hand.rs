@@ -155,7 +155,7 @@ impl Shared {
     }
 
     /// Whether it is time for a call of what waits: there is enough for one, or the worker has nothing to do and there is nothing to wait
-    /// for. While the companion thread has jobs, more tasks are about to come.
+    /// for. While the compute thread has jobs, more tasks are about to come.
     fn is_time(&self, state: &State, worker: usize) -> bool {
         let nothing_comes = || self.queued.load(Ordering::Relaxed) == 0 || state.queue.has_held(Instant::now());
         state.queue.has_full_call() || state.workers[worker].calls == 0 && nothing_comes()

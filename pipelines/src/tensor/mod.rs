@@ -1,7 +1,7 @@
 //! Tensor tasks: what the model does with nodes alone, between two aggregations over the whole graph; and who does them.
 //!
 //! A task is a function of rows, parameters and a key, and of nothing else (Dorylus, section 4: apply-vertex and its backward
-//! twin); so it can be done by anybody, as often as one likes, and always comes to the same bits. The companion thread does
+//! twin); so it can be done by anybody, as often as one likes, and always comes to the same bits. The compute thread does
 //! it, or a [`TensorWorker`] to which a controller gives it; how one is reached is the program's business ([`TensorWorkers`]).
 
 mod autotune;

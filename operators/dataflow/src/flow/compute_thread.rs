@@ -19,13 +19,13 @@ type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 /// A thread that owns a state `S` (a model, a device, a thread pool) and runs jobs on it, one after the other.
 ///
 /// Dropping the last handle ends the thread after the jobs that are queued.
-pub struct Companion<S> {
+pub struct ComputeThread<S> {
     /// Jobs, and whether they go ahead of others.
     jobs: mpsc::Sender<(bool, Job<S>)>,
     ahead: bool,
 }
 
-impl<S> Clone for Companion<S> {
+impl<S> Clone for ComputeThread<S> {
     fn clone(&self) -> Self {
         Self { jobs: self.jobs.clone(), ahead: self.ahead }
     }
@@ -46,7 +46,7 @@ impl<S> Waiting<S> {
     }
 }
 
-impl<S: 'static> Companion<S> {
+impl<S: 'static> ComputeThread<S> {
     /// Starts the thread; `make` builds the state on it.
     ///
     /// # Errors
@@ -83,16 +83,16 @@ impl<S: 'static> Companion<S> {
     /// The same thread for short jobs that others wait for: they go ahead of those queued by other handles.
     ///
     /// ```
-    /// use gnnflow_dataflow::flow::compute_thread::Companion;
+    /// use gnnflow_dataflow::flow::compute_thread::ComputeThread;
     ///
-    /// let numbers = Companion::start("numbers", Vec::new)?;
-    /// numbers.run(|numbers: &mut Vec<u32>| numbers.push(1));
-    /// assert!(numbers.ahead().call(|numbers| numbers.len()) <= 1, "it may have come first");
+    /// let numbers = ComputeThread::start("numbers", Vec::new)?;
+    /// numbers.post(|numbers: &mut Vec<u32>| numbers.push(1));
+    /// assert!(numbers.with_priority().call(|numbers| numbers.len()) <= 1, "it may have come first");
     /// assert_eq!(numbers.call(|numbers| numbers.len()), 1);
     /// # Ok::<(), std::io::Error>(())
     /// ```
     #[must_use]
-    pub fn ahead(&self) -> Self {
+    pub fn with_priority(&self) -> Self {
         Self { jobs: self.jobs.clone(), ahead: true }
     }
 
@@ -100,8 +100,8 @@ impl<S: 'static> Companion<S> {
     ///
     /// # Panics
     /// When the thread has panicked; its panic has already been reported.
-    pub fn run(&self, job: impl FnOnce(&mut S) + Send + 'static) {
-        assert!(self.jobs.send((self.ahead, Box::new(job))).is_ok(), "the companion thread has panicked");
+    pub fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) {
+        assert!(self.jobs.send((self.ahead, Box::new(job))).is_ok(), "the compute thread has panicked");
     }
 
     /// Runs `job` behind those queued before and waits for its result.
@@ -110,39 +110,39 @@ impl<S: 'static> Companion<S> {
     /// When the job panics.
     pub fn call<R: Send + 'static>(&self, job: impl FnOnce(&mut S) -> R + Send + 'static) -> R {
         let (answer, result) = mpsc::channel();
-        self.run(move |state| drop(answer.send(job(state))));
-        result.recv().expect("the companion thread answers unless it panicked")
+        self.post(move |state| drop(answer.send(job(state))));
+        result.recv().expect("the compute thread answers unless it panicked")
     }
 }
 
 /// Work beside the worker.
-pub trait Background<'scope, T: Timestamp, D> {
-    /// Applies `work` to each item on the thread of `companion`, in order of arrival.
+pub trait OnThread<'scope, T: Timestamp, D> {
+    /// Applies `work` to each item on the thread of `compute_thread`, in order of arrival.
     ///
     /// # Panics
     /// When the thread has panicked.
     ///
     /// # Example
     /// ```
-    /// use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+    /// use gnnflow_dataflow::flow::compute_thread::{OnThread, ComputeThread};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
-    ///     let counter = Companion::start("counter", || 0u64).unwrap();
+    ///     let counter = ComputeThread::start("counter", || 0u64).unwrap();
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
-    ///         .background("count", counter, |sum, n| { *sum += n; *sum })
+    ///         .on_thread("count", counter, |sum, n| { *sum += n; *sum })
     ///         .inspect(|sum| println!("so far {sum}"));
     /// });
     /// ```
-    fn background<S, R, F>(self, name: &str, companion: Companion<S>, work: F) -> StreamVec<'scope, T, R>
+    fn on_thread<S, R, F>(self, name: &str, compute_thread: ComputeThread<S>, work: F) -> StreamVec<'scope, T, R>
     where
         S: 'static,
         R: Send + 'static,
         F: FnMut(&mut S, D) -> R + Send + Clone + 'static;
 }
 
-impl<'scope, T: Timestamp, D: Send + 'static> Background<'scope, T, D> for StreamVec<'scope, T, D> {
-    fn background<S, R, F>(self, name: &str, companion: Companion<S>, work: F) -> StreamVec<'scope, T, R>
+impl<'scope, T: Timestamp, D: Send + 'static> OnThread<'scope, T, D> for StreamVec<'scope, T, D> {
+    fn on_thread<S, R, F>(self, name: &str, compute_thread: ComputeThread<S>, work: F) -> StreamVec<'scope, T, R>
     where
         S: 'static,
         R: Send + 'static,
@@ -161,7 +161,7 @@ impl<'scope, T: Timestamp, D: Send + 'static> Background<'scope, T, D> for Strea
                         held.push_back(time.retain(output.output_index()));
                         let (mut work, answer) = (work.clone(), answer.clone());
                         let wake: SyncActivator = wake.clone();
-                        companion.run(move |state| {
+                        compute_thread.post(move |state| {
                             // A dropped receiver or worker means that the dataflow is being torn down.
                             if answer.send(work(state, item)).is_ok() {
                                 let _ = wake.activate();
@@ -187,19 +187,19 @@ mod tests {
 
     #[test]
     fn short_jobs_go_ahead_of_those_that_wait() {
-        let companion = Companion::start("lanes", Vec::new).unwrap();
+        let compute_thread = ComputeThread::start("lanes", Vec::new).unwrap();
         let (begun, wait) = (mpsc::channel(), mpsc::channel::<()>());
-        companion.run(move |_: &mut Vec<u32>| {
+        compute_thread.post(move |_: &mut Vec<u32>| {
             begun.0.send(()).unwrap();
             _ = wait.1.recv();
         });
         begun.1.recv().unwrap();
         for n in 0..3 {
-            companion.run(move |done| done.push(n));
-            companion.ahead().run(move |done| done.push(10 + n));
+            compute_thread.post(move |done| done.push(n));
+            compute_thread.with_priority().post(move |done| done.push(10 + n));
         }
         drop(wait.0);
-        assert_eq!(companion.call(|done| done.clone()), [10, 11, 12, 0, 1, 2]);
+        assert_eq!(compute_thread.call(|done| done.clone()), [10, 11, 12, 0, 1, 2]);
     }
 
     #[test]
@@ -207,10 +207,10 @@ mod tests {
         for workers in [1, 2, 4] {
             let outputs = timely::execute(timely::Config::process(workers), move |worker| {
                 worker.dataflow::<u64, _, _>(|scope| {
-                    let companion = Companion::start("squares", || 0u64).unwrap();
+                    let compute_thread = ComputeThread::start("squares", || 0u64).unwrap();
                     (0..100u64)
                         .to_stream(scope)
-                        .background("square", companion, |calls, n| {
+                        .on_thread("square", compute_thread, |calls, n| {
                             *calls += 1;
                             (*calls, n * n)
                         })

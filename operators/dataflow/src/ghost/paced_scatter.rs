@@ -4,7 +4,7 @@
 //! *Kept per time*: what waits to be made. *Capabilities*: held with it, and with blocks until they have been put.
 //!
 //! ```text
-//! in → admit → cut (companion) → scatter → put (companion) ─┬→ out
+//! in → admit → cut (compute thread) → scatter → put (compute thread) ─┬→ out
 //!        ↑                                                  │
 //!        └────────────── receipt, to the sender ────────────┘
 //! ```
@@ -14,7 +14,7 @@
 //! `window` own blocks and `(n − 1) · window` of others. Receipts are headers without rows; like timely's own messages about progress,
 //! no meter counts them.
 //!
-//! Blocks are cut and put ahead of whatever else waits for the companion: both are short, and others wait for them.
+//! Blocks are cut and put ahead of whatever else waits for the compute thread: both are short, and others wait for them.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::dataflow::operators::vec::Map;
 
 use super::scatter::Scatter;
-use crate::flow::compute_thread::{Background, Companion};
+use crate::flow::compute_thread::{ComputeThread, OnThread};
 use crate::flow::permits::{Admit, Room};
 use crate::wire::meter::Meter;
 use crate::wire::{Header, Rows, WireBlock, to_destination};
@@ -39,13 +39,13 @@ pub trait PacedScatter<'scope, D, K> {
     /// # Example
     /// ```
     /// use gnnflow_dataflow::ghost::paced_scatter::PacedScatter;
-    /// use gnnflow_dataflow::flow::compute_thread::Companion;
+    /// use gnnflow_dataflow::flow::compute_thread::ComputeThread;
     /// use gnnflow_dataflow::wire::{Header, Rows, WireBlock};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
-    ///     // The companion owns the table that rows are copied from, and put into.
-    ///     let table = Companion::start("table", || [1.0f32, 2.0, 0.0, 0.0]).unwrap();
+    ///     // The compute thread owns the table that rows are copied from, and put into.
+    ///     let table = ComputeThread::start("table", || [1.0f32, 2.0, 0.0, 0.0]).unwrap();
     ///     let cut = |table: &mut [f32; 4], row: u32| {
     ///         let header = Header { seq: row + 2, ..Header::default() };
     ///         WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(vec![table[row as usize]]))
@@ -61,7 +61,7 @@ pub trait PacedScatter<'scope, D, K> {
     fn paced_scatter<S: 'static>(
         self,
         window: usize,
-        companion: &Companion<S>,
+        compute_thread: &ComputeThread<S>,
         meter: Rc<Meter>,
         cut: impl FnMut(&mut S, D) -> WireBlock + Send + Clone + 'static,
         put: impl FnMut(&mut S, &WireBlock) + Send + Clone + 'static,
@@ -72,7 +72,7 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
     fn paced_scatter<S: 'static>(
         self,
         window: usize,
-        companion: &Companion<S>,
+        compute_thread: &ComputeThread<S>,
         meter: Rc<Meter>,
         cut: impl FnMut(&mut S, D) -> WireBlock + Send + Clone + 'static,
         mut put: impl FnMut(&mut S, &WireBlock) + Send + Clone + 'static,
@@ -81,9 +81,9 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
         let receipts = self
             .admit_in_turn(Rc::clone(&room))
             .map(|(item, _)| item)
-            .background("paced scatter: cut", companion.ahead(), cut)
+            .on_thread("paced scatter: cut", compute_thread.with_priority(), cut)
             .scatter(meter)
-            .background("paced scatter: put", companion.ahead(), move |state, block: WireBlock| {
+            .on_thread("paced scatter: put", compute_thread.with_priority(), move |state, block: WireBlock| {
                 put(state, &block);
                 let Header { from, to, .. } = block.header();
                 Header { to: from, from: to, ..Header::default() }
@@ -141,7 +141,7 @@ mod tests {
             let shared = Arc::clone(&ways);
             let guards = timely::execute(timely::Config::process(workers), move |worker| {
                 let (me, peers) = (worker.index() as u32, worker.peers() as u32);
-                let (probe, companion) = (probe::Handle::new(), Companion::start("rows", || ()).unwrap());
+                let (probe, compute_thread) = (probe::Handle::new(), ComputeThread::start("rows", || ()).unwrap());
                 let told = Rc::new(std::cell::Cell::new(0));
                 let (cut_ways, put_ways, seen) = (Arc::clone(&shared), Arc::clone(&shared), Rc::clone(&told));
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
@@ -162,7 +162,7 @@ mod tests {
                         way.come.fetch_add(1, Ordering::SeqCst);
                     };
                     items
-                        .paced_scatter(WINDOW, &companion, Default::default(), cut, put)
+                        .paced_scatter(WINDOW, &compute_thread, Default::default(), cut, put)
                         .inspect(move |()| seen.set(seen.get() + 1))
                         .probe_with(&probe);
                     input

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::wire::WireBlock;
 
-/// The worker's own stages (the companion thread measures its own).
+/// The worker's own stages (the compute thread measures its own).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Sampling, for its own batches and for its peers'.

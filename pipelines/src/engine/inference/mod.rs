@@ -1,7 +1,7 @@
 //! Exact inference: all neighbours of all nodes, one stage of the model at a time, partition by partition.
 //!
 //! ```text
-//! chunks of nodes → sample_hop (all neighbours) → fetch_rows (the layer below) → layer (companion) → probe
+//! chunks of nodes → sample_hop (all neighbours) → fetch_rows (the layer below) → layer (compute thread) → probe
 //! ```
 //!
 //! A stage is a layer, or what some models do with a node alone, before the first layer or behind the last; it then passes by
@@ -17,7 +17,7 @@ use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
-use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
@@ -30,7 +30,7 @@ use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::context::Setup;
 use crate::error::Error;
 use crate::runtime::job::Host;
@@ -69,7 +69,7 @@ impl Inference {
         uses_edges: bool,
         degrees: bool,
         nodes: usize,
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
     ) -> Result<Self, Error> {
         let mut stores: Vec<Arc<LayerStore>> = Vec::new();
         for (stage, over) in written_over(stages).into_iter().enumerate() {
@@ -128,7 +128,7 @@ impl Inference {
                     cache: None,
                     meter: Rc::clone(&setup.other_meter),
                 })
-                .background("layer", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
+                .on_thread("layer", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
                     let stage = batch.key.epoch as usize % count;
                     trainer.infer(stage, batch, &own[stage], &into[stage])
                 })
@@ -147,10 +147,10 @@ impl Inference {
         Ok(Self { input, probe, fault, stores, chunks, stages_done: 0 })
     }
 
-    /// Computes all stages with the companion's parameters and returns when the last one is there, everywhere.
+    /// Computes all stages with the compute thread's parameters and returns when the last one is there, everywhere.
     ///
     /// # Errors
-    /// What an operator, or the companion thread, fails with.
+    /// What an operator, or the compute thread, fails with.
     pub(crate) fn pass(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
         for _stage in 0..self.stores.len() {
             let epoch = self.stages_done;

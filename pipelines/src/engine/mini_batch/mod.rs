@@ -1,7 +1,7 @@
 //! Synchronous mini-batch training (DistDGL, section III).
 //!
 //! ```text
-//! seeds → sample_hop × layers → admit → fetch_rows → hold → gradient (companion) → all_reduce → apply (companion) → probe
+//! seeds → sample_hop × layers → admit → fetch_rows → hold → gradient (compute thread) → all_reduce → apply (compute thread) → probe
 //!                                 ↑_________ left by _________|                                     |
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
@@ -9,7 +9,7 @@
 //! Where rows of nodes are learnt, a second gate, before the rows are fetched, and their gradients' own way:
 //!
 //! ```text
-//! … → hold → admit → fetch_rows → hold → gradient → push_rows → move rows (companion) → when_passed → probe
+//! … → hold → admit → fetch_rows → hold → gradient → push_rows → move rows (compute thread) → when_passed → probe
 //!       ↑________________________________________________ opened by what has been moved everywhere ______|
 //! ```
 //!
@@ -34,7 +34,7 @@ use gnnflow_dataflow::fetch::cache::{CacheCounts, RowCache};
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
-use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::gate::{Gate, Hold};
 use gnnflow_dataflow::flow::on_frontier::WhenPassed;
 use gnnflow_dataflow::flow::permits::{Admit, Room};
@@ -53,7 +53,7 @@ use timely::worker::Worker;
 
 use super::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::collectives::driver::{Fault, until};
-use crate::compute::{Gradients, Trainer};
+use crate::compute::{ComputeState, Gradients};
 use crate::config::Train;
 use crate::context::Setup;
 use crate::embedding::NodeEmbeddings;
@@ -70,7 +70,7 @@ pub(crate) struct MiniBatchTraining {
     fault: Fault,
     sums: Rc<RefCell<(EpochSums, Sha256)>>,
     blocks: BlocksHash,
-    companion: Companion<Trainer>,
+    compute_thread: ComputeThread<ComputeState>,
     parts: std::ops::Range<usize>,
     steps: u32,
     window: u32,
@@ -135,7 +135,7 @@ impl MiniBatchTraining {
         setup: &Setup,
         train: &Train,
         batches: Batches,
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
@@ -153,7 +153,7 @@ impl MiniBatchTraining {
             let features = setup.features.clone();
             let pulled = pull.clone();
             let kept = fault.clone();
-            let applied = companion.clone();
+            let applied = compute_thread.clone();
             let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
             // One batch is computed while the next is fetched, at least.
             let room = Rc::new(Room::new(window.max(2)));
@@ -177,7 +177,7 @@ impl MiniBatchTraining {
                     meter: Rc::clone(&setup.meter),
                 })
                 .hold(Rc::clone(&gate))
-                .background("gradient", companion.clone(), Trainer::batch)
+                .on_thread("gradient", compute_thread.clone(), ComputeState::batch)
                 .flat_map(move |gradients| {
                     left.leave();
                     kept.keep(gradients)
@@ -190,7 +190,7 @@ impl MiniBatchTraining {
                     });
                     let (dense, pushes): (StreamVec<'_, u64, Contribution>, StreamVec<'_, u64, RowGradients>) =
                         split.ok_err(|part: Result<Contribution, RowGradients>| part);
-                    push(pushes, setup, rows, pull, companion).probe_with(&probe);
+                    push(pushes, setup, rows, pull, compute_thread).probe_with(&probe);
                     dense
                 }
                 _ => gradients.map(|gradients| gradients.dense),
@@ -201,14 +201,14 @@ impl MiniBatchTraining {
                     count(&mut counted.borrow_mut(), reduced);
                     let reduced = reduced.clone();
                     let tick = reduced.tick;
-                    applied.run(move |trainer| trainer.apply(reduced));
+                    applied.post(move |trainer| trainer.apply(reduced));
                     opened.open(tick + 1);
                 })
                 .probe_with(&probe);
         });
         let parts = setup.placement.parts_of(setup.worker);
-        let (blocks, companion, window) = (BlocksHash::default(), companion.clone(), window as u32);
-        Self { input, probe, gate, pull, fault, sums, blocks, companion, parts, steps, window, cache }
+        let (blocks, compute_thread, window) = (BlocksHash::default(), compute_thread.clone(), window as u32);
+        Self { input, probe, gate, pull, fault, sums, blocks, compute_thread, parts, steps, window, cache }
     }
 }
 
@@ -223,7 +223,7 @@ impl Schedule for MiniBatchTraining {
     ) -> Result<Vec<EpochSums>, Error> {
         let start = Instant::now();
         let lr = lr(epoch);
-        self.companion.run(move |trainer| trainer.set_learning_rate(lr));
+        self.compute_thread.post(move |trainer| trainer.set_learning_rate(lr));
         self.input.advance_to(time::at(epoch, 0));
         self.gate.open(time::at(epoch, 0));
         if let Some(pull) = &self.pull {
@@ -266,7 +266,7 @@ fn push<'scope>(
     setup: &Setup,
     rows: &Arc<NodeEmbeddings>,
     pull: &Rc<Pull>,
-    companion: &Companion<Trainer>,
+    compute_thread: &ComputeThread<ComputeState>,
 ) -> StreamVec<'scope, u64, ()> {
     let asynchronous = rows.spec().is_async();
     let pushed = pushes.push_rows(PushTo {
@@ -282,7 +282,7 @@ fn push<'scope>(
             unsafe { rows.apply(&pushed) }
         })
     } else {
-        pushed.background("move rows", companion.clone(), move |trainer: &mut Trainer, pushed: PushedRows| {
+        pushed.on_thread("move rows", compute_thread.clone(), move |trainer: &mut ComputeState, pushed: PushedRows| {
             // SAFETY: every batch of the step has its rows, at every worker, or its gradients would not all be here; and those of
             // the next step wait until they have been applied everywhere.
             unsafe { trainer.move_rows(&rows, &pushed) }

@@ -1,7 +1,7 @@
 //! Partition-parallel training with model averaging (SDT-GNN, section III-C).
 //!
 //! ```text
-//! names of batches → sample_hop × layers → admit → fetch_rows → step (companion)          of one partition after another
+//! names of batches → sample_hop × layers → admit → fetch_rows → step (compute thread)          of one partition after another
 //! agreement: parameters and optimiser's state × share of the training nodes → all_reduce  when all have been visited
 //! ```
 //!
@@ -23,7 +23,7 @@ use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
-use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::permits::{Admit, Room};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Choice;
@@ -39,7 +39,7 @@ use timely::worker::Worker;
 use super::{BlocksHash, EpochSums, Schedule};
 use crate::collectives::agreement::Agreement;
 use crate::collectives::driver::{Fault, turn};
-use crate::compute::{BatchWords, Trainer, Visited};
+use crate::compute::{BatchWords, ComputeState, Visited};
 use crate::config::Train;
 use crate::context::Setup;
 use crate::engine::partition_local::partition_view::Islands;
@@ -66,7 +66,7 @@ pub(crate) struct PartitionParallel {
     /// What the batches of the partition under way came to, in order.
     done: Rc<RefCell<Vec<BatchWords>>>,
     average: Agreement,
-    companion: Companion<Trainer>,
+    compute_thread: ComputeThread<ComputeState>,
     blocks: BlocksHash,
     parts: Range<usize>,
     /// By partition.
@@ -77,7 +77,12 @@ pub(crate) struct PartitionParallel {
 
 impl PartitionParallel {
     /// Builds the dataflow on `worker`.
-    pub(crate) fn build(worker: &mut Worker, setup: &Setup, visits: Visits, companion: &Companion<Trainer>) -> Self {
+    pub(crate) fn build(
+        worker: &mut Worker,
+        setup: &Setup,
+        visits: Visits,
+        compute_thread: &ComputeThread<ComputeState>,
+    ) -> Self {
         let Visits { islands, book, choices, degrees, window, train } = visits;
         let (mut input, fault) = (InputHandle::new_with_builder(), Fault::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
@@ -102,7 +107,7 @@ impl PartitionParallel {
                     cache: None,
                     meter: Rc::clone(&setup.meter),
                 })
-                .background("step", companion.clone(), move |trainer: &mut Trainer, batch| {
+                .on_thread("step", compute_thread.clone(), move |trainer: &mut ComputeState, batch| {
                     let epoch = batch.key.epoch as usize;
                     trainer.local_step(batch, schedule.at(epoch, epochs, first))
                 })
@@ -112,13 +117,13 @@ impl PartitionParallel {
                 })
                 .inspect(move |words: &BatchWords| told.borrow_mut().push(*words));
         });
-        let length = companion.call(|trainer| trainer.replica_len());
+        let length = compute_thread.call(|trainer| trainer.replica_len());
         Self {
             input,
             fault,
             done,
             average: Agreement::build(worker, setup.placement, length, Rc::clone(&setup.meter)),
-            companion: companion.clone(),
+            compute_thread: compute_thread.clone(),
             blocks: BlocksHash::default(),
             parts: setup.placement.parts_of(setup.worker),
             train_nodes: setup.train_nodes.clone(),
@@ -135,7 +140,7 @@ impl PartitionParallel {
         part: usize,
         epochs: Range<u32>,
     ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
-        self.companion.call(Trainer::visit)?;
+        self.compute_thread.call(ComputeState::begin_partition)?;
         let steps = self.train_nodes[part].div_ceil(self.train.batch as u64) as u32;
         let mut sent = 0;
         for (epoch, step) in epochs.clone().flat_map(|epoch| (0..steps).map(move |step| (epoch, step))) {
@@ -153,7 +158,7 @@ impl PartitionParallel {
         let batches = words.chunks(steps.max(1) as usize).map(LocalEpoch::of);
         let batches = if steps == 0 { vec![LocalEpoch::default(); epochs.len()] } else { batches.collect() };
         let share = self.train_nodes[part] as f64 / self.train_nodes.iter().sum::<u64>() as f64;
-        Ok((self.companion.call(move |trainer| trainer.leave(share)), batches))
+        Ok((self.compute_thread.call(move |trainer| trainer.end_partition(share)), batches))
     }
 }
 
@@ -225,7 +230,7 @@ impl Schedule for PartitionParallel {
         // All batches of a round have its time: with times of their own, workers would wait for one another.
         self.input.advance_to(u64::from(end));
         let steps = average.words.iter().map(|words| words[0]).max().unwrap_or(0);
-        self.companion.call(move |trainer| trainer.take_average(average.sum, steps))?;
+        self.compute_thread.call(move |trainer| trainer.take_average(average.sum, steps))?;
         let seconds = start.elapsed().as_secs_f64() / f64::from(end - epoch);
         let epochs = (0..(end - epoch) as usize).map(|index| {
             let (mut sums, mut hash) = (EpochSums { seconds, ..EpochSums::default() }, Sha256::new());

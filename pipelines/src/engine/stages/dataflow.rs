@@ -1,8 +1,8 @@
 //! Training over the whole graph (Dorylus, sections 4 and 5).
 //!
 //! ```text
-//! tokens → hold → admit → stage (companion) → paced scatter (companion) ─┬→ probe
-//!           ↑                  └→ all_reduce → apply (companion) ────────┤
+//! tokens → hold → admit → stage (compute thread) → paced scatter (compute thread) ─┬→ probe
+//!           ↑                  └→ all_reduce → apply (compute thread) ────────┤
 //!           └──────────────────────── opened by what has passed ─────────┘
 //! ```
 //!
@@ -16,7 +16,7 @@
 //! mirrors of their owners' rows ([`mirrors`](crate::engine::stages)); but where no epoch may begin before another has ended, rows are stale
 //! on the way to the loss only: the way back computes weights again at both ends of an edge, which must know the same rows.
 //!
-//! Where there are tensor workers, what a stage computes leaves the companion for a while ([`Stages`]); the token's time is not over
+//! Where there are tensor workers, what a stage computes leaves the compute thread for a while ([`Stages`]); the token's time is not over
 //! meanwhile, and nothing else knows of it.
 //!
 //! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
@@ -34,7 +34,7 @@ use std::time::Instant;
 use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
 use gnnflow_dataflow::flow::advance_times::Retime;
 use gnnflow_dataflow::flow::barrier::Barrier;
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::gate::{Gate, Hold};
 use gnnflow_dataflow::flow::map_async::Later;
 use gnnflow_dataflow::flow::on_frontier::WhenPassed;
@@ -53,7 +53,7 @@ use timely::worker::Worker;
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
 use crate::collectives::driver::{Fault, until};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::config::{Mode, Train};
 use crate::context::Setup;
 use crate::engine::inference::Inference;
@@ -168,7 +168,7 @@ impl WholeGraphTraining {
         train: &Train,
         params: usize,
         (state, source): (Arc<Stages>, Option<PairSource>),
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let (stages, rounds) = state.graph().work();
@@ -191,7 +191,8 @@ impl WholeGraphTraining {
         });
         worker.dataflow::<u64, _, _>(|scope| {
             let room = Rc::new(Room::new(state.room(room(by_columns))));
-            let (taken, kept, seen, applied) = (Rc::clone(&room), fault.clone(), Rc::clone(&shared), companion.clone());
+            let (taken, kept, seen, applied) =
+                (Rc::clone(&room), fault.clone(), Rc::clone(&shared), compute_thread.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);
             let tokens = scope.input_from(&mut input).hold(Rc::clone(&shared.gate));
@@ -201,7 +202,7 @@ impl WholeGraphTraining {
                     let (tokens, chunks) = tokens.branch(move |&tick, token: &Token| {
                         token.evaluates.is_none() && pairs.contains(&time::step(tick))
                     });
-                    (tokens, Some(score_pairs(chunks, setup, source, first, &state, companion, &fault)))
+                    (tokens, Some(score_pairs(chunks, setup, source, first, &state, compute_thread, &fault)))
                 }
                 None => (tokens, None),
             };
@@ -230,10 +231,10 @@ impl WholeGraphTraining {
             let (tables, ghosts) = (Arc::clone(&state), Arc::clone(&state));
             let scattered = parcels.paced_scatter(
                 window,
-                companion,
+                compute_thread,
                 Rc::clone(&setup.meter),
-                move |_: &mut Trainer, parcel| tables.graph().message(parcel),
-                move |_: &mut Trainer, block| ghosts.graph().arrived(block),
+                move |_: &mut ComputeState, parcel| tables.graph().message(parcel),
+                move |_: &mut ComputeState, block| ghosts.graph().arrived(block),
             );
             let reduced = contributions
                 .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
@@ -241,7 +242,7 @@ impl WholeGraphTraining {
                     let epoch = time::epoch(reduced.tick);
                     told.sums.borrow_mut().entry(epoch).or_default().add(reduced);
                     let (reduced, lr) = (reduced.clone(), told.rates.borrow_mut().remove(&epoch));
-                    applied.run(move |trainer| {
+                    applied.post(move |trainer| {
                         lr.into_iter().for_each(|lr| trainer.set_learning_rate(lr));
                         trainer.apply(reduced);
                     });

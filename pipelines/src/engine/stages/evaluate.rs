@@ -19,7 +19,7 @@ use super::row_table::Stored;
 use super::rows::Selection;
 use super::tasks::Token;
 use super::{HopState, Interval, WholeGraph};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::config::RowDtype;
 use crate::runtime::tensor_task::{NodeRows, TensorTask, Work, matrix};
 use gnnflow_dataflow::storage::layer_store::LayerStore;
@@ -81,7 +81,7 @@ impl WholeGraph {
     }
 
     /// The last node task of an interval, whose results are the model's.
-    pub(super) fn result(&mut self, trainer: &mut Trainer, token: Token, interval: &Interval) -> TensorTask {
+    pub(super) fn result(&mut self, trainer: &mut ComputeState, token: Token, interval: &Interval) -> TensorTask {
         let last = self.hops.len() - 1;
         let rows = interval.rows.clone();
         let aggregated = match (&self.last_hop, &self.slices) {
@@ -104,7 +104,7 @@ impl WholeGraph {
     }
 
     /// What arrives at all nodes of an interval at the last hop, and its width.
-    fn arrived_at_all(&mut self, trainer: &mut Trainer, interval: &Interval) -> Option<(Vec<f32>, usize)> {
+    fn arrived_at_all(&mut self, trainer: &mut ComputeState, interval: &Interval) -> Option<(Vec<f32>, usize)> {
         let (range, own, seed): (Range<u32>, _, _) = (self.nodes(&interval.rows), self.own.start, self.seed);
         let last = self.hops.len() - 1;
         let vectors = self.vectors(last, self.parameters.latest());

@@ -12,7 +12,7 @@ use gnnflow_dataflow::time;
 
 use super::tasks::Token;
 use super::{Interval, WholeGraph};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
@@ -44,7 +44,7 @@ impl WholeGraph {
     /// When a task has not told it: our bug.
     pub(super) fn move_rows(
         &self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         interval: &Interval,
         gradient: Option<Vec<f32>>,
@@ -56,7 +56,7 @@ impl WholeGraph {
         let nodes = self.nodes(&interval.rows).collect();
         learnt.rows.set_learning_rate(learnt.rate(epoch));
         let pushed = PushedRows::at_home(token.tick, examples, nodes, Arc::new(gradient));
-        // SAFETY: while an epoch is under way, rows are read and written on the companion thread alone, which this is. Others are
+        // SAFETY: while an epoch is under way, rows are read and written on the compute thread alone, which this is. Others are
         // asked for rows when its last token is done everywhere.
         unsafe { trainer.move_rows(&learnt.rows, &pushed) };
         Ok(())

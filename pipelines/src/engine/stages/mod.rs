@@ -1,4 +1,4 @@
-//! The state of training over the whole graph, on the companion thread: tables of rows, and what is done with an interval.
+//! The state of training over the whole graph, on the compute thread: tables of rows, and what is done with an interval.
 //!
 //! Everything that reads or writes a table is done on that thread, one thing after another, so that no row is ever read while
 //! it is written; the worker sends and receives meanwhile.

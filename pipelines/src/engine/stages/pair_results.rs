@@ -15,7 +15,7 @@ use super::gradient_sums::Share;
 use super::rows::Selection;
 use super::tasks::Token;
 use super::{Interval, WholeGraph};
-use crate::compute::{PairGradients, Trainer};
+use crate::compute::{ComputeState, PairGradients};
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
 use gnnflow_dataflow::storage::layer_store::LayerStore;
@@ -57,7 +57,13 @@ impl Results {
 
 impl WholeGraph {
     /// The last node task of an interval, whose results pairs are scored by; without any gradient yet.
-    pub(super) fn embed(&mut self, trainer: &mut Trainer, token: Token, interval: &Interval, key: Key) -> TensorTask {
+    pub(super) fn embed(
+        &mut self,
+        trainer: &mut ComputeState,
+        token: Token,
+        interval: &Interval,
+        key: Key,
+    ) -> TensorTask {
         let (last, rows) = (self.hops.len(), interval.rows.clone());
         if self.slices.is_none() {
             self.gather_rows(trainer, token, last - 1, interval);

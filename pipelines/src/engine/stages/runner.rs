@@ -1,6 +1,6 @@
 //! Tokens on their way through a stage: read, computed, written; where tasks are computed elsewhere, several at once.
 //!
-//! All of it is done on the companion thread, but for what a tensor worker does. An interval is at one stage at a time: a token
+//! All of it is done on the compute thread, but for what a tensor worker does. An interval is at one stage at a time: a token
 //! that comes early waits for the one before it. Between intervals nothing here decides who comes first; the dataflow's gate does,
 //! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`super::mirrors`]), intervals
 //! wait here until all are done with a stage.
@@ -9,12 +9,12 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::map_async::Reply;
 
 use super::tasks::{Begun, Done, Ended, Token};
 use super::{Results, WholeGraph};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::tensor_task::TensorTask;
 use crate::tensor::{Answer, Controller};
@@ -26,11 +26,11 @@ type Place = Reply<Result<Done, Error>>;
 /// The state of training over the whole graph, and the tokens that are at it.
 pub(crate) struct Stages {
     graph: Mutex<WholeGraph>,
-    companion: Companion<Trainer>,
+    compute_thread: ComputeThread<ComputeState>,
     tokens: Mutex<Tokens>,
     /// Where tasks are computed elsewhere.
     controller: Option<Controller>,
-    /// Jobs that wait for the companion thread.
+    /// Jobs that wait for the compute thread.
     queued: Arc<AtomicUsize>,
     /// Whether no interval begins a stage before all are done with the one before.
     in_step: bool,
@@ -60,13 +60,24 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stages {
-    pub(crate) fn new(graph: WholeGraph, companion: Companion<Trainer>, controller: Option<Controller>) -> Arc<Self> {
+    pub(crate) fn new(
+        graph: WholeGraph,
+        compute_thread: ComputeThread<ComputeState>,
+        controller: Option<Controller>,
+    ) -> Arc<Self> {
         let queued = controller.as_ref().map(Controller::queued).unwrap_or_default();
         let in_step = graph.in_step();
-        Arc::new(Self { graph: Mutex::new(graph), companion, tokens: Mutex::default(), controller, queued, in_step })
+        Arc::new(Self {
+            graph: Mutex::new(graph),
+            compute_thread,
+            tokens: Mutex::default(),
+            controller,
+            queued,
+            in_step,
+        })
     }
 
-    /// The tables. Only the companion thread ever locks them while anything is under way.
+    /// The tables. Only the compute thread ever locks them while anything is under way.
     pub(crate) fn graph(&self) -> MutexGuard<'_, WholeGraph> {
         lock(&self.graph)
     }
@@ -88,7 +99,7 @@ impl Stages {
 
     /// Does what a token asks for; what it comes to is put into `place`.
     pub(crate) fn take(self: &Arc<Self>, token: Token, place: Place) {
-        self.on_companion(move |stages, trainer| {
+        self.on_compute_thread(move |stages, trainer| {
             if stages.in_step {
                 let mut tokens = lock(&stages.tokens);
                 if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
@@ -99,16 +110,16 @@ impl Stages {
         });
     }
 
-    fn on_companion(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>, &mut Trainer) + Send + 'static) {
+    fn on_compute_thread(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>, &mut ComputeState) + Send + 'static) {
         let stages = Arc::clone(self);
         self.queued.fetch_add(1, Ordering::Relaxed);
-        self.companion.run(move |trainer| {
+        self.compute_thread.post(move |trainer| {
             stages.queued.fetch_sub(1, Ordering::Relaxed);
             job(&stages, trainer);
         });
     }
 
-    fn begin(self: &Arc<Self>, trainer: &mut Trainer, token: Token, place: Place) {
+    fn begin(self: &Arc<Self>, trainer: &mut ComputeState, token: Token, place: Place) {
         let mut graph = self.graph();
         {
             let mut tokens = lock(&self.tokens);
@@ -130,7 +141,7 @@ impl Stages {
                     lock(&self.tokens).busy.insert(token.item);
                     let stages = Arc::clone(self);
                     controller.submit(*task, choice, move |answer| {
-                        stages.on_companion(move |stages, trainer| stages.end(trainer, token, answer, choice));
+                        stages.on_compute_thread(move |stages, trainer| stages.end(trainer, token, answer, choice));
                     });
                 }
             },
@@ -141,7 +152,7 @@ impl Stages {
     /// What a task came to elsewhere is written, or the task is done here; then whatever else the interval is waited for.
     fn end(
         self: &Arc<Self>,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         answer: Result<Answer<TensorTask>, Error>,
         choice: Choice,

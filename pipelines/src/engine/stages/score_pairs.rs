@@ -1,7 +1,7 @@
 //! Scoring of pairs by rows that a pass over the whole graph has made.
 //!
 //! ```text
-//! chunks → batches of own partitions → fetch_rows → barrier → score (companion) → push_rows → barrier → add (companion)
+//! chunks → batches of own partitions → fetch_rows → barrier → score (compute thread) → push_rows → barrier → add (compute thread)
 //! ```
 //!
 //! A chunk is a stage of its own: a batch of every partition's pairs, as those of mini-batch training are. Rows of a batch's nodes
@@ -16,7 +16,7 @@ use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows};
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_dataflow::flow::barrier::Barrier;
-use gnnflow_dataflow::flow::compute_thread::{Background, Companion};
+use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::sample::seeds::Book;
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
@@ -24,7 +24,7 @@ use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
 use crate::collectives::driver::Fault;
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::context::Setup;
 use crate::engine::stages::{Scored, Stages, Token};
 
@@ -44,7 +44,7 @@ pub(super) fn score_pairs<'scope>(
     source: &PairSource,
     first: u32,
     state: &Arc<Stages>,
-    companion: &Companion<Trainer>,
+    compute_thread: &ComputeThread<ComputeState>,
     fault: &Fault,
 ) -> StreamVec<'scope, u64, ()> {
     let (book, hosted) = (Arc::clone(&source.book), setup.graph.hosted());
@@ -66,7 +66,7 @@ pub(super) fn score_pairs<'scope>(
             meter: Rc::clone(&setup.meter),
         })
         .barrier()
-        .background("score", companion.clone(), move |trainer: &mut Trainer, batch: MiniBatch| {
+        .on_thread("score", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
             let epoch = batch.key.epoch;
             let gradients = trainer.pairs(batch)?;
             Ok(scored.graph().scored(epoch, gradients))
@@ -79,6 +79,8 @@ pub(super) fn score_pairs<'scope>(
             meter: Rc::clone(&setup.meter),
         })
         .barrier()
-        .background("add", companion.clone(), move |_: &mut Trainer, pushed: PushedRows| added.graph().pushed(&pushed))
+        .on_thread("add", compute_thread.clone(), move |_: &mut ComputeState, pushed: PushedRows| {
+            added.graph().pushed(&pushed)
+        })
         .flat_map(move |done| spoilt.keep(done))
 }

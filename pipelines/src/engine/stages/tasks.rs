@@ -20,7 +20,7 @@ use super::moves::{ACTIVATIONS, ARRIVED, GRADIENTS, KINDS, Parcel, SENT_BACK};
 use super::program::Attended;
 use super::rows::Selection;
 use super::{HopState, Interval, Progress, Propagated, Stage, WholeGraph};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, NodeRows, TensorTask, Work, matrix};
 use gnnflow_nn::parameter_versions::Choice;
@@ -60,7 +60,7 @@ impl WholeGraph {
     ///
     /// # Errors
     /// When rows are missing.
-    pub(crate) fn begin(&mut self, trainer: &mut Trainer, token: Token) -> Result<Begun, Error> {
+    pub(crate) fn begin(&mut self, trainer: &mut ComputeState, token: Token) -> Result<Begun, Error> {
         let stage = self.program.stage(self.step(token));
         match stage {
             Stage::Propagate(stage) => {
@@ -111,7 +111,7 @@ impl WholeGraph {
     }
 
     /// Sends the gradients that attention needs for the next chunk, or reads those of this one.
-    fn attend(&mut self, trainer: &mut Trainer, token: Token, stage: Attended) -> Vec<Parcel> {
+    fn attend(&mut self, trainer: &mut ComputeState, token: Token, stage: Attended) -> Vec<Parcel> {
         if token.item == 0 {
             return match stage.split {
                 true => self.next_slices(token, stage.hop, GRADIENTS, stage.chunk),
@@ -142,7 +142,7 @@ impl WholeGraph {
     }
 
     /// Sends what the next chunk needs, or adds up slices of this one.
-    fn propagate(&mut self, trainer: &mut Trainer, token: Token, stage: Propagated) -> Vec<Parcel> {
+    fn propagate(&mut self, trainer: &mut ComputeState, token: Token, stage: Propagated) -> Vec<Parcel> {
         // What never changes is added up once: a chain of hops that begins with what is sent in every epoch.
         let from_start = stage.hop == 0 || self.chained[1..=stage.hop].iter().all(|&chained| chained);
         if self.constant && self.settled && from_start && !stage.back {
@@ -177,7 +177,7 @@ impl WholeGraph {
     /// The task of going forwards, unless its results are there.
     fn forward(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         index: usize,
         interval: &Interval,
@@ -196,7 +196,7 @@ impl WholeGraph {
     /// The last task and the loss, where the interval has nodes with one.
     fn loss(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         interval: &Interval,
         key: Key,
@@ -218,7 +218,7 @@ impl WholeGraph {
     /// The task of going back.
     fn backward(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         index: usize,
         interval: &Interval,
@@ -290,7 +290,7 @@ impl WholeGraph {
     }
 
     /// Adds up what arrives at an interval's nodes at hop `hop`, unless it is there already.
-    pub(super) fn gather_rows(&mut self, trainer: &mut Trainer, token: Token, hop: usize, interval: &Interval) {
+    pub(super) fn gather_rows(&mut self, trainer: &mut ComputeState, token: Token, hop: usize, interval: &Interval) {
         let progress = &mut self.progress[token.item as usize];
         if hop == 0 && self.constant {
             // What never changes is added up once.

@@ -13,7 +13,7 @@ use super::moves::{ACTIVATIONS, FOR_ALL, GRADIENTS, MIRRORED, Parcel};
 use super::rows::{Selection, put_columns};
 use super::tasks::{Done, Ended, Token};
 use super::{Back, HopState, Interval, Progress, Stage, WholeGraph};
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeBack, TensorResult};
 use gnnflow_nn::tensors::read;
@@ -25,7 +25,7 @@ impl WholeGraph {
     /// When the device fails.
     pub(crate) fn end(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         result: Option<TensorResult>,
     ) -> Result<Ended, Error> {
@@ -94,7 +94,7 @@ impl WholeGraph {
 
     fn end_forward(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         index: usize,
         interval: &Interval,
@@ -161,7 +161,7 @@ impl WholeGraph {
 
     fn end_loss(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         interval: &Interval,
         back: Option<NodeBack>,
@@ -188,7 +188,7 @@ impl WholeGraph {
 
     fn end_backward(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         index: usize,
         interval: &Interval,
@@ -237,7 +237,7 @@ impl WholeGraph {
     /// attends, their states, which are completed; where the largest arrive, of whom), or from mirrors, behind the last interval.
     fn tell_senders(
         &mut self,
-        trainer: &mut Trainer,
+        trainer: &mut ComputeState,
         token: Token,
         hop: usize,
         receivers: Range<usize>,
@@ -266,7 +266,7 @@ impl WholeGraph {
     }
 
     /// Puts what senders must know of receivers beside their gradients.
-    fn complete_gradients(&mut self, trainer: &mut Trainer, token: Token, hop: usize, receivers: Range<usize>) {
+    fn complete_gradients(&mut self, trainer: &mut ComputeState, token: Token, hop: usize, receivers: Range<usize>) {
         let drop = self.drop(token, hop);
         self.attend_again_by(hop, token);
         let HopState { back, arriving, width, attention, largest, sent, .. } = &mut self.hops[hop];

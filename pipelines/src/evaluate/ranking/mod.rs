@@ -1,8 +1,8 @@
 //! Ranks of held-out edges: how many nodes would have been a better end.
 //!
 //! ```text
-//! ends of some edges → their rows → what they are compared with, and their own scores (companion)
-//! all nodes, block by block → their rows → how many score higher, how many the same (companion)
+//! ends of some edges → their rows → what they are compared with, and their own scores (compute thread)
+//! all nodes, block by block → their rows → how many score higher, how many the same (compute thread)
 //! ```
 //!
 //! An edge is ranked twice: its tail among all tails, its head among all heads; nodes that are known ends of an edge with the
@@ -18,7 +18,7 @@ mod tests;
 
 use std::sync::Arc;
 
-use gnnflow_dataflow::flow::compute_thread::Companion;
+use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
@@ -26,7 +26,7 @@ use timely::worker::Worker;
 use self::pass::{Asking, Pass};
 use super::recommend;
 use crate::collectives::agreement::Agreement;
-use crate::compute::Trainer;
+use crate::compute::ComputeState;
 use crate::context::Setup;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
@@ -100,9 +100,9 @@ impl Ranking {
         setup: &Setup,
         results: &Arc<LayerStore>,
         edges: LinkEdges,
-        companion: &Companion<Trainer>,
+        compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let rows = RowsOf::build(worker, setup, results, companion, "rank", take);
+        let rows = RowsOf::build(worker, setup, results, compute_thread, "rank", take);
         let hosted = setup.placement.parts_of(setup.worker);
         let (parts, first_part) = (setup.placement.parts(), hosted.start);
         let order = (0..parts).map(|i| (first_part + i) % parts);
@@ -113,7 +113,7 @@ impl Ranking {
     /// Ranks all held-out edges by the model's results, and returns their metrics.
     ///
     /// # Errors
-    /// What an operator, or the companion thread, fails with.
+    /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
         worker: &mut Worker,
@@ -201,7 +201,7 @@ impl Ranking {
 }
 
 /// Takes in rows: of the edges' ends, or of nodes that they are compared with.
-fn take(pass: &mut Pass, trainer: &Trainer, brought: &Brought<'_>) -> Result<(), Error> {
+fn take(pass: &mut Pass, trainer: &ComputeState, brought: &Brought<'_>) -> Result<(), Error> {
     let Some(pairs) = brought.pairs else {
         trainer.on_threads(|| pass.count(brought.nodes, brought.rows));
         return Ok(());

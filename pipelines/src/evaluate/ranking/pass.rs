@@ -1,4 +1,4 @@
-//! What is compared with what, on the companion thread.
+//! What is compared with what, on the compute thread.
 //!
 //! Edges that share an end and the relation ask the same: which node, beside this one? A node's score is computed once for all of
 //! them, and then compared with each one's own.
