@@ -21,7 +21,7 @@ use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
 use super::{Sizes, embedding};
 use crate::config::{Mode, Schedule, Spec};
-use crate::engine::stages::dataflow::room;
+use crate::engine::stages::dataflow::permits;
 use crate::engine::stages::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
 use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
 
@@ -385,7 +385,7 @@ impl Whole {
     pub(super) fn elsewhere(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
         let Some((workers, _)) = self.tensor else { return 0 };
         let bytes = self.task(graph, parts);
-        let tasks = (room(self.by_columns) + under_way(workers, bytes)) as u64;
+        let tasks = (permits(self.by_columns) + under_way(workers, bytes)) as u64;
         tasks * bytes + (AT_ONCE * workers) as u64 * bytes.max(BATCH as u64)
     }
 

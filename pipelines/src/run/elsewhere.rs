@@ -33,7 +33,7 @@ pub(super) fn controller(
     let of_model = (&shape.hops[..], &shape.reads_initial[..]);
     let bytes = task_bytes(nodes, of_model, model.in_dim, model.out_dim, params as u64);
     let setting = Setting {
-        room: under_way(settings.expected(), bytes),
+        permits: under_way(settings.expected(), bytes),
         settings: settings.clone(),
         parameters: Arc::clone(parameters),
         model: model.clone(),

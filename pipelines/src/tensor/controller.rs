@@ -34,7 +34,7 @@ pub(crate) enum Answer<T> {
 pub(crate) struct Controller {
     shared: Arc<Shared>,
     /// Tasks that may be under way at once.
-    room: usize,
+    permits: usize,
 }
 
 /// What the controller and its threads know together.
@@ -104,8 +104,8 @@ pub(crate) struct Setting {
     /// Where each process of the run serves parameters.
     pub(crate) servers: Vec<String>,
     pub(crate) intervals: usize,
-    /// Tasks that may be under way at once, beside those that the worker has room for anyway.
-    pub(crate) room: usize,
+    /// Tasks that may be under way at once, beside those that the worker computes itself.
+    pub(crate) permits: usize,
 }
 
 impl Controller {
@@ -124,7 +124,7 @@ impl Controller {
             closed: false,
             said: false,
         };
-        let Setting { settings, parameters, model, shapes, servers, room, .. } = setting;
+        let Setting { settings, parameters, model, shapes, servers, permits, .. } = setting;
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             changed: Condvar::new(),
@@ -138,7 +138,7 @@ impl Controller {
             queued: Arc::default(),
         });
         // From here on, dropping it ends those that have been started.
-        let controller = Self { shared, room };
+        let controller = Self { shared, permits };
         let shared = &controller.shared;
         for worker in 0..count {
             shared.take_in(worker).map_err(Error::Machine)?;
@@ -158,9 +158,9 @@ impl Controller {
         Arc::clone(&self.shared.queued)
     }
 
-    /// Tasks that may be under way at once, beside those that the worker has room for anyway.
-    pub(crate) fn room(&self) -> usize {
-        self.room
+    /// Tasks that may be under way at once, beside those that the worker computes itself.
+    pub(crate) fn permits(&self) -> usize {
+        self.permits
     }
 
     /// Gives a task out; `then` is told what becomes of it, on whatever thread.

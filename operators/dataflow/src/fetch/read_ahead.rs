@@ -3,7 +3,7 @@
 //! *In*: batches with their node list. *Out*: the same batches, unchanged. *Kept per time*: nothing. *Capabilities*: none held.
 //!
 //! Where rows are larger than memory, gathering them stops at every page that is not there, one after another. Said beforehand,
-//! the disk brings many of them at once, while earlier batches are fetched and computed. It stands before `admit`. Rows that other
+//! the disk brings many of them at once, while earlier batches are fetched and computed. It stands before `limit_in_flight`. Rows that other
 //! workers hold are read ahead by them, when the question for them arrives.
 
 use std::rc::Rc;

@@ -11,25 +11,25 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
 /// Giving items later times.
-pub trait Retime<'scope, D> {
-    /// Sends each item on at the time that `later` says, or at its own where that is not later.
+pub trait AdvanceTimes<'scope, D> {
+    /// Sends each item on at the time that `map_async` says, or at its own where that is not later.
     ///
     /// # Example
     /// ```
-    /// use gnnflow_dataflow::flow::advance_times::Retime;
+    /// use gnnflow_dataflow::flow::advance_times::AdvanceTimes;
     /// use timely::dataflow::operators::{Inspect, ToStream};
     ///
     /// timely::example(|scope| {
     ///     let numbers = (0..8u64).to_stream(scope).container::<Vec<u64>>();
-    ///     numbers.retime(|&n| n % 3).inspect_time(|time, n| assert_eq!(*time, n % 3));
+    ///     numbers.advance_times(|&n| n % 3).inspect_time(|time, n| assert_eq!(*time, n % 3));
     /// });
     /// ```
-    fn retime(self, later: impl Fn(&D) -> u64 + 'static) -> Self;
+    fn advance_times(self, later: impl Fn(&D) -> u64 + 'static) -> Self;
 }
 
-impl<'scope, D: 'static> Retime<'scope, D> for StreamVec<'scope, u64, D> {
-    fn retime(self, later: impl Fn(&D) -> u64 + 'static) -> Self {
-        self.unary::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "retime", move |initial, _| {
+impl<'scope, D: 'static> AdvanceTimes<'scope, D> for StreamVec<'scope, u64, D> {
+    fn advance_times(self, later: impl Fn(&D) -> u64 + 'static) -> Self {
+        self.unary::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "advance_times", move |initial, _| {
             drop(initial);
             move |input, output| {
                 input.for_each(|time, items| {
@@ -62,7 +62,7 @@ mod tests {
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<Vec<u64>>();
                     stream
-                        .retime(|&item| item)
+                        .advance_times(|&item| item)
                         .inspect_time(move |&time, &item: &u64| told.borrow_mut().push((time, item)))
                         .probe_with(&probe);
                     input

@@ -17,7 +17,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
-/// How far a [`Hold`] lets items through: all times up to and including the gate's.
+/// How far a [`Gated`] lets items through: all times up to and including the gate's.
 #[derive(Default)]
 pub struct Gate {
     open: Cell<u64>,
@@ -37,27 +37,27 @@ impl Gate {
 }
 
 /// Holding back by a gate of the same worker.
-pub trait Hold<'scope, D> {
+pub trait Gated<'scope, D> {
     /// Holds each item until `gate` is open for its time.
     ///
     /// # Example
     /// ```
     /// use std::rc::Rc;
-    /// use gnnflow_dataflow::flow::gate::{Gate, Hold};
+    /// use gnnflow_dataflow::flow::gate::{Gate, Gated};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
     ///     let gate = Rc::new(Gate::default()); // open for time 0
-    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().hold(gate).inspect(|n| println!("{n} passed"));
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().gate(gate).inspect(|n| println!("{n} passed"));
     /// });
     /// ```
-    fn hold(self, gate: Rc<Gate>) -> Self;
+    fn gate(self, gate: Rc<Gate>) -> Self;
 }
 
-impl<'scope, D: 'static> Hold<'scope, D> for StreamVec<'scope, u64, D> {
-    fn hold(self, gate: Rc<Gate>) -> Self {
+impl<'scope, D: 'static> Gated<'scope, D> for StreamVec<'scope, u64, D> {
+    fn gate(self, gate: Rc<Gate>) -> Self {
         let scope = self.scope();
-        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "hold", move |initial, info| {
+        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "gate", move |initial, info| {
             drop(initial);
             *gate.holder.borrow_mut() = Some(scope.activator_for(info.address));
             let mut held: BTreeMap<u64, (Capability<u64>, Vec<D>)> = BTreeMap::new();
@@ -92,7 +92,7 @@ mod tests {
             let mut input = worker.dataflow::<u64, _, _>(|scope| {
                 let (input, stream) = scope.new_input::<u64>();
                 let passed = passed.clone();
-                stream.hold(gate.clone()).inspect(move |&n| passed.borrow_mut().push(n)).probe_with(&probe);
+                stream.gate(gate.clone()).inspect(move |&n| passed.borrow_mut().push(n)).probe_with(&probe);
                 input
             });
             for n in 0..4 {

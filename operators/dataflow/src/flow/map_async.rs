@@ -16,13 +16,13 @@ use timely::progress::Timestamp;
 use timely::scheduling::SyncActivator;
 
 /// The place for the result of one item. While nobody has given it, the item's time is not over.
-pub struct Reply<R> {
+pub struct Completer<R> {
     item: u64,
     answers: mpsc::Sender<(u64, R)>,
     wake: SyncActivator,
 }
 
-impl<R> Reply<R> {
+impl<R> Completer<R> {
     /// Gives the result.
     pub fn give(self, result: R) {
         // A dropped receiver or worker means that the dataflow is being torn down.
@@ -33,31 +33,31 @@ impl<R> Reply<R> {
 }
 
 /// Work with results to come.
-pub trait Later<'scope, T: Timestamp, D> {
+pub trait MapAsync<'scope, T: Timestamp, D> {
     /// Calls `begin` with each item and the place for its result, which anybody may give at any time.
     ///
     /// # Example
     /// ```
-    /// use gnnflow_dataflow::flow::map_async::Later;
+    /// use gnnflow_dataflow::flow::map_async::MapAsync;
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
-    ///         .later("square", |n, reply| drop(std::thread::spawn(move || reply.give(n * n))))
+    ///         .map_async("square", |n, reply| drop(std::thread::spawn(move || reply.give(n * n))))
     ///         .inspect(|square| println!("{square}"));
     /// });
     /// ```
-    fn later<R, F>(self, name: &str, begin: F) -> StreamVec<'scope, T, R>
+    fn map_async<R, F>(self, name: &str, begin: F) -> StreamVec<'scope, T, R>
     where
         R: Send + 'static,
-        F: FnMut(D, Reply<R>) + 'static;
+        F: FnMut(D, Completer<R>) + 'static;
 }
 
-impl<'scope, T: Timestamp, D: 'static> Later<'scope, T, D> for StreamVec<'scope, T, D> {
-    fn later<R, F>(self, name: &str, mut begin: F) -> StreamVec<'scope, T, R>
+impl<'scope, T: Timestamp, D: 'static> MapAsync<'scope, T, D> for StreamVec<'scope, T, D> {
+    fn map_async<R, F>(self, name: &str, mut begin: F) -> StreamVec<'scope, T, R>
     where
         R: Send + 'static,
-        F: FnMut(D, Reply<R>) + 'static,
+        F: FnMut(D, Completer<R>) + 'static,
     {
         let scope = self.scope();
         self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
@@ -70,7 +70,7 @@ impl<'scope, T: Timestamp, D: 'static> Later<'scope, T, D> for StreamVec<'scope,
                 input.for_each(|time, items| {
                     for item in items.drain(..) {
                         held.insert(next, time.retain(output.output_index()));
-                        begin(item, Reply { item: next, answers: answers.clone(), wake: wake.clone() });
+                        begin(item, Completer { item: next, answers: answers.clone(), wake: wake.clone() });
                         next += 1;
                     }
                 });
@@ -102,7 +102,7 @@ mod tests {
                 let kept = Rc::clone(&replies);
                 let (mut input, captured) = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<u64>();
-                    let squares = stream.later("square", move |n, reply| kept.borrow_mut().push((n, reply)));
+                    let squares = stream.map_async("square", move |n, reply| kept.borrow_mut().push((n, reply)));
                     (input, squares.probe_with(&probe).capture())
                 });
                 for n in 0..10 {

@@ -11,24 +11,24 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
 /// Hearing of the frontier.
-pub trait WhenPassed<'scope> {
+pub trait OnFrontier<'scope> {
     /// Calls `tell` with the first time that may still come, whenever it has moved; with `u64::MAX` when nothing will.
     ///
     /// # Example
     /// ```
-    /// use gnnflow_dataflow::flow::on_frontier::WhenPassed;
+    /// use gnnflow_dataflow::flow::on_frontier::OnFrontier;
     /// use timely::dataflow::operators::ToStream;
     ///
     /// timely::example(|scope| {
-    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().when_passed(|tick| println!("all before {tick} is done"));
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().on_frontier(|tick| println!("all before {tick} is done"));
     /// });
     /// ```
-    fn when_passed(self, tell: impl FnMut(u64) + 'static) -> Self;
+    fn on_frontier(self, tell: impl FnMut(u64) + 'static) -> Self;
 }
 
-impl<'scope, D: 'static> WhenPassed<'scope> for StreamVec<'scope, u64, D> {
-    fn when_passed(self, mut tell: impl FnMut(u64) + 'static) -> Self {
-        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "when_passed", move |initial, _| {
+impl<'scope, D: 'static> OnFrontier<'scope> for StreamVec<'scope, u64, D> {
+    fn on_frontier(self, mut tell: impl FnMut(u64) + 'static) -> Self {
+        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "on_frontier", move |initial, _| {
             drop(initial);
             let mut told = 0;
             move |(input, frontier), output| {
@@ -61,7 +61,7 @@ mod tests {
                 let told = Rc::clone(&heard);
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<Vec<u64>>();
-                    stream.exchange(|&n| n).when_passed(move |tick| told.borrow_mut().push(tick));
+                    stream.exchange(|&n| n).on_frontier(move |tick| told.borrow_mut().push(tick));
                     input
                 });
                 for round in 0..20u64 {

@@ -1,11 +1,11 @@
 //! Lets only so many items be under way at once, earlier times first.
 //!
-//! *In*: items. *Out*: the same items, each when there is room for it. *Kept per time*: the items that wait. *Capabilities*:
+//! *In*: items. *Out*: the same items, each when a permit is free. *Kept per time*: the items that wait. *Capabilities*:
 //! held with them.
 //!
 //! It stands before what is large (a batch's features), so that memory is bounded per worker however many partitions it
 //! hosts. Items of a time are admitted only when no item of an earlier time can still arrive: later ones could otherwise
-//! take all room while they wait, further on, for the earlier ones. Where items wait for nobody further on, they may be
+//! take all permits while they wait, further on, for the earlier ones. Where items wait for nobody further on, they may be
 //! admitted in turn.
 
 use std::cell::{Cell, RefCell};
@@ -19,24 +19,24 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
-/// Room for items under way.
-pub struct Room {
+/// Permits for items under way.
+pub struct Permits {
     free: Cell<usize>,
     waiting: RefCell<Option<Activator>>,
 }
 
-impl Room {
-    /// Room for `items` at once.
+impl Permits {
+    /// Permits for `items` at once.
     ///
     /// # Panics
     /// When `items` is 0: nothing would ever be admitted.
     pub fn new(items: usize) -> Self {
-        assert!(items > 0, "room for nothing");
+        assert!(items > 0, "permits for nothing");
         Self { free: Cell::new(items), waiting: RefCell::default() }
     }
 
     /// An admitted item is through.
-    pub fn leave(&self) {
+    pub fn release(&self) {
         self.free.set(self.free.get() + 1);
         if let Some(waiting) = &*self.waiting.borrow() {
             waiting.activate();
@@ -44,97 +44,106 @@ impl Room {
     }
 }
 
-/// Admission into a bounded room of the same worker.
-pub trait Admit<'scope, D> {
-    /// Admits each item when there is room for it; whoever is done with one calls [`Room::leave`].
+/// Limits how many items are in flight on this worker.
+pub trait LimitInFlight<'scope, D> {
+    /// Passes each item on when a permit is free. Call [`Permits::release`] when the item is done.
     ///
     /// # Example
     /// ```
     /// use std::rc::Rc;
-    /// use gnnflow_dataflow::flow::permits::{Admit, Room};
+    /// use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
-    ///     let room = Rc::new(Room::new(2));
+    ///     let permits = Rc::new(Permits::new(2));
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
-    ///         .admit(Rc::clone(&room))
-    ///         .inspect(move |n| { println!("{n} is under way"); room.leave() });
+    ///         .limit_in_flight(Rc::clone(&permits))
+    ///         .inspect(move |n| { println!("{n} is under way"); permits.release() });
     /// });
     /// ```
-    fn admit(self, room: Rc<Room>) -> Self;
+    fn limit_in_flight(self, permits: Rc<Permits>) -> Self;
 
     /// The same for items that wait for nobody once they are admitted: in the order in which they come, whatever their times.
     ///
     /// # Example
     /// ```
     /// use std::rc::Rc;
-    /// use gnnflow_dataflow::flow::permits::{Admit, Room};
+    /// use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
-    ///     let room = Rc::new(Room::new(2));
+    ///     let permits = Rc::new(Permits::new(2));
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
-    ///         .admit_in_turn(Rc::clone(&room))
-    ///         .inspect(move |n| { println!("{n} is on its way"); room.leave() });
+    ///         .limit_in_flight_fifo(Rc::clone(&permits))
+    ///         .inspect(move |n| { println!("{n} is on its way"); permits.release() });
     /// });
     /// ```
-    fn admit_in_turn(self, room: Rc<Room>) -> Self;
+    fn limit_in_flight_fifo(self, permits: Rc<Permits>) -> Self;
 }
 
-impl<'scope, D: 'static> Admit<'scope, D> for StreamVec<'scope, u64, D> {
-    fn admit(self, room: Rc<Room>) -> Self {
+impl<'scope, D: 'static> LimitInFlight<'scope, D> for StreamVec<'scope, u64, D> {
+    fn limit_in_flight(self, permits: Rc<Permits>) -> Self {
         let scope = self.scope();
-        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "admit", move |initial, info| {
-            drop(initial);
-            *room.waiting.borrow_mut() = Some(scope.activator_for(info.address));
-            let mut held: BTreeMap<u64, (Capability<u64>, VecDeque<D>)> = BTreeMap::new();
-            move |(input, frontier), output| {
-                input.for_each(|time, items| {
-                    let (_, waiting) = held
-                        .entry(*time.time())
-                        .or_insert_with(|| (time.retain(output.output_index()), VecDeque::new()));
-                    waiting.extend(items.drain(..));
-                });
-                while room.free.get() > 0 {
-                    let Some(mut first) = held.first_entry().filter(|first| !frontier.less_than(first.key())) else {
-                        break;
-                    };
-                    let (time, waiting) = first.get_mut();
-                    if let Some(item) = waiting.pop_front() {
-                        room.free.set(room.free.get() - 1);
-                        output.session(&*time).give(item);
-                    }
-                    if waiting.is_empty() {
-                        first.remove();
+        self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(
+            Pipeline,
+            "limit_in_flight",
+            move |initial, info| {
+                drop(initial);
+                *permits.waiting.borrow_mut() = Some(scope.activator_for(info.address));
+                let mut held: BTreeMap<u64, (Capability<u64>, VecDeque<D>)> = BTreeMap::new();
+                move |(input, frontier), output| {
+                    input.for_each(|time, items| {
+                        let (_, waiting) = held
+                            .entry(*time.time())
+                            .or_insert_with(|| (time.retain(output.output_index()), VecDeque::new()));
+                        waiting.extend(items.drain(..));
+                    });
+                    while permits.free.get() > 0 {
+                        let Some(mut first) = held.first_entry().filter(|first| !frontier.less_than(first.key()))
+                        else {
+                            break;
+                        };
+                        let (time, waiting) = first.get_mut();
+                        if let Some(item) = waiting.pop_front() {
+                            permits.free.set(permits.free.get() - 1);
+                            output.session(&*time).give(item);
+                        }
+                        if waiting.is_empty() {
+                            first.remove();
+                        }
                     }
                 }
-            }
-        })
+            },
+        )
     }
 
-    fn admit_in_turn(self, room: Rc<Room>) -> Self {
+    fn limit_in_flight_fifo(self, permits: Rc<Permits>) -> Self {
         let scope = self.scope();
-        self.unary::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "admit in turn", move |initial, info| {
-            drop(initial);
-            *room.waiting.borrow_mut() = Some(scope.activator_for(info.address));
-            let mut held: VecDeque<(Capability<u64>, VecDeque<D>)> = VecDeque::new();
-            move |input, output| {
-                input.for_each(|time, items| {
-                    held.push_back((time.retain(output.output_index()), items.drain(..).collect()));
-                });
-                while let Some((time, waiting)) = held.front_mut() {
-                    let count = waiting.len().min(room.free.get());
-                    if count > 0 {
-                        room.free.set(room.free.get() - count);
-                        output.session(&*time).give_iterator(waiting.drain(..count));
+        self.unary::<CapacityContainerBuilder<Vec<D>>, _, _, _>(
+            Pipeline,
+            "limit_in_flight_fifo",
+            move |initial, info| {
+                drop(initial);
+                *permits.waiting.borrow_mut() = Some(scope.activator_for(info.address));
+                let mut held: VecDeque<(Capability<u64>, VecDeque<D>)> = VecDeque::new();
+                move |input, output| {
+                    input.for_each(|time, items| {
+                        held.push_back((time.retain(output.output_index()), items.drain(..).collect()));
+                    });
+                    while let Some((time, waiting)) = held.front_mut() {
+                        let count = waiting.len().min(permits.free.get());
+                        if count > 0 {
+                            permits.free.set(permits.free.get() - count);
+                            output.session(&*time).give_iterator(waiting.drain(..count));
+                        }
+                        if !waiting.is_empty() {
+                            break;
+                        }
+                        held.pop_front();
                     }
-                    if !waiting.is_empty() {
-                        break;
-                    }
-                    held.pop_front();
                 }
-            }
-        })
+            },
+        )
     }
 }
 
@@ -149,14 +158,14 @@ mod tests {
     #[test]
     fn no_more_than_fit_are_under_way_and_earlier_times_go_first() {
         timely::execute_directly(|worker| {
-            let (room, admitted) = (Rc::new(Room::new(2)), Rc::new(RefCell::new(Vec::new())));
+            let (permits, admitted) = (Rc::new(Permits::new(2)), Rc::new(RefCell::new(Vec::new())));
             let probe = probe::Handle::new();
             let (mut early, mut late) = worker.dataflow::<u64, _, _>(|scope| {
                 use timely::dataflow::operators::core::Concat;
                 let ((early, first), (late, second)) = (scope.new_input::<u64>(), scope.new_input::<u64>());
                 let admitted = admitted.clone();
                 let inspect = move |&n: &u64| admitted.borrow_mut().push(n);
-                first.concat(second).admit(Rc::clone(&room)).inspect(inspect).probe_with(&probe);
+                first.concat(second).limit_in_flight(Rc::clone(&permits)).inspect(inspect).probe_with(&probe);
                 (early, late)
             });
             let mut settle = || (0..10).for_each(|_| _ = worker.step());
@@ -169,17 +178,17 @@ mod tests {
             early.flush();
             settle();
             assert_eq!(*admitted.borrow(), [0, 1]);
-            room.leave();
+            permits.release();
             settle();
             assert_eq!(*admitted.borrow(), [0, 1, 2]);
-            room.leave();
+            permits.release();
             settle();
             assert_eq!(admitted.borrow().len(), 3, "time 0 is not over");
             early.advance_to(9);
             settle();
             assert_eq!(*admitted.borrow(), [0, 1, 2, 10]);
             for _ in 0..3 {
-                room.leave();
+                permits.release();
             }
             settle();
             assert_eq!(*admitted.borrow(), [0, 1, 2, 10, 11, 12, 13]);
@@ -193,12 +202,12 @@ mod tests {
     #[test]
     fn in_turn_no_more_than_fit_are_under_way_whatever_their_times() {
         timely::execute_directly(|worker| {
-            let (room, admitted) = (Rc::new(Room::new(2)), Rc::new(RefCell::new(Vec::new())));
+            let (permits, admitted) = (Rc::new(Permits::new(2)), Rc::new(RefCell::new(Vec::new())));
             let probe = probe::Handle::new();
             let mut input = worker.dataflow::<u64, _, _>(|scope| {
                 let ((input, items), admitted) = (scope.new_input::<u64>(), admitted.clone());
                 let inspect = move |&n: &u64| admitted.borrow_mut().push(n);
-                items.admit_in_turn(Rc::clone(&room)).inspect(inspect).probe_with(&probe);
+                items.limit_in_flight_fifo(Rc::clone(&permits)).inspect(inspect).probe_with(&probe);
                 input
             });
             let mut settle = || (0..10).for_each(|_| _ = worker.step());
@@ -209,12 +218,12 @@ mod tests {
             settle();
             assert_eq!(*admitted.borrow(), [0, 1]);
             assert!(probe.less_than(&1), "what waits holds its time");
-            room.leave();
-            room.leave();
+            permits.release();
+            permits.release();
             settle();
             assert_eq!(*admitted.borrow(), [0, 1, 2, 3], "time 1 need not be over");
             assert!(!probe.less_than(&1) && probe.less_than(&2));
-            room.leave();
+            permits.release();
             input.close();
             while !probe.done() {
                 worker.step();

@@ -1,16 +1,16 @@
-//! Rows on their way to other workers, no more of them at once than have room.
+//! Rows on their way to other workers, at most as many at once as there are permits.
 //!
 //! *In*: what blocks of rows are to be made of. *Out*: at the receiver, one unit for each block that has been put where it belongs.
 //! *Kept per time*: what waits to be made. *Capabilities*: held with it, and with blocks until they have been put.
 //!
 //! ```text
-//! in → admit → cut (compute thread) → scatter → put (compute thread) ─┬→ out
+//! in → limit_in_flight → cut (compute thread) → scatter → put (compute thread) ─┬→ out
 //!        ↑                                                  │
 //!        └────────────── receipt, to the sender ────────────┘
 //! ```
 //!
 //! A channel of timely takes whatever it is given, and so does a slow receiver's memory. Here a block is made only when there is
-//! room for it, and takes that room until its receiver says that it has been put: whatever a stage moves, a worker of *n* has at most
+//! permit for it, and keeps that permit until its receiver says that it has been put: whatever a stage moves, a worker of *n* has at most
 //! `window` own blocks and `(n − 1) · window` of others. Receipts are headers without rows; like timely's own messages about progress,
 //! no meter counts them.
 //!
@@ -26,15 +26,15 @@ use timely::dataflow::operators::vec::Map;
 
 use super::scatter::Scatter;
 use crate::flow::compute_thread::{ComputeThread, OnThread};
-use crate::flow::permits::{Admit, Room};
+use crate::flow::permits::{LimitInFlight, Permits};
 use crate::wire::meter::Meter;
 use crate::wire::{Header, Rows, WireBlock, to_destination};
 
-/// Blocks that are made when there is room for them.
+/// Blocks that are made when a permit is free for them.
 pub trait PacedScatter<'scope, D, K> {
     /// Makes a block of each item with `cut`, brings it to the worker of its header's `to`, and hands it to `put` there; of each
     /// worker's blocks at most `window` are on their way. A block's `from` must be the worker that cuts it. Items go in turn: no
-    /// block may wait for a later one. What comes with an item (a place in a room before this one) is dropped when it is its turn.
+    /// block may wait for a later one. What comes with an item (a permit of an operator before this one) is dropped when it is its turn.
     ///
     /// # Example
     /// ```
@@ -77,9 +77,9 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
         cut: impl FnMut(&mut S, D) -> WireBlock + Send + Clone + 'static,
         mut put: impl FnMut(&mut S, &WireBlock) + Send + Clone + 'static,
     ) -> StreamVec<'scope, u64, ()> {
-        let room = Rc::new(Room::new(window));
+        let permits = Rc::new(Permits::new(window));
         let receipts = self
-            .admit_in_turn(Rc::clone(&room))
+            .limit_in_flight_fifo(Rc::clone(&permits))
             .map(|(item, _)| item)
             .on_thread("paced scatter: cut", compute_thread.with_priority(), cut)
             .scatter(meter)
@@ -101,8 +101,8 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
                     });
                 }
             })
-            .sink(to_destination(), "paced scatter: room", move |(input, _)| {
-                input.for_each(|_, _: &mut WireBlock| room.leave());
+            .sink(to_destination(), "paced scatter: permits", move |(input, _)| {
+                input.for_each(|_, _: &mut WireBlock| permits.release());
             });
         receipts.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "paced scatter: told", |_, _| {
             |input, output| {

@@ -1,7 +1,7 @@
 //! Synchronous mini-batch training (DistDGL, section III).
 //!
 //! ```text
-//! seeds → sample_hop × layers → admit → fetch_rows → hold → gradient (compute thread) → all_reduce → apply (compute thread) → probe
+//! seeds → sample_hop × layers → limit_in_flight → fetch_rows → gate → gradient (compute thread) → all_reduce → apply (compute thread) → probe
 //!                                 ↑_________ left by _________|                                     |
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
@@ -9,7 +9,7 @@
 //! Where rows of nodes are learnt, a second gate, before the rows are fetched, and their gradients' own way:
 //!
 //! ```text
-//! … → hold → admit → fetch_rows → hold → gradient → push_rows → move rows (compute thread) → when_passed → probe
+//! … → gate → limit_in_flight → fetch_rows → gate → gradient → push_rows → move rows (compute thread) → on_frontier → probe
 //!       ↑________________________________________________ opened by what has been moved everywhere ______|
 //! ```
 //!
@@ -20,7 +20,7 @@
 //! Batches that are subgraphs come from `draw_batches → induce` ([`Subgraphs`]) in place of seeds and hops.
 //!
 //! The probe bounds how many steps are under way: a step may be sampled and fetched while an earlier one is computed, and
-//! `hold` lets it be computed only when the earlier one has been applied. Features are what is large: `admit` lets only
+//! `gate` lets it be computed only when the earlier one has been applied. Features are what is large: `limit_in_flight` lets only
 //! `train.window` batches of a worker have them at once, however many partitions it hosts.
 
 use std::cell::{Cell, RefCell};
@@ -35,9 +35,9 @@ use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
-use gnnflow_dataflow::flow::gate::{Gate, Hold};
-use gnnflow_dataflow::flow::on_frontier::WhenPassed;
-use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::flow::gate::{Gate, Gated};
+use gnnflow_dataflow::flow::on_frontier::OnFrontier;
+use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Choice;
 use gnnflow_dataflow::sample::seeds::{Book, Seeds};
@@ -156,14 +156,14 @@ impl MiniBatchTraining {
             let applied = compute_thread.clone();
             let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
             // One batch is computed while the next is fetched, at least.
-            let room = Rc::new(Room::new(window.max(2)));
-            let left = Rc::clone(&room);
+            let permits = Rc::new(Permits::new(window.max(2)));
+            let left = Rc::clone(&permits);
             let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
             let stream = stream.read_ahead(Rc::clone(&rows));
             let stream = match pulled {
-                None => stream.admit(room),
+                None => stream.limit_in_flight(permits),
                 Some(pull) => {
-                    let stream = stream.hold(Rc::clone(&pull.gate)).admit(room);
+                    let stream = stream.gate(Rc::clone(&pull.gate)).limit_in_flight(permits);
                     stream.inspect(move |batch| pull.asked(batch.key.epoch, batch.key.step))
                 }
             };
@@ -176,10 +176,10 @@ impl MiniBatchTraining {
                     cache: cache.clone(),
                     meter: Rc::clone(&setup.meter),
                 })
-                .hold(Rc::clone(&gate))
+                .gate(Rc::clone(&gate))
                 .on_thread("gradient", compute_thread.clone(), ComputeState::batch)
                 .flat_map(move |gradients| {
-                    left.leave();
+                    left.release();
                     kept.keep(gradients)
                 });
             let dense = match (&setup.embeddings, &pull) {
@@ -288,7 +288,7 @@ fn push<'scope>(
             unsafe { trainer.move_rows(&rows, &pushed) }
         })
     };
-    moved.when_passed(move |tick| pull.applied(tick))
+    moved.on_frontier(move |tick| pull.applied(tick))
 }
 
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {

@@ -1,7 +1,7 @@
 //! Partition-parallel training with model averaging (SDT-GNN, section III-C).
 //!
 //! ```text
-//! names of batches → sample_hop × layers → admit → fetch_rows → step (compute thread)          of one partition after another
+//! names of batches → sample_hop × layers → limit_in_flight → fetch_rows → step (compute thread)          of one partition after another
 //! agreement: parameters and optimiser's state × share of the training nodes → all_reduce  when all have been visited
 //! ```
 //!
@@ -24,7 +24,7 @@ use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
-use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Choice;
 use gnnflow_dataflow::sample::seeds::Book;
@@ -90,15 +90,15 @@ impl PartitionParallel {
             let hops = setup.hops(&islands.graph, &train, choices);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
             // One batch is computed while the next is fetched, at least.
-            let room = Rc::new(Room::new(window.max(2)));
-            let (left, kept, told) = (Rc::clone(&room), fault.clone(), Rc::clone(&done));
+            let permits = Rc::new(Permits::new(window.max(2)));
+            let (left, kept, told) = (Rc::clone(&permits), fault.clone(), Rc::clone(&done));
             let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr);
             let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
             stream
                 .sample_batch(hops, Arc::clone(&setup.sampling))
                 .read_ahead(Rc::clone(&rows))
-                .admit(room)
+                .limit_in_flight(permits)
                 .fetch_edge_rows(setup.fetch_edges(&islands.graph, &setup.meter))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&islands.graph),
@@ -112,7 +112,7 @@ impl PartitionParallel {
                     trainer.local_step(batch, schedule.at(epoch, epochs, first))
                 })
                 .flat_map(move |words| {
-                    left.leave();
+                    left.release();
                     kept.keep(words)
                 })
                 .inspect(move |words: &BatchWords| told.borrow_mut().push(*words));

@@ -1,7 +1,7 @@
 //! Training over the whole graph (Dorylus, sections 4 and 5).
 //!
 //! ```text
-//! tokens → hold → admit → stage (compute thread) → paced scatter (compute thread) ─┬→ probe
+//! tokens → gate → limit_in_flight → stage (compute thread) → paced scatter (compute thread) ─┬→ probe
 //!           ↑                  └→ all_reduce → apply (compute thread) ────────┤
 //!           └──────────────────────── opened by what has passed ─────────┘
 //! ```
@@ -20,7 +20,7 @@
 //! meanwhile, and nothing else knows of it.
 //!
 //! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
-//! one is computed. Rows are copied into messages when there is room for these on the way
+//! one is computed. Rows are copied into messages when a permit is free for them
 //! ([`PacedScatter`](gnnflow_dataflow::ghost::paced_scatter)); where they cannot wait in a table, nothing new is begun until they have
 //! left: what is sent is bounded, however slow its receiver.
 
@@ -32,13 +32,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
-use gnnflow_dataflow::flow::advance_times::Retime;
+use gnnflow_dataflow::flow::advance_times::AdvanceTimes;
 use gnnflow_dataflow::flow::barrier::Barrier;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
-use gnnflow_dataflow::flow::gate::{Gate, Hold};
-use gnnflow_dataflow::flow::map_async::Later;
-use gnnflow_dataflow::flow::on_frontier::WhenPassed;
-use gnnflow_dataflow::flow::permits::{Admit, Room};
+use gnnflow_dataflow::flow::gate::{Gate, Gated};
+use gnnflow_dataflow::flow::map_async::MapAsync;
+use gnnflow_dataflow::flow::on_frontier::OnFrontier;
+use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::ghost::paced_scatter::PacedScatter;
 use gnnflow_dataflow::storage::Table;
 use gnnflow_dataflow::time;
@@ -66,19 +66,19 @@ use crate::tensor::Controller;
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent; by columns, one chunk is added up
 /// while another's sums are sent. With tensor workers, more.
-pub(crate) fn room(by_columns: bool) -> usize {
+pub(crate) fn permits(by_columns: bool) -> usize {
     if by_columns { 2 } else { 4 }
 }
 
 /// Epochs of a round at most, where nothing is due earlier.
 const ROUND: u32 = 16;
 
-/// A place in the room for what is under way; it is free when this is gone.
-struct Taken(Rc<Room>);
+/// A permit of an item in flight. Dropping it releases the permit.
+struct Taken(Rc<Permits>);
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.release();
     }
 }
 
@@ -190,12 +190,12 @@ impl WholeGraphTraining {
             stale: Cell::default(),
         });
         worker.dataflow::<u64, _, _>(|scope| {
-            let room = Rc::new(Room::new(state.room(room(by_columns))));
+            let permits = Rc::new(Permits::new(state.permits(permits(by_columns))));
             let (taken, kept, seen, applied) =
-                (Rc::clone(&room), fault.clone(), Rc::clone(&shared), compute_thread.clone());
+                (Rc::clone(&permits), fault.clone(), Rc::clone(&shared), compute_thread.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);
-            let tokens = scope.input_from(&mut input).hold(Rc::clone(&shared.gate));
+            let tokens = scope.input_from(&mut input).gate(Rc::clone(&shared.gate));
             let (tokens, scored) = match &source {
                 Some(source) => {
                     let first = pairs.start;
@@ -207,9 +207,9 @@ impl WholeGraphTraining {
                 None => (tokens, None),
             };
             let done = tokens
-                .admit(room)
+                .limit_in_flight(permits)
                 .inspect(move |&token: &Token| seen.goes_on(token))
-                .later("stage", move |token, place| run.take(token, place))
+                .map_async("stage", move |token, place| run.take(token, place))
                 .flat_map(move |done| {
                     let place = Rc::new(Taken(Rc::clone(&taken)));
                     kept.keep(done).map(|done: Done| (done, place))
@@ -226,7 +226,7 @@ impl WholeGraphTraining {
             let parcels = match train.mode() {
                 Mode::Sync => parcels.barrier(),
                 // A chunk's sums need not be at home before the next chunk is added up.
-                _ => parcels.retime(|(parcel, _): &Waiting| parcel.time()),
+                _ => parcels.advance_times(|(parcel, _): &Waiting| parcel.time()),
             };
             let (tables, ghosts) = (Arc::clone(&state), Arc::clone(&state));
             let scattered = parcels.paced_scatter(
@@ -250,7 +250,7 @@ impl WholeGraphTraining {
                 .map(|_| ());
             let passed = Rc::clone(&shared);
             let all = [scattered, reduced].into_iter().chain(scored);
-            scope.concatenate(all).when_passed(move |now| passed.passed(now)).probe_with(&probe);
+            scope.concatenate(all).on_frontier(move |now| passed.passed(now)).probe_with(&probe);
         });
         let alone = setup.placement.workers() == 1;
         Self {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
-use gnnflow_dataflow::flow::map_async::Reply;
+use gnnflow_dataflow::flow::map_async::Completer;
 
 use super::tasks::{Begun, Done, Ended, Token};
 use super::{Results, WholeGraph};
@@ -21,7 +21,7 @@ use crate::tensor::{Answer, Controller};
 use gnnflow_nn::parameter_versions::Choice;
 
 /// The place for what a token comes to.
-type Place = Reply<Result<Done, Error>>;
+type Place = Completer<Result<Done, Error>>;
 
 /// The state of training over the whole graph, and the tokens that are at it.
 pub(crate) struct Stages {
@@ -93,8 +93,8 @@ impl Stages {
     }
 
     /// Intervals that may be under way at once, where `alone` are when nothing is computed elsewhere.
-    pub(crate) fn room(&self, alone: usize) -> usize {
-        self.controller.as_ref().map_or(alone, |controller| alone + controller.room())
+    pub(crate) fn permits(&self, alone: usize) -> usize {
+        self.controller.as_ref().map_or(alone, |controller| alone + controller.permits())
     }
 
     /// Does what a token asks for; what it comes to is put into `place`.
