@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use timely::dataflow::StreamVec;
 
-use crate::flow::rpc::{Errand, RoundTrip};
+use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::Meter;
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
@@ -48,37 +48,37 @@ pub trait FetchDegrees<'scope> {
 impl<'scope> FetchDegrees<'scope> for StreamVec<'scope, u64, NodeDegrees> {
     fn fetch_degrees(self, graph: Arc<LocalGraph>, meter: Rc<Meter>) -> Self {
         let me = self.scope().index();
-        self.round_trip("fetch_degrees", || DegreesErrand { me, graph: Arc::clone(&graph), meter: Rc::clone(&meter) })
+        self.rpc("fetch_degrees", || DegreesRpc { me, graph: Arc::clone(&graph), meter: Rc::clone(&meter) })
     }
 }
 
 /// Degrees that one answer holds.
 const PER_MESSAGE: usize = MESSAGE_BYTES / 4;
 
-struct DegreesErrand {
+struct DegreesRpc {
     me: usize,
     graph: Arc<LocalGraph>,
     meter: Rc<Meter>,
 }
 
-impl DegreesErrand {
+impl DegreesRpc {
     fn found(&self, nodes: impl Iterator<Item = u32>) -> Vec<u32> {
         nodes.map(|node| self.graph.degree(node)).collect()
     }
 }
 
-impl Errand<NodeDegrees> for DegreesErrand {
+impl Rpc<NodeDegrees> for DegreesRpc {
     fn partition(&self, item: &NodeDegrees) -> u32 {
         item.list
     }
 
-    fn ask(&mut self, tick: u64, item: &mut NodeDegrees) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, item: &mut NodeDegrees) -> Vec<WireBlock> {
         item.degrees = vec![0; item.nodes.len()];
         item.places = vec![Vec::new(); self.graph.placement().workers()];
         for (place, &node) in (0..).zip(&item.nodes) {
             item.places[self.graph.worker_of(node)].push(place);
         }
-        let mut questions = Vec::new();
+        let mut requests = Vec::new();
         for (worker, places) in item.places.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
             for (seq, places) in places.chunks(PER_MESSAGE).enumerate() {
                 let header = Header {
@@ -91,30 +91,30 @@ impl Errand<NodeDegrees> for DegreesErrand {
                     aux: 0,
                 };
                 let nodes = places.iter().map(|&place| item.nodes[place as usize]).collect();
-                let question = WireBlock::new(header, Vec::new(), nodes, Rows::None);
-                self.meter.sent(self.me, &question);
-                questions.push(question);
+                let request = WireBlock::new(header, Vec::new(), nodes, Rows::None);
+                self.meter.sent(self.me, &request);
+                requests.push(request);
             }
         }
-        questions
+        requests
     }
 
-    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = question.header();
-        let degrees = self.found(question.ids().iter().copied());
+    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let asked = request.header();
+        let degrees = self.found(request.ids().iter().copied());
         let header = Header { to: asked.from, from: self.me as u32, ..asked };
         let answer = WireBlock::new(header, Vec::new(), degrees, Rows::None);
         self.meter.sent(self.me, &answer);
         reply(answer);
     }
 
-    fn here(&mut self, _tick: u64, item: &mut NodeDegrees) {
+    fn local(&mut self, _tick: u64, item: &mut NodeDegrees) {
         let places = &item.places[self.me];
         let found = self.found(places.iter().map(|&place| item.nodes[place as usize]));
         places.iter().zip(found).for_each(|(&place, degree)| item.degrees[place as usize] = degree);
     }
 
-    fn receive(&mut self, _tick: u64, item: &mut NodeDegrees, answer: &WireBlock) {
+    fn on_reply(&mut self, _tick: u64, item: &mut NodeDegrees, answer: &WireBlock) {
         let header = answer.header();
         let first = header.seq as usize * PER_MESSAGE;
         let places = &item.places[header.from as usize][first..first + answer.ids().len()];
@@ -122,10 +122,10 @@ impl Errand<NodeDegrees> for DegreesErrand {
     }
 
     fn is_last(&self, _answer: &WireBlock) -> bool {
-        true // every question has one answer
+        true // every request has one answer
     }
 
-    fn complete(&mut self, _tick: u64, item: &mut NodeDegrees) {
+    fn finish(&mut self, _tick: u64, item: &mut NodeDegrees) {
         item.places = Vec::new();
     }
 }

@@ -18,7 +18,7 @@ use timely::dataflow::StreamVec;
 
 use crate::batch::edge_rows::Distinct;
 use crate::batch::mini_batch::MiniBatch;
-use crate::flow::rpc::{Errand, RoundTrip};
+use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, RowSource, Rows, WireBlock};
@@ -55,11 +55,11 @@ impl<'scope> FetchEdgeRows<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn fetch_edge_rows(self, from: Option<FetchEdges>) -> Self {
         let Some(from) = from else { return self };
         let me = self.scope().index();
-        self.round_trip("fetch_edge_rows", || EdgeErrand { me, from: from.clone() })
+        self.rpc("fetch_edge_rows", || EdgeRpc { me, from: from.clone() })
     }
 }
 
-struct EdgeErrand {
+struct EdgeRpc {
     me: usize,
     from: FetchEdges,
 }
@@ -84,25 +84,25 @@ impl RowSource for PartEdges {
     }
 }
 
-impl EdgeErrand {
+impl EdgeRpc {
     fn row_bytes(&self) -> usize {
         self.from.rows.number().bytes() * self.from.rows.dim()
     }
 }
 
-impl Errand<MiniBatch> for EdgeErrand {
+impl Rpc<MiniBatch> for EdgeRpc {
     fn partition(&self, batch: &MiniBatch) -> u32 {
         batch.key.partition
     }
 
-    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let (from, me) = (&self.from, self.me);
         let per_message = (MESSAGE_BYTES / (self.row_bytes() + 4)).max(1);
-        let questions = from.meter.time(Stage::Fetch, || {
+        let requests = from.meter.time(Stage::Fetch, || {
             let mut distinct = Distinct::of(&batch.blocks, &batch.nodes, |node| from.graph.partition_of(node));
             batch.edges.rows = Matrix::zeros(from.rows.number(), distinct.ids.len(), from.rows.dim());
             batch.edges.places = std::mem::take(&mut distinct.places);
-            let mut questions = Vec::new();
+            let mut requests = Vec::new();
             for (part, range) in distinct.parts().filter(|(part, _)| from.rows.part(*part as usize).is_none()) {
                 let ids = &distinct.ids[range.clone()];
                 // Positions are told as four bytes from a base: a stretch ends where those would not do.
@@ -121,36 +121,36 @@ impl Errand<MiniBatch> for EdgeErrand {
                         aux: (end - begin) as u32,
                     };
                     let positions = ids[begin..end].iter().map(|&id| (id - base) as u32).collect();
-                    questions.push(WireBlock::new(header, vec![base], positions, Rows::None));
+                    requests.push(WireBlock::new(header, vec![base], positions, Rows::None));
                     begin = end;
                 }
             }
             batch.distinct_edges = distinct;
-            questions
+            requests
         });
-        questions.iter().for_each(|question| from.meter.sent(me, question));
-        batch.rounds += if questions.is_empty() { 0 } else { 2 };
-        questions
+        requests.iter().for_each(|request| from.meter.sent(me, request));
+        batch.rounds += if requests.is_empty() { 0 } else { 2 };
+        requests
     }
 
-    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = question.header();
+    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let asked = request.header();
         let answer = self.from.meter.time(Stage::Fetch, || {
-            let base = question.words().first().copied().unwrap_or(0) as usize;
+            let base = request.words().first().copied().unwrap_or(0) as usize;
             let (rows, part) = (Arc::clone(&self.from.rows), asked.tag as usize);
             let row_bytes = self.row_bytes();
             let here = rows.part(part).map_or(0, |all| all.len() / row_bytes.max(1));
-            let last = question.ids().last().map_or(0, |&at| base + at as usize + 1);
+            let last = request.ids().last().map_or(0, |&at| base + at as usize + 1);
             assert!(last <= here, "worker {} asked for edge {last} of partition {part}, which is not here", asked.from);
             let header = Header { to: asked.from, from: self.me as u32, ..asked };
             let source = Arc::new(PartEdges { rows, part, base, row_bytes });
-            WireBlock::new(header, Vec::new(), Vec::new(), Rows::Gather(source, question.ids().to_vec()))
+            WireBlock::new(header, Vec::new(), Vec::new(), Rows::Gather(source, request.ids().to_vec()))
         });
         self.from.meter.sent(self.me, &answer);
         reply(answer);
     }
 
-    fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
             let distinct = std::mem::take(&mut batch.distinct_edges);
@@ -165,7 +165,7 @@ impl Errand<MiniBatch> for EdgeErrand {
         });
     }
 
-    fn receive(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
         let header = answer.header();
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
@@ -181,10 +181,10 @@ impl Errand<MiniBatch> for EdgeErrand {
     }
 
     fn is_last(&self, _answer: &WireBlock) -> bool {
-        true // every question has one answer
+        true // every request has one answer
     }
 
-    fn complete(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
+    fn finish(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
 }
 
 #[cfg(test)]

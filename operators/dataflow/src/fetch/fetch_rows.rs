@@ -17,7 +17,7 @@ use super::cache::RowCache;
 pub use crate::batch::feature_view::RowsAt;
 use crate::batch::gather_buffer::Filling;
 use crate::batch::mini_batch::MiniBatch;
-use crate::flow::rpc::{Errand, RoundTrip};
+use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
@@ -38,7 +38,7 @@ pub struct FetchFrom {
     pub meter: Rc<Meter>,
 }
 
-/// Tag of questions, and answers, of degrees without rows.
+/// Tag of requests, and answers, of degrees without rows.
 const DEGREES_ONLY: u32 = 1;
 
 /// Fetching of rows by owner.
@@ -50,16 +50,16 @@ pub trait FetchRows<'scope> {
 impl<'scope> FetchRows<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn fetch_rows(self, from: FetchFrom) -> Self {
         let me = self.scope().index();
-        self.round_trip("fetch_rows", || FetchErrand { me, from: from.clone() })
+        self.rpc("fetch_rows", || FetchRpc { me, from: from.clone() })
     }
 }
 
-struct FetchErrand {
+struct FetchRpc {
     me: usize,
     from: FetchFrom,
 }
 
-impl FetchErrand {
+impl FetchRpc {
     fn rows_per_message(&self, tick: u64) -> usize {
         (MESSAGE_BYTES / ((self.from.rows)(tick).row_bytes() + 4)).max(1)
     }
@@ -76,19 +76,19 @@ impl FetchErrand {
     }
 }
 
-impl Errand<MiniBatch> for FetchErrand {
+impl Rpc<MiniBatch> for FetchRpc {
     fn partition(&self, batch: &MiniBatch) -> u32 {
         batch.key.partition
     }
 
-    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let (graph, me) = (&self.from.graph, self.me);
         batch.features = Matrix::default();
         if graph.is_self_contained() {
             return Vec::new();
         }
         let per_message = self.rows_per_message(tick);
-        let questions = self.from.meter.time(Stage::Fetch, || {
+        let requests = self.from.meter.time(Stage::Fetch, || {
             batch.places.iter_mut().for_each(Vec::clear);
             batch.places.resize(graph.placement().workers(), Vec::new());
             let mut cache = self.from.cache.as_ref().map(|cache| cache.borrow_mut());
@@ -127,7 +127,7 @@ impl Errand<MiniBatch> for FetchErrand {
                 }
                 places[worker].push(place as u32);
             }
-            let mut questions = Vec::new();
+            let mut requests = Vec::new();
             for (worker, untold) in untold.into_iter().enumerate().filter(|&(worker, _)| worker != me) {
                 let mut ask = |tag: u32, first: usize, places: &[u32]| {
                     let header = Header {
@@ -140,7 +140,7 @@ impl Errand<MiniBatch> for FetchErrand {
                         aux: places.len() as u32,
                     };
                     let nodes = places.iter().map(|&place| batch.nodes[place as usize]).collect();
-                    questions.push(WireBlock::new(header, Vec::new(), nodes, Rows::None));
+                    requests.push(WireBlock::new(header, Vec::new(), nodes, Rows::None));
                 };
                 let rows = batch.places[worker].len();
                 for (seq, places) in batch.places[worker].chunks(per_message).enumerate() {
@@ -151,15 +151,15 @@ impl Errand<MiniBatch> for FetchErrand {
                 }
                 batch.places[worker].extend(untold);
             }
-            questions
+            requests
         });
-        questions.iter().for_each(|question| self.from.meter.sent(me, question));
-        batch.rounds += if questions.is_empty() { 0 } else { 2 };
-        questions
+        requests.iter().for_each(|request| self.from.meter.sent(me, request));
+        batch.rounds += if requests.is_empty() { 0 } else { 2 };
+        requests
     }
 
-    fn answer(&mut self, tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, nodes) = (question.header(), question.ids());
+    fn serve(&mut self, tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let (asked, nodes) = (request.header(), request.ids());
         let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
         let answer = self.from.meter.time(Stage::Fetch, || {
             for &node in nodes {
@@ -183,7 +183,7 @@ impl Errand<MiniBatch> for FetchErrand {
         reply(answer);
     }
 
-    fn here(&mut self, tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, tick: u64, batch: &mut MiniBatch) {
         self.from.meter.time(Stage::Fetch, || {
             let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
             assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has other rows");
@@ -205,7 +205,7 @@ impl Errand<MiniBatch> for FetchErrand {
         });
     }
 
-    fn receive(&mut self, tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+    fn on_reply(&mut self, tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
         let header = answer.header();
         let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
@@ -243,10 +243,10 @@ impl Errand<MiniBatch> for FetchErrand {
     }
 
     fn is_last(&self, _answer: &WireBlock) -> bool {
-        true // every question has one answer
+        true // every request has one answer
     }
 
-    fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
         if let Some(filling) = batch.filling.take() {
             batch.features = self.from.meter.time(Stage::Fetch, || filling.finish());
         }

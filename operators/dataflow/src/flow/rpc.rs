@@ -1,12 +1,12 @@
-//! Asks other workers and waits for all answers, by counting.
+//! Remote procedure calls between workers. An item is complete when all replies to its requests have arrived.
 //!
-//! *In*: items at the worker that asks. *Out*: the same items at the same worker, completed. *Kept per time*: items
-//! whose answers are under way. *Capabilities*: held from an item's arrival until its last answer.
+//! *In*: items at the worker that calls. *Out*: the same items at the same worker, completed. *Kept per time*: items
+//! that wait for replies. *Capabilities*: held from an item's arrival until its last reply.
 //!
-//! Three stages: **ask** sends an item's questions to the workers that own what it wants, **answer** runs where they
-//! arrive, **collect** hands answers to the item and completes it after the last. Every question is answered, if only
-//! with an empty block, so that nothing waits for a frontier: an item's latency is one round trip. What the item's
-//! own worker holds is done in `here`, after the questions have left, so that local and remote work overlap.
+//! Three stages: **request** sends an item's requests to the workers that own the data, **serve** runs at those workers,
+//! and **finish** gives replies to the item and completes it after the last one. Every request gets a reply, an empty
+//! block if there is nothing to send, so that no item waits for a frontier: its latency is one round trip. Data that the
+//! item's own worker holds is read in `local`, after the requests have left, so that local and remote work overlap.
 
 use std::collections::HashMap;
 
@@ -20,124 +20,124 @@ use timely::dataflow::operators::generic::operator::Operator;
 
 use crate::wire::{WireBlock, to_destination};
 
-/// What a round trip does at each place.
-pub trait Errand<B> {
-    /// The partition that names `item` among those of its time: answers carry it in their header.
+/// The parts of a call: requests at the caller, `serve` at the owners, and replies at the caller again.
+pub trait Rpc<B> {
+    /// The partition that identifies `item` among the items of its time. Replies carry it in their header.
     fn partition(&self, item: &B) -> u32;
-    /// The questions of `item`, for other workers.
-    fn ask(&mut self, tick: u64, item: &mut B) -> Vec<WireBlock>;
-    /// Answers `question` by one or more blocks to `question.header().from`; the last one must satisfy
-    /// [`Errand::is_last`].
-    fn answer(&mut self, tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock));
-    /// What the worker of `item` does itself, between asking and receiving.
-    fn here(&mut self, tick: u64, item: &mut B);
-    /// Takes one answer in; it may be a view into the network's buffer.
-    fn receive(&mut self, tick: u64, item: &mut B, answer: &WireBlock);
-    /// Whether `answer` is the last one to its question.
-    fn is_last(&self, answer: &WireBlock) -> bool;
-    /// Completes `item` after its last answer.
-    fn complete(&mut self, tick: u64, item: &mut B);
+    /// Returns the requests of `item` to other workers.
+    fn requests(&mut self, tick: u64, item: &mut B) -> Vec<WireBlock>;
+    /// Serves `request`: replies with one or more blocks to `request.header().from`. The last block must satisfy
+    /// [`Rpc::is_last`].
+    fn serve(&mut self, tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock));
+    /// Reads the data that the worker of `item` holds itself. Runs while the requests are under way.
+    fn local(&mut self, tick: u64, item: &mut B);
+    /// Puts a reply into `item`. The reply may be a view into the network's buffer.
+    fn on_reply(&mut self, tick: u64, item: &mut B, reply: &WireBlock);
+    /// Whether `reply` is the last one to its request.
+    fn is_last(&self, reply: &WireBlock) -> bool;
+    /// Completes `item` after its last reply.
+    fn finish(&mut self, tick: u64, item: &mut B);
 }
 
-/// Asking and waiting for answers.
-pub trait RoundTrip<'scope, B> {
-    /// Runs each item through an [`Errand`]; `errand` makes one for each of the three stages.
+/// Calls other workers for each item of a stream.
+pub trait CallRpc<'scope, B> {
+    /// Runs each item through an [`Rpc`]; `make` makes one for each of the three stages.
     ///
-    /// See `sample_hop` and `fetch_rows` for the two errands of mini-batch training.
-    fn round_trip<E: Errand<B> + 'static>(self, name: &str, errand: impl Fn() -> E) -> Self;
+    /// `sample_hop` and `fetch_rows` are the two calls of mini-batch training.
+    fn rpc<R: Rpc<B> + 'static>(self, name: &str, make: impl Fn() -> R) -> Self;
 }
 
-/// An item whose answers are under way.
+/// An item that waits for replies.
 struct Open<B> {
     time: Capability<u64>,
     item: B,
     missing: usize,
-    been_here: bool,
+    local_done: bool,
 }
 
-impl<'scope, B: 'static> RoundTrip<'scope, B> for StreamVec<'scope, u64, B> {
-    fn round_trip<E: Errand<B> + 'static>(self, name: &str, errand: impl Fn() -> E) -> Self {
+impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
+    fn rpc<R: Rpc<B> + 'static>(self, name: &str, make: impl Fn() -> R) -> Self {
         let scope = self.scope();
 
-        let mut asking = OperatorBuilder::new(format!("{name}: ask"), scope);
-        let mut input = asking.new_input(self, Pipeline);
-        let (questions_out, questions) = asking.new_output::<WireBlock>();
-        let (items_out, items) = asking.new_output::<Vec<(B, usize)>>();
-        let mut questions_out = OutputBuilder::<_, NoopBuilder<WireBlock>>::from(questions_out);
+        let mut requesting = OperatorBuilder::new(format!("{name}: request"), scope);
+        let mut input = requesting.new_input(self, Pipeline);
+        let (requests_out, requests) = requesting.new_output::<WireBlock>();
+        let (items_out, items) = requesting.new_output::<Vec<(B, usize)>>();
+        let mut requests_out = OutputBuilder::<_, NoopBuilder<WireBlock>>::from(requests_out);
         let mut items_out = OutputBuilder::<_, CapacityContainerBuilder<Vec<(B, usize)>>>::from(items_out);
-        let mut ask = errand();
-        asking.build(move |initial| {
+        let mut caller = make();
+        requesting.build(move |initial| {
             drop(initial);
             move |_frontiers| {
-                let (mut questions_out, mut items_out) = (questions_out.activate(), items_out.activate());
+                let (mut requests_out, mut items_out) = (requests_out.activate(), items_out.activate());
                 input.for_each(|time, arrived: &mut Vec<B>| {
                     for mut item in arrived.drain(..) {
-                        let mut asked = ask.ask(*time.time(), &mut item);
-                        items_out.session(&time).give((item, asked.len()));
-                        questions_out.session_with_builder(&time).give_containers(asked.iter_mut());
+                        let mut sent = caller.requests(*time.time(), &mut item);
+                        items_out.session(&time).give((item, sent.len()));
+                        requests_out.session_with_builder(&time).give_containers(sent.iter_mut());
                     }
                 });
             }
         });
 
-        let mut answer = errand();
-        let answers = questions.unary::<NoopBuilder<WireBlock>, _, _, _>(
+        let mut server = make();
+        let replies = requests.unary::<NoopBuilder<WireBlock>, _, _, _>(
             to_destination(),
-            &format!("{name}: answer"),
+            &format!("{name}: serve"),
             move |_, _| {
                 move |input, output| {
-                    input.for_each(|time, question| {
+                    input.for_each(|time, request| {
                         let mut session = output.session_with_builder(&time);
-                        answer.answer(*time.time(), question, &mut |mut block| session.give_container(&mut block));
+                        server.serve(*time.time(), request, &mut |mut block| session.give_container(&mut block));
                     });
                 }
             },
         );
 
-        let mut collect = errand();
+        let mut caller = make();
         items.binary::<WireBlock, CapacityContainerBuilder<Vec<B>>, _, _, _, _>(
-            answers,
+            replies,
             Pipeline,
             to_destination(),
-            &format!("{name}: collect"),
+            &format!("{name}: finish"),
             move |initial, info| {
                 drop(initial);
                 let again = scope.activator_for(info.address);
                 let mut open: HashMap<(u64, u32), Open<B>> = HashMap::new();
-                // Items whose questions left in this activation or the last: their own worker's part comes after
-                // the next flush to the network.
+                // Items whose requests left in this activation or the last: their local part runs after the next
+                // flush to the network.
                 let mut fresh: Vec<(u64, u32)> = Vec::new();
-                move |items, answers, output| {
+                move |items, replies, output| {
                     for key in std::mem::take(&mut fresh) {
-                        let open = open.get_mut(&key).expect("an item stays open until its own worker's part is done");
-                        collect.here(key.0, &mut open.item);
-                        open.been_here = true;
+                        let open = open.get_mut(&key).expect("an item stays open until its local part is done");
+                        caller.local(key.0, &mut open.item);
+                        open.local_done = true;
                     }
                     items.for_each(|time, arrived| {
                         for (mut item, missing) in arrived.drain(..) {
                             let tick = *time.time();
                             if missing == 0 {
-                                collect.here(tick, &mut item);
-                                collect.complete(tick, &mut item);
+                                caller.local(tick, &mut item);
+                                caller.finish(tick, &mut item);
                                 output.session(&time).give(item);
                                 continue;
                             }
-                            let key = (tick, collect.partition(&item));
+                            let key = (tick, caller.partition(&item));
                             fresh.push(key);
                             let time = time.retain(output.output_index());
-                            let twice = open.insert(key, Open { time, item, missing, been_here: false });
+                            let twice = open.insert(key, Open { time, item, missing, local_done: false });
                             assert!(twice.is_none(), "two items of one time have the same partition");
                         }
                     });
-                    answers.for_each(|time, answer| {
-                        let (tick, key) = (*time.time(), (*time.time(), answer.header().partition));
-                        let open = open.get_mut(&key).expect("answers come after their questions");
-                        collect.receive(tick, &mut open.item, answer);
-                        open.missing -= usize::from(collect.is_last(answer));
+                    replies.for_each(|time, reply| {
+                        let (tick, key) = (*time.time(), (*time.time(), reply.header().partition));
+                        let open = open.get_mut(&key).expect("a reply comes after its request");
+                        caller.on_reply(tick, &mut open.item, reply);
+                        open.missing -= usize::from(caller.is_last(reply));
                     });
-                    let done = |open: &Open<B>| open.missing == 0 && open.been_here;
+                    let done = |open: &Open<B>| open.missing == 0 && open.local_done;
                     for (key, mut open) in open.extract_if(|_, open| done(open)).collect::<Vec<_>>() {
-                        collect.complete(key.0, &mut open.item);
+                        caller.finish(key.0, &mut open.item);
                         output.session(&open.time).give(open.item);
                     }
                     if !fresh.is_empty() {

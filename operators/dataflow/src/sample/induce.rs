@@ -3,7 +3,7 @@
 //! *In*: batches with all their nodes. *Out*: the same batches with one block more, whose sources and destinations are all nodes of the
 //! list. *Kept per time*: the batches whose edges are under way. *Capabilities*: held with them.
 //!
-//! A question is the whole list, and which places of it are asked for: the owner keeps the edges whose sources are listed, so that no
+//! A request is the whole list, and which places of it are asked for: the owner keeps the edges whose sources are listed, so that no
 //! other edge travels, and knows which edges are in the subgraph. It can count them ([`Norm::Count`]), and weigh them by
 //! such counts ([`Norm::Weigh`]). Batches of nodes that are all here ask nobody.
 
@@ -17,7 +17,7 @@ use super::pieces;
 use super::sample_hop::CompactorPool;
 use super::subgraph_counts::SubgraphCounts;
 use crate::batch::mini_batch::{BatchKey, Drawing, MiniBatch};
-use crate::flow::rpc::{Errand, RoundTrip};
+use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, Rows, WireBlock};
@@ -56,7 +56,7 @@ pub trait Induce<'scope> {
     /// Adds a block with all edges between the nodes of each batch's list: distinct nodes, each in-edge in stored order.
     ///
     /// # Panics
-    /// When an answer of another worker does not fit its question: peers run the same program, so that is our bug.
+    /// When an answer of another worker does not fit its request: peers run the same program, so that is our bug.
     ///
     /// # Example
     /// ```
@@ -97,16 +97,16 @@ pub trait Induce<'scope> {
 impl<'scope> Induce<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn induce(self, by: InduceBy) -> Self {
         let me = self.scope().index();
-        self.round_trip("induce", || InduceErrand { me, by: by.clone() })
+        self.rpc("induce", || InduceRpc { me, by: by.clone() })
     }
 }
 
-struct InduceErrand {
+struct InduceRpc {
     me: usize,
     by: InduceBy,
 }
 
-impl InduceErrand {
+impl InduceRpc {
     /// Who has the in-edges of `node`, for this worker.
     fn asked_for(&self, node: u32) -> usize {
         let (graph, part) = (&self.by.graph, self.by.graph.partition_of(node));
@@ -137,12 +137,12 @@ impl InduceErrand {
     }
 }
 
-impl Errand<MiniBatch> for InduceErrand {
+impl Rpc<MiniBatch> for InduceRpc {
     fn partition(&self, batch: &MiniBatch) -> u32 {
         batch.key.partition
     }
 
-    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let mut places_of = vec![Vec::new(); self.by.graph.placement().workers()];
         for (place, &node) in (0..).zip(&batch.nodes) {
             places_of[self.asked_for(node)].push(place);
@@ -153,22 +153,22 @@ impl Errand<MiniBatch> for InduceErrand {
         batch.samples[self.me].asked = std::mem::take(&mut places_of[self.me]);
         let BatchKey { partition, .. } = batch.key;
         let others = places_of.iter().enumerate().filter(|(_, places)| !places.is_empty());
-        let questions: Vec<WireBlock> = others
+        let requests: Vec<WireBlock> = others
             .map(|(worker, places)| {
                 let (to, from, aux) = (worker as u32, self.me as u32, places.len() as u32);
                 let header = Header { to, from, partition, tag: 0, key: tick, seq: 0, aux };
                 WireBlock::new(header, Vec::new(), [places.as_slice(), &batch.nodes].concat(), Rows::None)
             })
             .collect();
-        questions.iter().for_each(|question| self.by.meter.sent(self.me, question));
-        batch.rounds += if questions.is_empty() { 0 } else { 2 };
-        questions
+        requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
+        batch.rounds += if requests.is_empty() { 0 } else { 2 };
+        requests
     }
 
-    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = question.header();
+    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let asked = request.header();
         let samples = self.by.meter.time(Stage::Sample, || {
-            let (places, list) = question.ids().split_at(asked.aux as usize);
+            let (places, list) = request.ids().split_at(asked.aux as usize);
             for &place in places {
                 let node = list[place as usize];
                 assert!(self.by.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
@@ -178,7 +178,7 @@ impl Errand<MiniBatch> for InduceErrand {
         pieces::send(asked, samples, self.me, &self.by.meter, reply);
     }
 
-    fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let places = std::mem::take(&mut batch.samples[self.me].asked);
@@ -186,7 +186,7 @@ impl Errand<MiniBatch> for InduceErrand {
         });
     }
 
-    fn receive(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
         pieces::receive(&mut batch.samples, self.by.columns, answer);
     }
 
@@ -194,7 +194,7 @@ impl Errand<MiniBatch> for InduceErrand {
         pieces::is_last(answer)
     }
 
-    fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let drawings = std::mem::take(&mut batch.samples);

@@ -15,9 +15,9 @@ use std::sync::Arc;
 use gnnflow_data::rng::{Key, Purpose};
 use timely::dataflow::StreamVec;
 
-use self::biased::BiasedErrand;
+use self::biased::BiasedRpc;
 use crate::batch::mini_batch::BatchKey;
-use crate::flow::rpc::{Errand, RoundTrip};
+use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
@@ -101,7 +101,7 @@ pub trait RandomWalk<'scope> {
     /// Lets all walks take [`WalkBy::length`] steps under `Key(seed, Sample).fold_str("walk").fold(partition).fold(epoch).fold(step)`.
     ///
     /// # Panics
-    /// When an answer of another worker does not fit its question: peers run the same program, so that is our bug.
+    /// When an answer of another worker does not fit its request: peers run the same program, so that is our bug.
     ///
     /// # Example
     /// ```
@@ -133,8 +133,8 @@ impl<'scope> RandomWalk<'scope> for StreamVec<'scope, u64, Walks> {
         (0..by.length).fold(self, |stream, step| {
             let name = format!("random_walk {step}");
             match by.walk.bias {
-                None => stream.round_trip(&name, || StepErrand { me, step, by: by.clone() }),
-                Some(bias) => stream.round_trip(&name, || BiasedErrand { me, step, by: by.clone(), bias }),
+                None => stream.rpc(&name, || StepRpc { me, step, by: by.clone() }),
+                Some(bias) => stream.rpc(&name, || BiasedRpc { me, step, by: by.clone(), bias }),
             }
         })
     }
@@ -148,16 +148,16 @@ fn step_key(seed: u64, batch: BatchKey, step: u32) -> impl Fn(u32) -> Key {
     move |walk| key.fold(u64::from(walk)).fold(u64::from(step))
 }
 
-struct StepErrand {
+struct StepRpc {
     me: usize,
     step: u32,
     by: WalkBy,
 }
 
-/// Walks that one question is about: a node and a number each.
+/// Walks that one request is about: a node and a number each.
 const PER_MESSAGE: usize = MESSAGE_BYTES / 8;
 
-impl StepErrand {
+impl StepRpc {
     /// The key of this step of walk `walk`.
     fn key(&self, batch: BatchKey) -> impl Fn(u32) -> Key + use<> {
         step_key(self.by.seed, batch, self.step)
@@ -170,14 +170,14 @@ impl StepErrand {
     }
 }
 
-impl Errand<Walks> for StepErrand {
+impl Rpc<Walks> for StepRpc {
     fn partition(&self, item: &Walks) -> u32 {
         item.key.partition
     }
 
-    fn ask(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
         let (graph, key) = (&self.by.graph, self.key(item.key));
-        let questions = self.by.meter.time(Stage::Sample, || {
+        let requests = self.by.meter.time(Stage::Sample, || {
             let mut asked = vec![Vec::new(); graph.placement().workers()];
             item.next.clear();
             item.next.extend_from_slice(&item.visited[..item.walks]);
@@ -190,30 +190,30 @@ impl Errand<Walks> for StepErrand {
                 }
             }
             let BatchKey { epoch, step, partition } = item.key;
-            let mut questions = Vec::new();
+            let mut requests = Vec::new();
             for (worker, walks) in asked.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
                 for (seq, walks) in walks.chunks(PER_MESSAGE).enumerate() {
                     let (to, from, seq) = (worker as u32, self.me as u32, seq as u32);
                     let header = Header { to, from, partition, tag: 0, key: tick, seq, aux: walks.len() as u32 };
                     let stand = item.stand();
                     let ids = walks.iter().map(|&walk| stand[walk as usize]).chain(walks.iter().copied()).collect();
-                    questions.push(WireBlock::new(header, vec![u64::from(epoch), u64::from(step)], ids, Rows::None));
+                    requests.push(WireBlock::new(header, vec![u64::from(epoch), u64::from(step)], ids, Rows::None));
                 }
             }
             item.asked = asked;
-            questions
+            requests
         });
-        questions.iter().for_each(|question| self.by.meter.sent(self.me, question));
-        item.rounds += if questions.is_empty() { 0 } else { 2 };
-        questions
+        requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
+        item.rounds += if requests.is_empty() { 0 } else { 2 };
+        requests
     }
 
-    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = question.header();
-        let &[epoch, step] = question.words() else { panic!("a question names epoch and step") };
+    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let asked = request.header();
+        let &[epoch, step] = request.words() else { panic!("a request names epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
         let next = self.by.meter.time(Stage::Sample, || {
-            let (nodes, walks) = question.ids().split_at(asked.aux as usize);
+            let (nodes, walks) = request.ids().split_at(asked.aux as usize);
             assert_eq!(nodes.len(), walks.len(), "every walk has a node and a number");
             for &node in nodes {
                 assert!(self.by.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
@@ -226,7 +226,7 @@ impl Errand<Walks> for StepErrand {
         reply(block);
     }
 
-    fn here(&mut self, _tick: u64, item: &mut Walks) {
+    fn local(&mut self, _tick: u64, item: &mut Walks) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
             let walks = std::mem::take(&mut item.asked[self.me]);
@@ -236,7 +236,7 @@ impl Errand<Walks> for StepErrand {
         });
     }
 
-    fn receive(&mut self, _tick: u64, item: &mut Walks, answer: &WireBlock) {
+    fn on_reply(&mut self, _tick: u64, item: &mut Walks, answer: &WireBlock) {
         let header = answer.header();
         let first = header.seq as usize * PER_MESSAGE;
         let walks = &item.asked[header.from as usize][first..first + header.aux as usize];
@@ -251,7 +251,7 @@ impl Errand<Walks> for StepErrand {
         true
     }
 
-    fn complete(&mut self, _tick: u64, item: &mut Walks) {
+    fn finish(&mut self, _tick: u64, item: &mut Walks) {
         item.visited.extend_from_slice(&item.next);
     }
 }

@@ -7,7 +7,7 @@
 //! asked (DistDGL, section III-C) and the asker puts the block together, with the same bits. Samples are large where a
 //! node has many in-edges, so an answer may come in several messages; the last one says so.
 //!
-//! Edges that a batch must not see travel with the questions, to whoever samples the node where they end: it draws from what is
+//! Edges that a batch must not see travel with the requests, to whoever samples the node where they end: it draws from what is
 //! left, as if the graph had never had them.
 
 use std::cell::RefCell;
@@ -20,7 +20,7 @@ use super::draw::Draw;
 use super::pieces;
 use super::sample_batch::SamplingThreads;
 use crate::batch::mini_batch::{BatchKey, Drawing, MiniBatch};
-use crate::flow::rpc::{Errand, RoundTrip};
+use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
@@ -91,14 +91,14 @@ pub trait SampleHop<'scope> {
     /// `Key(seed, Sample).fold(partition).fold(epoch).fold(step).fold(hop)`.
     ///
     /// # Panics
-    /// When an answer of another worker does not fit its question: peers run the same program, so that is our bug.
+    /// When an answer of another worker does not fit its request: peers run the same program, so that is our bug.
     fn sample_hop(self, hop: Hop) -> Self;
 }
 
 impl<'scope> SampleHop<'scope> for StreamVec<'scope, u64, MiniBatch> {
     fn sample_hop(self, hop: Hop) -> Self {
         let me = self.scope().index();
-        self.round_trip(&format!("sample_hop {}", hop.hop), || HopErrand { me, draw: hop.draw(), hop: hop.clone() })
+        self.rpc(&format!("sample_hop {}", hop.hop), || HopRpc { me, draw: hop.draw(), hop: hop.clone() })
     }
 }
 
@@ -110,13 +110,13 @@ impl Hop {
     }
 }
 
-struct HopErrand {
+struct HopRpc {
     me: usize,
     hop: Hop,
     draw: Draw,
 }
 
-impl HopErrand {
+impl HopRpc {
     /// The compactor that follows the batch's list.
     fn compactor(&self, batch: &mut MiniBatch) -> Compactor {
         batch.compactor.take().unwrap_or_else(|| {
@@ -207,12 +207,12 @@ fn trees_at(batch: &MiniBatch, places: &[u32]) -> (Vec<u32>, Vec<i64>) {
         .unzip()
 }
 
-impl Errand<MiniBatch> for HopErrand {
+impl Rpc<MiniBatch> for HopRpc {
     fn partition(&self, batch: &MiniBatch) -> u32 {
         batch.key.partition
     }
 
-    fn ask(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let temporal = self.hop.choice.is_temporal();
         if temporal && batch.trees.is_empty() {
             assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need a time for each seed");
@@ -224,7 +224,7 @@ impl Errand<MiniBatch> for HopErrand {
         let graph = &self.hop.graph;
         let expected = self.hop.choice.expected();
         let per_message = (MESSAGE_BYTES / 4 / (1 + expected + self.hop.columns.words(expected))).max(1);
-        let questions = self.hop.meter.time(Stage::Sample, || {
+        let requests = self.hop.meter.time(Stage::Sample, || {
             let mut places_of = vec![Vec::new(); graph.placement().workers()];
             for (place, &node) in (0..).zip(&batch.nodes) {
                 places_of[self.sampler_of(node)].push(place);
@@ -234,7 +234,7 @@ impl Errand<MiniBatch> for HopErrand {
                 samples: Samples::new(self.hop.columns),
                 ..Drawing::default()
             });
-            let mut questions = Vec::new();
+            let mut requests = Vec::new();
             for (worker, places) in places_of.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
                 for (seq, places) in places.chunks(per_message).enumerate() {
                     let BatchKey { epoch, step, partition } = batch.key;
@@ -261,20 +261,20 @@ impl Errand<MiniBatch> for HopErrand {
                             words.extend([u64::from(edge.to) << 32 | u64::from(edge.from), u64::from(edge.edge_type)]);
                         }
                     }
-                    questions.push(WireBlock::new(header, words, ids, Rows::None));
+                    requests.push(WireBlock::new(header, words, ids, Rows::None));
                 }
             }
             batch.samples[self.me].asked = std::mem::take(&mut places_of[self.me]);
-            questions
+            requests
         });
-        questions.iter().for_each(|question| self.hop.meter.sent(self.me, question));
-        batch.rounds += if questions.is_empty() { 0 } else { 2 };
-        questions
+        requests.iter().for_each(|request| self.hop.meter.sent(self.me, request));
+        batch.rounds += if requests.is_empty() { 0 } else { 2 };
+        requests
     }
 
-    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, ids) = (question.header(), question.ids());
-        let &[epoch, step, ref rest @ ..] = question.words() else { panic!("a question names epoch and step") };
+    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let (asked, ids) = (request.header(), request.ids());
+        let &[epoch, step, ref rest @ ..] = request.words() else { panic!("a request names epoch and step") };
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
         let samples = self.hop.meter.time(Stage::Sample, || {
             let (nodes, trees) =
@@ -296,7 +296,7 @@ impl Errand<MiniBatch> for HopErrand {
         pieces::send(asked, samples, self.me, &self.hop.meter, reply);
     }
 
-    fn here(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.hop.meter);
         meter.time(Stage::Sample, || {
             if self.draw.is_fused() {
@@ -310,7 +310,7 @@ impl Errand<MiniBatch> for HopErrand {
         });
     }
 
-    fn receive(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
+    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
         pieces::receive(&mut batch.samples, self.hop.columns, answer);
     }
 
@@ -318,7 +318,7 @@ impl Errand<MiniBatch> for HopErrand {
         pieces::is_last(answer)
     }
 
-    fn complete(&mut self, _tick: u64, batch: &mut MiniBatch) {
+    fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
         if !self.draw.is_fused() {
             let meter = Rc::clone(&self.hop.meter);
             meter.time(Stage::Sample, || self.put_together(batch));

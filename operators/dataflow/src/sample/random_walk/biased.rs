@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use super::{BatchKey, MESSAGE_BYTES, WalkBy, Walks, step_key};
-use crate::flow::rpc::Errand;
+use crate::flow::rpc::Rpc;
 use crate::wire::meter::Stage;
 use crate::wire::{Header, Rows, WireBlock};
 use gnnflow_kernels::sample::{Before, Bias, Neighbors, biased_step};
@@ -27,17 +27,17 @@ pub(super) struct Looked {
     before: HashMap<u32, Row>,
 }
 
-pub(super) struct BiasedErrand {
+pub(super) struct BiasedRpc {
     pub(super) me: usize,
     pub(super) step: u32,
     pub(super) by: WalkBy,
     pub(super) bias: Bias,
 }
 
-/// Tag of the last answer to a question.
+/// Tag of the last answer to a request.
 const LAST: u32 = 1;
 
-impl BiasedErrand {
+impl BiasedRpc {
     /// In-neighbours of `node`, and their weights: from here, or from `rows`.
     fn row<'a>(
         &self,
@@ -74,14 +74,14 @@ impl BiasedErrand {
     }
 }
 
-impl Errand<Walks> for BiasedErrand {
+impl Rpc<Walks> for BiasedRpc {
     fn partition(&self, item: &Walks) -> u32 {
         item.key.partition
     }
 
-    fn ask(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
+    fn requests(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
         let graph = &self.by.graph;
-        let questions = self.by.meter.time(Stage::Sample, || {
+        let requests = self.by.meter.time(Stage::Sample, || {
             item.looked.before = std::mem::take(&mut item.looked.here);
             let key = step_key(self.by.seed, item.key, self.step);
             let goes = (0..).zip(item.stand()).filter(|&(walk, _)| !self.by.walk.restarts(key(walk)));
@@ -93,25 +93,25 @@ impl Errand<Walks> for BiasedErrand {
                 }
             }
             let BatchKey { partition, .. } = item.key;
-            let mut questions = Vec::new();
+            let mut requests = Vec::new();
             for (worker, nodes) in asked.into_iter().enumerate() {
                 let nodes: Vec<u32> = nodes.into_iter().collect();
                 for (seq, nodes) in nodes.chunks(MESSAGE_BYTES / 4).enumerate() {
                     let (to, from, seq) = (worker as u32, self.me as u32, seq as u32);
                     let header = Header { to, from, partition, tag: 0, key: tick, seq, aux: nodes.len() as u32 };
-                    questions.push(WireBlock::new(header, Vec::new(), nodes.to_vec(), Rows::None));
+                    requests.push(WireBlock::new(header, Vec::new(), nodes.to_vec(), Rows::None));
                 }
             }
-            questions
+            requests
         });
-        questions.iter().for_each(|question| self.by.meter.sent(self.me, question));
-        item.rounds += if questions.is_empty() { 0 } else { 2 };
-        questions
+        requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
+        item.rounds += if requests.is_empty() { 0 } else { 2 };
+        requests
     }
 
     /// Rows one after another: the node, how many in-neighbours it has, and they. As many blocks as it takes.
-    fn answer(&mut self, _tick: u64, question: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, nodes) = (question.header(), question.ids());
+    fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
+        let (asked, nodes) = (request.header(), request.ids());
         let header = Header { to: asked.from, from: self.me as u32, ..asked };
         let meter = Rc::clone(&self.by.meter);
         let mut send = |tag: u32, ids: Vec<u32>, weights: Vec<f32>| {
@@ -137,9 +137,9 @@ impl Errand<Walks> for BiasedErrand {
         send(LAST, ids, weights);
     }
 
-    fn here(&mut self, _tick: u64, _item: &mut Walks) {}
+    fn local(&mut self, _tick: u64, _item: &mut Walks) {}
 
-    fn receive(&mut self, _tick: u64, item: &mut Walks, answer: &WireBlock) {
+    fn on_reply(&mut self, _tick: u64, item: &mut Walks, answer: &WireBlock) {
         let (mut ids, weights) = (answer.ids(), answer.rows_f32().unwrap_or_default());
         let mut weights = weights.iter().copied();
         while let [node, count, rest @ ..] = ids {
@@ -155,7 +155,7 @@ impl Errand<Walks> for BiasedErrand {
         answer.header().tag == LAST
     }
 
-    fn complete(&mut self, _tick: u64, item: &mut Walks) {
+    fn finish(&mut self, _tick: u64, item: &mut Walks) {
         let view = self.by.graph.view();
         let next: Vec<u32> = self.by.meter.time(Stage::Sample, || {
             (0..).zip(item.stand()).map(|(walk, &node)| self.next(&view, item, walk, node)).collect()
