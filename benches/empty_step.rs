@@ -16,11 +16,11 @@ use std::time::Instant;
 use common::{Seconds, Session};
 use gnnflow_data::PartitionBook;
 use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution};
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
-use gnnflow_dataflow::sample::seeds::{SeedBook, Seeds};
+use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
 use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::RowSource;
 use gnnflow_kernels::matrix::Number;
@@ -64,7 +64,7 @@ fn barrier(worker: &mut Worker, steps: u32) -> Vec<f64> {
 /// Seconds of each step of empty batches.
 fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
     let graph = Arc::new(nobody(worker.index()));
-    let book = Arc::new(SeedBook { batch: 1, seed: 1, train: vec![vec![]; 2], ..SeedBook::default() });
+    let book = Arc::new(NodeBatches { batch: 1, seed: 1, train: vec![vec![]; 2], ..NodeBatches::default() });
     let (input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, partitions) = scope.new_input::<Vec<u32>>();
         let (meter, pool) = (Rc::default(), CompactorPool::default());
@@ -81,7 +81,7 @@ fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
                 meter: Rc::clone(&meter),
             });
         }
-        let rows = RowsAt { source: Arc::new(NoRows), number: Number::F32, dim: 1, packed: None, halo: None };
+        let rows = FeatureView { source: Arc::new(NoRows), number: Number::F32, dim: 1, packed: None, halo: None };
         let from = FetchFrom {
             graph,
             rows: Rc::new(move |_| rows.clone()),

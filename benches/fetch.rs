@@ -23,7 +23,7 @@ use common::{Seconds, Session};
 use gnnflow_data::PartitionBook;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::wire::RowSource;
@@ -155,7 +155,7 @@ fn edgeless(offsets: &[u64], workers: usize, worker: usize) -> LocalGraph {
 fn fetch(worker: &mut Worker, graph: &Arc<LocalGraph>, source: Arc<dyn RowSource>, lists: &[Vec<u32>]) -> f64 {
     let fetched = Rc::new(Cell::new(0));
     let count = Rc::clone(&fetched);
-    let rows = RowsAt { source, number: Number::F32, dim: DIM, packed: None, halo: None };
+    let rows = FeatureView { source, number: Number::F32, dim: DIM, packed: None, halo: None };
     let from = FetchFrom {
         graph: Arc::clone(graph),
         rows: Rc::new(move |_| rows.clone()),

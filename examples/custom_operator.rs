@@ -19,7 +19,7 @@ use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced}
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
-use gnnflow_dataflow::sample::seeds::{SeedBook, Seeds};
+use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::sample::{Columns, Fanout};
 use timely::container::CapacityContainerBuilder;
@@ -82,7 +82,7 @@ fn main() -> Result<(), String> {
         let graph = Arc::new(LocalGraph::load(&book, placement, worker.index(), false, load)?);
         let mine = placement.parts_of(worker.index());
 
-        let mut seeds = SeedBook { batch: 100, seed: 7, train: vec![vec![]; PARTS], ..SeedBook::default() };
+        let mut seeds = NodeBatches { batch: 100, seed: 7, train: vec![vec![]; PARTS], ..NodeBatches::default() };
         mine.clone().for_each(|part| seeds.train[part] = graph.range(part).collect());
         let (meter, pool) = (Rc::new(Meter::default()), CompactorPool::default());
         let hop = |hop: u32| Hop {

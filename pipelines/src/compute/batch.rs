@@ -67,7 +67,7 @@ impl ComputeState {
     pub(crate) fn batch(&mut self, mut batch: MiniBatch) -> Result<Gradients, Error> {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
-            let (examples, rounds) = (batch.stands_for.unwrap_or(0), u64::from(batch.rounds));
+            let (examples, rounds) = (batch.represented_examples.unwrap_or(0), u64::from(batch.rounds));
             let words = BatchWords { examples, loss: 0.0, rounds, digest: None };
             let rows = self.learns_rows.then(|| RowGradients { partition, examples, ..RowGradients::default() });
             return Ok(Gradients { dense: Contribution { partition, vector: None, words: words.encode() }, rows });
@@ -113,7 +113,7 @@ impl ComputeState {
             };
             let Loss { sum: loss, examples } = objective.loss(&examples, &outputs)?;
             let value = loss.to_scalar::<f64>().map_err(gnnflow_nn::Error::from)?;
-            let (value, examples) = match batch.stands_for {
+            let (value, examples) = match batch.represented_examples {
                 Some(all) => (value * all as f64 / examples.max(1) as f64, all),
                 None => (value, examples),
             };

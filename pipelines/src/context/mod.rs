@@ -14,12 +14,12 @@ use gnnflow_data::source::FeatureDtype;
 use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::cache::{Policy, RowCache};
 use gnnflow_dataflow::fetch::fetch_edge_rows::{EdgeSource, FetchEdges};
-use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
 use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop};
-use gnnflow_dataflow::sample::seeds::SeedBook;
+use gnnflow_dataflow::sample::seeds::NodeBatches;
 use gnnflow_dataflow::wire::RowSource;
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::matrix::Number;
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) parts: Arc<LocalParts>,
     /// What the first layer reads of each node: features, or the learnt rows.
-    pub(crate) features: RowsAt,
+    pub(crate) features: FeatureView,
     /// Features of edges, where the model reads them.
     pub(crate) edges: Option<Arc<dyn EdgeSource>>,
     /// The learnt rows, where nodes have them.
@@ -326,7 +326,7 @@ impl Setup {
         };
         let features = match &embeddings {
             Some(rows) => rows.rows(),
-            None => RowsAt { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, packed, halo },
+            None => FeatureView { source: Arc::clone(&parts) as _, number, dim: manifest.features.dim, packed, halo },
         };
         Ok(Self {
             worker,
@@ -388,7 +388,7 @@ impl Setup {
     ///
     /// # Errors
     /// When one of them has no label, or there is none in the whole graph.
-    pub(crate) fn seed_book(&self, train: &config::Train, split: SeedSplit) -> Result<SeedBook, Error> {
+    pub(crate) fn node_batches(&self, train: &config::Train, split: SeedSplit) -> Result<NodeBatches, Error> {
         if self.train_nodes.iter().sum::<u64>() == 0 {
             let message = "no node is in the train split; name the split column, or give graph.split_fractions";
             return Err(Error::Input(message.into()));
@@ -403,7 +403,7 @@ impl Setup {
             }
         }
         let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
-        Ok(SeedBook { batch: train.batch, seed: train.seed, train: split.train, times })
+        Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
     }
 
     /// Where training over the whole graph writes the results that edges are scored by, and how many chunks of these an epoch has.

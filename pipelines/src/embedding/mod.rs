@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::embed::push_rows::PushedRows;
 use gnnflow_dataflow::embed::table::Table;
-use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sparse::SparseOptimizer;
@@ -74,9 +74,9 @@ impl NodeEmbeddings {
     }
 
     /// The rows, to be fetched.
-    pub(crate) fn rows(&self) -> RowsAt {
+    pub(crate) fn rows(&self) -> FeatureView {
         let source = Arc::clone(&self.table) as _;
-        RowsAt { source, number: Number::F32, dim: self.dim(), packed: None, halo: None }
+        FeatureView { source, number: Number::F32, dim: self.dim(), packed: None, halo: None }
     }
 
     /// Bytes of scratch files that the rows, their state and the rows of the best epoch have.

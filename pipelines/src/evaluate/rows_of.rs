@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::{Number, Values};
@@ -63,7 +63,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
         let state: Arc<Mutex<S>> = Arc::default();
         let (kept, changed, take) = (fault.clone(), Arc::clone(&state), Arc::new(take));
         let source = Arc::clone(results) as _;
-        let rows = RowsAt { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
+        let rows = FeatureView { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::sample::seeds::BatchSource;
 use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
@@ -144,8 +144,8 @@ impl<'a> Run<'a> {
         let host = Arc::clone(&job.host);
         let compute_thread = ComputeThread::start_watched("compute_thread", move || trainer, move || host.progressed())
             .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))?;
-        let (book, edges): (Arc<dyn Book>, _) = match examples {
-            task::Source::Nodes(split) => (Arc::new(setup.seed_book(train, split)?), None),
+        let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
+            task::Source::Nodes(split) => (Arc::new(setup.node_batches(train, split)?), None),
             task::Source::Links(mut edges) => {
                 (Arc::new(edges.book(train, &train.link())), Some(task::Source::Links(edges)))
             }

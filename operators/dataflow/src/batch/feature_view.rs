@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::RowLayout;
 
-use super::gather_buffer::Filling;
+use super::gather_buffer::GatherBuffer;
 use super::halo::HaloRows;
 use crate::wire::RowSource;
 use gnnflow_kernels::matrix::{Matrix, Number};
@@ -14,7 +14,7 @@ use gnnflow_kernels::matrix::{Matrix, Number};
 /// Where the columns of a row are stored in several types, the row is `packed`: as it lies in files, in halos and on the wire.
 /// Batches and caches have its numbers as `f32`.
 #[derive(Clone)]
-pub struct RowsAt {
+pub struct FeatureView {
     /// The rows that this worker holds.
     pub source: Arc<dyn RowSource>,
     /// Their number type in a batch; `f32` where rows are packed.
@@ -27,7 +27,7 @@ pub struct RowsAt {
     pub halo: Option<Arc<HaloRows>>,
 }
 
-impl RowsAt {
+impl FeatureView {
     /// Bytes of a row where it lies, and on the wire.
     pub fn row_bytes(&self) -> usize {
         self.packed.as_ref().map_or_else(|| self.number.bytes() * self.dim, |layout| layout.row_bytes())
@@ -35,7 +35,7 @@ impl RowsAt {
 
     /// Writes a row as it lies to `place` of a batch's.
     #[inline]
-    pub(crate) fn put(&self, row: &[u8], place: usize, into: &mut Filling) {
+    pub(crate) fn put(&self, row: &[u8], place: usize, into: &mut GatherBuffer) {
         match &self.packed {
             None => into.put(place, row),
             Some(layout) => {
@@ -52,13 +52,13 @@ impl RowsAt {
         if self.packed.is_none() {
             return Matrix::gather(self.number, self.dim, row_of, nodes);
         }
-        let mut filling = Filling::new(self.number, nodes.len(), self.dim);
-        nodes.iter().enumerate().for_each(|(place, &node)| self.put(row_of(node), place, &mut filling));
-        filling.finish()
+        let mut buffer = GatherBuffer::new(self.number, nodes.len(), self.dim);
+        nodes.iter().enumerate().for_each(|(place, &node)| self.put(row_of(node), place, &mut buffer));
+        buffer.finish()
     }
 
     /// Writes the rows of those `nodes` that stand at `places` there.
-    pub(crate) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut Filling) {
+    pub(crate) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut GatherBuffer) {
         let row_of = |node| self.source.row(node);
         match self.packed {
             None => into.gather(row_of, nodes, places),
@@ -70,7 +70,7 @@ impl RowsAt {
     }
 
     /// Writes received `rows`, one behind the other, to `places`.
-    pub(crate) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut Filling) {
+    pub(crate) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut GatherBuffer) {
         match self.packed {
             None => into.scatter(rows, places),
             Some(_) => {
@@ -107,18 +107,18 @@ mod tests {
         let wide: Vec<f32> = (0..9).map(|i| i as f32 * 0.5).collect();
         let source = Arc::new(Packed(layout.narrow(&wide).unwrap(), layout.row_bytes()));
         let sent = source.0.clone();
-        let rows = RowsAt { source, number: Number::F32, dim: 3, packed: Some(Arc::new(layout)), halo: None };
+        let rows = FeatureView { source, number: Number::F32, dim: 3, packed: Some(Arc::new(layout)), halo: None };
         assert_eq!(rows.row_bytes(), 10);
         let row = |node: usize| &wide[3 * node..3 * node + 3];
         let of = |nodes: [usize; 4]| Matrix { values: Values::F32(nodes.map(row).concat()), dim: 3 };
         assert_eq!(rows.gather(&[2, 0, 1, 2]), of([2, 0, 1, 2]));
 
-        let mut filling = Filling::new(Number::F32, 4, 3);
-        rows.gather_places(&[0, 2, 9, 1], &[3, 1], &mut filling);
+        let mut buffer = GatherBuffer::new(Number::F32, 4, 3);
+        rows.gather_places(&[0, 2, 9, 1], &[3, 1], &mut buffer);
         // From an odd address, as the network may leave them.
         let mut odd = vec![0];
         odd.extend_from_slice(&sent[..20]);
-        rows.scatter(&odd[1..], &[2, 0], &mut filling);
-        assert_eq!(filling.finish(), of([1, 2, 0, 1]));
+        rows.scatter(&odd[1..], &[2, 0], &mut buffer);
+        assert_eq!(buffer.finish(), of([1, 2, 0, 1]));
     }
 }

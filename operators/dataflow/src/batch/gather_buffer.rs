@@ -9,7 +9,7 @@ use gnnflow_kernels::dense::gather::for_each_ahead;
 use gnnflow_kernels::matrix::{Matrix, Number, Values};
 
 /// A matrix of which some rows have been written.
-pub(crate) struct Filling {
+pub(crate) struct GatherBuffer {
     /// Vectors of length 0, with room for all rows.
     values: Values,
     dim: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Filling {
     written: Vec<u64>,
 }
 
-impl Filling {
+impl GatherBuffer {
     /// Room for `rows` rows, none of them written.
     pub(crate) fn new(number: Number, rows: usize, dim: usize) -> Self {
         let values = match number {
@@ -117,15 +117,15 @@ mod tests {
     #[test]
     fn rows_stand_where_they_were_put_and_the_others_are_zeros() {
         for rows in [0, 1, 63, 64, 65, 200] {
-            let mut filling = Filling::new(Number::F32, rows, 2);
+            let mut buffer = GatherBuffer::new(Number::F32, rows, 2);
             let row = |place: usize| [place as f32, -1.0];
             let chosen = |place: &usize| place % 3 != 1;
-            (0..rows).rev().filter(chosen).for_each(|place| filling.put(place, bytemuck::cast_slice(&row(place))));
-            assert!((0..rows).all(|place| filling.row(place).is_some() == chosen(&place)));
-            assert!(filling.row(rows).is_none());
+            (0..rows).rev().filter(chosen).for_each(|place| buffer.put(place, bytemuck::cast_slice(&row(place))));
+            assert!((0..rows).all(|place| buffer.row(place).is_some() == chosen(&place)));
+            assert!(buffer.row(rows).is_none());
             let expected: Vec<f32> =
                 (0..rows).flat_map(|place| if chosen(&place) { row(place) } else { [0.0; 2] }).collect();
-            assert_eq!(filling.finish(), Matrix { values: Values::F32(expected), dim: 2 });
+            assert_eq!(buffer.finish(), Matrix { values: Values::F32(expected), dim: 2 });
         }
     }
 
@@ -133,16 +133,16 @@ mod tests {
     fn half_rows_are_gathered_and_scattered() {
         let stored: Vec<f16> = (0..8u8).map(|i| f16::from_f32(f32::from(i))).collect();
         let bytes: &[u8] = bytemuck::cast_slice(&stored);
-        let mut filling = Filling::new(Number::F16, 3, 2);
-        filling.gather(|id| &bytes[4 * id as usize..][..4], &[3, 0, 1], &[2, 0]);
-        filling.scatter(&bytes[8..12], &[1]);
+        let mut buffer = GatherBuffer::new(Number::F16, 3, 2);
+        buffer.gather(|id| &bytes[4 * id as usize..][..4], &[3, 0, 1], &[2, 0]);
+        buffer.scatter(&bytes[8..12], &[1]);
         let expected = [6, 7, 4, 5, 2, 3].map(|i| f16::from_f32(i as f32)).to_vec();
-        assert_eq!(filling.finish().values, Values::F16(expected));
+        assert_eq!(buffer.finish().values, Values::F16(expected));
     }
 
     #[test]
     #[should_panic(expected = "row 4 of 4")]
     fn a_row_beyond_the_last_is_refused() {
-        Filling::new(Number::Bf16, 4, 1).put(4, &[0, 0]);
+        GatherBuffer::new(Number::Bf16, 4, 1).put(4, &[0, 0]);
     }
 }

@@ -4,7 +4,7 @@ use gnnflow_kernels::pairs::Pairs;
 use std::sync::Arc;
 
 use crate::batch::edge_rows::{Distinct, EdgeRows};
-use crate::batch::gather_buffer::Filling;
+use crate::batch::gather_buffer::GatherBuffer;
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::compact::{Compactor, TreeCompactor};
 use gnnflow_kernels::matrix::Matrix;
@@ -46,7 +46,7 @@ pub struct MiniBatch {
     /// What the loss of each seed counts, where not all count the same.
     pub seed_weights: Vec<f32>,
     /// How many seeds the sum over the batch's stands for, where that is not their number.
-    pub stands_for: Option<u64>,
+    pub represented_examples: Option<u64>,
     /// One feature row per node, once fetched.
     pub features: Matrix,
     /// In-degree without self loops per node, once fetched, where the model asks for it.
@@ -56,7 +56,7 @@ pub struct MiniBatch {
     /// Messages' round trips so far, each way counted.
     pub rounds: u32,
     /// `features` while they come in.
-    pub(crate) filling: Option<Filling>,
+    pub(crate) buffer: Option<GatherBuffer>,
     /// Places in `nodes` by the worker that owns them, while rows are fetched.
     pub(crate) places: Vec<Vec<u32>>,
     /// The edges whose rows are fetched.

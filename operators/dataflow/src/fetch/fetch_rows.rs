@@ -14,8 +14,8 @@ use std::sync::Arc;
 use timely::dataflow::StreamVec;
 
 use super::cache::RowCache;
-pub use crate::batch::feature_view::RowsAt;
-use crate::batch::gather_buffer::Filling;
+pub use crate::batch::feature_view::FeatureView;
+use crate::batch::gather_buffer::GatherBuffer;
 use crate::batch::mini_batch::MiniBatch;
 use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
@@ -29,7 +29,7 @@ pub struct FetchFrom {
     /// This worker's partitions and the partition book.
     pub graph: Arc<LocalGraph>,
     /// The rows that this worker holds, by time: one matrix for all times, or a layer's outputs in inference.
-    pub rows: Rc<dyn Fn(u64) -> RowsAt>,
+    pub rows: Rc<dyn Fn(u64) -> FeatureView>,
     /// Whether to bring each node's in-degree along.
     pub degrees: bool,
     /// Rows of other workers' nodes that are kept. Only where all times have the same rows.
@@ -66,9 +66,9 @@ impl FetchRpc {
 
     /// Makes room for the rows of `batch`, once.
     fn prepare(&self, tick: u64, batch: &mut MiniBatch) {
-        if batch.filling.is_none() {
+        if batch.buffer.is_none() {
             let rows = (self.from.rows)(tick);
-            batch.filling = Some(Filling::new(rows.number, batch.nodes.len(), rows.dim));
+            batch.buffer = Some(GatherBuffer::new(rows.number, batch.nodes.len(), rows.dim));
             if self.from.degrees {
                 batch.degrees = vec![0; batch.nodes.len()];
             }
@@ -99,14 +99,14 @@ impl Rpc<MiniBatch> for FetchRpc {
             }
             // Nodes whose rows lie here, but whose degrees only their owners know.
             let mut untold: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
-            let MiniBatch { places, nodes, filling, degrees, .. } = &mut *batch;
+            let MiniBatch { places, nodes, buffer, degrees, .. } = &mut *batch;
             for (place, &node) in nodes.iter().enumerate() {
                 let worker = graph.worker_of(node);
                 if worker != me
-                    && let Some(filling) = filling
+                    && let Some(buffer) = buffer
                     && let Some(found) = halo.as_ref().and_then(|halo| halo.find(node))
                 {
-                    rows.put(found.row, place, filling);
+                    rows.put(found.row, place, buffer);
                     match found.degree {
                         _ if !self.from.degrees => {}
                         Some(degree) => degrees[place] = degree,
@@ -116,10 +116,10 @@ impl Rpc<MiniBatch> for FetchRpc {
                 }
                 // Copied now: until the answers are here, another batch's rows may have taken the place.
                 if worker != me
-                    && let Some(filling) = filling
+                    && let Some(buffer) = buffer
                     && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
                 {
-                    filling.put(place, row);
+                    buffer.put(place, row);
                     if self.from.degrees {
                         degrees[place] = degree;
                     }
@@ -195,9 +195,9 @@ impl Rpc<MiniBatch> for FetchRpc {
                 return;
             }
             self.prepare(tick, batch);
-            let MiniBatch { filling, degrees, nodes, places, .. } = batch;
-            let filling = filling.as_mut().expect("it has just been made");
-            rows.gather_places(nodes, &places[self.me], filling);
+            let MiniBatch { buffer, degrees, nodes, places, .. } = batch;
+            let buffer = buffer.as_mut().expect("it has just been made");
+            rows.gather_places(nodes, &places[self.me], buffer);
             if self.from.degrees {
                 let own = &places[self.me];
                 own.iter().for_each(|&place| degrees[place as usize] = graph.degree(nodes[place as usize]));
@@ -210,8 +210,8 @@ impl Rpc<MiniBatch> for FetchRpc {
         let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
             self.prepare(tick, batch);
-            let MiniBatch { filling, degrees, places, nodes, .. } = batch;
-            let filling = filling.as_mut().expect("it has just been made");
+            let MiniBatch { buffer, degrees, places, nodes, .. } = batch;
+            let buffer = buffer.as_mut().expect("it has just been made");
             let places = &places[header.from as usize][first..first + header.aux as usize];
             if self.from.degrees {
                 places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
@@ -229,13 +229,13 @@ impl Rpc<MiniBatch> for FetchRpc {
             let mut left = places;
             answer.for_each_row_bytes(|stretch| {
                 let (now, later) = left.split_at(stretch.len() / packed);
-                rows.scatter(stretch, now, filling);
+                rows.scatter(stretch, now, buffer);
                 left = later;
             });
             if let Some(cache) = &self.from.cache {
                 let mut cache = cache.borrow_mut();
                 for place in places.iter().map(|&place| place as usize) {
-                    let row = filling.row(place).expect("it has just come");
+                    let row = buffer.row(place).expect("it has just come");
                     cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));
                 }
             }
@@ -247,8 +247,8 @@ impl Rpc<MiniBatch> for FetchRpc {
     }
 
     fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
-        if let Some(filling) = batch.filling.take() {
-            batch.features = self.from.meter.time(Stage::Fetch, || filling.finish());
+        if let Some(buffer) = batch.buffer.take() {
+            batch.features = self.from.meter.time(Stage::Fetch, || buffer.finish());
         }
     }
 }

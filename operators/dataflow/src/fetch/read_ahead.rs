@@ -11,20 +11,20 @@ use std::rc::Rc;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::core::Inspect;
 
-use super::fetch_rows::RowsAt;
+use super::fetch_rows::FeatureView;
 use crate::batch::mini_batch::MiniBatch;
 
 /// Reading ahead of `fetch_rows`.
 pub trait ReadAhead<'scope> {
     /// Says of each batch which `rows` it will want. A source that does not [read ahead](crate::wire::RowSource::reads_ahead) is not
     /// asked to; one that does passes nodes over that are elsewhere.
-    fn read_ahead(self, rows: Rc<dyn Fn(u64) -> RowsAt>) -> Self;
+    fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self;
 }
 
 impl<'scope> ReadAhead<'scope> for StreamVec<'scope, u64, MiniBatch> {
-    fn read_ahead(self, rows: Rc<dyn Fn(u64) -> RowsAt>) -> Self {
+    fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self {
         self.inspect_time(move |&tick, batch: &MiniBatch| {
-            let RowsAt { source, halo, .. } = (*rows)(tick);
+            let FeatureView { source, halo, .. } = (*rows)(tick);
             if source.reads_ahead() {
                 source.will_need(&batch.nodes);
                 halo.iter().for_each(|halo| halo.will_need(&batch.nodes));
@@ -74,7 +74,7 @@ mod tests {
             let source = told.clone();
             timely::example(move |scope| {
                 let key = BatchKey { epoch: 0, step: 0, partition: 0 };
-                let rows = RowsAt { source, number: Number::F32, dim: 0, packed: None, halo: None };
+                let rows = FeatureView { source, number: Number::F32, dim: 0, packed: None, halo: None };
                 [MiniBatch::new(key, vec![3, 30, 1])].to_stream(scope).read_ahead(Rc::new(move |_| rows.clone()));
             });
             assert_eq!(*told.nodes.lock().unwrap(), if ahead { vec![3, 30, 1] } else { vec![] });

@@ -8,11 +8,11 @@ use crate::batch::mini_batch::{BatchKey, MiniBatch};
 /// The clusters of the partitions that a worker hosts.
 ///
 /// ```
-/// use gnnflow_dataflow::sample::clusters::ClusterBook;
+/// use gnnflow_dataflow::sample::clusters::ClusterBatches;
 /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
 ///
 /// // Nodes 0 to 5 of one partition in three clusters, two a batch; 1 and 4 are trained on.
-/// let mut book = ClusterBook::new(1, 2, 7);
+/// let mut book = ClusterBatches::new(1, 2, 7);
 /// book.add(0, 0, &[0, 0, 1, 1, 2, 2], 3);
 /// assert_eq!(book.steps(3), 2);
 /// let batch = |step| book.batch(BatchKey { step, ..BatchKey::default() }, &[1, 4]);
@@ -21,14 +21,14 @@ use crate::batch::mini_batch::{BatchKey, MiniBatch};
 /// assert_eq!(first.num_seeds + second.num_seeds, 2);
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct ClusterBook {
+pub struct ClusterBatches {
     per_batch: usize,
     seed: u64,
     /// By partition, by cluster: global ids, ascending.
     clusters: Vec<Vec<Vec<u32>>>,
 }
 
-impl ClusterBook {
+impl ClusterBatches {
     /// No clusters yet, of `parts` partitions; `per_batch` of them make a batch.
     pub fn new(parts: usize, per_batch: usize, seed: u64) -> Self {
         Self { per_batch: per_batch.max(1), seed, clusters: vec![Vec::new(); parts] }
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn an_epoch_visits_every_cluster_once_and_pairs_of_them_evenly() {
         let clusters: Vec<u16> = (0..30).map(|node| node % 5).collect();
-        let mut book = ClusterBook::new(3, 2, 9);
+        let mut book = ClusterBatches::new(3, 2, 9);
         book.add(1, 100, &clusters, 5);
         let train: Vec<u32> = (100..130).filter(|node| node % 2 == 0).collect();
         let mut pairs: HashMap<Vec<u32>, f64> = HashMap::new();

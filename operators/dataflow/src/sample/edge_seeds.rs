@@ -1,6 +1,6 @@
 //! Batches of edges: what link prediction learns from.
 //!
-//! An epoch visits the training edges of a partition in an order that is computed, as [`SeedBook`](super::seeds::SeedBook)
+//! An epoch visits the training edges of a partition in an order that is computed, as [`NodeBatches`](super::seeds::NodeBatches)
 //! does its nodes. Beside each edge stand pairs that are taken for no edges, with another node in the place of one end: of the
 //! tail where `epoch + step` is even, else of the head. They are drawn under
 //! `Key(seed, Negative).fold(partition).fold(epoch).fold(step)`; nobody looks whether one of them is an edge after all. Where nodes have
@@ -17,7 +17,7 @@ use gnnflow_data::rng::{Key, Permutation, Purpose};
 
 use super::edge_share::EdgeShare;
 use super::node_groups::NodeGroups;
-use super::seeds::Book;
+use super::seeds::BatchSource;
 use crate::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_kernels::compact::Spread;
 use gnnflow_kernels::pairs::{Edge, Pairs, Shared};
@@ -50,7 +50,7 @@ pub struct Negatives {
 
 /// The training edges of the partitions that a worker hosts: twelve bytes an edge.
 #[derive(Clone, Debug)]
-pub struct EdgeBook {
+pub struct EdgeBatches {
     /// Edges a batch has at most.
     pub batch: usize,
     /// The run's seed.
@@ -69,7 +69,7 @@ pub struct EdgeBook {
     pub share: Option<EdgeShare>,
 }
 
-impl Book for EdgeBook {
+impl BatchSource for EdgeBatches {
     fn batch(&self, key: BatchKey) -> MiniBatch {
         let edges = self.positives(key);
         let hidden = edges.iter().filter(|_| self.hides).flat_map(|&edge| self.hidden(edge));
@@ -82,7 +82,7 @@ impl Book for EdgeBook {
     }
 }
 
-impl EdgeBook {
+impl EdgeBatches {
     /// The edges of a batch, in order; none past the partition's last step.
     pub fn positives(&self, key: BatchKey) -> Vec<Edge> {
         let edges = &self.edges[key.partition as usize];
@@ -184,14 +184,14 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    fn book(way: NegativeWay) -> EdgeBook {
+    fn book(way: NegativeWay) -> EdgeBatches {
         let edges: Vec<Edge> =
             (0..10).map(|i| Edge { head: i, tail: 10 + i * 2 % 7, relation: (i % 2) as u16 }).collect();
         // Heads are of type 0, tails of type 1.
         let nodes = NodeGroups::new(&[(0, 0), (10, 1)], 20).with_weights(|node| u64::from(node == 3 || node == 12));
         let negatives = Negatives { way, count: 4, nodes: Arc::new(nodes) };
         let labels = vec![(0..10).map(|i| 100 + i).collect(), vec![]];
-        EdgeBook {
+        EdgeBatches {
             batch: 4,
             seed: 3,
             edges: vec![edges, vec![]],
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn an_epoch_may_take_some_of_the_edges_and_another_one_others() {
-        let book = EdgeBook { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
+        let book = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
         let of_epoch = |epoch| -> Vec<Edge> {
             let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));
             let sizes: Vec<usize> = batches.clone().map(|batch| batch.len()).collect();
@@ -305,7 +305,7 @@ mod tests {
             assert_eq!(types, if relation == 0 { vec![0, 7] } else { vec![1] });
         }
         assert!(batch.excluded.edges().len() <= 12);
-        let open = EdgeBook { hides: false, ..book };
+        let open = EdgeBatches { hides: false, ..book };
         assert!(open.batch(BatchKey { epoch: 0, step: 0, partition: 0 }).excluded.edges().is_empty());
     }
 }

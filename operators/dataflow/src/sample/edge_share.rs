@@ -4,7 +4,7 @@
 //! all together take K: the partitions' edges lie one behind the other, and at every E / K of them, from a start on that the epoch draws, one
 //! is counted to the partition that it lies in (systematic sampling). So a partition of few edges has its turn, too, and in the
 //! mean every edge is taken equally often. Which of its edges those are is the partition's own draw: the first ones of its order in that
-//! epoch ([`EdgeBook`](super::edge_seeds::EdgeBook)).
+//! epoch ([`EdgeBatches`](super::edge_seeds::EdgeBatches)).
 
 use gnnflow_data::rng::{Key, Purpose};
 

@@ -29,18 +29,18 @@ pub enum Saint {
 /// use gnnflow_dataflow::graph::local_graph::{LocalGraph, OwnedInEdges};
 /// use gnnflow_dataflow::graph::placement::Placement;
 /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
-/// use gnnflow_dataflow::sample::saint::{Saint, SaintBook};
+/// use gnnflow_dataflow::sample::saint::{Saint, SaintBatches};
 ///
 /// // Node 0 hears from 1 and 2.
 /// let in_edges = OwnedInEdges { indptr: vec![0, 2, 2, 2], indices: vec![1, 2], ..OwnedInEdges::default() };
 /// let book = PartitionBook::new(vec![0, 3]).unwrap();
 /// let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as _);
 /// let graph = Arc::new(LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap());
-/// let edges = SaintBook::new(graph, Saint::Edges, 3, 1);
+/// let edges = SaintBatches::new(graph, Saint::Edges, 3, 1);
 /// assert!(edges.draw(BatchKey::default()).chunks(2).all(|ends| ends[0] == 0 && ends[1] > 0));
 /// ```
 #[derive(Clone)]
-pub struct SaintBook {
+pub struct SaintBatches {
     graph: Arc<LocalGraph>,
     saint: Saint,
     draws: usize,
@@ -77,7 +77,7 @@ impl Sources {
     }
 }
 
-impl SaintBook {
+impl SaintBatches {
     /// `draws` draws a batch, under `seed`.
     pub fn new(graph: Arc<LocalGraph>, saint: Saint, draws: usize, seed: u64) -> Self {
         let mut sources = vec![Sources::default(); graph.placement().parts()];
@@ -191,7 +191,7 @@ mod tests {
         let graph = Arc::new(local(graph, &book(graph.len() as u32, 2), 1, 0, false));
         let width = if saint == Saint::Edges { 2 } else { 1 };
         let (draws, steps) = (50, 800);
-        let books = SaintBook::new(graph, saint, draws, 5);
+        let books = SaintBatches::new(graph, saint, draws, 5);
         let mut counts: HashMap<Vec<u32>, f64> = HashMap::new();
         for step in 0..steps {
             let drawn = books.draw(BatchKey { epoch: 1, step, partition: 1 });
@@ -230,7 +230,7 @@ mod tests {
         let graph: Adjacency = vec![vec![]; 9];
         let graph = Arc::new(local(&graph, &book(9, 4), 1, 0, false));
         for (saint, empty, bare) in [(Saint::Roots, 0, 7), (Saint::Nodes, 0, 7), (Saint::Edges, 0, 0)] {
-            let books = SaintBook::new(graph.clone(), saint, 7, 1);
+            let books = SaintBatches::new(graph.clone(), saint, 7, 1);
             let drawn = |partition| books.draw(BatchKey { partition, ..BatchKey::default() }).len();
             assert_eq!((drawn(1), drawn(0)), (empty, bare), "{saint:?}");
         }

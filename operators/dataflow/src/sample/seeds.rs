@@ -20,7 +20,7 @@ use crate::time;
 
 /// The training nodes of the partitions that a worker hosts.
 #[derive(Clone, Debug, Default)]
-pub struct SeedBook {
+pub struct NodeBatches {
     /// Seeds a batch has at most.
     pub batch: usize,
     /// The run's seed.
@@ -32,12 +32,12 @@ pub struct SeedBook {
 }
 
 /// What batches are made of.
-pub trait Book {
+pub trait BatchSource {
     /// A batch, with its seeds and what else it begins with; without seeds past the partition's last step.
     fn batch(&self, key: BatchKey) -> MiniBatch;
 }
 
-impl Book for SeedBook {
+impl BatchSource for NodeBatches {
     /// The batch, with its seeds and their times.
     fn batch(&self, key: BatchKey) -> MiniBatch {
         let batch = MiniBatch::new(key, self.seeds(key));
@@ -48,7 +48,7 @@ impl Book for SeedBook {
     }
 }
 
-impl SeedBook {
+impl NodeBatches {
     /// The seeds of a batch, in order; none past the partition's last step.
     pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
         let train = &self.train[key.partition as usize];
@@ -74,20 +74,20 @@ pub trait Seeds<'scope> {
     /// # Example
     /// ```
     /// use std::sync::Arc;
-    /// use gnnflow_dataflow::sample::seeds::{SeedBook, Seeds};
+    /// use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
-    /// let book = Arc::new(SeedBook { batch: 2, seed: 1, train: vec![vec![3, 5, 8]], ..SeedBook::default() });
+    /// let book = Arc::new(NodeBatches { batch: 2, seed: 1, train: vec![vec![3, 5, 8]], ..NodeBatches::default() });
     /// timely::example(|scope| {
     ///     [0u32].to_stream(scope).container::<Vec<u32>>().seeds(book)
     ///         .inspect(|batch| assert_eq!(batch.num_seeds, 2));
     /// });
     /// ```
-    fn seeds(self, book: Arc<dyn Book>) -> StreamVec<'scope, u64, MiniBatch>;
+    fn seeds(self, book: Arc<dyn BatchSource>) -> StreamVec<'scope, u64, MiniBatch>;
 }
 
 impl<'scope> Seeds<'scope> for StreamVec<'scope, u64, u32> {
-    fn seeds(self, book: Arc<dyn Book>) -> StreamVec<'scope, u64, MiniBatch> {
+    fn seeds(self, book: Arc<dyn BatchSource>) -> StreamVec<'scope, u64, MiniBatch> {
         self.unary::<CapacityContainerBuilder<Vec<MiniBatch>>, _, _, _>(Pipeline, "seeds", move |_, _| {
             move |input, output| {
                 input.for_each(|time, partitions| {
@@ -108,7 +108,7 @@ mod tests {
     fn an_epoch_visits_every_training_node_once_in_another_order() {
         let train = vec![(0..10).collect(), vec![], vec![7]];
         let times = vec![(100..110).collect(), vec![], vec![3]];
-        let book = SeedBook { batch: 3, seed: 9, train, times };
+        let book = NodeBatches { batch: 3, seed: 9, train, times };
         let epoch = |epoch, partition| -> Vec<u32> {
             (0..5).flat_map(|step| book.seeds(BatchKey { epoch, step, partition })).collect()
         };

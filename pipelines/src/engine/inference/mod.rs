@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
@@ -87,7 +87,7 @@ impl Inference {
         let (features, below) = (setup.features.clone(), stores.clone());
         let rows = move |tick| match stage_of(tick) {
             0 => features.clone(),
-            stage => RowsAt {
+            stage => FeatureView {
                 source: Arc::clone(&below[stage - 1]) as _,
                 number: Number::F32,
                 dim: below[stage - 1].dim(),
@@ -118,7 +118,7 @@ impl Inference {
             } else {
                 chunks
             };
-            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(rows);
+            let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(rows);
             stream
                 .read_ahead(Rc::clone(&rows))
                 .fetch_rows(FetchFrom {

@@ -32,7 +32,7 @@ use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced}
 use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows, RowGradients};
 use gnnflow_dataflow::fetch::cache::{CacheCounts, RowCache};
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::gate::{Gate, Gated};
@@ -40,7 +40,7 @@ use gnnflow_dataflow::flow::on_frontier::OnFrontier;
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Choice;
-use gnnflow_dataflow::sample::seeds::{Book, Seeds};
+use gnnflow_dataflow::sample::seeds::{BatchSource, Seeds};
 use gnnflow_dataflow::time;
 use sha2::{Digest, Sha256};
 use timely::container::CapacityContainerBuilder;
@@ -113,7 +113,7 @@ impl Pull {
 
 /// How batches are made.
 pub(crate) struct Batches {
-    pub(crate) book: Arc<dyn Book>,
+    pub(crate) book: Arc<dyn BatchSource>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) choices: Vec<Choice>,
     /// In place of hops: what batches are drawn from that are subgraphs.
@@ -158,7 +158,7 @@ impl MiniBatchTraining {
             // One batch is computed while the next is fetched, at least.
             let permits = Rc::new(Permits::new(window.max(2)));
             let left = Rc::clone(&permits);
-            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
+            let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             let stream = stream.read_ahead(Rc::clone(&rows));
             let stream = match pulled {
                 None => stream.limit_in_flight(permits),

@@ -21,13 +21,13 @@ use std::time::Instant;
 use gnnflow_dataflow::batch::mini_batch::BatchKey;
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
 use gnnflow_dataflow::sample::sample_hop::Choice;
-use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::sample::seeds::BatchSource;
 use sha2::{Digest, Sha256};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
@@ -49,7 +49,7 @@ use crate::runtime::job::Host;
 /// How partitions are trained.
 pub(crate) struct Visits {
     pub(crate) islands: Islands,
-    pub(crate) book: Arc<dyn Book>,
+    pub(crate) book: Arc<dyn BatchSource>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) choices: Vec<Choice>,
     /// Whether the model asks for degrees.
@@ -94,7 +94,7 @@ impl PartitionParallel {
             let (left, kept, told) = (Rc::clone(&permits), fault.clone(), Rc::clone(&done));
             let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr);
-            let rows: Rc<dyn Fn(u64) -> RowsAt> = Rc::new(move |_| features.clone());
+            let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             stream
                 .sample_batch(hops, Arc::clone(&setup.sampling))
                 .read_ahead(Rc::clone(&rows))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
-use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
 use gnnflow_dataflow::wire::RowSource;
 use timely::container::CapacityContainerBuilder;
@@ -23,7 +23,7 @@ use crate::runtime::job::{Host, Job};
 /// What a worker's partitions see when each trains by itself.
 pub(crate) struct Islands {
     pub(crate) graph: Arc<LocalGraph>,
-    pub(crate) features: RowsAt,
+    pub(crate) features: FeatureView,
 }
 
 impl Islands {
@@ -50,7 +50,7 @@ impl Islands {
             graph = graph.with_known_degrees(halo.index().clone(), found);
         }
         let source = Arc::new(IslandRows { graph: Arc::clone(&setup.graph), parts: Arc::clone(&setup.parts), halo });
-        Ok(Self { graph: Arc::new(graph), features: RowsAt { source, ..setup.features.clone() } })
+        Ok(Self { graph: Arc::new(graph), features: FeatureView { source, ..setup.features.clone() } })
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use gnnflow_data::partitioner::Goal;
 use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::sample::clusters::ClusterBook;
+use gnnflow_dataflow::sample::clusters::ClusterBatches;
 use gnnflow_dataflow::sample::draw_batches::DrawBatches;
 use gnnflow_dataflow::sample::induce::{Induce, InduceBy, Norm};
 use gnnflow_dataflow::sample::random_walk::{Bias, RandomWalk, Walk, WalkBy, Walks};
-use gnnflow_dataflow::sample::saint::{Saint, SaintBook, subgraph};
+use gnnflow_dataflow::sample::saint::{Saint, SaintBatches, subgraph};
 use gnnflow_dataflow::sample::sample_hop::CompactorPool;
 use gnnflow_dataflow::sample::subgraph_counts::SubgraphCounts;
 use gnnflow_dataflow::time;
@@ -46,9 +46,9 @@ pub(crate) struct Subgraphs {
 
 #[derive(Clone)]
 enum Source {
-    Clusters(Rc<ClusterBook>),
+    Clusters(Rc<ClusterBatches>),
     Saint {
-        book: Rc<SaintBook>,
+        book: Rc<SaintBatches>,
         /// Steps of walks from what is drawn, and whether they look back.
         walk: Option<(u32, Option<Bias>)>,
         counts: Rc<RefCell<SubgraphCounts>>,
@@ -78,7 +78,7 @@ impl Subgraphs {
                     );
                     return Err(job.spec.problem("train.clusters", message));
                 }
-                let mut book = ClusterBook::new(parts.len(), train.clusters_per_batch(count), train.seed);
+                let mut book = ClusterBatches::new(parts.len(), train.clusters_per_batch(count), train.seed);
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
                     let (memory, seed) = (job.spec.partition.memory.0, job.spec.partition.seed);
                     let goal = Goal { memory, seed, ..Goal::new(count as u32) };
@@ -95,7 +95,7 @@ impl Subgraphs {
                     "saint-edge" => (Saint::Edges, None),
                     _ => (Saint::Roots, Some((train.walk_length(), train.walk_bias().map(|[p, q]| Bias { p, q })))),
                 };
-                let book = Rc::new(SaintBook::new(Arc::clone(graph), saint, train.batch, train.seed));
+                let book = Rc::new(SaintBatches::new(Arc::clone(graph), saint, train.batch, train.seed));
                 let counts = Rc::new(RefCell::new(SubgraphCounts::new(Arc::clone(graph))));
                 let own = Rc::new(RefCell::new(seeds.iter().map(|nodes| vec![0; nodes.len()]).collect()));
                 let most = parts.iter().map(|part| part.nodes).max().unwrap_or(0);
@@ -131,7 +131,7 @@ impl Subgraphs {
             let place = |node| train.binary_search(node).expect("seeds are train nodes of the batch's partition");
             batch.seed_weights =
                 seeds.iter().map(|node| (before / f64::from(own[place(node)].max(1))) as f32).collect();
-            batch.stands_for = Some(train.len() as u64);
+            batch.represented_examples = Some(train.len() as u64);
             batch
         })
     }

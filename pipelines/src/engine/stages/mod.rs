@@ -47,7 +47,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::time;
 use gnnflow_nn::layers::Propagation;
@@ -90,7 +90,7 @@ pub(crate) struct WholeGraph {
     own: Range<u32>,
     /// In how many sums a node receives.
     slots: u32,
-    features: RowsAt,
+    features: FeatureView,
     intervals: Arc<Vec<Interval>>,
     hops: Vec<HopState>,
     program: Program,
@@ -172,7 +172,7 @@ impl WholeGraph {
     pub(crate) fn new(
         graph: GraphLinks,
         shape: Shape,
-        features: RowsAt,
+        features: FeatureView,
         parameters: Arc<ParameterService>,
         place: &Place,
     ) -> Result<Self, Error> {

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, PushedRows};
-use gnnflow_dataflow::fetch::fetch_rows::{FetchFrom, FetchRows, RowsAt};
+use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::flow::barrier::Barrier;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
-use gnnflow_dataflow::sample::seeds::Book;
+use gnnflow_dataflow::sample::seeds::BatchSource;
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
@@ -33,7 +33,7 @@ pub(crate) const WINDOW: u32 = 3;
 
 /// Where pairs come from, and the rows of their nodes.
 pub(crate) struct PairSource {
-    pub(crate) book: Arc<dyn Book>,
+    pub(crate) book: Arc<dyn BatchSource>,
     pub(crate) scored: Scored,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn score_pairs<'scope>(
     let (book, hosted) = (Arc::clone(&source.book), setup.graph.hosted());
     let rows = Arc::clone(&source.scored.rows);
     let dim = rows.dim();
-    let rows = RowsAt { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
+    let rows = FeatureView { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
     let (scored, added) = (Arc::clone(state), Arc::clone(state));
     let (kept, spoilt) = (fault.clone(), fault.clone());
     tokens

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::collective::all_reduce::Contribution;
-use gnnflow_dataflow::fetch::fetch_rows::RowsAt;
+use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::Table;
 use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::Header;
@@ -351,7 +351,7 @@ impl WholeGraph {
         let own = self.own.start;
         if index == 0 {
             let nodes: Vec<u32> = rows.iter().map(|row| own + row as u32).collect();
-            let RowsAt { source, number, dim, .. } = &self.features;
+            let FeatureView { source, number, dim, .. } = &self.features;
             let held = Matrix::gather(*number, *dim, |node| source.row(node), &nodes);
             return NodeRows { held: Some(held), ..NodeRows::default() };
         }

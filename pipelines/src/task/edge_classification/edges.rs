@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::split;
-use gnnflow_dataflow::sample::edge_seeds::{EdgeBook, NegativeWay, Negatives};
+use gnnflow_dataflow::sample::edge_seeds::{EdgeBatches, NegativeWay, Negatives};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
@@ -88,10 +88,10 @@ impl ClassedEdges {
     }
 
     /// The batches of an epoch.
-    pub(crate) fn book(&self, train: &Train) -> EdgeBook {
+    pub(crate) fn book(&self, train: &Train) -> EdgeBatches {
         let to_train = |part: usize| (0..self.edges[part].len()).filter(move |&i| self.splits[part][i] == split::TRAIN);
         let parts = 0..self.edges.len();
-        EdgeBook {
+        EdgeBatches {
             batch: train.batch,
             seed: train.seed,
             edges: parts.clone().map(|part| to_train(part).map(|i| self.edges[part][i]).collect()).collect(),

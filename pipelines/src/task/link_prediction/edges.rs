@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_data::dataset::{Dataset, split};
-use gnnflow_dataflow::sample::edge_seeds::{EdgeBook, NegativeWay, Negatives};
+use gnnflow_dataflow::sample::edge_seeds::{EdgeBatches, NegativeWay, Negatives};
 use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 
@@ -100,7 +100,7 @@ impl LinkEdges {
     }
 
     /// The batches of an epoch.
-    pub(crate) fn book(&mut self, train: &Train, link: &Link) -> EdgeBook {
+    pub(crate) fn book(&mut self, train: &Train, link: &Link) -> EdgeBatches {
         let way = match link.negative_sampler {
             NegativeSampler::Uniform => NegativeWay::Uniform,
             NegativeSampler::Joint => NegativeWay::Joint,
@@ -111,7 +111,16 @@ impl LinkEdges {
         let (edges, reverses) = (std::mem::take(&mut self.train), self.reverses.clone());
         let hides = train.excludes_targets();
         let share = train.edge_share(&self.counts);
-        EdgeBook { batch: train.batch, seed: train.seed, edges, labels: Vec::new(), negatives, hides, reverses, share }
+        EdgeBatches {
+            batch: train.batch,
+            seed: train.seed,
+            edges,
+            labels: Vec::new(),
+            negatives,
+            hides,
+            reverses,
+            share,
+        }
     }
 }
 

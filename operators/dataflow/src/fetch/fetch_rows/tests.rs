@@ -71,7 +71,7 @@ fn run(
             let halos = local.placement().parts_of(index).map(of).collect();
             Arc::new(HaloRows::new(halos, |node| !local.hosts(node)).unwrap())
         });
-        let rows = RowsAt { source, number: Number::F32, dim: DIM, packed: None, halo };
+        let rows = FeatureView { source, number: Number::F32, dim: DIM, packed: None, halo };
         let counted = meter.clone();
         worker.dataflow::<u64, _, _>(|scope| {
             let batches: Vec<MiniBatch> = (local.placement().parts_of(index))
