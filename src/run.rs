@@ -8,7 +8,7 @@ use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::config::Tensor;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::tensor::TensorWorkers;
-use gnnflow_pipelines::{Error as PipelineError, Host, Job, Spec, Summary, last_checkpoint, prepare, work};
+use gnnflow_pipelines::{Error as PipelineError, Job, Runtime, Spec, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
     ClusterConfig, Fingerprints, Launch, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched, is_supervised,
@@ -106,7 +106,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         resume,
         threads: train.threads(local),
         prepare_seconds: prepared,
-        host: Arc::new(watch),
+        runtime: Arc::new(watch),
     };
     let summary = execute(membership, move |worker| work(worker, &job).map_err(Error::from))?;
     Ok(summary.map_or(Outcome::Elsewhere(0), |summary| Outcome::Done(Box::new(summary))))
@@ -184,7 +184,7 @@ struct Tensors {
     first: bool,
 }
 
-impl Host for Watch {
+impl Runtime for Watch {
     fn turned(&self) {
         self.liveness.turned();
     }

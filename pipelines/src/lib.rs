@@ -25,5 +25,5 @@ pub use outputs::summary::{self, Summary};
 pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};
 pub use run::work;
-pub use runtime::job::{Host, Job, NoHost};
+pub use runtime::job::{Job, NoRuntime, Runtime};
 pub use runtime::registry::Registry;

@@ -14,7 +14,7 @@ use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 
 /// Words that one round tells at most: 128 KB.
 pub(crate) const WORDS: usize = 16 << 10;
@@ -48,7 +48,7 @@ impl Agreement {
     pub(crate) fn round(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         mut tell: impl FnMut(usize) -> Contribution,
     ) -> Result<Reduced, Error> {
         for part in self.placement.parts_of(self.me) {
@@ -57,7 +57,7 @@ impl Agreement {
         let next = self.input.time() + 1;
         self.input.advance_to(next);
         self.input.flush();
-        until(worker, host, &Fault::default(), &self.probe, next)?;
+        until(worker, runtime, &Fault::default(), &self.probe, next)?;
         self.heard.take().ok_or_else(|| Error::Bug("a round of telling ended without result".into()))
     }
 
@@ -65,23 +65,23 @@ impl Agreement {
     pub(crate) fn by_partition(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         mut words: impl FnMut(usize) -> Vec<u64>,
     ) -> Result<Vec<Vec<u64>>, Error> {
         let tell = |part| Contribution { partition: part as u32, vector: None, words: words(part) };
-        Ok(self.round(worker, host, tell)?.words)
+        Ok(self.round(worker, runtime, tell)?.words)
     }
 
     /// What all partitions tell, one behind the other; each as much as it likes.
     pub(crate) fn lists(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         words: impl Fn(usize) -> Vec<u64>,
     ) -> Result<Vec<u64>, Error> {
         let parts = self.placement.parts_of(self.me);
         let own: Vec<Vec<u64>> = parts.clone().map(words).collect();
-        let lengths = self.by_partition(worker, host, |part| vec![own[part - parts.start].len() as u64])?;
+        let lengths = self.by_partition(worker, runtime, |part| vec![own[part - parts.start].len() as u64])?;
         let mut all: Vec<Vec<u64>> = vec![Vec::new(); lengths.len()];
         let longest = lengths.iter().map(|length| length[0]).max().unwrap_or(0) as usize;
         for first in (0..longest).step_by(WORDS) {
@@ -89,7 +89,7 @@ impl Agreement {
                 let own = &own[part - parts.start];
                 own[first.min(own.len())..(first + WORDS).min(own.len())].to_vec()
             };
-            let told = self.by_partition(worker, host, piece)?;
+            let told = self.by_partition(worker, runtime, piece)?;
             all.iter_mut().zip(told).for_each(|(all, piece)| all.extend(piece));
         }
         Ok(all.concat())
@@ -99,14 +99,14 @@ impl Agreement {
     pub(crate) fn by_worker(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         own: &[u64],
     ) -> Result<Vec<Vec<u64>>, Error> {
         let (me, placement) = (self.me, self.placement);
         let mut told = vec![Vec::with_capacity(own.len()); placement.workers()];
         for piece in own.chunks(WORDS) {
             let words = |part| if part == placement.parts_of(me).start { piece.to_vec() } else { Vec::new() };
-            let mut round = self.by_partition(worker, host, words)?;
+            let mut round = self.by_partition(worker, runtime, words)?;
             for (worker, told) in told.iter_mut().enumerate() {
                 told.append(&mut round[placement.parts_of(worker).start]);
             }
@@ -115,8 +115,8 @@ impl Agreement {
     }
 
     /// The sums of what every worker tells, word by word.
-    pub(crate) fn sums(&mut self, worker: &mut Worker, host: &dyn Host, own: &[u64]) -> Result<Vec<u64>, Error> {
-        let told = self.by_worker(worker, host, own)?;
+    pub(crate) fn sums(&mut self, worker: &mut Worker, runtime: &dyn Runtime, own: &[u64]) -> Result<Vec<u64>, Error> {
+        let told = self.by_worker(worker, runtime, own)?;
         Ok((0..own.len()).map(|i| told.iter().map(|words| words[i]).sum()).collect())
     }
 }

@@ -8,7 +8,7 @@ use timely::dataflow::operators::probe;
 use timely::worker::Worker;
 
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 
 /// The first error of an operator, on its way to the loop that turns the worker.
 #[derive(Clone, Default)]
@@ -32,7 +32,7 @@ impl Fault {
 /// The first error that an operator kept in `fault`.
 pub(crate) fn until(
     worker: &mut Worker,
-    host: &dyn Host,
+    runtime: &dyn Runtime,
     fault: &Fault,
     probe: &probe::Handle<u64>,
     tick: u64,
@@ -40,19 +40,19 @@ pub(crate) fn until(
     let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
     let mut reached = frontier();
     while probe.less_than(&tick) {
-        turn(worker, host, fault)?;
+        turn(worker, runtime, fault)?;
         let now = frontier();
         if now != reached {
             reached = now;
-            host.progressed();
+            runtime.progressed();
         }
     }
     Ok(())
 }
 
 /// Turns the loop once.
-pub(crate) fn turn(worker: &mut Worker, host: &dyn Host, fault: &Fault) -> Result<(), Error> {
-    host.turned();
+pub(crate) fn turn(worker: &mut Worker, runtime: &dyn Runtime, fault: &Fault) -> Result<(), Error> {
+    runtime.turned();
     // A bound on the wait: the loop must show that it lives, and looks for errors.
     worker.step_or_park(Some(Duration::from_millis(10)));
     fault.check()

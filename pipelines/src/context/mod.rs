@@ -43,11 +43,11 @@ pub(crate) const TRAIN: u8 = 1;
 pub(crate) const SPLITS: [&str; 4] = ["none", "train", "val", "test"];
 
 /// One worker's share of a run.
-pub(crate) struct Setup {
+pub(crate) struct WorkerContext {
     pub(crate) worker: usize,
     pub(crate) placement: Placement,
     pub(crate) graph: Arc<LocalGraph>,
-    pub(crate) parts: Arc<LocalParts>,
+    pub(crate) parts: Arc<FeatureStore>,
     /// What the first layer reads of each node: features, or the learnt rows.
     pub(crate) features: FeatureView,
     /// Features of edges, where the model reads them.
@@ -121,12 +121,12 @@ fn input_width(job: &Job, model: &config::Model) -> Result<usize, Error> {
 
 /// What a model asks for beside the rows of nodes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Needs {
+pub(crate) struct ModelInputs {
     pub(crate) degrees: bool,
     pub(crate) edge_features: bool,
 }
 
-impl Needs {
+impl ModelInputs {
     pub(crate) fn of(model: &Model) -> Self {
         Self { degrees: model.needs_degrees(), edge_features: model.needs_edge_features() }
     }
@@ -154,14 +154,14 @@ impl EdgeSource for EdgeParts {
 }
 
 /// The partitions that a worker hosts: labels and features.
-pub(crate) struct LocalParts {
+pub(crate) struct FeatureStore {
     offsets: Vec<u64>,
     parts: Vec<Option<Arc<Partition>>>,
     /// Whether features are named before they are read.
     reads_ahead: bool,
 }
 
-impl LocalParts {
+impl FeatureStore {
     /// Opens the partitions that `worker` of `workers` hosts. Before that it verifies the checksums of all files that the worker is known
     /// to read; any other file is verified when it is opened.
     ///
@@ -169,7 +169,7 @@ impl LocalParts {
     /// When a file is damaged or cannot be read.
     pub(crate) fn open(job: &Job, worker: usize, workers: usize) -> Result<Arc<Self>, Error> {
         let placement = Placement::new(job.dataset.manifest().parts(), workers);
-        job.dataset.verify_files(&files_read(job, placement, worker), job.host.progress())?;
+        job.dataset.verify_files(&files_read(job, placement, worker), job.runtime.progress())?;
         let mut parts: Vec<Option<Arc<Partition>>> = vec![None; placement.parts()];
         for part in placement.parts_of(worker) {
             parts[part] = Some(Arc::new(job.dataset.partition(part)?));
@@ -246,7 +246,7 @@ pub(crate) fn halo_rows(job: &Job, graph: &LocalGraph, worker: usize) -> Result<
     Ok(HaloRows::new(halos, |node| !graph.hosts(node)).map(Arc::new))
 }
 
-impl RowSource for LocalParts {
+impl RowSource for FeatureStore {
     fn row_bytes(&self) -> usize {
         self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
     }
@@ -273,15 +273,15 @@ impl RowSource for LocalParts {
     }
 }
 
-impl Setup {
+impl WorkerContext {
     /// Opens what `worker` of `workers` holds beside `parts`; `needs` says what the model asks for.
     pub(crate) fn open(
         job: &Job,
         worker: usize,
         workers: usize,
-        parts: Arc<LocalParts>,
+        parts: Arc<FeatureStore>,
         task: Task,
-        needs: Needs,
+        needs: ModelInputs,
     ) -> Result<Self, Error> {
         let (dataset, spec) = (&job.dataset, &job.spec);
         let manifest = dataset.manifest();

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use gnnflow_data::dataset::{Labels, Nodes};
 
 use crate::config;
-use crate::context::{LocalParts, TRAIN};
+use crate::context::{FeatureStore, TRAIN};
 use crate::error::Error;
 use crate::runtime::job::Job;
 
@@ -36,7 +36,7 @@ impl SeedSplit {
     pub(crate) fn open(
         job: &Job,
         train: &config::Train,
-        parts: &Arc<LocalParts>,
+        parts: &Arc<FeatureStore>,
         hosted: Range<usize>,
     ) -> Result<Self, Error> {
         let manifest = job.dataset.manifest();

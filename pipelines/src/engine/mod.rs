@@ -14,7 +14,7 @@ use timely::worker::Worker;
 use self::inference::Inference;
 use crate::compute::BatchWords;
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 
 /// A way to train.
@@ -27,7 +27,7 @@ pub(crate) trait Schedule {
     fn round(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error>;
@@ -40,11 +40,11 @@ pub(crate) trait Schedule {
     fn compute_all(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         inference: &Inference,
         embeddings: bool,
     ) -> Result<bool, Error> {
-        let _ = (worker, host, inference, embeddings);
+        let _ = (worker, runtime, inference, embeddings);
         Ok(false)
     }
 

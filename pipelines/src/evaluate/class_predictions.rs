@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use timely::worker::Worker;
 
 use crate::context::edge_columns::EdgeColumns;
-use crate::context::{SPLITS, Setup};
+use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::classification::Classifying;
 use crate::outputs::{Table, arrow_bug, write_table};
@@ -19,7 +19,7 @@ use crate::runtime::job::Job;
 pub(crate) fn predictions(
     worker: &mut Worker,
     job: &Job,
-    setup: &Setup,
+    context: &WorkerContext,
     classifying: &Classifying,
     path: PathBuf,
 ) -> Result<String, Error> {
@@ -41,5 +41,5 @@ pub(crate) fn predictions(
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 48, rows: &rows };
-    write_table(worker, &*job.host, setup, &all.totals, &table)
+    write_table(worker, &*job.runtime, context, &all.totals, &table)
 }

@@ -13,11 +13,11 @@ use timely::worker::Worker;
 
 use crate::collectives::agreement::Agreement;
 use crate::compute::ComputeState;
-use crate::context::{SPLITS, Setup};
+use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::rows_of::{Brought, RowsOf};
 use crate::evaluate::{Evaluation, agree};
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use crate::task::Tally;
 use crate::task::classes::{Classes, cross_entropy, largest};
 use crate::task::edge_classification::edges::ClassedEdges;
@@ -40,12 +40,12 @@ impl Classifying {
     /// Builds the dataflow over the model's `results`.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         results: &Arc<LayerStore>,
         (edges, classes): (ClassedEdges, Arc<Classes>),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let rows = RowsOf::build(worker, setup, results, compute_thread, "classify", take);
+        let rows = RowsOf::build(worker, context, results, compute_thread, "classify", take);
         let found = vec![Vec::new(); edges.edges.len()];
         Self { rows, edges, classes, found }
     }
@@ -57,18 +57,18 @@ impl Classifying {
     pub(crate) fn evaluate(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
-        setup: &Setup,
+        runtime: &dyn Runtime,
+        context: &WorkerContext,
         agreement: &mut Agreement,
     ) -> Result<Evaluation, Error> {
         let (classes, mut counted) = (self.classes.count, Vec::new());
-        for part in setup.placement.parts_of(setup.worker) {
+        for part in context.placement.parts_of(context.worker) {
             let mut counts = vec![(Counts::new(Task::SingleLabel, classes), 0.0); SPLITS.len() - 1];
             self.found[part].clear();
             for first in (0..self.edges.edges[part].len()).step_by(CHUNK) {
                 let chunk = first..(first + CHUNK).min(self.edges.edges[part].len());
                 self.rows.send_ends(&self.edges.edges[part][chunk.clone()]);
-                self.rows.wait(worker, host, 0)?;
+                self.rows.wait(worker, runtime, 0)?;
                 let logits = std::mem::take(&mut *self.rows.state());
                 for (i, row) in chunk.zip(logits.chunks_exact(classes)) {
                     self.found[part].push(largest(row) as u32);
@@ -84,8 +84,8 @@ impl Classifying {
             counted.push(counts.into_iter().map(tally).collect());
         }
         // Others may still ask for rows that are here.
-        self.rows.end(worker, host)?;
-        agree(worker, host, setup, agreement, &counted, &|words, _| {
+        self.rows.end(worker, runtime)?;
+        agree(worker, runtime, context, agreement, &counted, &|words, _| {
             let mut counts = Counts::new(Task::SingleLabel, classes);
             counts.merge_words(words);
             (counts.rows(), counts.finish())

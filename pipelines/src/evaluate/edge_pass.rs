@@ -8,7 +8,7 @@ use timely::worker::Worker;
 
 use crate::collectives::agreement::Agreement;
 use crate::compute::ComputeState;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
 use crate::evaluate::classification::Classifying;
@@ -28,16 +28,18 @@ impl EdgePass {
     /// Builds its dataflow over the model's `results`; `None` where it is nodes that something is learnt of.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         results: &Arc<LayerStore>,
         source: Source,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Option<Self> {
         match source {
             Source::Nodes(_) => None,
-            Source::Links(edges) => Some(Self::Ranking(Ranking::build(worker, setup, results, edges, compute_thread))),
+            Source::Links(edges) => {
+                Some(Self::Ranking(Ranking::build(worker, context, results, edges, compute_thread)))
+            }
             Source::Edges(edges, classes) => {
-                Some(Self::Classifying(Classifying::build(worker, setup, results, (edges, classes), compute_thread)))
+                Some(Self::Classifying(Classifying::build(worker, context, results, (edges, classes), compute_thread)))
             }
         }
     }
@@ -50,12 +52,12 @@ impl EdgePass {
         &mut self,
         worker: &mut Worker,
         job: &Job,
-        setup: &Setup,
+        context: &WorkerContext,
         agreement: &mut Agreement,
     ) -> Result<Evaluation, Error> {
         match self {
-            Self::Ranking(ranking) => ranking.evaluate(worker, &*job.host, setup, agreement),
-            Self::Classifying(classifying) => classifying.evaluate(worker, &*job.host, setup, agreement),
+            Self::Ranking(ranking) => ranking.evaluate(worker, &*job.runtime, context, agreement),
+            Self::Classifying(classifying) => classifying.evaluate(worker, &*job.runtime, context, agreement),
         }
     }
 
@@ -67,12 +69,12 @@ impl EdgePass {
         &self,
         worker: &mut Worker,
         job: &Job,
-        setup: &Setup,
+        context: &WorkerContext,
         path: PathBuf,
     ) -> Result<String, Error> {
         match self {
-            Self::Ranking(ranking) => link_predictions::predictions(worker, job, setup, ranking, path),
-            Self::Classifying(classes) => class_predictions::predictions(worker, job, setup, classes, path),
+            Self::Ranking(ranking) => link_predictions::predictions(worker, job, context, ranking, path),
+            Self::Classifying(classes) => class_predictions::predictions(worker, job, context, classes, path),
         }
     }
 }

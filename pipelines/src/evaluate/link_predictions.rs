@@ -10,7 +10,7 @@ use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
 use super::ranking::Ranked;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::context::edge_columns::EdgeColumns;
 use crate::error::Error;
 use crate::evaluate::ranking::Ranking;
@@ -22,7 +22,7 @@ use crate::runtime::job::Job;
 pub(crate) fn predictions(
     worker: &mut Worker,
     job: &Job,
-    setup: &Setup,
+    context: &WorkerContext,
     ranking: &Ranking,
     path: PathBuf,
 ) -> Result<String, Error> {
@@ -51,5 +51,5 @@ pub(crate) fn predictions(
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 64, rows: &rows };
-    write_table(worker, &*job.host, setup, ranking.held_out_counts(), &table)
+    write_table(worker, &*job.runtime, context, ranking.held_out_counts(), &table)
 }

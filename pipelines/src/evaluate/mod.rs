@@ -17,9 +17,9 @@ use timely::worker::Worker;
 use crate::collectives::agreement::Agreement;
 use crate::compute::ComputeState;
 use crate::config::Metric;
-use crate::context::{SPLITS, Setup};
+use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use crate::runtime::records::Scores;
 use crate::task::Tally;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
@@ -50,14 +50,14 @@ impl Evaluation {
 /// Counts every worker's nodes, and adds up what all workers counted.
 pub(crate) fn evaluate(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     agreement: &mut Agreement,
     compute_thread: &ComputeThread<ComputeState>,
     rows: &Arc<LayerStore>,
 ) -> Result<Evaluation, Error> {
-    let hosted = setup.placement.parts_of(setup.worker);
-    let (rows, task) = (Arc::clone(rows), Arc::clone(setup.task.nodes()?));
+    let hosted = context.placement.parts_of(context.worker);
+    let (rows, task) = (Arc::clone(rows), Arc::clone(context.task.nodes()?));
     let counting = Arc::clone(&task);
     // By partition hosted here, then by split.
     let counted: Vec<Vec<Tally>> = compute_thread.call(move |trainer| {
@@ -67,7 +67,7 @@ pub(crate) fn evaluate(
                 .collect()
         })
     });
-    agree(worker, host, setup, agreement, &counted, &|words, sums| task.finish(words, sums))
+    agree(worker, runtime, context, agreement, &counted, &|words, sums| task.finish(words, sums))
 }
 
 /// From sums of what is counted: the number of examples, and metrics by name.
@@ -76,18 +76,18 @@ type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
 /// Adds up what all workers counted, of the training, validation and test examples of the partitions that each hosts.
 pub(crate) fn agree(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     agreement: &mut Agreement,
     counted: &[Vec<Tally>],
     finish: Finish<'_>,
 ) -> Result<Evaluation, Error> {
-    let first = setup.placement.parts_of(setup.worker).start;
+    let first = context.placement.parts_of(context.worker).start;
     let mut scores = [None, None, None];
     for (split, score) in scores.iter_mut().enumerate() {
         let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
-        let words = agreement.sums(worker, host, &own.unwrap_or_default())?;
-        let told = agreement.by_partition(worker, host, |part| {
+        let words = agreement.sums(worker, runtime, &own.unwrap_or_default())?;
+        let told = agreement.by_partition(worker, runtime, |part| {
             let Tally { loss, sums, .. } = &counted[part - first][split];
             std::iter::once(loss).chain(sums).map(|sum| sum.to_bits()).collect()
         })?;

@@ -21,9 +21,9 @@ use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
 use crate::compute::ComputeState;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Nodes whose rows are wanted, and pairs of their places.
@@ -53,7 +53,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     /// Builds the dataflow over the model's `results`; `take` is called on the compute thread.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         results: &Arc<LayerStore>,
         compute_thread: &ComputeThread<ComputeState>,
         name: &str,
@@ -73,11 +73,11 @@ impl<S: Default + Send + 'static> RowsOf<S> {
                     batch
                 })
                 .fetch_rows(FetchFrom {
-                    graph: Arc::clone(&setup.graph),
+                    graph: Arc::clone(&context.graph),
                     rows: Rc::new(move |_| rows.clone()),
                     degrees: false,
                     cache: None,
-                    meter: Rc::clone(&setup.other_meter),
+                    meter: Rc::clone(&context.other_meter),
                 })
                 .on_thread(name, compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
                     let Values::F32(rows) = &batch.features.values else {
@@ -89,7 +89,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
                 .flat_map(move |done| kept.keep(done))
                 .probe_with(&probe);
         });
-        let partition = setup.placement.parts_of(setup.worker).start as u32;
+        let partition = context.placement.parts_of(context.worker).start as u32;
         Self { input, probe, fault, state, passes: 0, step: 0, partition }
     }
 
@@ -125,22 +125,22 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     ///
     /// # Errors
     /// What an operator, or the compute thread, fails with.
-    pub(crate) fn wait(&self, worker: &mut Worker, host: &dyn Host, window: u32) -> Result<(), Error> {
+    pub(crate) fn wait(&self, worker: &mut Worker, runtime: &dyn Runtime, window: u32) -> Result<(), Error> {
         let oldest = time::at(self.passes, self.step.saturating_sub(window));
-        until(worker, host, &self.fault, &self.probe, oldest)
+        until(worker, runtime, &self.fault, &self.probe, oldest)
     }
 
     /// Ends a pass: waits until nobody asks for rows any more that are here.
     ///
     /// # Errors
     /// As [`RowsOf::wait`].
-    pub(crate) fn end(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
+    pub(crate) fn end(&mut self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<(), Error> {
         self.passes += 1;
         self.step = 0;
         let next = time::at(self.passes, 0);
         self.input.advance_to(next);
         self.input.flush();
-        until(worker, host, &self.fault, &self.probe, next)
+        until(worker, runtime, &self.fault, &self.probe, next)
     }
 }
 

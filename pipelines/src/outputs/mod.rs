@@ -35,9 +35,9 @@ use timely::worker::Worker;
 
 use crate::checkpoint::tensor_file::{self, Tensor, beside};
 use crate::collectives::driver::{Fault, until};
-use crate::context::{SPLITS, Setup};
+use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Bytes of a Parquet row group, before compression.
@@ -61,21 +61,21 @@ pub(crate) struct Table<'a> {
 /// the first worker, SHA-256 over all rows.
 pub(crate) fn write_table(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     nodes: &[u64],
     table: &Table<'_>,
 ) -> Result<String, Error> {
     let per_message = (MESSAGE_BYTES / table.row_bytes.max(1)).max(1);
     let fault = Fault::default();
-    let file = match setup.worker {
+    let file = match context.worker {
         0 => Some(ParquetFile::create(&table.path, &table.schema, table.row_bytes)?),
         _ => None,
     };
     let file = Rc::new(RefCell::new(file));
     let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
     let probe = probe::Handle::new();
-    let (kept, target, meter) = (fault.clone(), Rc::clone(&file), Rc::clone(&setup.other_meter));
+    let (kept, target, meter) = (fault.clone(), Rc::clone(&file), Rc::clone(&context.other_meter));
     worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
@@ -91,20 +91,20 @@ pub(crate) fn write_table(
         for (step, first) in (0..nodes as usize).step_by(per_message).enumerate() {
             let now = time::at(part as u32, step as u32);
             input.advance_to(now);
-            if setup.placement.worker_of(part) == setup.worker {
+            if context.placement.worker_of(part) == context.worker {
                 let rows = (table.rows)(part, first..(first + per_message).min(nodes as usize))?;
-                let header = Header { from: setup.worker as u32, key: now, ..Header::default() };
+                let header = Header { from: context.worker as u32, key: now, ..Header::default() };
                 let mut block = WireBlock::new(header, vec![], vec![], Rows::Bytes(encode(&rows)?));
-                meter.sent(setup.worker, &block);
+                meter.sent(context.worker, &block);
                 input.send_batch(&mut block);
             }
             let behind = time::at(part as u32, (step as u32).saturating_sub(WINDOW));
-            until(worker, host, &fault, &probe, behind)?;
+            until(worker, runtime, &fault, &probe, behind)?;
         }
     }
     let end = time::at(nodes.len() as u32, 0);
     input.advance_to(end);
-    until(worker, host, &fault, &probe, end)?;
+    until(worker, runtime, &fault, &probe, end)?;
     drop(input);
     let file = file.borrow_mut().take();
     file.map_or(Ok(String::new()), ParquetFile::finish)
@@ -171,8 +171,8 @@ fn failed(path: &Path, error: parquet::errors::ParquetError) -> Error {
 }
 
 /// The column of the user's own ids.
-fn ids(setup: &Setup, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
-    match setup.parts.get(part).nodes.ids() {
+fn ids(context: &WorkerContext, part: usize, nodes: std::ops::Range<usize>) -> ArrayRef {
+    match context.parts.get(part).nodes.ids() {
         IdColumn::Int(ids) => Arc::new(Int64Array::from(ids[nodes].to_vec())),
         IdColumn::Text(ids) => Arc::new(LargeStringArray::from_iter_values(nodes.map(|node| ids.value(node)))),
     }
@@ -199,14 +199,14 @@ pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error>
 /// `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and, on request, `scores`, as the task has them.
 pub(crate) fn predictions(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     manifest: &Manifest,
     results: &LayerStore,
     scores: bool,
     path: PathBuf,
 ) -> Result<String, Error> {
-    let task = setup.task.nodes()?;
+    let task = context.task.nodes()?;
     let answer = task.answer();
     let width = if scores { task.score_width() } else { 0 };
     let mut fields = vec![
@@ -220,11 +220,11 @@ pub(crate) fn predictions(
     }
     let schema = Arc::new(Schema::new(fields));
     let rows = |part: usize, nodes: std::ops::Range<usize>| {
-        let partition = setup.parts.get(part);
+        let partition = context.parts.get(part);
         let [prediction, label] = task.answers(part, nodes.clone(), results)?;
         let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
-        let mut columns = vec![ids(setup, part, nodes.clone()), prediction, label, split];
+        let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
         if width > 0 {
             let row = |local: usize| results.row_f32(partition.range.start as u32 + local as u32);
             let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
@@ -238,14 +238,14 @@ pub(crate) fn predictions(
     };
     let row_bytes = 40 + 4 * width + listed;
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
-    write_table(worker, host, setup, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
+    write_table(worker, runtime, context, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }
 
 /// `embeddings.parquet` and `node_embeddings.parquet`: `node_id`, `embedding`. `row` has that of a node hosted here, `dim` numbers.
 pub(crate) fn embeddings<'a>(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     manifest: &Manifest,
     (dim, row): (usize, impl Fn(u32) -> &'a [f32]),
     path: PathBuf,
@@ -253,14 +253,14 @@ pub(crate) fn embeddings<'a>(
     let fields = vec![id_field(manifest), Field::new("embedding", list(dim, DataType::Float32), false)];
     let schema = Arc::new(Schema::new(fields));
     let make = |part: usize, nodes: std::ops::Range<usize>| {
-        let first = setup.parts.get(part).range.start as u32;
+        let first = context.parts.get(part).range.start as u32;
         let values = nodes.clone().flat_map(|local| row(first + local as u32)).copied();
         let values = list_of(dim, Arc::new(Float32Array::from_iter_values(values)))?;
-        RecordBatch::try_new(Arc::clone(&schema), vec![ids(setup, part, nodes), values]).map_err(arrow_bug)
+        RecordBatch::try_new(Arc::clone(&schema), vec![ids(context, part, nodes), values]).map_err(arrow_bug)
     };
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
-    write_table(worker, host, setup, &nodes, &table)
+    write_table(worker, runtime, context, &nodes, &table)
 }
 
 /// `model.safetensors`: every parameter by name. Returns SHA-256 over names, shapes and values.

@@ -23,12 +23,12 @@ pub(super) fn controller(
     (model, shape, intervals, params): (&ModelSpec, &Shape, &[Interval], usize),
 ) -> Result<Option<Controller>, Error> {
     let Some(settings) = &train.tensor else { return Ok(None) };
-    let Some(workers) = job.host.tensor_workers()? else { return Ok(None) };
+    let Some(workers) = job.runtime.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
     let first = gnnflow_dataflow::graph::placement::Placement::new(job.dataset.manifest().parts(), worker.peers())
         .parts_of(worker.index())
         .start;
-    let words = agreement.lists(worker, &*job.host, |part| if part == first { encode(&own) } else { Vec::new() })?;
+    let words = agreement.lists(worker, &*job.runtime, |part| if part == first { encode(&own) } else { Vec::new() })?;
     let nodes = intervals.iter().map(|interval| interval.rows.len() as u64).max().unwrap_or(0);
     let of_model = (&shape.hops[..], &shape.reads_initial[..]);
     let bytes = task_bytes(nodes, of_model, model.in_dim, model.out_dim, params as u64);
@@ -41,7 +41,7 @@ pub(super) fn controller(
         servers: decode(&words),
         intervals: intervals.len(),
     };
-    Controller::start(workers, Arc::clone(&job.host), setting).map(Some)
+    Controller::start(workers, Arc::clone(&job.runtime), setting).map(Some)
 }
 
 /// A text as words: its length, and eight bytes a word.

@@ -18,25 +18,27 @@ impl Run<'_> {
         let begin = Instant::now();
         if let Some(best) = self.best.clone() {
             self.compute_thread.call(move |trainer| trainer.set_params(best))?;
-            if let Some(rows) = &self.setup.embeddings {
-                let busy = self.job.host.busy("taking up the best learned rows");
+            if let Some(rows) = &self.context.embeddings {
+                let busy = self.job.runtime.busy("taking up the best learned rows");
                 // SAFETY: nothing is under way.
                 unsafe { rows.take_best() };
                 drop(busy);
                 // Nobody asks for rows that are not those yet.
-                self.agreement.by_worker(worker, &*self.job.host, &[0])?;
+                self.agreement.by_worker(worker, &*self.job.runtime, &[0])?;
             }
         }
         let embeddings = self.job.spec.infer.as_ref().is_some_and(|infer| infer.embeddings);
         let evaluation = self.evaluate(worker, embeddings)?;
         let (mut predictions_sha256, mut model_sha256) = (None, None);
-        let (manifest, host) = (self.job.dataset.manifest(), &*self.job.host);
+        let (manifest, runtime) = (self.job.dataset.manifest(), &*self.job.runtime);
         if let Some(infer) = &self.job.spec.infer {
             if infer.predictions {
                 let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
                 predictions_sha256 = Some(match &self.edges {
-                    Some(edges) => edges.predictions(worker, self.job, &self.setup, path)?,
-                    None => outputs::predictions(worker, host, &self.setup, manifest, &logits, infer.scores, path)?,
+                    Some(edges) => edges.predictions(worker, self.job, &self.context, path)?,
+                    None => {
+                        outputs::predictions(worker, runtime, &self.context, manifest, &logits, infer.scores, path)?
+                    }
                 });
             }
             if infer.embeddings {
@@ -48,21 +50,21 @@ impl Run<'_> {
                 let path = self.job.run_dir.join("embeddings.parquet");
                 let dim = rows.dim() - carried;
                 let rows = (dim, |node| &rows.row_f32(node)[..dim]);
-                outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
+                outputs::embeddings(worker, runtime, &self.context, manifest, rows, path)?;
             }
         }
         let mut rows_sha256 = String::new();
-        if let Some(rows) = &self.setup.embeddings {
+        if let Some(rows) = &self.context.embeddings {
             let path = self.job.run_dir.join("node_embeddings.parquet");
             let rows = (rows.dim(), |node| rows.row(node));
-            rows_sha256 = outputs::embeddings(worker, host, &self.setup, manifest, rows, path)?;
+            rows_sha256 = outputs::embeddings(worker, runtime, &self.context, manifest, rows, path)?;
         }
         if let Some(folder) = &self.folder {
             let params = self.compute_thread.call(|trainer| trainer.model().params().export())?;
             model_sha256 = Some(outputs::weights(&params, &folder.path("model.safetensors"))?);
         }
         let infer_seconds = begin.elapsed().as_secs_f64();
-        let meters = [&self.setup.meter, &self.setup.other_meter];
+        let meters = [&self.context.meter, &self.context.other_meter];
         let bytes = meters.iter().map(|meter| meter.bytes()).sum();
         let messages = meters.iter().map(|meter| meter.messages()).sum();
         let tensor = self.training.tensor().unwrap_or_default();
@@ -70,17 +72,17 @@ impl Run<'_> {
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
             .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
-            .chain([self.setup.meter.bytes(), self.setup.meter.messages()])
+            .chain([self.context.meter.bytes(), self.context.meter.messages()])
             .chain(self.training.staleness().map_or([0; 3], |stale| [stale.most, stale.sum, stale.batches]))
-            .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.moved())])
+            .chain([self.context.embeddings.as_ref().map_or(0, |rows| rows.moved())])
             .chain(self.training.rows().unwrap_or_default())
-            .chain([self.setup.embeddings.as_ref().map_or(0, |rows| rows.reserved())])
+            .chain([self.context.embeddings.as_ref().map_or(0, |rows| rows.reserved())])
             .chain([tensor.workers, tensor.calls, (tensor.seconds * 1e9) as u64, tensor.again, tensor.lost])
             .chain([tensor.tasks, tensor.relaunched, tensor.row_bytes_max])
             .collect();
-        let told = self.agreement.by_worker(worker, host, &own)?;
+        let told = self.agreement.by_worker(worker, runtime, &own)?;
         // The files of the layers are unlinked; only the folder is left.
-        let _ = std::fs::remove_dir(&self.setup.scratch);
+        let _ = std::fs::remove_dir(&self.context.scratch);
         let Some(folder) = &self.folder else { return Ok(None) };
         let sum = |i: usize| told.iter().map(|words| words[i]).sum::<u64>();
         let steps = self.rounds.1.max(1) as f64;
@@ -88,14 +90,14 @@ impl Run<'_> {
         let (stale_most, stale_mean) =
             (told.iter().map(|words| words[13]).max().unwrap_or(0), sum(14) as f64 / sum(15).max(1) as f64);
         // That of rows that batches ask for is counted in steps, and stands with them.
-        let rows_are_stale = self.setup.embeddings.is_some() && !self.train.is_whole_graph();
+        let rows_are_stale = self.context.embeddings.is_some() && !self.train.is_whole_graph();
         let stale = self.training.staleness().filter(|_| !rows_are_stale);
         let has_rows = self.training.rows().is_some();
         let of_worker = |words: &Vec<u64>| WorkerUse {
             bytes_per_step: words[11] as f64 / steps,
             table_bytes: has_rows.then(|| words[17]),
             edge_numbers: has_rows.then(|| words[18]),
-            embedding_bytes: self.setup.embeddings.as_ref().map(|_| words[19]),
+            embedding_bytes: self.context.embeddings.as_ref().map(|_| words[19]),
         };
         let tensor = self.training.tensor().map(|_| TensorUse {
             workers: sum(20),
@@ -149,7 +151,7 @@ impl Run<'_> {
             staleness_mean: stale.map(|_| stale_mean),
             tensor,
             value,
-            node_embeddings: self.setup.embeddings.as_ref().map(|rows| EmbeddingUse {
+            node_embeddings: self.context.embeddings.as_ref().map(|rows| EmbeddingUse {
                 dim: rows.dim(),
                 rows_moved: sum(16),
                 staleness_max: if rows_are_stale { stale_most } else { 0 },

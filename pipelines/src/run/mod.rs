@@ -23,9 +23,9 @@ use crate::collectives::agreement::Agreement;
 use crate::compute::{ComputeState, ComputeTime};
 use crate::config;
 use crate::config::Metric;
-use crate::context as setup;
+use crate::context;
 use crate::context::threads::Split;
-use crate::context::{LocalParts, Needs, Setup};
+use crate::context::{FeatureStore, ModelInputs, WorkerContext};
 use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::Islands;
@@ -34,7 +34,7 @@ use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::engine::stages::dataflow::WholeGraphTraining;
 use crate::engine::stages::score_pairs::PairSource;
-use crate::engine::stages::{LearntRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
+use crate::engine::stages::{LearnedRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
 use crate::engine::{EpochSums, Schedule};
 use crate::error::Error;
 use crate::evaluate::edge_pass::EdgePass;
@@ -65,7 +65,7 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
 struct Run<'a> {
     job: &'a Job,
     train: &'a config::Train,
-    setup: Setup,
+    context: WorkerContext,
     compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Schedule>,
     inference: Inference,
@@ -111,41 +111,43 @@ impl<'a> Run<'a> {
         model: &'a config::Model,
         train: &'a config::Train,
     ) -> Result<Self, Error> {
-        let busy = job.host.busy("opening the dataset");
-        let parts = LocalParts::open(job, worker.index(), worker.peers())?;
+        let busy = job.runtime.busy("opening the dataset");
+        let parts = FeatureStore::open(job, worker.index(), worker.peers())?;
         let hosted = Placement::new(job.dataset.manifest().parts(), worker.peers()).parts_of(worker.index());
         let (task, examples) = task::open(job, train, &parts, hosted)?;
-        let built = setup::model(job, model, train, task.objective().width())?;
-        let needs = Needs::of(&built);
+        let built = context::model(job, model, train, task.objective().width())?;
+        let needs = ModelInputs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
         let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
-        let mut setup = Setup::open(job, worker.index(), worker.peers(), parts, task, needs)?;
-        setup.train_nodes = examples.counts().to_vec();
+        let mut context = WorkerContext::open(job, worker.index(), worker.peers(), parts, task, needs)?;
+        context.train_nodes = examples.counts().to_vec();
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
-        let mut agreement = Agreement::build(worker, setup.placement, 0, setup.other_meter.clone());
+        let mut agreement = Agreement::build(worker, context.placement, 0, context.other_meter.clone());
         let importance = match train.sampler.as_str() {
-            "fastgcn" => Some(strategies::importance(worker, &*job.host, &setup, &mut agreement)?),
+            "fastgcn" => Some(strategies::importance(worker, &*job.runtime, &context, &mut agreement)?),
             _ => None,
         };
-        let choices = strategies::choices(job, &setup, model, train, importance)?;
+        let choices = strategies::choices(job, &context, model, train, importance)?;
         let subgraphs = match &examples {
-            task::Source::Nodes(split) => Subgraphs::open(job, &setup, train, &split.train)?,
+            task::Source::Nodes(split) => Subgraphs::open(job, &context, train, &split.train)?,
             task::Source::Links(_) | task::Source::Edges(..) => None,
         };
         if let Some(subgraphs) = &subgraphs {
-            subgraphs.profile(worker, &*job.host, &setup)?;
+            subgraphs.profile(worker, &*job.runtime, &context)?;
         }
         let split = match train.is_whole_graph() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
             false => Split::planned(job.threads),
         };
-        let trainer = ComputeState::new(built, setup.task.objective(), (model, train), split.compute)?;
-        let host = Arc::clone(&job.host);
-        let compute_thread = ComputeThread::start_watched("compute_thread", move || trainer, move || host.progressed())
-            .map_err(|error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")))?;
+        let trainer = ComputeState::new(built, context.task.objective(), (model, train), split.compute)?;
+        let runtime = Arc::clone(&job.runtime);
+        let compute_thread =
+            ComputeThread::start_watched("compute_thread", move || trainer, move || runtime.progressed()).map_err(
+                |error| Error::Machine(format!("cannot start the compute thread: {error}; {FEWER_THREADS}")),
+            )?;
         let (book, edges): (Arc<dyn BatchSource>, _) = match examples {
-            task::Source::Nodes(split) => (Arc::new(setup.node_batches(train, split)?), None),
+            task::Source::Nodes(split) => (Arc::new(context.node_batches(train, split)?), None),
             task::Source::Links(mut edges) => {
                 (Arc::new(edges.book(train, &train.link())), Some(task::Source::Links(edges)))
             }
@@ -158,7 +160,7 @@ impl<'a> Run<'a> {
                 let overlaps = train.mode() == config::Mode::Async;
                 let pipelined = train.mode() != config::Mode::Sync;
                 let source = match train.learns_edges() {
-                    true => Some(PairSource { book, scored: setup.scored(train)? }),
+                    true => Some(PairSource { book, scored: context.scored(train)? }),
                     false => None,
                 };
                 let pairs = source.as_ref().map(|source| source.scored.clone());
@@ -175,11 +177,11 @@ impl<'a> Run<'a> {
                 let graph = match train.schedule {
                     config::Schedule::TensorParallel => {
                         let memory = train.chunk_memory();
-                        by_columns(worker, job, &setup, &mut agreement, train.intervals, memory, shape.edges())?
+                        by_columns(worker, job, &context, &mut agreement, train.intervals, memory, shape.edges())?
                     }
-                    _ => by_nodes(worker, job, &setup, &mut agreement, train.intervals, shape.edges())?,
+                    _ => by_nodes(worker, job, &context, &mut agreement, train.intervals, shape.edges())?,
                 };
-                let place = if tables_mapped { Place::Folder(setup.scratch.clone()) } else { Place::Memory };
+                let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
                 let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
@@ -191,32 +193,33 @@ impl<'a> Run<'a> {
                     &parameters,
                     (&spec_of_model, &shape, &graph.intervals[..], params),
                 )?;
-                let examples = setup.train_nodes.iter().sum();
-                let learnt = setup.embeddings.as_ref().map(|rows| LearntRows::new(rows, train, examples));
-                let state = WholeGraph::new(graph, shape, setup.features.clone(), parameters, &place)?;
+                let examples = context.train_nodes.iter().sum();
+                let learnt = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
+                let state = WholeGraph::new(graph, shape, context.features.clone(), parameters, &place)?;
                 let state = Stages::new(state.learning(learnt), compute_thread.clone(), controller);
-                Box::new(WholeGraphTraining::build(worker, &setup, train, params, (state, source), &compute_thread))
+                Box::new(WholeGraphTraining::build(worker, &context, train, params, (state, source), &compute_thread))
             }
             config::Schedule::PartitionParallel => {
-                let islands = Islands::open(worker, &*job.host, job, &setup, degrees)?;
+                let islands = Islands::open(worker, &*job.runtime, job, &context, degrees)?;
                 let visits = Visits { islands, book, choices, degrees, window, train: train.clone() };
-                Box::new(PartitionParallel::build(worker, &setup, visits, &compute_thread))
+                Box::new(PartitionParallel::build(worker, &context, visits, &compute_thread))
             }
             _ => {
-                let cache = setup.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
+                let cache = context.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
-                Box::new(MiniBatchTraining::build(worker, &setup, train, batches, &compute_thread))
+                Box::new(MiniBatchTraining::build(worker, &context, train, batches, &compute_thread))
             }
         };
         let nodes = job.spec.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
-        let inference = Inference::build(worker, &setup, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
+        let inference =
+            Inference::build(worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
         let results = inference.results();
-        let edges = edges.and_then(|edges| EdgePass::build(worker, &setup, results, edges, &compute_thread));
-        let metric = train.metric.unwrap_or(setup.task.objective().metric());
+        let edges = edges.and_then(|edges| EdgePass::build(worker, &context, results, edges, &compute_thread));
+        let metric = train.metric.unwrap_or(context.task.objective().metric());
         let mut run = Self {
             job,
             train,
-            setup,
+            context,
             compute_thread,
             training,
             inference,
@@ -235,7 +238,7 @@ impl<'a> Run<'a> {
         if job.resume {
             run.resume(worker, params, trained)?;
         }
-        if run.setup.worker == 0 {
+        if run.context.worker == 0 {
             run.folder = Some(RunFolder::open(&job.run_dir, &job.spec, run.progress.epochs)?);
         }
         Ok(run)
@@ -243,20 +246,20 @@ impl<'a> Run<'a> {
 
     /// Trains to the last epoch, or until validation has not become better for long enough.
     fn train(&mut self, worker: &mut Worker) -> Result<(), Error> {
-        let host = &*self.job.host;
+        let runtime = &*self.job.runtime;
         let begin = Instant::now();
         let epochs = self.train.epochs as u32;
         let (first, mut last_written) = (self.progress.epochs, None);
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
-            let before = StageTimes::now(&self.setup.meter, self.compute_thread.call(ComputeState::report)?);
+            let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             let (train, seed_lr) = (self.train, self.train.optimizer.lr);
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
-            if let Some(rows) = &self.setup.embeddings {
+            if let Some(rows) = &self.context.embeddings {
                 rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.spec().optimizer.lr));
             }
-            let done = self.training.round(worker, host, epoch, &lr)?;
-            let after = StageTimes::now(&self.setup.meter, self.compute_thread.call(ComputeState::report)?);
+            let done = self.training.round(worker, runtime, epoch, &lr)?;
+            let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
             if epoch == first && !train.is_whole_graph() {
                 self.split_threads(self.spent)?;
@@ -290,7 +293,7 @@ impl<'a> Run<'a> {
                 if let Some(folder) = &mut self.folder {
                     folder.epoch(&record)?;
                 }
-                host.epoch(&record);
+                runtime.epoch(&record);
             }
             if due(train.checkpoint_every) {
                 self.checkpoint(worker)?;
@@ -316,7 +319,7 @@ impl<'a> Run<'a> {
         let Split { sampling, compute } = self.split;
         let start =
             |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
-        self.setup.sampling.resize(sampling).map_err(start)?;
+        self.context.sampling.resize(sampling).map_err(start)?;
         self.compute_thread.call(move |trainer| trainer.set_threads(compute))
     }
 
@@ -339,15 +342,15 @@ impl<'a> Run<'a> {
 
     /// Metrics of the parameters as they are; and every node's results, with what the last layer reads where that is wanted.
     fn evaluate(&mut self, worker: &mut Worker, embeddings: bool) -> Result<Evaluation, Error> {
-        let host = &*self.job.host;
-        if !self.training.compute_all(worker, host, &self.inference, embeddings)? {
-            self.inference.pass(worker, host)?;
+        let runtime = &*self.job.runtime;
+        if !self.training.compute_all(worker, runtime, &self.inference, embeddings)? {
+            self.inference.pass(worker, runtime)?;
         }
         if let Some(edges) = &mut self.edges {
-            return edges.evaluate(worker, self.job, &self.setup, &mut self.agreement);
+            return edges.evaluate(worker, self.job, &self.context, &mut self.agreement);
         }
         let logits = self.inference.results().clone();
-        evaluate(worker, host, &self.setup, &mut self.agreement, &self.compute_thread, &logits)
+        evaluate(worker, runtime, &self.context, &mut self.agreement, &self.compute_thread, &logits)
     }
 
     /// Keeps the parameters if no earlier epoch was as good. All workers decide alike: they have the same numbers.
@@ -357,8 +360,8 @@ impl<'a> Run<'a> {
         if better {
             self.progress.best = Some((self.progress.epochs, worth));
             self.best = Some(self.compute_thread.call(|trainer| trainer.params().to_vec()));
-            if let Some(rows) = &self.setup.embeddings {
-                let _busy = self.job.host.busy("keeping the best learned rows");
+            if let Some(rows) = &self.context.embeddings {
+                let _busy = self.job.runtime.busy("keeping the best learned rows");
                 // SAFETY: no epoch is under way.
                 unsafe { rows.keep_best() };
             }

@@ -13,7 +13,7 @@ use crate::runtime::executor::TensorWorkers;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
 
-/// A run, ready to be worked on: the same on every process, but for `host`.
+/// A run, ready to be worked on: the same on every process, but for `runtime`.
 pub struct Job {
     /// The pipeline.
     pub spec: Spec,
@@ -30,11 +30,11 @@ pub struct Job {
     /// Seconds that preparing took.
     pub prepare_seconds: f64,
     /// The program around the worker.
-    pub host: Arc<dyn Host>,
+    pub runtime: Arc<dyn Runtime>,
 }
 
 /// The program around a worker: watches over it and shows what it does.
-pub trait Host: Send + Sync {
+pub trait Runtime: Send + Sync {
     /// The worker's loop has turned. Called at least every few milliseconds, also while the worker waits.
     fn turned(&self) {}
     /// Something is completed: a timestamp of a dataflow, or a job of the compute thread. Called from any thread.
@@ -71,6 +71,6 @@ pub trait Host: Send + Sync {
 
 /// A program that neither watches nor shows.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NoHost;
+pub struct NoRuntime;
 
-impl Host for NoHost {}
+impl Runtime for NoRuntime {}

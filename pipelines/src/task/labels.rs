@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::{Labels as Column, Partition};
 
-use crate::context::LocalParts;
+use crate::context::FeatureStore;
 
 /// Labels of the nodes of the partitions hosted here, and of those foreign nodes whose labels were brought.
 pub(crate) struct Labels {
-    parts: Arc<LocalParts>,
+    parts: Arc<FeatureStore>,
     /// As bytes, in the layout of the dataset's column: an `i32`, an `f32`, or one byte a class.
     foreign: HashMap<u32, Box<[u8]>>,
 }
 
 impl Labels {
-    pub(crate) fn new(parts: Arc<LocalParts>, foreign: HashMap<u32, Box<[u8]>>) -> Self {
+    pub(crate) fn new(parts: Arc<FeatureStore>, foreign: HashMap<u32, Box<[u8]>>) -> Self {
         Self { parts, foreign }
     }
 

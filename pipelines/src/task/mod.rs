@@ -29,7 +29,7 @@ use self::node_regression::NodeRegression;
 use self::target_edges::{TargetRules, Targets};
 use crate::config;
 use crate::config::{Metric, Train};
-use crate::context::LocalParts;
+use crate::context::FeatureStore;
 use crate::context::seed_split::SeedSplit;
 use crate::error::Error;
 use crate::runtime::job::Job;
@@ -170,7 +170,7 @@ impl Source {
 pub(crate) fn open(
     job: &Job,
     train: &Train,
-    parts: &Arc<LocalParts>,
+    parts: &Arc<FeatureStore>,
     hosted: Range<usize>,
 ) -> Result<(Task, Source), Error> {
     match train.task {

@@ -18,7 +18,7 @@ use crate::config::{Tensor, WhenGone};
 use crate::error::Error;
 use crate::runtime::executor::TensorWorkers;
 use crate::runtime::executor::{Again, Enlisted};
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 use crate::runtime::tensor_task::{TensorResult, TensorTask};
 use gnnflow_nn::parameter_versions::{Choice, ParameterService};
@@ -44,7 +44,7 @@ pub(super) struct Shared {
     pub(super) settings: Tensor,
     pub(super) workers: Arc<dyn TensorWorkers>,
     pub(super) parameters: Arc<ParameterService>,
-    pub(super) host: Arc<dyn Host>,
+    pub(super) runtime: Arc<dyn Runtime>,
     pub(super) model: ModelSpec,
     pub(super) shapes: ResultShapes,
     pub(super) servers: Vec<String>,
@@ -113,7 +113,11 @@ impl Controller {
     ///
     /// # Errors
     /// When the system has no threads to give.
-    pub(crate) fn start(workers: Arc<dyn TensorWorkers>, host: Arc<dyn Host>, setting: Setting) -> Result<Self, Error> {
+    pub(crate) fn start(
+        workers: Arc<dyn TensorWorkers>,
+        runtime: Arc<dyn Runtime>,
+        setting: Setting,
+    ) -> Result<Self, Error> {
         let count = workers.count();
         let begin = if setting.settings.autotune { setting.intervals } else { usize::MAX };
         let state = State {
@@ -131,7 +135,7 @@ impl Controller {
             settings,
             workers,
             parameters,
-            host,
+            runtime,
             model,
             shapes,
             servers,
@@ -177,7 +181,7 @@ impl Controller {
             if first {
                 let line =
                     "no tensor worker has enlisted yet: tasks are computed here until one does (train.tensor.enlist)";
-                self.shared.host.say(line);
+                self.shared.runtime.say(line);
             }
             return then(self.shared.nobody(task));
         }
@@ -268,9 +272,9 @@ impl Shared {
     fn enlisted(self: &Arc<Self>, enlisted: Enlisted) {
         match enlisted {
             Enlisted::Came(worker) => {
-                self.host.say(&format!("tensor worker {} has enlisted", self.workers.name(worker)));
+                self.runtime.say(&format!("tensor worker {} has enlisted", self.workers.name(worker)));
                 if let Err(why) = self.take_in(worker) {
-                    self.host.warn(&format!("tensor worker {}: {why}", self.workers.name(worker)));
+                    self.runtime.warn(&format!("tensor worker {}: {why}", self.workers.name(worker)));
                 }
             }
             Enlisted::Left(worker) => self.lose(worker, &Loss::Left),
@@ -308,14 +312,14 @@ impl Shared {
         };
         let name = self.workers.name(worker);
         match loss {
-            Loss::Left if quiet => self.host.say(&format!("tensor worker {name} has left")),
-            Loss::Left => self.host.warn(&format!("tensor worker {name} has left; its tasks are given to others")),
+            Loss::Left if quiet => self.runtime.say(&format!("tensor worker {name} has left")),
+            Loss::Left => self.runtime.warn(&format!("tensor worker {name} has left; its tasks are given to others")),
             Loss::Unmet(why) | Loss::Broken(why) => {
-                self.host.warn(&format!("tensor worker {name}: {why}; its tasks are given to others{then}"));
+                self.runtime.warn(&format!("tensor worker {name}: {why}; its tasks are given to others{then}"));
             }
         }
         if first && self.settings.when_gone == WhenGone::Local {
-            self.host.warn("all tensor workers are gone: their tasks are computed here (train.tensor.when_gone)");
+            self.runtime.warn("all tensor workers are gone: their tasks are computed here (train.tensor.when_gone)");
         }
         for (task, then) in given_back {
             then(self.nobody(task));

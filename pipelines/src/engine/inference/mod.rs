@@ -31,9 +31,9 @@ use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
 use crate::compute::ComputeState;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Edges of a chunk at most, unless one node has more.
@@ -64,7 +64,7 @@ impl Inference {
     /// When there is no room for the stages' rows.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         stages: &[Stage],
         uses_edges: bool,
         degrees: bool,
@@ -76,15 +76,15 @@ impl Inference {
             stores.push(match over {
                 Some(earlier) => Arc::clone(&stores[earlier]),
                 None => Arc::new(
-                    LayerStore::create(&setup.scratch, &setup.graph, setup.worker, stages[stage].width)
-                        .map_err(Error::io("reserve scratch space in", &setup.scratch))?,
+                    LayerStore::create(&context.scratch, &context.graph, context.worker, stages[stage].width)
+                        .map_err(Error::io("reserve scratch space in", &context.scratch))?,
                 ),
             });
         }
         let count = stages.len();
         let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
         let stage_of = move |tick: u64| time::epoch(tick) as usize % count;
-        let (features, below) = (setup.features.clone(), stores.clone());
+        let (features, below) = (context.features.clone(), stores.clone());
         let rows = move |tick| match stage_of(tick) {
             0 => features.clone(),
             stage => FeatureView {
@@ -104,16 +104,16 @@ impl Inference {
             let stream = if uses_edges {
                 let (reading, alone) = chunks.branch_when(move |&tick| alone[stage_of(tick)]);
                 let reading = reading.sample_hop(Hop {
-                    graph: Arc::clone(&setup.graph),
+                    graph: Arc::clone(&context.graph),
                     seed: 0, // nothing is drawn
                     hop: 0,
                     choice: Choice::Fanout(Fanout::All),
-                    columns: setup.columns,
+                    columns: context.columns,
                     last: true,
                     pool: CompactorPool::default(),
-                    meter: Rc::clone(&setup.other_meter),
+                    meter: Rc::clone(&context.other_meter),
                 });
-                let reading = reading.fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.other_meter));
+                let reading = reading.fetch_edge_rows(context.fetch_edges(&context.graph, &context.other_meter));
                 scope.concatenate([reading, alone])
             } else {
                 chunks
@@ -122,11 +122,11 @@ impl Inference {
             stream
                 .read_ahead(Rc::clone(&rows))
                 .fetch_rows(FetchFrom {
-                    graph: Arc::clone(&setup.graph),
+                    graph: Arc::clone(&context.graph),
                     rows,
                     degrees,
                     cache: None,
-                    meter: Rc::clone(&setup.other_meter),
+                    meter: Rc::clone(&context.other_meter),
                 })
                 .on_thread("layer", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
                     let stage = batch.key.epoch as usize % count;
@@ -135,12 +135,12 @@ impl Inference {
                 .flat_map(move |done| kept.keep(done))
                 .probe_with(&probe);
         });
-        let chunks = setup
+        let chunks = context
             .placement
-            .parts_of(setup.worker)
+            .parts_of(context.worker)
             .flat_map(|part| {
-                let indptr = setup.parts.get(part).topology.indptr();
-                let cut = chunks(indptr, setup.graph.range(part).start, nodes);
+                let indptr = context.parts.get(part).topology.indptr();
+                let cut = chunks(indptr, context.graph.range(part).start, nodes);
                 cut.into_iter().map(move |chunk| (part as u32, chunk))
             })
             .collect();
@@ -151,7 +151,7 @@ impl Inference {
     ///
     /// # Errors
     /// What an operator, or the compute thread, fails with.
-    pub(crate) fn pass(&mut self, worker: &mut Worker, host: &dyn Host) -> Result<(), Error> {
+    pub(crate) fn pass(&mut self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<(), Error> {
         for _stage in 0..self.stores.len() {
             let epoch = self.stages_done;
             for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
@@ -160,13 +160,13 @@ impl Inference {
                 self.input.advance_to(time::at(epoch, step + 1));
                 self.input.flush();
                 let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
-                until(worker, host, &self.fault, &self.probe, oldest)?;
+                until(worker, runtime, &self.fault, &self.probe, oldest)?;
             }
             self.stages_done += 1;
             let next = time::at(epoch + 1, 0);
             self.input.advance_to(next);
             self.input.flush();
-            until(worker, host, &self.fault, &self.probe, next)?;
+            until(worker, runtime, &self.fault, &self.probe, next)?;
         }
         Ok(())
     }

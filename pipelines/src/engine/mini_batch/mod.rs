@@ -55,11 +55,11 @@ use super::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::collectives::driver::{Fault, until};
 use crate::compute::{ComputeState, Gradients};
 use crate::config::Train;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -132,7 +132,7 @@ impl MiniBatchTraining {
     /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         train: &Train,
         batches: Batches,
         compute_thread: &ComputeThread<ComputeState>,
@@ -140,17 +140,17 @@ impl MiniBatchTraining {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
-        let steps = batches.subgraphs.as_ref().map_or_else(|| setup.steps(train.batch), Subgraphs::steps);
+        let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
         let Batches { book, choices, subgraphs, degrees, params, window, cache } = batches;
-        let pull = setup.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.spec().staleness())));
+        let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.spec().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = setup.hops(&setup.graph, train, choices);
+            let hops = context.hops(&context.graph, train, choices);
             let steps = scope.input_from(&mut input);
             let stream = match &subgraphs {
-                Some(subgraphs) => subgraphs.batches(steps, setup),
-                None => steps.seeds(book).sample_batch(hops, Arc::clone(&setup.sampling)),
+                Some(subgraphs) => subgraphs.batches(steps, context),
+                None => steps.seeds(book).sample_batch(hops, Arc::clone(&context.sampling)),
             };
-            let features = setup.features.clone();
+            let features = context.features.clone();
             let pulled = pull.clone();
             let kept = fault.clone();
             let applied = compute_thread.clone();
@@ -168,13 +168,13 @@ impl MiniBatchTraining {
                 }
             };
             let gradients = stream
-                .fetch_edge_rows(setup.fetch_edges(&setup.graph, &setup.meter))
+                .fetch_edge_rows(context.fetch_edges(&context.graph, &context.meter))
                 .fetch_rows(FetchFrom {
-                    graph: Arc::clone(&setup.graph),
+                    graph: Arc::clone(&context.graph),
                     rows,
                     degrees,
                     cache: cache.clone(),
-                    meter: Rc::clone(&setup.meter),
+                    meter: Rc::clone(&context.meter),
                 })
                 .gate(Rc::clone(&gate))
                 .on_thread("gradient", compute_thread.clone(), ComputeState::batch)
@@ -182,7 +182,7 @@ impl MiniBatchTraining {
                     left.release();
                     kept.keep(gradients)
                 });
-            let dense = match (&setup.embeddings, &pull) {
+            let dense = match (&context.embeddings, &pull) {
                 (Some(rows), Some(pull)) => {
                     let split = gradients.flat_map(|Gradients { dense, rows }| {
                         let rows = rows.into_iter().map(Err);
@@ -190,13 +190,13 @@ impl MiniBatchTraining {
                     });
                     let (dense, pushes): (StreamVec<'_, u64, Contribution>, StreamVec<'_, u64, RowGradients>) =
                         split.ok_err(|part: Result<Contribution, RowGradients>| part);
-                    push(pushes, setup, rows, pull, compute_thread).probe_with(&probe);
+                    push(pushes, context, rows, pull, compute_thread).probe_with(&probe);
                     dense
                 }
                 _ => gradients.map(|gradients| gradients.dense),
             };
             dense
-                .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
+                .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
                 .inspect(move |reduced: &Reduced| {
                     count(&mut counted.borrow_mut(), reduced);
                     let reduced = reduced.clone();
@@ -206,7 +206,7 @@ impl MiniBatchTraining {
                 })
                 .probe_with(&probe);
         });
-        let parts = setup.placement.parts_of(setup.worker);
+        let parts = context.placement.parts_of(context.worker);
         let (blocks, compute_thread, window) = (BlocksHash::default(), compute_thread.clone(), window as u32);
         Self { input, probe, gate, pull, fault, sums, blocks, compute_thread, parts, steps, window, cache }
     }
@@ -217,7 +217,7 @@ impl Schedule for MiniBatchTraining {
     fn round(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -236,9 +236,9 @@ impl Schedule for MiniBatchTraining {
             self.input.advance_to(time::at(epoch, step + 1));
             self.input.flush();
             let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
-            until(worker, host, &self.fault, &self.probe, oldest)?;
+            until(worker, runtime, &self.fault, &self.probe, oldest)?;
         }
-        until(worker, host, &self.fault, &self.probe, time::at(epoch, self.steps))?;
+        until(worker, runtime, &self.fault, &self.probe, time::at(epoch, self.steps))?;
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }
@@ -263,17 +263,17 @@ impl Schedule for MiniBatchTraining {
 /// Brings gradients to the rows' owners, who move the rows; and opens the gate for those who read them next.
 fn push<'scope>(
     pushes: StreamVec<'scope, u64, RowGradients>,
-    setup: &Setup,
+    context: &WorkerContext,
     rows: &Arc<NodeEmbeddings>,
     pull: &Rc<Pull>,
     compute_thread: &ComputeThread<ComputeState>,
 ) -> StreamVec<'scope, u64, ()> {
     let asynchronous = rows.spec().is_async();
     let pushed = pushes.push_rows(PushTo {
-        graph: Arc::clone(&setup.graph),
+        graph: Arc::clone(&context.graph),
         dim: rows.dim(),
         arrival: if asynchronous { Arrival::EachBatch } else { Arrival::Together },
-        meter: Rc::clone(&setup.meter),
+        meter: Rc::clone(&context.meter),
     });
     let (rows, pull) = (Arc::clone(rows), Rc::clone(pull));
     let moved = if asynchronous {

@@ -41,10 +41,10 @@ use crate::collectives::agreement::Agreement;
 use crate::collectives::driver::{Fault, turn};
 use crate::compute::{BatchWords, ComputeState, Visited};
 use crate::config::Train;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::Islands;
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 
 /// How partitions are trained.
 pub(crate) struct Visits {
@@ -79,7 +79,7 @@ impl PartitionParallel {
     /// Builds the dataflow on `worker`.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         visits: Visits,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
@@ -87,7 +87,7 @@ impl PartitionParallel {
         let (mut input, fault) = (InputHandle::new_with_builder(), Fault::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = setup.hops(&islands.graph, &train, choices);
+            let hops = context.hops(&islands.graph, &train, choices);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
             // One batch is computed while the next is fetched, at least.
             let permits = Rc::new(Permits::new(window.max(2)));
@@ -96,16 +96,16 @@ impl PartitionParallel {
             let (epochs, first) = (train.epochs, train.optimizer.lr);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             stream
-                .sample_batch(hops, Arc::clone(&setup.sampling))
+                .sample_batch(hops, Arc::clone(&context.sampling))
                 .read_ahead(Rc::clone(&rows))
                 .limit_in_flight(permits)
-                .fetch_edge_rows(setup.fetch_edges(&islands.graph, &setup.meter))
+                .fetch_edge_rows(context.fetch_edges(&islands.graph, &context.meter))
                 .fetch_rows(FetchFrom {
                     graph: Arc::clone(&islands.graph),
                     rows,
                     degrees,
                     cache: None,
-                    meter: Rc::clone(&setup.meter),
+                    meter: Rc::clone(&context.meter),
                 })
                 .on_thread("step", compute_thread.clone(), move |trainer: &mut ComputeState, batch| {
                     let epoch = batch.key.epoch as usize;
@@ -122,11 +122,11 @@ impl PartitionParallel {
             input,
             fault,
             done,
-            average: Agreement::build(worker, setup.placement, length, Rc::clone(&setup.meter)),
+            average: Agreement::build(worker, context.placement, length, Rc::clone(&context.meter)),
             compute_thread: compute_thread.clone(),
             blocks: BlocksHash::default(),
-            parts: setup.placement.parts_of(setup.worker),
-            train_nodes: setup.train_nodes.clone(),
+            parts: context.placement.parts_of(context.worker),
+            train_nodes: context.train_nodes.clone(),
             window,
             train,
         }
@@ -136,7 +136,7 @@ impl PartitionParallel {
     fn visit(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         part: usize,
         epochs: Range<u32>,
     ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
@@ -148,11 +148,11 @@ impl PartitionParallel {
             self.input.flush();
             sent += 1;
             while sent >= self.window + self.done.borrow().len() {
-                turn(worker, host, &self.fault)?;
+                turn(worker, runtime, &self.fault)?;
             }
         }
         while self.done.borrow().len() < sent {
-            turn(worker, host, &self.fault)?;
+            turn(worker, runtime, &self.fault)?;
         }
         let words = std::mem::take(&mut *self.done.borrow_mut());
         let batches = words.chunks(steps.max(1) as usize).map(LocalEpoch::of);
@@ -209,7 +209,7 @@ impl Schedule for PartitionParallel {
     fn round(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         epoch: u32,
         _lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -218,10 +218,10 @@ impl Schedule for PartitionParallel {
         let end = ((epoch / every + 1) * every).min(self.train.epochs as u32);
         let mut visited = Vec::with_capacity(self.parts.len());
         for part in self.parts.clone() {
-            visited.push(self.visit(worker, host, part, epoch..end)?);
+            visited.push(self.visit(worker, runtime, part, epoch..end)?);
         }
         let first = self.parts.start;
-        let average = self.average.round(worker, host, |part| {
+        let average = self.average.round(worker, runtime, |part| {
             let (Visited { flat, steps }, epochs) = &mut visited[part - first];
             let words = std::iter::once(*steps).chain(epochs.iter().flat_map(LocalEpoch::words)).collect();
             let vector = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));

@@ -16,9 +16,9 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
-use crate::context::{LocalParts, Setup, halo_rows};
+use crate::context::{FeatureStore, WorkerContext, halo_rows};
 use crate::error::Error;
-use crate::runtime::job::{Host, Job};
+use crate::runtime::job::{Job, Runtime};
 
 /// What a worker's partitions see when each trains by itself.
 pub(crate) struct Islands {
@@ -34,30 +34,31 @@ impl Islands {
     /// When the dataset was prepared without the features of foreign nodes.
     pub(crate) fn open(
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         job: &Job,
-        setup: &Setup,
+        context: &WorkerContext,
         degrees: bool,
     ) -> Result<Self, Error> {
-        let Some(halo) = halo_rows(job, &setup.graph, setup.worker)? else {
+        let Some(halo) = halo_rows(job, &context.graph, context.worker)? else {
             let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
                            prepare it again with partition.halo = \"features\"";
             return Err(job.spec.problem("train.schedule", message));
         };
-        let mut graph = LocalGraph::clone(&setup.graph).into_islands();
+        let mut graph = LocalGraph::clone(&context.graph).into_islands();
         if degrees {
-            let found = fetch_degrees(worker, host, setup, halo.index().nodes())?;
+            let found = fetch_degrees(worker, runtime, context, halo.index().nodes())?;
             graph = graph.with_known_degrees(halo.index().clone(), found);
         }
-        let source = Arc::new(IslandRows { graph: Arc::clone(&setup.graph), parts: Arc::clone(&setup.parts), halo });
-        Ok(Self { graph: Arc::new(graph), features: FeatureView { source, ..setup.features.clone() } })
+        let source =
+            Arc::new(IslandRows { graph: Arc::clone(&context.graph), parts: Arc::clone(&context.parts), halo });
+        Ok(Self { graph: Arc::new(graph), features: FeatureView { source, ..context.features.clone() } })
     }
 }
 
 /// Rows of own nodes, and of the halo.
 struct IslandRows {
     graph: Arc<LocalGraph>,
-    parts: Arc<LocalParts>,
+    parts: Arc<FeatureStore>,
     halo: Arc<HaloRows>,
 }
 
@@ -87,7 +88,12 @@ impl RowSource for IslandRows {
 const LIST: usize = 1 << 18;
 
 /// The in-degree of each of `nodes`, from their owners. All workers must ask, if for nothing.
-fn fetch_degrees(worker: &mut Worker, host: &dyn Host, setup: &Setup, nodes: &[u32]) -> Result<Vec<u32>, Error> {
+fn fetch_degrees(
+    worker: &mut Worker,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
+    nodes: &[u32],
+) -> Result<Vec<u32>, Error> {
     let (mut input, probe) =
         (InputHandle::<u64, CapacityContainerBuilder<Vec<NodeDegrees>>>::new_with_builder(), probe::Handle::new());
     let found: Rc<RefCell<Vec<NodeDegrees>>> = Rc::default();
@@ -95,7 +101,7 @@ fn fetch_degrees(worker: &mut Worker, host: &dyn Host, setup: &Setup, nodes: &[u
     worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
-            .fetch_degrees(Arc::clone(&setup.graph), Rc::clone(&setup.other_meter))
+            .fetch_degrees(Arc::clone(&context.graph), Rc::clone(&context.other_meter))
             .inspect(move |list| told.borrow_mut().push(list.clone()))
             .probe_with(&probe);
     });
@@ -104,7 +110,7 @@ fn fetch_degrees(worker: &mut Worker, host: &dyn Host, setup: &Setup, nodes: &[u
         input.flush();
     }
     input.close();
-    until(worker, host, &Fault::default(), &probe, u64::MAX)?;
+    until(worker, runtime, &Fault::default(), &probe, u64::MAX)?;
     let mut lists = found.take();
     lists.sort_unstable_by_key(|list| list.list);
     Ok(lists.into_iter().flat_map(|list| list.degrees).collect())

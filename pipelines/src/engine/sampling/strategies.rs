@@ -9,10 +9,10 @@ use timely::worker::Worker;
 use crate::collectives::agreement::{Agreement, WORDS};
 use crate::config;
 use crate::config::is_builtin_layer;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::error::did_you_mean;
-use crate::runtime::job::{Host, Job};
+use crate::runtime::job::{Job, Runtime};
 
 /// What blocks have of each edge besides its source: types, where the graph has them and layers may read them; and ids, where the
 /// model reads the edges' features.
@@ -33,18 +33,18 @@ pub(crate) fn batch_columns(columns: Columns, sampler: &str) -> Columns {
 /// The distribution that `fastgcn` draws sources from: every worker adds up its rows, all add up what the others have.
 pub(crate) fn importance(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     agreement: &mut Agreement,
 ) -> Result<Arc<Importance>, Error> {
-    let graph = &setup.graph;
+    let graph = &context.graph;
     let mut norms = SquaredNorms::new(graph.num_nodes());
     let view = graph.view();
-    setup.placement.parts_of(setup.worker).for_each(|part| norms.add(&view, graph.range(part)));
+    context.placement.parts_of(context.worker).for_each(|part| norms.add(&view, graph.range(part)));
     let nodes = graph.num_nodes() as usize;
     for first in (0..nodes).step_by(WORDS / 2) {
         let told = norms.words(first..nodes.min(first + WORDS / 2));
-        norms.absorb(first, &agreement.sums(worker, host, &told)?);
+        norms.absorb(first, &agreement.sums(worker, runtime, &told)?);
     }
     Ok(Arc::new(Importance::new(&norms)))
 }
@@ -56,7 +56,7 @@ pub(crate) fn importance(
 /// such, or when a registered sampler is asked for what it cannot give.
 pub(crate) fn choices(
     job: &Job,
-    setup: &Setup,
+    context: &WorkerContext,
     model: &config::Model,
     train: &config::Train,
     importance: Option<Arc<Importance>>,
@@ -67,12 +67,12 @@ pub(crate) fn choices(
     let fanouts = train.fanouts(model.layers);
     let types = job.dataset.manifest().edge_columns.edge_type.as_ref();
     if let Some(sampler) = job.registry.sampler(&train.sampler) {
-        if !setup.columns.is_empty() {
+        if !context.columns.is_empty() {
             let message = format!(
                 "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers, which read \
                  the edges' {}; use a built-in one",
                 model.kind,
-                if setup.columns.ids { "features" } else { "types" }
+                if context.columns.ids { "features" } else { "types" }
             );
             return Err(job.spec.problem("train.sampler", message));
         }
@@ -87,7 +87,7 @@ pub(crate) fn choices(
         (_, true) => Way::UniformWithReplacement,
     };
     if matches!(way, Way::Weighted | Way::WeightedWithReplacement) {
-        check_weights(job, setup)?;
+        check_weights(job, context)?;
     }
     if train.sampler == "ladies" {
         let layer = |nodes: i64| u32::try_from(nodes).map_or(Choice::Fanout(Fanout::All), Choice::Layer);
@@ -153,9 +153,9 @@ fn check_times(job: &Job) -> Result<(), Error> {
 }
 
 /// Refuses weights that are none: one pass over the column of the partitions hosted here.
-fn check_weights(job: &Job, setup: &Setup) -> Result<(), Error> {
-    for part in setup.placement.parts_of(setup.worker) {
-        let partition = setup.parts.get(part);
+fn check_weights(job: &Job, context: &WorkerContext) -> Result<(), Error> {
+    for part in context.placement.parts_of(context.worker) {
+        let partition = context.parts.get(part);
         let Some(weights) = partition.topology.weights() else {
             let message = "\"weighted\" draws by edge weights, and edges have none; name their column in \
                            graph.columns.weight, or use \"uniform\"";

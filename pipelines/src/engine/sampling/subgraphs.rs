@@ -25,9 +25,9 @@ use timely::worker::Worker;
 
 use crate::collectives::driver::{Fault, until};
 use crate::config::Train;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::{Host, Job};
+use crate::runtime::job::{Job, Runtime};
 
 /// The epoch by which subgraphs before training are named: none that is trained.
 const BEFORE: u32 = u32::MAX;
@@ -64,9 +64,14 @@ impl Subgraphs {
     ///
     /// # Errors
     /// More clusters than a partition has nodes; a partitioner's.
-    pub(crate) fn open(job: &Job, setup: &Setup, train: &Train, seeds: &[Vec<u32>]) -> Result<Option<Self>, Error> {
+    pub(crate) fn open(
+        job: &Job,
+        context: &WorkerContext,
+        train: &Train,
+        seeds: &[Vec<u32>],
+    ) -> Result<Option<Self>, Error> {
         let parts = &job.dataset.manifest().partitions;
-        let graph = &setup.graph;
+        let graph = &context.graph;
         let (source, steps) = match train.sampler.as_str() {
             "cluster" => {
                 let count = train.clusters(parts.iter().map(|part| part.nodes));
@@ -101,7 +106,7 @@ impl Subgraphs {
                 let most = parts.iter().map(|part| part.nodes).max().unwrap_or(0);
                 let before = (most * train.sample_coverage() as u64).div_ceil(train.batch as u64);
                 let before = u32::try_from(before.max(1)).unwrap_or(u32::MAX);
-                (Source::Saint { book, walk, counts, own, before }, setup.steps(train.batch))
+                (Source::Saint { book, walk, counts, own, before }, context.steps(train.batch))
             }
             _ => return Ok(None),
         };
@@ -117,13 +122,13 @@ impl Subgraphs {
     pub(crate) fn batches<'scope>(
         &self,
         steps: StreamVec<'scope, u64, u32>,
-        setup: &Setup,
+        context: &WorkerContext,
     ) -> StreamVec<'scope, u64, MiniBatch> {
         let Source::Saint { counts, own, before, .. } = &self.source else {
-            return self.drawn(steps, setup, Norm::None);
+            return self.drawn(steps, context, Norm::None);
         };
         let (own, train, before) = (Rc::clone(own), Arc::clone(&self.train), f64::from(*before));
-        self.drawn(steps, setup, Norm::Weigh(Rc::clone(counts))).map(move |mut batch| {
+        self.drawn(steps, context, Norm::Weigh(Rc::clone(counts))).map(move |mut batch| {
             // 1 / p, where p is estimated by the partition's own subgraphs: a sum over the batch stands for one over all its train nodes.
             let part = batch.key.partition as usize;
             let (train, own) = (&train[part], &own.borrow()[part]);
@@ -140,11 +145,11 @@ impl Subgraphs {
     fn drawn<'scope>(
         &self,
         steps: StreamVec<'scope, u64, u32>,
-        setup: &Setup,
+        context: &WorkerContext,
         norm: Norm,
     ) -> StreamVec<'scope, u64, MiniBatch> {
         let train = Arc::clone(&self.train);
-        let meter = if matches!(norm, Norm::Count(_)) { &setup.other_meter } else { &setup.meter };
+        let meter = if matches!(norm, Norm::Count(_)) { &context.other_meter } else { &context.meter };
         let batches = match &self.source {
             Source::Clusters(book) => {
                 let book = Rc::clone(book);
@@ -157,7 +162,7 @@ impl Subgraphs {
             Source::Saint { book, walk: Some((length, bias)), .. } => {
                 let book = Rc::clone(book);
                 let by = WalkBy {
-                    graph: Arc::clone(&setup.graph),
+                    graph: Arc::clone(&context.graph),
                     seed: self.seed,
                     length: *length,
                     walk: Walk { bias: *bias, ..Walk::default() },
@@ -173,10 +178,10 @@ impl Subgraphs {
             }
         };
         batches.induce(InduceBy {
-            graph: Arc::clone(&setup.graph),
+            graph: Arc::clone(&context.graph),
             columns: match norm {
-                Norm::Weigh(_) => Columns { weights: true, ..setup.columns },
-                _ => setup.columns,
+                Norm::Weigh(_) => Columns { weights: true, ..context.columns },
+                _ => context.columns,
             },
             norm,
             pool: CompactorPool::default(),
@@ -185,12 +190,17 @@ impl Subgraphs {
     }
 
     /// Counts subgraphs before training, where messages and losses are weighed by how often what they are about is drawn.
-    pub(crate) fn profile(&self, worker: &mut Worker, host: &dyn Host, setup: &Setup) -> Result<(), Error> {
+    pub(crate) fn profile(
+        &self,
+        worker: &mut Worker,
+        runtime: &dyn Runtime,
+        context: &WorkerContext,
+    ) -> Result<(), Error> {
         let Source::Saint { counts, own, before, .. } = &self.source else { return Ok(()) };
         let (mut input, probe) = (InputHandle::new(), probe::Handle::new());
         let (own, train) = (Rc::clone(own), Arc::clone(&self.train));
         worker.dataflow::<u64, _, _>(|scope| {
-            self.drawn(scope.input_from(&mut input), setup, Norm::Count(Rc::clone(counts)))
+            self.drawn(scope.input_from(&mut input), context, Norm::Count(Rc::clone(counts)))
                 .inspect(move |batch| {
                     let part = batch.key.partition as usize;
                     for node in &batch.nodes[..batch.num_seeds] {
@@ -200,17 +210,17 @@ impl Subgraphs {
                 })
                 .probe_with(&probe);
         });
-        let placement: Placement = setup.placement;
+        let placement: Placement = context.placement;
         for step in 0..*before {
             input.advance_to(time::at(BEFORE, step));
-            placement.parts_of(setup.worker).for_each(|part| input.send(part as u32));
+            placement.parts_of(context.worker).for_each(|part| input.send(part as u32));
             input.flush();
             let oldest = time::at(BEFORE, step.saturating_sub(WINDOW));
-            until(worker, host, &Fault::default(), &probe, oldest)?;
+            until(worker, runtime, &Fault::default(), &probe, oldest)?;
         }
         let end = time::at(BEFORE, *before);
         input.advance_to(end);
         input.flush();
-        until(worker, host, &Fault::default(), &probe, end)
+        until(worker, runtime, &Fault::default(), &probe, end)
     }
 }

@@ -55,12 +55,12 @@ use super::score_pairs::{PairSource, score_pairs};
 use crate::collectives::driver::{Fault, until};
 use crate::compute::ComputeState;
 use crate::config::{Mode, Train};
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::engine::inference::Inference;
 use crate::engine::stages::{Done, Parcel, Results, Stages, Token};
 use crate::engine::{BlocksHash, EpochSums, Schedule, Staleness};
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 use crate::tensor::Controller;
 
@@ -164,7 +164,7 @@ impl WholeGraphTraining {
     /// Builds the dataflow on `worker`; `source` is where pairs come from, where they are learnt from.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         train: &Train,
         params: usize,
         (state, source): (Arc<Stages>, Option<PairSource>),
@@ -202,7 +202,7 @@ impl WholeGraphTraining {
                     let (tokens, chunks) = tokens.branch(move |&tick, token: &Token| {
                         token.evaluates.is_none() && pairs.contains(&time::step(tick))
                     });
-                    (tokens, Some(score_pairs(chunks, setup, source, first, &state, compute_thread, &fault)))
+                    (tokens, Some(score_pairs(chunks, context, source, first, &state, compute_thread, &fault)))
                 }
                 None => (tokens, None),
             };
@@ -232,12 +232,12 @@ impl WholeGraphTraining {
             let scattered = parcels.paced_scatter(
                 window,
                 compute_thread,
-                Rc::clone(&setup.meter),
+                Rc::clone(&context.meter),
                 move |_: &mut ComputeState, parcel| tables.graph().message(parcel),
                 move |_: &mut ComputeState, block| ghosts.graph().arrived(block),
             );
             let reduced = contributions
-                .all_reduce(setup.placement.parts(), params, Rc::clone(&setup.meter))
+                .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
                 .inspect(move |reduced: &Reduced| {
                     let epoch = time::epoch(reduced.tick);
                     told.sums.borrow_mut().entry(epoch).or_default().add(reduced);
@@ -252,7 +252,7 @@ impl WholeGraphTraining {
             let all = [scattered, reduced].into_iter().chain(scored);
             scope.concatenate(all).on_frontier(move |now| passed.passed(now)).probe_with(&probe);
         });
-        let alone = setup.placement.workers() == 1;
+        let alone = context.placement.workers() == 1;
         Self {
             input,
             probe,
@@ -264,8 +264,8 @@ impl WholeGraphTraining {
             rounds: if alone { 0 } else { rounds },
             blocks: BlocksHash::default(),
             train: train.clone(),
-            meter: Rc::clone(&setup.meter),
-            other_meter: Rc::clone(&setup.other_meter),
+            meter: Rc::clone(&context.meter),
+            other_meter: Rc::clone(&context.other_meter),
         }
     }
 }
@@ -275,7 +275,7 @@ impl Schedule for WholeGraphTraining {
     fn round(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -296,7 +296,7 @@ impl Schedule for WholeGraphTraining {
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
         for epoch in epoch..end {
-            until(worker, host, &self.fault, &self.probe, time::at(epoch, stages))?;
+            until(worker, runtime, &self.fault, &self.probe, time::at(epoch, stages))?;
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
@@ -308,7 +308,7 @@ impl Schedule for WholeGraphTraining {
     fn compute_all(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         inference: &Inference,
         embeddings: bool,
     ) -> Result<bool, Error> {
@@ -329,7 +329,7 @@ impl Schedule for WholeGraphTraining {
             (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: Some(stage) }));
             self.input.advance_to(tick + 1);
             self.input.flush();
-            until(worker, host, &self.fault, &self.probe, tick + 1)?;
+            until(worker, runtime, &self.fault, &self.probe, tick + 1)?;
         }
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)

@@ -18,9 +18,9 @@ use timely::worker::Worker;
 
 use super::edge_types::types;
 use crate::collectives::driver::{Fault, until};
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 
 /// Edges by one end: what a partition's nodes have at the other.
 pub(super) struct HeldEdges {
@@ -40,13 +40,13 @@ impl InEdges for HeldEdges {
 /// Tells every worker which of its rows are ghosts here, and hears which of the own rows are ghosts elsewhere: by worker.
 pub(super) fn ask(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     starts: &[u32],
     ghosts: &[u32],
 ) -> Result<Vec<Vec<u32>>, Error> {
-    let (me, peers) = (setup.worker, starts.len());
-    let mut exchange = Exchange::build(worker, setup, vec![Vec::new(); peers], |lists: &mut Vec<Vec<u32>>, block| {
+    let (me, peers) = (context.worker, starts.len());
+    let mut exchange = Exchange::build(worker, context, vec![Vec::new(); peers], |lists: &mut Vec<Vec<u32>>, block| {
         lists[block.header().from as usize].extend_from_slice(block.ids());
         Ok(())
     });
@@ -54,10 +54,10 @@ pub(super) fn ask(
         let first = ghosts.partition_point(|&node| node < starts[to]);
         let end = starts.get(to + 1).map_or(ghosts.len(), |&next| ghosts.partition_point(|&node| node < next));
         for ids in ghosts[first..end].chunks(MESSAGE_BYTES / 4) {
-            exchange.send(worker, host, to, ids.to_vec())?;
+            exchange.send(worker, runtime, to, ids.to_vec())?;
         }
     }
-    let mut wanted = exchange.finish(worker, host)?;
+    let mut wanted = exchange.finish(worker, runtime)?;
     // Messages of one sender keep their order; that they do is nothing that we should have to know.
     wanted.iter_mut().for_each(|ids| ids.sort_unstable());
     Ok(wanted)
@@ -66,18 +66,19 @@ pub(super) fn ask(
 /// The out-edges of own nodes to the `slots` slots of each node, from the owners of the edges' other ends, by partition hosted here.
 pub(super) fn reverse(
     worker: &mut Worker,
-    host: &dyn Host,
-    setup: &Setup,
+    runtime: &dyn Runtime,
+    context: &WorkerContext,
     own: &Range<u32>,
     slots: u32,
     place: &Place,
 ) -> Result<Vec<Arc<dyn InEdges>>, Error> {
-    let failed = |error: std::io::Error| Error::io("write the out-edges of the whole graph in", &setup.scratch)(error);
-    let graph = &setup.graph;
-    let file = tempfile::tempfile_in(&setup.scratch).map_err(failed)?;
+    let failed =
+        |error: std::io::Error| Error::io("write the out-edges of the whole graph in", &context.scratch)(error);
+    let graph = &context.graph;
+    let file = tempfile::tempfile_in(&context.scratch).map_err(failed)?;
     let spool = Spool { file: BufWriter::new(file), degrees: vec![0i64; own.len()], first: own.start };
-    let mut exchange = Exchange::build(worker, setup, spool, Spool::add);
-    let mut parcels: Vec<Vec<u32>> = vec![Vec::new(); setup.placement.workers()];
+    let mut exchange = Exchange::build(worker, context, spool, Spool::add);
+    let mut parcels: Vec<Vec<u32>> = vec![Vec::new(); context.placement.workers()];
     for part in graph.hosted() {
         let (edges, first) = (graph.in_edges(part), graph.range(part).start);
         let types = types(edges, slots)?;
@@ -88,16 +89,16 @@ pub(super) fn reverse(
                 parcels[to].extend([source, (first + local as u32) * slots + slot]);
                 if parcels[to].len() * 4 >= MESSAGE_BYTES {
                     let full = std::mem::take(&mut parcels[to]);
-                    exchange.send(worker, host, to, full)?;
+                    exchange.send(worker, runtime, to, full)?;
                 }
             }
         }
     }
     for (to, rest) in parcels.into_iter().enumerate().filter(|(_, rest)| !rest.is_empty()) {
-        exchange.send(worker, host, to, rest)?;
+        exchange.send(worker, runtime, to, rest)?;
     }
-    let Spool { file, degrees, .. } = exchange.finish(worker, host)?;
-    let _busy = host.busy("sorting the reversed edges");
+    let Spool { file, degrees, .. } = exchange.finish(worker, runtime)?;
+    let _busy = runtime.busy("sorting the reversed edges");
     let mut file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     file.rewind().map_err(failed)?;
     // Where each node's edges go next, in one array over all own nodes.
@@ -166,7 +167,7 @@ struct Exchange<S> {
 impl<S: 'static> Exchange<S> {
     fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         state: S,
         take: impl Fn(&mut S, &WireBlock) -> Result<(), Error> + 'static,
     ) -> Self {
@@ -176,7 +177,7 @@ impl<S: 'static> Exchange<S> {
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)
-                .scatter(Rc::clone(&setup.other_meter))
+                .scatter(Rc::clone(&context.other_meter))
                 .inspect(move |block| {
                     if let Some(state) = &mut *taken.borrow_mut() {
                         kept.keep(take(state, block));
@@ -184,10 +185,10 @@ impl<S: 'static> Exchange<S> {
                 })
                 .probe_with(&probe);
         });
-        Self { input, probe, state, fault, me: setup.worker, sent: 0 }
+        Self { input, probe, state, fault, me: context.worker, sent: 0 }
     }
 
-    fn send(&mut self, worker: &mut Worker, host: &dyn Host, to: usize, ids: Vec<u32>) -> Result<(), Error> {
+    fn send(&mut self, worker: &mut Worker, runtime: &dyn Runtime, to: usize, ids: Vec<u32>) -> Result<(), Error> {
         let header = Header { to: to as u32, from: self.me as u32, ..Header::default() };
         self.input.send(WireBlock::new(header, Vec::new(), ids, Rows::None));
         self.sent += 1;
@@ -196,14 +197,14 @@ impl<S: 'static> Exchange<S> {
         worker.step();
         // The slowest bounds everybody, and itself least of all: times of others that have closed their input count no more.
         while self.probe.less_than(&self.sent.saturating_sub(WINDOW)) {
-            crate::collectives::driver::turn(worker, host, &self.fault)?;
+            crate::collectives::driver::turn(worker, runtime, &self.fault)?;
         }
         Ok(())
     }
 
-    fn finish(self, worker: &mut Worker, host: &dyn Host) -> Result<S, Error> {
+    fn finish(self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<S, Error> {
         self.input.close();
-        until(worker, host, &self.fault, &self.probe, u64::MAX)?;
+        until(worker, runtime, &self.fault, &self.probe, u64::MAX)?;
         self.state.take().ok_or_else(|| Error::Bug("an exchange that is over has ended twice".into()))
     }
 }

@@ -17,7 +17,7 @@ use super::exchange::{ask, reverse};
 use super::transpose::transposed;
 use crate::collectives::agreement::Agreement;
 use crate::config::Train;
-use crate::context::{Setup, TRAIN};
+use crate::context::{TRAIN, WorkerContext};
 use crate::error::Error;
 use crate::runtime::job::Job;
 
@@ -74,7 +74,7 @@ fn check_slots(nodes: u64, slots: u32) -> Result<(), Error> {
     Err(Error::Usage(message))
 }
 
-/// Names long local work for [`Host::busy`](crate::Host::busy).
+/// Names long local work for [`Runtime::busy`](crate::Runtime::busy).
 const PREPARING_EDGES: &str = "preparing the edges for training over the whole graph";
 
 /// Asks everybody what this worker needs to know.
@@ -84,14 +84,14 @@ const PREPARING_EDGES: &str = "preparing the edges for training over the whole g
 pub(crate) fn by_nodes(
     worker: &mut Worker,
     job: &Job,
-    setup: &Setup,
+    context: &WorkerContext,
     agreement: &mut Agreement,
     count: Option<usize>,
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
-    let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
-    let busy = host.busy(PREPARING_EDGES);
-    let placement = setup.placement;
+    let (runtime, graph, book) = (&*job.runtime, &context.graph, job.dataset.book());
+    let busy = runtime.busy(PREPARING_EDGES);
+    let placement = context.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
     let starts: Vec<u32> = (0..placement.workers()).map(first_node).collect();
     let hosted = graph.hosted();
@@ -100,9 +100,9 @@ pub(crate) fn by_nodes(
     let trains = training_nodes(job)?;
     let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
     let cut = cut(graph, &own, count, &|node| !of_edges && is_train(node));
-    let place = Place::Folder(setup.scratch.clone());
+    let place = Place::Folder(context.scratch.clone());
     let room = |error: std::io::Error| {
-        Error::Machine(format!("no room for the edges' numbers in {}: {error}", setup.scratch.display()))
+        Error::Machine(format!("no room for the edges' numbers in {}: {error}", context.scratch.display()))
     };
     let nodes = graph.num_nodes();
     check_slots(nodes, slots)?;
@@ -111,14 +111,14 @@ pub(crate) fn by_nodes(
     drop(busy);
     // Types need not be the same both ways.
     let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
-    let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, host, setup, &own, slots, &place)? };
+    let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, runtime, context, &own, slots, &place)? };
     let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
         let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
-        let busy = host.busy(PREPARING_EDGES);
+        let busy = runtime.busy(PREPARING_EDGES);
         let mut links = Links::new(ends, edges, filter, &place).map_err(room)?;
         drop(busy);
         let starts: Vec<u32> = starts.iter().map(|&start| start * table).collect();
-        let wanted = ask(worker, host, setup, &starts, links.ghosts())?;
+        let wanted = ask(worker, runtime, context, &starts, links.ghosts())?;
         links.set_wanted(wanted);
         Ok::<_, Error>(Arc::new(links))
     };
@@ -139,7 +139,7 @@ pub(crate) fn by_nodes(
         let arriving = build(&in_edges, [slots, 1], Filter { rows: Some(&has_loss), ..every })?;
         [arriving, build(&out_edges, [1, slots], Filter { neighbors: Some(&has_loss), ..every })?]
     };
-    let worker = setup.worker;
+    let worker = context.worker;
     Ok(GraphLinks { worker, own, intervals: cut, all, last, in_edges, slots, starts, edges_at: place, columns: None })
 }
 
@@ -167,24 +167,24 @@ fn cut(graph: &LocalGraph, own: &Range<u32>, count: Option<usize>, is_train: &dy
 pub(crate) fn by_columns(
     worker: &mut Worker,
     job: &Job,
-    setup: &Setup,
+    context: &WorkerContext,
     agreement: &mut Agreement,
     count: Option<usize>,
     memory: u64,
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
-    let (host, graph, book) = (&*job.host, &setup.graph, job.dataset.book());
-    let busy = host.busy(PREPARING_EDGES);
-    let placement = setup.placement;
+    let (runtime, graph, book) = (&*job.runtime, &context.graph, job.dataset.book());
+    let busy = runtime.busy(PREPARING_EDGES);
+    let placement = context.placement;
     let first_node = |worker: usize| book.offsets()[placement.parts_of(worker).start] as u32;
     let all = graph.num_nodes() as u32;
     let starts: Vec<u32> = (0..placement.workers()).map(first_node).chain([all]).collect();
-    let own = starts[setup.worker]..starts[setup.worker + 1];
+    let own = starts[context.worker]..starts[context.worker + 1];
     let trains = training_nodes(job)?;
     let is_train = |node: u32| trains[node as usize / 64] >> (node % 64) & 1 == 1;
-    let place = Place::Folder(setup.scratch.clone());
+    let place = Place::Folder(context.scratch.clone());
     let room = |error: std::io::Error| {
-        Error::Machine(format!("no room for the out-edges in {}: {error}", setup.scratch.display()))
+        Error::Machine(format!("no room for the out-edges in {}: {error}", context.scratch.display()))
     };
     check_slots(u64::from(all), slots)?;
     let parts = (0..placement.parts()).map(|part| by_relation(&graph.shared_in_edges(part), slots, &place));
@@ -197,7 +197,7 @@ pub(crate) fn by_columns(
     let arriving = links(&parts, [slots, 1])?;
     drop(busy);
     let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
-    let _busy = host.busy(PREPARING_EDGES);
+    let _busy = runtime.busy(PREPARING_EDGES);
     let leaving = match symmetric {
         true => Arc::clone(&arriving),
         false => links(&transposed(&parts, slots as usize, &place).map_err(room)?, [1, slots])?,
@@ -208,7 +208,7 @@ pub(crate) fn by_columns(
     let leave = if slots == 1 { Arc::clone(&arrive) } else { Arc::new(Links::none(own.clone(), receivers)) };
     let none = [arrive, leave];
     let columns = Columns {
-        worker: setup.worker,
+        worker: context.worker,
         links: [arriving, leaving],
         parts,
         starts: starts.clone(),
@@ -216,7 +216,7 @@ pub(crate) fn by_columns(
         memory,
     };
     Ok(GraphLinks {
-        worker: setup.worker,
+        worker: context.worker,
         intervals: cut(graph, &own, count, &|node| !learns_edges(job) && is_train(node)),
         own,
         all: none.clone(),
@@ -262,7 +262,7 @@ fn is_symmetric(worker: &mut Worker, job: &Job, graph: &LocalGraph, agreement: &
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ word >> 31
     };
-    let told = agreement.by_partition(worker, &*job.host, |part| {
+    let told = agreement.by_partition(worker, &*job.runtime, |part| {
         let (edges, first) = (graph.in_edges(part), graph.range(part).start);
         let mut sum = 0u64;
         for (local, bounds) in edges.indptr().windows(2).enumerate() {

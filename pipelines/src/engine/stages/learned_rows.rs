@@ -18,14 +18,14 @@ use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 
 /// The rows, and what their steps are told.
-pub(crate) struct LearntRows {
+pub(crate) struct LearnedRows {
     rows: Arc<NodeEmbeddings>,
     train: Train,
     /// Examples of an epoch, where these are nodes.
     examples: u64,
 }
 
-impl LearntRows {
+impl LearnedRows {
     /// Of a run whose epochs have so many examples, where these are nodes.
     pub(crate) fn new(rows: &Arc<NodeEmbeddings>, train: &Train, examples: u64) -> Self {
         Self { rows: Arc::clone(rows), train: train.clone(), examples }

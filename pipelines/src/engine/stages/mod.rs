@@ -35,7 +35,7 @@ mod write;
 pub(crate) use evaluate::Results;
 pub(crate) use graph_links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
 pub(crate) use head_shards::Heads;
-pub(crate) use learned_rows::LearntRows;
+pub(crate) use learned_rows::LearnedRows;
 pub(crate) use moves::{Parcel, window};
 pub(crate) use pair_results::Scored;
 pub(crate) use program::{Program, Propagated, Stage};
@@ -111,7 +111,7 @@ pub(crate) struct WholeGraph {
     /// Where pairs are learnt from.
     pairs: Option<pair_results::Results>,
     /// Where what the first task reads is learnt.
-    learnt: Option<LearntRows>,
+    learnt: Option<LearnedRows>,
     /// Where rows are cut by columns; all edges are then there, and the hops' links have none.
     slices: Option<Slices>,
     /// By node task, whether it is done on slices.
@@ -247,7 +247,7 @@ impl WholeGraph {
 
     /// Says that what the first node task reads is learnt, which the shape of the model has said already.
     #[must_use]
-    pub(crate) fn learning(mut self, rows: Option<LearntRows>) -> Self {
+    pub(crate) fn learning(mut self, rows: Option<LearnedRows>) -> Self {
         self.learnt = rows;
         self
     }

@@ -25,7 +25,7 @@ use timely::dataflow::operators::vec::Map;
 
 use crate::collectives::driver::Fault;
 use crate::compute::ComputeState;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::engine::stages::{Scored, Stages, Token};
 
 /// Chunks that may be under way at once, at every worker.
@@ -40,14 +40,14 @@ pub(crate) struct PairSource {
 /// Scores the chunks that `tokens` stand for, of which an epoch's first is at stage `first`.
 pub(super) fn score_pairs<'scope>(
     tokens: StreamVec<'scope, u64, Token>,
-    setup: &Setup,
+    context: &WorkerContext,
     source: &PairSource,
     first: u32,
     state: &Arc<Stages>,
     compute_thread: &ComputeThread<ComputeState>,
     fault: &Fault,
 ) -> StreamVec<'scope, u64, ()> {
-    let (book, hosted) = (Arc::clone(&source.book), setup.graph.hosted());
+    let (book, hosted) = (Arc::clone(&source.book), context.graph.hosted());
     let rows = Arc::clone(&source.scored.rows);
     let dim = rows.dim();
     let rows = FeatureView { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
@@ -59,11 +59,11 @@ pub(super) fn score_pairs<'scope>(
             hosted.clone().map(move |part| book.batch(BatchKey { epoch, step, partition: part as u32 }))
         })
         .fetch_rows(FetchFrom {
-            graph: Arc::clone(&setup.graph),
+            graph: Arc::clone(&context.graph),
             rows: Rc::new(move |_| rows.clone()),
             degrees: false,
             cache: None,
-            meter: Rc::clone(&setup.meter),
+            meter: Rc::clone(&context.meter),
         })
         .barrier()
         .on_thread("score", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
@@ -73,10 +73,10 @@ pub(super) fn score_pairs<'scope>(
         })
         .flat_map(move |rows| kept.keep(rows))
         .push_rows(PushTo {
-            graph: Arc::clone(&setup.graph),
+            graph: Arc::clone(&context.graph),
             dim,
             arrival: Arrival::Together,
-            meter: Rc::clone(&setup.meter),
+            meter: Rc::clone(&context.meter),
         })
         .barrier()
         .on_thread("add", compute_thread.clone(), move |_: &mut ComputeState, pushed: PushedRows| {

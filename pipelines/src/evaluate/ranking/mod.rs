@@ -27,11 +27,11 @@ use self::pass::{Asking, Pass};
 use super::recommend;
 use crate::collectives::agreement::Agreement;
 use crate::compute::ComputeState;
-use crate::context::Setup;
+use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
 use crate::evaluate::rows_of::{Brought, RowsOf, distinct};
-use crate::runtime::job::Host;
+use crate::runtime::job::Runtime;
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::edges::LinkEdges;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
@@ -97,16 +97,16 @@ impl Ranking {
     /// Builds the dataflow over the model's `results`.
     pub(crate) fn build(
         worker: &mut Worker,
-        setup: &Setup,
+        context: &WorkerContext,
         results: &Arc<LayerStore>,
         edges: LinkEdges,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let rows = RowsOf::build(worker, setup, results, compute_thread, "rank", take);
-        let hosted = setup.placement.parts_of(setup.worker);
-        let (parts, first_part) = (setup.placement.parts(), hosted.start);
+        let rows = RowsOf::build(worker, context, results, compute_thread, "rank", take);
+        let hosted = context.placement.parts_of(context.worker);
+        let (parts, first_part) = (context.placement.parts(), hosted.start);
         let order = (0..parts).map(|i| (first_part + i) % parts);
-        let blocks = order.flat_map(|part| blocks(&edges.nodes, setup.graph.range(part))).collect();
+        let blocks = order.flat_map(|part| blocks(&edges.nodes, context.graph.range(part))).collect();
         Self { rows, first_part, blocks, edges, width: results.dim(), ranked: Vec::new() }
     }
 
@@ -117,11 +117,11 @@ impl Ranking {
     pub(crate) fn evaluate(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
-        setup: &Setup,
+        runtime: &dyn Runtime,
+        context: &WorkerContext,
         agreement: &mut Agreement,
     ) -> Result<Evaluation, Error> {
-        let hosted = setup.placement.parts_of(setup.worker);
+        let hosted = context.placement.parts_of(context.worker);
         let numbers = 1 + self.edges.candidates.each().unwrap_or(0);
         let chunk = QUERY_BYTES / (8 * self.width * numbers);
         let mut ranked = Vec::new();
@@ -130,24 +130,24 @@ impl Ranking {
             for (split, ranked) in splits.iter_mut().enumerate() {
                 let edges = self.edges.held_out[part][split].clone();
                 for edges in edges.chunks(chunk.max(1)) {
-                    ranked.extend(self.rank(worker, host, split, edges)?);
+                    ranked.extend(self.rank(worker, runtime, split, edges)?);
                 }
             }
             ranked.push(splits);
         }
         // Others may still ask for rows that are here.
-        self.rows.end(worker, host)?;
+        self.rows.end(worker, runtime)?;
         self.ranked = ranked;
         let mut scores = [None, None];
         for (split, scores) in scores.iter_mut().enumerate() {
             let tell = |part: usize| metrics::summed(&self.ranked[part - self.first_part][split]);
-            *scores = metrics::finish(&agreement.by_partition(worker, host, tell)?);
+            *scores = metrics::finish(&agreement.by_partition(worker, runtime, tell)?);
             if let (Some(scores), Some(wanted)) = (scores, &self.edges.recommended) {
                 let found = |part: usize| {
                     let (edges, ranked) = self.held_out(part)[split];
                     recommend::found(edges, ranked, wanted.length)
                 };
-                let found = agreement.lists(worker, host, found)?;
+                let found = agreement.lists(worker, runtime, found)?;
                 scores.metrics.extend(recommend::metrics(&found, wanted, split));
             }
         }
@@ -175,7 +175,7 @@ impl Ranking {
     fn rank(
         &mut self,
         worker: &mut Worker,
-        host: &dyn Host,
+        runtime: &dyn Runtime,
         split: usize,
         edges: &[Edge],
     ) -> Result<Vec<Ranked>, Error> {
@@ -184,17 +184,17 @@ impl Ranking {
         let among = (!matches!(candidates, Candidates::All)).then(|| pass.among());
         *self.rows.state() = pass;
         self.rows.send_ends(edges);
-        self.rows.wait(worker, host, 0)?;
+        self.rows.wait(worker, runtime, 0)?;
         match among {
             Some(nodes) => self.rows.send(nodes, None),
             None => {
                 for block in 0..self.blocks.len() {
                     self.rows.send(self.blocks[block].clone().collect(), None);
-                    self.rows.wait(worker, host, WINDOW)?;
+                    self.rows.wait(worker, runtime, WINDOW)?;
                 }
             }
         }
-        self.rows.wait(worker, host, 0)?;
+        self.rows.wait(worker, runtime, 0)?;
         let pass = std::mem::take(&mut *self.rows.state());
         Ok(pass.finish())
     }
