@@ -4,6 +4,7 @@
 mod app;
 mod cli;
 pub mod cluster;
+mod console;
 mod error;
 mod log;
 mod options;
@@ -12,12 +13,11 @@ pub mod prepare;
 pub mod report;
 pub mod run;
 mod run_lock;
-mod talk;
 mod tensor;
 mod threads;
 
 pub use app::App;
+pub use console::Console;
 pub use error::Error;
 pub use options::{Outcome, RunOptions};
 pub use prepare::{PrepareOptions, Prepared};
-pub use talk::Talk;

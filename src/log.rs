@@ -9,17 +9,17 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::talk::Talk;
+use crate::console::Console;
 
 /// The environment variable that sets the level: `error`, `warn` (the default), `info`, `debug` or `trace`.
 const VARIABLE: &str = "GNNFLOW_LOG";
 
-/// From now on, events of gnnflow's own crates become lines of `talk`. A program that embeds gnnflow and has a subscriber of
+/// From now on, events of gnnflow's own crates become lines of `console`. A program that embeds gnnflow and has a subscriber of
 /// its own keeps it.
 ///
 /// # Errors
 /// The text for the user when the environment variable names no level.
-pub(crate) fn install(talk: Talk) -> Result<(), String> {
+pub(crate) fn install(console: Console) -> Result<(), String> {
     let level = match std::env::var(VARIABLE) {
         Ok(text) => text.parse::<LevelFilter>().map_err(|_| {
             format!("environment variable {VARIABLE} = `{text}` is no log level; use error, warn, info, debug or trace")
@@ -28,12 +28,12 @@ pub(crate) fn install(talk: Talk) -> Result<(), String> {
     };
     let own = Targets::new().with_target("gnnflow", level);
     // Fails only where the embedding program has installed its own subscriber.
-    let _ = Registry::default().with(Lines(talk).with_filter(own)).try_init();
+    let _ = Registry::default().with(Lines(console).with_filter(own)).try_init();
     Ok(())
 }
 
 /// Writes one line for each event.
-struct Lines(Talk);
+struct Lines(Console);
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {

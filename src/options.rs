@@ -1,6 +1,6 @@
 //! What a run is told on the command line, and what it leaves.
 
-use crate::talk::Talk;
+use crate::console::Console;
 use gnnflow_pipelines::{Registry, Summary};
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub struct RunOptions {
     /// Seconds that preparing took, where a parent process has done it.
     pub prepare_seconds: Option<f64>,
     /// Where progress is shown.
-    pub talk: Talk,
+    pub console: Console,
     /// What the pipeline may call by name.
     pub registry: Registry,
 }
@@ -35,7 +35,7 @@ impl RunOptions {
             run_dir: run_dir.into(),
             resume: false,
             prepare_seconds: None,
-            talk: Talk::silent(),
+            console: Console::silent(),
             registry: Registry::default(),
         }
     }

@@ -8,9 +8,9 @@ use gnnflow_data::Dataset;
 use gnnflow_dataflow::prepare::Sign;
 use gnnflow_pipelines::{Registry, Spec};
 
-use crate::cluster::{Fingerprints, Launch, Membership, execute};
+use crate::cluster::{Fingerprints, Launcher, Membership, execute};
+use crate::console::Console;
 use crate::run::find_seat;
-use crate::talk::Talk;
 use crate::{Error, RunOptions};
 
 /// How and where to prepare: everything that is not in the pipeline file.
@@ -25,7 +25,7 @@ pub struct PrepareOptions {
     /// The folder for the dataset, unless the file or its default says it.
     pub out: Option<PathBuf>,
     /// Where progress is shown.
-    pub talk: Talk,
+    pub console: Console,
     /// What the pipeline may call by name.
     pub registry: Registry,
 }
@@ -54,9 +54,9 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
     )?;
     let Some(mut config) = seat else {
         if options.processes > 1 {
-            return Ok(Prepared::Elsewhere(Launch::new(options.processes).run()?));
+            return Ok(Prepared::Elsewhere(Launcher::new(options.processes).run()?));
         }
-        let dataset = gnnflow_pipelines::prepare(spec, &options.registry, options.out.as_deref(), &options.talk)?;
+        let dataset = gnnflow_pipelines::prepare(spec, &options.registry, options.out.as_deref(), &options.console)?;
         return Ok(Prepared::Done(dataset));
     };
     let rank = config.rank;
@@ -72,7 +72,7 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
     let liveness = membership.liveness();
     let (spec, options) = (spec.clone(), Arc::new(options.clone()));
     let dataset = execute(membership, move |worker| {
-        let talk = if rank == 0 { options.talk.clone() } else { Talk::silent() };
+        let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
         // Between passes a partitioner may think for long: that is no stall.
         let away = RefCell::new(None);
@@ -84,7 +84,7 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
             Sign::Progress => liveness.progressed(),
             Sign::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
         };
-        gnnflow_pipelines::prepare_on(worker, threads, sign, &spec, registry, out, &talk).map_err(Error::from)
+        gnnflow_pipelines::prepare_on(worker, threads, sign, &spec, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })
 }

@@ -11,11 +11,11 @@ use gnnflow_pipelines::tensor::TensorWorkers;
 use gnnflow_pipelines::{Error as PipelineError, Job, Runtime, Spec, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launch, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched, is_supervised,
-    read_hosts, seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched,
+    is_supervised, read_hosts, seat, seat_from_launcher,
 };
+use crate::console::Console;
 use crate::run_lock::RunLock;
-use crate::talk::Talk;
 use crate::tensor::FlightWorkers;
 use crate::threads::start_reading_threads;
 use crate::{Error, Outcome, RunOptions};
@@ -34,11 +34,11 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     }
     start_reading_threads()?;
     let first = seat.as_ref().is_none_or(|seat| seat.rank == 0);
-    let talk = if first { options.talk.clone() } else { Talk::silent() };
+    let console = if first { options.console.clone() } else { Console::silent() };
     // Processes that this run launches write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let begin = Instant::now();
-    let dataset = prepare(spec, &options.registry, None, &talk)?;
+    let dataset = prepare(spec, &options.registry, None, &console)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
     spec.check_processes(size, dataset.manifest().parts())?;
@@ -51,7 +51,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     };
 
     if seat.is_none() && options.processes > 1 {
-        let mut launch = Launch::new(options.processes);
+        let mut launch = Launcher::new(options.processes);
         launch.restarts = spec.cluster.restarts as usize;
         launch.checkpoint = Some(last_checkpoint(&options.run_dir));
         // Children find the dataset prepared; the summary shall say how long it took.
@@ -60,7 +60,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     }
 
     if let Some(auto) = spec.auto_schedule() {
-        talk.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
+        console.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
     }
 
     let (mut shared, mut across, mut resume) = (None, None, options.resume);
@@ -97,7 +97,7 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         }
         None => None,
     };
-    let watch = Watch { talk, warnings: options.talk.clone(), liveness, epochs: train.epochs, tensor };
+    let watch = Watch { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor };
     let job = Job {
         spec: spec.clone(),
         dataset,
@@ -117,9 +117,9 @@ const RESUMES: &str = "resume";
 
 /// The supervisor that this process is of its own rank of a hosts file, if the pipeline asks for restarts: another process
 /// then does the work. The children of `--processes` have a common parent, which starts them again.
-fn supervisor(spec: &Spec, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launch> {
+fn supervisor(spec: &Spec, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launcher> {
     let rank = seat.filter(|_| !is_launched() && !is_supervised() && spec.cluster.restarts > 0)?.rank;
-    let mut launch = Launch::this_rank();
+    let mut launch = Launcher::this_rank();
     launch.restarts = spec.cluster.restarts as usize;
     launch.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
     Some(launch)
@@ -166,9 +166,9 @@ fn prepared_only(spec: &Spec, options: &RunOptions, partitions: usize, prepared:
 
 /// Watches over the worker: tells the other processes that it lives, and the user how it goes.
 struct Watch {
-    talk: Talk,
+    console: Console,
     /// Also of a process that has nothing else to say.
-    warnings: Talk,
+    warnings: Console,
     liveness: Liveness,
     epochs: usize,
     tensor: Option<Tensors>,
@@ -198,7 +198,7 @@ impl Runtime for Watch {
     }
 
     fn epoch(&self, record: &EpochRecord) {
-        self.talk.epoch(record, self.epochs);
+        self.console.epoch(record, self.epochs);
     }
 
     fn warn(&self, line: &str) {
@@ -221,6 +221,6 @@ impl Runtime for Watch {
     }
 
     fn progress(&self) -> &dyn Progress {
-        &self.talk
+        &self.console
     }
 }

@@ -21,7 +21,7 @@ pub(super) struct Export {
 impl Export {
     pub(super) fn execute(&self, context: &Context) -> Result<(), Error> {
         let dataset = Dataset::open(&self.dataset)?;
-        let exported = export::export(&dataset, &self.out, self.file_rows, &context.talk)?;
+        let exported = export::export(&dataset, &self.out, self.file_rows, &context.console)?;
         if context.json {
             return print_json(&exported);
         }

@@ -76,7 +76,7 @@ impl Generate {
         };
         let generator = settings.generator();
         generator.check()?;
-        let written = generator.write(&self.out, &context.talk)?;
+        let written = generator.write(&self.out, &context.console)?;
         if context.json {
             return print_json(&written);
         }

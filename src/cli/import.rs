@@ -128,8 +128,8 @@ enum Part {
 
 impl Import {
     pub(super) fn execute(self, context: &Context) -> Result<(), Error> {
-        let imported = self.import()?.run(&context.talk)?;
-        imported.notes.iter().for_each(|note| context.talk.say(&format!("note: {note}")));
+        let imported = self.import()?.run(&context.console)?;
+        imported.notes.iter().for_each(|note| context.console.say(&format!("note: {note}")));
         if context.json {
             return print_json(&imported);
         }

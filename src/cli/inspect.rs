@@ -19,7 +19,7 @@ impl Inspect {
         match inspect::kind(&self.path)? {
             Kind::Run => self.run(context),
             Kind::Dump | Kind::Dataset => {
-                let found = inspect::inspect(&self.path, &context.talk)?;
+                let found = inspect::inspect(&self.path, &context.console)?;
                 if context.json { print_json(&found) } else { print(&format!("{found}\n")) }
             }
         }

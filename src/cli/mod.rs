@@ -1,6 +1,6 @@
 //! The command line: one file per command.
 //!
-//! stdout is data, stderr is talk. An error is one line `error: …` on stderr for each thing that is wrong, and the exit code
+//! stdout is data, stderr is for messages. An error is one line `error: …` on stderr for each thing that is wrong, and the exit code
 //! says whose fault it is.
 
 mod check_device;
@@ -16,7 +16,7 @@ mod tensor_worker;
 mod update;
 
 use crate::Error;
-use crate::talk::Talk;
+use crate::console::Console;
 use crate::threads::start_reading_threads;
 use clap::{Parser, Subcommand};
 use gnnflow_pipelines::config::Spec;
@@ -78,7 +78,7 @@ impl Pipeline {
 /// What every command gets.
 struct Context {
     json: bool,
-    talk: Talk,
+    console: Console,
     registry: Registry,
 }
 
@@ -93,12 +93,12 @@ pub(crate) fn main(args: impl IntoIterator<Item = OsString>, registry: Registry)
         }
     };
     interrupt::end_with_130();
-    let talk = if args.quiet { Talk::silent() } else { Talk::new() };
-    if let Err(error) = crate::log::install(talk.clone()) {
+    let console = if args.quiet { Console::silent() } else { Console::new() };
+    if let Err(error) = crate::log::install(console.clone()) {
         let _ = writeln!(std::io::stderr(), "error: {error}");
         return ExitCode::from(2);
     }
-    let context = Context { json: args.json, talk, registry };
+    let context = Context { json: args.json, console, registry };
     match crate::panics::guarded(|| execute(args.command, context)) {
         Ok(code) => ExitCode::from(code),
         Err(error) => {

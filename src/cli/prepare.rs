@@ -36,7 +36,7 @@ impl Prepare {
             hosts: self.hosts,
             rank: self.rank,
             out: self.out,
-            talk: context.talk.clone(),
+            console: context.console.clone(),
             registry: context.registry.clone(),
         };
         let dataset = match prepare(&spec, &options)? {
@@ -49,7 +49,7 @@ impl Prepare {
         if context.json {
             return print_json(&quality).map(|()| 0);
         }
-        if context.talk.is_silent() {
+        if context.console.is_silent() {
             return Ok(0);
         }
         print(&format!(

@@ -54,7 +54,7 @@ impl Run {
             return shown.map(|()| 0);
         }
         let run_dir = self.run_dir.unwrap_or_else(|| PathBuf::from("runs").join(&spec.name));
-        let quiet = context.talk.is_silent();
+        let quiet = context.console.is_silent();
         let options = RunOptions {
             processes: local,
             hosts: self.hosts,
@@ -62,7 +62,7 @@ impl Run {
             run_dir: run_dir.clone(),
             resume: self.resume,
             prepare_seconds: self.prepare_seconds,
-            talk: context.talk,
+            console: context.console,
             registry: context.registry,
         };
         match crate::run::run(&spec, &options)? {

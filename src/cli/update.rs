@@ -60,12 +60,12 @@ impl Update {
             hops: self.hops,
         };
         let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let updated = update(&self.dataset, &batches, &Differential { workers }, &settings, &context.talk)?;
+        let updated = update(&self.dataset, &batches, &Differential { workers }, &settings, &context.console)?;
         report::write_partition(&updated.dataset, &Quality::read(&updated.dataset)?)?;
         if context.json {
             return print_json(&updated);
         }
-        if context.talk.is_silent() {
+        if context.console.is_silent() {
             return Ok(());
         }
         let counts = &updated.counts;

@@ -1,4 +1,4 @@
-//! What a child of [`Launch`](super::Launch) finds in its environment.
+//! What a child of [`Launcher`](super::Launcher) finds in its environment.
 
 use std::io::Write;
 use std::net::TcpListener;
@@ -31,12 +31,12 @@ pub(super) fn belong_to(parent: u32, kept: RawFd) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether this process is the child of a supervisor started by [`Launch::this_rank`](super::Launch::this_rank).
+/// Whether this process is the child of a supervisor started by [`Launcher::this_rank`](super::Launcher::this_rank).
 pub fn is_supervised() -> bool {
     std::env::var_os(HOPELESS).is_some()
 }
 
-/// Whether this process is a child of a family started by [`Launch::run`](super::Launch::run).
+/// Whether this process is a child of a family started by [`Launcher::run`](super::Launcher::run).
 pub(crate) fn is_launched() -> bool {
     std::env::var_os(LISTENER).is_some()
 }
@@ -63,7 +63,7 @@ pub(super) fn tell_supervisor(cause: &ClusterError) {
     }
 }
 
-/// In a child of [`Launch::run`](super::Launch::run): its seat, with the listening socket and the secret. `None` in any other process.
+/// In a child of [`Launcher::run`](super::Launcher::run): its seat, with the listening socket and the secret. `None` in any other process.
 ///
 /// Fingerprints and time limits are the caller's to fill in.
 ///

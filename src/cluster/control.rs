@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::board::Board;
 use super::config::short_hash;
 use super::error::Cause;
+use super::first_failure::FirstFailure;
 use super::liveness::{Phase, ProgressClock};
 use super::signals::{self, Signals};
 use super::wire::{read_frame, write_frame};
@@ -78,7 +78,7 @@ impl Peer {
 pub(super) struct Control {
     pub(super) me: usize,
     pub(super) addresses: Vec<String>,
-    pub(super) board: Arc<Board>,
+    pub(super) board: Arc<FirstFailure>,
     pub(super) liveness: Liveness,
     heartbeat_timeout: Duration,
     stall_timeout: Duration,

@@ -8,13 +8,13 @@ use std::panic::PanicHookInfo;
 use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 
 use super::ClusterError;
-use super::board::Board;
+use super::first_failure::FirstFailure;
 
 /// The board of the run in this process.
-static WATCHED: Mutex<Weak<Board>> = Mutex::new(Weak::new());
+static WATCHED: Mutex<Weak<FirstFailure>> = Mutex::new(Weak::new());
 
 /// From now until the board is dropped, panics in this process are posted on it.
-pub(super) fn watch(board: &Arc<Board>) {
+pub(super) fn watch(board: &Arc<FirstFailure>) {
     static INSTALL: Once = Once::new();
     *WATCHED.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(board);
     INSTALL.call_once(|| {
@@ -74,7 +74,7 @@ pub(crate) fn end_unless_it_unwinds(info: &PanicHookInfo<'_>) {
 }
 
 /// Posts the panic; true when it is a new bug.
-fn post(board: &Board, info: &PanicHookInfo<'_>) -> bool {
+fn post(board: &FirstFailure, info: &PanicHookInfo<'_>) -> bool {
     let message = info.payload_as_str().unwrap_or("panic without a message");
     let thread = std::thread::current().name().unwrap_or("unnamed").to_string();
     if is_consequence(message, &thread) {

@@ -19,7 +19,7 @@ const LAUNCHERS: [(&str, &str); 5] = [
 
 /// The place of this process among the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seat {
+pub struct RankAssignment {
     /// Number of this process, from 0.
     pub rank: usize,
     /// Number of processes.
@@ -88,10 +88,10 @@ pub(super) fn check_address(entry: &str) -> Result<(), String> {
 /// hosts file without any rank.
 ///
 /// ```
-/// use gnnflow::cluster::{Seat, seat};
+/// use gnnflow::cluster::{RankAssignment, seat};
 ///
 /// let slurm = |name: &str| match name { "SLURM_PROCID" => Some("1".into()), "SLURM_NTASKS" => Some("4".into()), _ => None };
-/// assert_eq!(seat(None, Some(4), slurm).unwrap(), Some(Seat { rank: 1, size: 4 }));
+/// assert_eq!(seat(None, Some(4), slurm).unwrap(), Some(RankAssignment { rank: 1, size: 4 }));
 /// assert!(seat(Some(4), Some(4), |_| None).is_err());
 /// assert_eq!(seat(None, None, |_| None).unwrap(), None);
 /// ```
@@ -99,7 +99,7 @@ pub fn seat(
     rank: Option<usize>,
     hosts: Option<usize>,
     environment: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Seat>, ClusterError> {
+) -> Result<Option<RankAssignment>, ClusterError> {
     let number = |name: &str| -> Result<Option<usize>, ClusterError> {
         environment(name)
             .map(|text| {
@@ -140,7 +140,7 @@ pub fn seat(
         ((Some(rank), rank_name, ..), Some(size)) if rank >= size => Err(ClusterError::Usage(format!(
             "rank {rank} (from {rank_name}) does not exist among {size} processes; ranks count from 0"
         ))),
-        ((Some(rank), ..), Some(size)) => Ok(Some(Seat { rank, size })),
+        ((Some(rank), ..), Some(size)) => Ok(Some(RankAssignment { rank, size })),
     }
 }
 
@@ -188,7 +188,7 @@ mod tests {
             &[("RANK", "1"), ("WORLD_SIZE", "3")],
         ] {
             let look = |name: &str| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string());
-            assert_eq!(seat(None, Some(3), look).unwrap(), Some(Seat { rank: 1, size: 3 }));
+            assert_eq!(seat(None, Some(3), look).unwrap(), Some(RankAssignment { rank: 1, size: 3 }));
             assert!(seat(None, Some(2), look).unwrap_err().to_string().contains("2 entries"));
         }
     }
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_command_line_wins_and_nonsense_is_refused() {
         let slurm = environment(&[("SLURM_PROCID", "1"), ("SLURM_NTASKS", "3")]);
-        assert_eq!(seat(Some(2), Some(3), slurm).unwrap(), Some(Seat { rank: 2, size: 3 }));
+        assert_eq!(seat(Some(2), Some(3), slurm).unwrap(), Some(RankAssignment { rank: 2, size: 3 }));
         assert!(seat(None, Some(2), |_| None).unwrap_err().to_string().contains("--rank"));
         assert!(seat(Some(0), None, |_| None).unwrap_err().to_string().contains("--hosts"));
         let batch = environment(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "3")]);

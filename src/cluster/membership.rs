@@ -5,10 +5,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::board::Board;
 use super::config::is_loopback;
 use super::control::Control;
-use super::meeting::Meeting;
+use super::first_failure::FirstFailure;
+use super::rendezvous::Rendezvous;
 use super::{ClusterConfig, ClusterError, Liveness, hook};
 
 /// A process's place in a run: rank, connections to all others, and the heartbeats on them.
@@ -20,7 +20,7 @@ pub struct Membership {
     addresses: Vec<String>,
     pub(super) sockets: Vec<Option<TcpStream>>,
     pub(super) control: Option<Arc<Control>>,
-    pub(super) board: Arc<Board>,
+    pub(super) board: Arc<FirstFailure>,
     liveness: Liveness,
     announced: String,
     patience: Duration,
@@ -68,7 +68,7 @@ impl Membership {
             Control::start(config.rank, config.addresses.clone(), config.heartbeat_timeout, config.stall_timeout)?;
         hook::watch(&control.board);
         let deadline = Instant::now() + config.start_timeout;
-        let meeting = Meeting::new(&config, control.clone())?;
+        let meeting = Rendezvous::new(&config, control.clone())?;
         let (sockets, announced) = meeting.run(listener, deadline, config.start_timeout)?;
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         control.agree("the start", "", left)?;

@@ -21,20 +21,20 @@
 //! assert_eq!(answer, 1);
 //! ```
 
-mod board;
 mod child;
+mod child_group;
 mod config;
 mod control;
 mod error;
 mod execute;
-mod family;
+mod first_failure;
 mod handshake;
 mod hook;
 mod hosts;
-mod launch;
+mod launcher;
 mod liveness;
-mod meeting;
 mod membership;
+mod rendezvous;
 mod secret;
 mod signals;
 mod wire;
@@ -46,8 +46,8 @@ pub use error::{ClusterError, Failure};
 pub use execute::execute;
 pub(crate) use handshake::{mac, same};
 pub(crate) use hook::{cause_of, end_unless_it_unwinds};
-pub use hosts::{Seat, read_hosts, seat};
-pub use launch::Launch;
+pub use hosts::{RankAssignment, read_hosts, seat};
+pub use launcher::Launcher;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;
 pub use secret::Secret;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use gnnflow::cluster::{
-    ClusterConfig, ClusterError, Failure, Launch, Liveness, Membership, Secret, execute, is_supervised,
+    ClusterConfig, ClusterError, Failure, Launcher, Liveness, Membership, Secret, execute, is_supervised,
     seat_from_launcher,
 };
 use timely::container::CapacityContainerBuilder;
@@ -30,13 +30,13 @@ fn process() {
     let code = match (role.as_str(), seat_from_launcher()) {
         (_, Ok(Some(config))) => report(member(limits(config))),
         ("supervised", Ok(None)) if !is_supervised() => {
-            let mut launch = Launch::this_rank();
+            let mut launch = Launcher::this_rank();
             launch.restarts = number("RESTARTS").unwrap_or(0) as usize;
             launch.resume = "resume".into();
             report(launch.run().map(|code| std::process::exit(code.into())))
         }
         ("launch", Ok(None)) => {
-            let mut launch = Launch::new(number("PROCESSES").unwrap() as usize);
+            let mut launch = Launcher::new(number("PROCESSES").unwrap() as usize);
             launch.restarts = number("RESTARTS").unwrap_or(0) as usize;
             // The test runner knows no --resume; a word that matches no test does no harm.
             launch.resume = "resume".into();

@@ -24,7 +24,7 @@ pub struct Ended {
     pub code: i32,
     /// Data.
     pub stdout: String,
-    /// Talk.
+    /// Console.
     pub stderr: String,
 }
 

@@ -1,4 +1,4 @@
-//! Meeting the others: one listener, one dialler for each lower rank, start-up messages, one deadline.
+//! Rendezvous the others: one listener, one dialler for each lower rank, start-up messages, one deadline.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -23,7 +23,7 @@ const LOGGED_ALIKE: usize = 3;
 const LOGGED: usize = 30;
 
 /// The time between the first socket and the last handshake.
-pub(super) struct Meeting {
+pub(super) struct Rendezvous {
     party: Party,
     control: Arc<Control>,
     user_timeout: Duration,
@@ -50,12 +50,12 @@ struct Refused {
     last: String,
 }
 
-impl Meeting {
+impl Rendezvous {
     /// A meeting as `config` says, whose control connections go to `control`.
     pub(super) fn new(config: &ClusterConfig, control: Arc<Control>) -> Result<Arc<Self>, ClusterError> {
         let announced = if config.rank == 0 { config.announced.clone() } else { String::new() };
         let claim = Claim::new(config.rank, config.size(), Kind::Control, &config.run, &config.fingerprints);
-        Ok(Arc::new(Meeting {
+        Ok(Arc::new(Rendezvous {
             party: Party {
                 version: VERSION,
                 secret: config.secret.clone(),

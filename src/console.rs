@@ -12,7 +12,7 @@ const EPOCH_LINES: Duration = Duration::from_secs(1);
 
 /// Says how far the work has come. Clones speak with one voice.
 #[derive(Clone, Debug)]
-pub struct Talk {
+pub struct Console {
     style: Style,
     state: Arc<Mutex<State>>,
 }
@@ -39,7 +39,7 @@ struct Stage {
     done: u64,
 }
 
-impl Talk {
+impl Console {
     /// Bars if stderr is a terminal, lines if not.
     pub fn new() -> Self {
         Self::with(if std::io::stderr().is_terminal() { Style::Bars } else { Style::Lines })
@@ -106,13 +106,13 @@ fn write(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-impl Default for Talk {
+impl Default for Console {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Progress for Talk {
+impl Progress for Console {
     fn stage(&self, name: &str, total: Option<u64>, unit: &str) {
         let mut state = self.lock();
         state.finish(self.style);
@@ -168,16 +168,16 @@ mod tests {
     #[test]
     fn stages_may_follow_each_other_without_done_and_end_twice() {
         for style in [Style::Silent, Style::Lines, Style::Bars] {
-            let talk = Talk::with(style);
-            talk.stage("one", None, "rows");
-            talk.advance(3);
-            talk.stage("two", Some(5), "rows");
-            talk.clone().advance(5);
-            talk.say("in between");
-            talk.done();
-            talk.done();
-            talk.advance(1);
-            assert!(talk.lock().stage.is_none() && talk.lock().bar.is_none());
+            let console = Console::with(style);
+            console.stage("one", None, "rows");
+            console.advance(3);
+            console.stage("two", Some(5), "rows");
+            console.clone().advance(5);
+            console.say("in between");
+            console.done();
+            console.done();
+            console.advance(1);
+            assert!(console.lock().stage.is_none() && console.lock().bar.is_none());
         }
     }
 }

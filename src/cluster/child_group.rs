@@ -55,16 +55,16 @@ pub(super) fn pass_on(rank: usize, stderr: impl Read + Send + 'static) -> std::i
 }
 
 /// The children of one attempt. Dropping it ends those that are left.
-pub(super) struct Family {
+pub(super) struct ChildGroup {
     pub(super) children: Vec<Option<Child>>,
     pub(super) addresses: Vec<String>,
-    pub(super) talk: Vec<Receiver<()>>,
+    pub(super) console: Vec<Receiver<()>>,
 }
 
-impl Family {
+impl ChildGroup {
     /// No children yet; `addresses` by rank, where the parent knows them.
     pub(super) fn new(addresses: Vec<String>) -> Self {
-        Family { children: Vec::new(), addresses, talk: Vec::new() }
+        ChildGroup { children: Vec::new(), addresses, console: Vec::new() }
     }
 
     /// Waits for all, ends the rest after a first failure, and decides the exit code.
@@ -106,8 +106,8 @@ impl Family {
         }
         // Grandchildren may hold the pipes; their words are not worth waiting for long.
         let until = Instant::now() + Duration::from_secs(1);
-        for talk in self.talk.drain(..) {
-            let _ = talk.recv_timeout(until.saturating_duration_since(Instant::now()));
+        for console in self.console.drain(..) {
+            let _ = console.recv_timeout(until.saturating_duration_since(Instant::now()));
         }
         if interrupted {
             return Outcome { code: 130, killed: Vec::new() };
@@ -142,7 +142,7 @@ impl Family {
     }
 }
 
-impl Drop for Family {
+impl Drop for ChildGroup {
     fn drop(&mut self) {
         self.signal(libc::SIGKILL);
         for child in self.children.iter_mut().flatten() {

@@ -8,7 +8,7 @@ use super::child::tell_supervisor;
 
 /// Where the first cause is posted.
 #[derive(Debug, Default)]
-pub(super) struct Board {
+pub(super) struct FirstFailure {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -22,7 +22,7 @@ struct State {
     suspect: Option<(Option<usize>, String, Instant)>,
 }
 
-impl Board {
+impl FirstFailure {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere must not hide the cause: every change of the state is a single assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_first_cause_stays() {
-        let board = Board::default();
+        let board = FirstFailure::default();
         assert_eq!(board.wait(Duration::from_millis(1)), None);
         assert!(board.post(ClusterError::Interrupted("SIGINT")));
         assert!(!board.post(ClusterError::Usage("later".into())));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_suspicion_keeps_its_time_and_gains_its_rank() {
-        let board = Board::default();
+        let board = FirstFailure::default();
         board.suspect(None, "poisoned".into());
         board.suspect(Some(2), "socket closed".into());
         assert!(board.is_troubled() && board.cause().is_none());

@@ -18,7 +18,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::child::{ADDRESSES, HOPELESS, LISTENER, OWN_SECRET, RUN, belong_to, is_hopeless};
-use super::family::{Family, Outcome, pass_on};
+use super::child_group::{ChildGroup, Outcome, pass_on};
 use super::secret::random_hex;
 use super::signals::Signals;
 use super::{ClusterError, Secret};
@@ -26,19 +26,19 @@ use super::{ClusterError, Secret};
 /// A run of several processes on this machine, as its parent sees it.
 ///
 /// ```no_run
-/// use gnnflow::cluster::{Launch, seat_from_launcher};
+/// use gnnflow::cluster::{Launcher, seat_from_launcher};
 ///
 /// // main() of a program that is parent and child alike.
 /// if let Some(config) = seat_from_launcher().unwrap() {
 ///     println!("I am rank {} of {}", config.rank, config.size());
 /// } else {
-///     std::process::exit(Launch::new(4).run().unwrap().into());
+///     std::process::exit(Launcher::new(4).run().unwrap().into());
 /// }
 /// ```
 #[derive(Debug, Clone)]
-pub struct Launch {
+pub struct Launcher {
     /// Number of processes of a family on this machine; 0 for a supervised rank of a hosts file, see
-    /// [`Launch::this_rank`].
+    /// [`Launcher::this_rank`].
     pub processes: usize,
     /// How often a failed run is started again from its last checkpoint.
     pub restarts: usize,
@@ -60,10 +60,10 @@ fn identity(path: &Path) -> Option<[u64; 5]> {
     Some([data.dev(), data.ino(), data.mtime() as u64, data.mtime_nsec() as u64, data.len()])
 }
 
-impl Launch {
+impl Launcher {
     /// As many processes with this process's own arguments, no restarts, and three seconds of grace.
     pub fn new(processes: usize) -> Self {
-        Launch {
+        Launcher {
             processes,
             restarts: 0,
             grace: Duration::from_secs(3),
@@ -79,7 +79,7 @@ impl Launch {
     /// When a process is lost, all end, and all supervisors start their child again. A rank that ended because of the
     /// user's pipeline or data, a bug or a signal is not started again, and neither are the others, who are told the cause.
     pub fn this_rank() -> Self {
-        Launch::new(0)
+        Launcher::new(0)
     }
 
     /// Runs all processes to their end and returns the exit code for this one.
@@ -161,7 +161,7 @@ impl Launch {
             .map_err(no_socket)?;
         let secret = Secret::random()?.to_text();
 
-        let mut family = Family::new(addresses);
+        let mut family = ChildGroup::new(addresses);
         for (rank, listener) in listeners.iter().enumerate() {
             let mut command = self.command(resume, listener.as_raw_fd());
             command
@@ -184,7 +184,7 @@ impl Launch {
             let stderr = child.stderr.take();
             family.children.push(Some(child));
             if let Some(stderr) = stderr {
-                family.talk.push(pass_on(rank, stderr).map_err(ClusterError::no_thread)?);
+                family.console.push(pass_on(rank, stderr).map_err(ClusterError::no_thread)?);
             }
         }
         // Only the children hold the sockets now: dialling a dead one is refused at once.
@@ -201,7 +201,7 @@ impl Launch {
         command.env(HOPELESS, pipe.as_raw_fd().to_string());
         let child = command.spawn().map_err(|e| ClusterError::system("start this rank's process", &e))?;
         drop(pipe);
-        let mut family = Family::new(Vec::new());
+        let mut family = ChildGroup::new(Vec::new());
         family.children.push(Some(child));
         let outcome = family.wait(self.grace, signals);
         // A pipe without a word is an error, or nothing is read.
