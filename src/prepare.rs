@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
-use gnnflow_dataflow::prepare::Sign;
+use gnnflow_dataflow::prepare::LoopState;
 use gnnflow_pipelines::{Registry, Spec};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};
@@ -76,13 +76,13 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
         let (out, registry) = (options.out.as_deref(), &options.registry);
         // Between passes a partitioner may think for long: that is no stall.
         let away = RefCell::new(None);
-        let sign = |sign: Sign| match sign {
-            Sign::Turn => {
+        let sign = |sign: LoopState| match sign {
+            LoopState::Turn => {
                 away.take();
                 liveness.turned();
             }
-            Sign::Progress => liveness.progressed(),
-            Sign::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
+            LoopState::Progress => liveness.progressed(),
+            LoopState::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
         };
         gnnflow_pipelines::prepare_on(worker, threads, sign, &spec, registry, out, &console).map_err(Error::from)
     })?;

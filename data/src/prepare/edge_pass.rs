@@ -3,9 +3,9 @@
 //! Reading threads sort each chunk by bucket, so that the thread in the middle only appends slices.
 
 use super::buckets::{Bucket, Cuts, Spool};
-use super::crew::{Crew, Parcel, To, put, take};
 use super::ends::FindEnds;
 use super::pairs::{Pairs, SLICE};
+use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use super::record::{Codes, Record};
 use super::relabel::Relabel;
 use super::types::{codes, label_codes};
@@ -75,8 +75,13 @@ pub(super) struct Bucketed {
 
 impl EdgePass<'_> {
     /// Reads all edges into the buckets of their owners: process `part % size` has the buckets of partition `part`.
-    pub(super) fn run<C: Crew>(&self, crew: &C, mut spool: Spool, mut advance: impl FnMut(u64)) -> Result<Bucketed> {
-        let size = crew.size() as u32;
+    pub(super) fn run<C: ProcessGroup>(
+        &self,
+        processes: &C,
+        mut spool: Spool,
+        mut advance: impl FnMut(u64),
+    ) -> Result<Bucketed> {
+        let size = processes.size() as u32;
         // The reading threads need the cuts while the spool is written to.
         let cuts = spool.cuts().clone();
         let owner = |bucket: usize| {
@@ -117,10 +122,10 @@ impl EdgePass<'_> {
         };
         // Rows without a pair name an unknown node: the first process has heard of them all.
         let mut unknown = match pairs {
-            Some(pairs) if crew.rank() == 0 => self.find.edges.rows() - pairs.len(),
+            Some(pairs) if processes.rank() == 0 => self.find.edges.rows() - pairs.len(),
             _ => 0,
         };
-        crew.pass(work.len(), &produce, &mut |_, sorted: Sorted| {
+        processes.pass(work.len(), &produce, &mut |_, sorted: Sorted| {
             let mut start = 0;
             for (bucket, end) in sorted.ends {
                 spool.append(bucket as usize, &sorted.records[start..end as usize])?;

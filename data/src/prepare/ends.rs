@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use super::crew::{Crew, To, collect};
 use super::journal::Journal;
+use super::process_group::{ProcessGroup, To, collect};
 use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
 use crate::ids::{Groups, Join, NodeIds, UNKNOWN, read_rows};
@@ -30,8 +30,8 @@ impl Ends {
     ///
     /// # Errors
     /// Besides what can go wrong with files: the first edge of this process that names an unknown node, if the policy is to fail.
-    pub(super) fn look_up<C: Crew>(
-        crew: &C,
+    pub(super) fn look_up<C: ProcessGroup>(
+        processes: &C,
         edges: &EdgeReader,
         ids: &NodeIds,
         policy: UnknownNodes,
@@ -39,7 +39,7 @@ impl Ends {
         progress: &dyn Progress,
     ) -> Result<Option<Self>> {
         let Some(groups) = ids.groups() else { return Ok(None) };
-        let path = scratch.join(format!("{ENDS}-{}", crew.rank()));
+        let path = scratch.join(format!("{ENDS}-{}", processes.rank()));
         if let Some(unknown) = journal.agreed::<u64>(ENDS)? {
             let file = File::open(&path).map_err(Error::io(&path, "open"))?;
             return Ok(Some(Self { path, file, unknown }));
@@ -48,7 +48,7 @@ impl Ends {
         let file = open.map_err(Error::io(&path, "create"))?;
         progress.stage("sorting ids of edges", Some(edges.rows()), "edges");
         let mut join = ids.join(&groups)?;
-        ask_ends(crew, edges, &groups, &mut join, progress)?;
+        ask_ends(processes, edges, &groups, &mut join, progress)?;
         progress.done();
         progress.stage("looking ids up", None, "");
         let mut unknown = 0;
@@ -59,7 +59,7 @@ impl Ends {
             unknown += rows.chunks_exact(2).filter(|ends| ends.contains(&UNKNOWN)).count() as u64;
             Ok(())
         })?;
-        let all = crew.gather(&u64::to_le_bytes(unknown))?;
+        let all = processes.gather(&u64::to_le_bytes(unknown))?;
         let unknown = all.iter().flat_map(|own| collect::<u64>(own)).sum();
         progress.done();
         journal.finish(ENDS, &unknown)?;
@@ -83,14 +83,14 @@ impl Ends {
 }
 
 /// Asks `join` for both ends of every edge of this process: those of row `r` are at positions `2 r` and `2 r + 1`.
-pub(super) fn ask_ends<C: Crew>(
-    crew: &C,
+pub(super) fn ask_ends<C: ProcessGroup>(
+    processes: &C,
     edges: &EdgeReader,
     groups: &Groups,
     join: &mut Join<'_>,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let rank = crew.rank();
+    let rank = processes.rank();
     let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
         let sort = |chunk: EdgeChunk| {
             let parcel = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
@@ -101,7 +101,7 @@ pub(super) fn ask_ends<C: Crew>(
             send(To::One(rank), parcel)
         })
     };
-    crew.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))
+    processes.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))
 }
 
 /// The error for the unknown end at a position.

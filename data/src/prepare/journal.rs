@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::crew::Crew;
+use super::process_group::ProcessGroup;
 use crate::error::{Error, Result};
 
 /// The finished passes of this process, and what they came to.
@@ -24,8 +24,8 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Opens the journal in `dir`, which exists; everybody comes to the same agreement.
-    pub(super) fn open<C: Crew>(crew: &C, dir: &Path) -> Result<Self> {
-        let mut this = Self { dir: dir.to_path_buf(), rank: crew.rank(), agreed: BTreeSet::new() };
+    pub(super) fn open<C: ProcessGroup>(processes: &C, dir: &Path) -> Result<Self> {
+        let mut this = Self { dir: dir.to_path_buf(), rank: processes.rank(), agreed: BTreeSet::new() };
         let prefix = format!("{}-", this.rank);
         let mut own = BTreeSet::new();
         for entry in std::fs::read_dir(dir).map_err(Error::io(dir, "list"))? {
@@ -33,7 +33,7 @@ impl Journal {
             own.extend(name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(".json")).map(String::from));
         }
         let text = own.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
-        let mut all = crew.gather(text.as_bytes())?.into_iter();
+        let mut all = processes.gather(text.as_bytes())?.into_iter();
         let names = |bytes: Vec<u8>| -> BTreeSet<String> {
             String::from_utf8_lossy(&bytes).lines().map(String::from).collect()
         };
@@ -100,18 +100,18 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::crew::Alone;
+    use crate::prepare::process_group::SingleProcess;
 
     #[test]
     fn finished_passes_are_found_again() {
         let dir = tempfile::tempdir().unwrap();
-        let journal = Journal::open(&Alone, dir.path()).unwrap();
+        let journal = Journal::open(&SingleProcess, dir.path()).unwrap();
         assert_eq!(journal.agreed::<u32>("nodes").unwrap(), None);
         journal.finish("nodes", &7u32).unwrap();
         assert_eq!(journal.own::<u32>("nodes").unwrap(), Some(7));
         assert_eq!(journal.agreed::<u32>("nodes").unwrap(), None, "agreements are made once, at the beginning");
         journal.keep("round 1", b"abc").unwrap();
-        let again = Journal::open(&Alone, dir.path()).unwrap();
+        let again = Journal::open(&SingleProcess, dir.path()).unwrap();
         assert_eq!(again.agreed::<u32>("nodes").unwrap(), Some(7));
         assert_eq!(again.kept("round 1").unwrap().unwrap(), b"abc");
         assert_eq!(again.kept("round 2").unwrap(), None);

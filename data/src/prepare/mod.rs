@@ -15,7 +15,7 @@
 //! **Determinism**: the bytes depend on dump, settings and seed alone, not on threads or processes; on memory only where a
 //! partitioner says so.
 //!
-//! **Several processes** make one dataset together ([`prepare_with`] and a [`Crew`]): each reads its share of the row groups, the
+//! **Several processes** make one dataset together ([`prepare_with`] and a [`ProcessGroup`]): each reads its share of the row groups, the
 //! edges' order being kept, and writes its share of the partitions.
 //!
 //! **Killed** preparations go on at their last whole pass (see `journal`).
@@ -23,7 +23,6 @@
 mod arrange;
 mod buckets;
 mod clean;
-mod crew;
 mod edge_pass;
 mod ends;
 mod fingerprint;
@@ -32,6 +31,7 @@ mod halo;
 mod journal;
 mod key_counts;
 mod pairs;
+mod process_group;
 mod quality;
 mod record;
 mod recorder;
@@ -48,8 +48,8 @@ mod write_topology;
 
 use std::path::PathBuf;
 
-pub use crew::{Alone, Consume, Crew, Parcel, Produce, To};
 pub use fingerprint::{Fingerprint, State, fingerprint, state};
+pub use process_group::{Consume, Parcel, ProcessGroup, Produce, SingleProcess, To};
 pub use quality::{Balance, InDegrees, Quality};
 pub use recorder::PassRecord;
 
@@ -151,7 +151,7 @@ pub fn prepare(
     settings: &PrepareSettings,
     progress: &dyn Progress,
 ) -> Result<Manifest> {
-    prepare_with(&Alone, source, partitioner, settings, progress)
+    prepare_with(&SingleProcess, source, partitioner, settings, progress)
 }
 
 /// [`prepare`] by several processes together, all of which call this with the same arguments, see the same input files, and
@@ -159,8 +159,8 @@ pub fn prepare(
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn prepare_with<C: Crew>(
-    crew: &C,
+pub fn prepare_with<C: ProcessGroup>(
+    processes: &C,
     source: &GraphSource,
     partitioner: &dyn Partitioner,
     settings: &PrepareSettings,
@@ -171,5 +171,5 @@ pub fn prepare_with<C: Crew>(
         let reason = format!("is {}, but must be in 1..={MAX_PARTS}", settings.parts);
         return Err(Error::Setting { key: "partition.parts", reason });
     }
-    work::run(crew, source, partitioner, settings, progress)
+    work::run(processes, source, partitioner, settings, progress)
 }

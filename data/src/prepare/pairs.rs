@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::crew::{Crew, To};
 use super::ends::{Ends, FindEnds};
+use super::process_group::{ProcessGroup, To};
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
 use crate::progress::Progress;
@@ -41,8 +41,8 @@ impl Pairs {
     }
 
     /// Reads the dump, or the ends of its edges where those have been looked up, and writes the pairs.
-    pub(super) fn write<C: Crew>(
-        crew: &C,
+    pub(super) fn write<C: ProcessGroup>(
+        processes: &C,
         find: &FindEnds<'_>,
         (scratch, name): (&Path, &str),
         progress: &dyn Progress,
@@ -72,16 +72,16 @@ impl Pairs {
                 failed.map_or(Ok(()), Err)
             }
         };
-        Self::fill(crew, Self::path(scratch, name, crew.rank()), units, &read, &|unit| {
+        Self::fill(processes, Self::path(scratch, name, processes.rank()), units, &read, &|unit| {
             progress.advance(edges.unit_rows(unit));
         })
         .inspect(|_| progress.done())
     }
 
     /// Those of the pairs whose ends are both among the rows of `ids` that were kept, by their new indexes.
-    pub(super) fn keep<C: Crew>(
+    pub(super) fn keep<C: ProcessGroup>(
         &self,
-        crew: &C,
+        processes: &C,
         ids: &NodeIds,
         (scratch, name): (&Path, &str),
         progress: &dyn Progress,
@@ -96,15 +96,15 @@ impl Pairs {
             })
         };
         let units = self.units.iter().map(|unit| Stretch { start: unit.start, count: 0 }).collect();
-        Self::fill(crew, Self::path(scratch, name, crew.rank()), units, &read, &|unit| {
+        Self::fill(processes, Self::path(scratch, name, processes.rank()), units, &read, &|unit| {
             progress.advance(self.units[unit].count);
         })
         .inspect(|_| progress.done())
     }
 
     /// Writes what `read` gives for the units of this process, and tells everybody how much that was.
-    fn fill<C: Crew>(
-        crew: &C,
+    fn fill<C: ProcessGroup>(
+        processes: &C,
         path: PathBuf,
         mut units: Vec<Stretch>,
         read: &ReadUnit<'_>,
@@ -124,7 +124,7 @@ impl Pairs {
             Ok(())
         };
         let mut counts = vec![0; units.len()];
-        crew.pass(units.len(), &produce, &mut |unit, count: Vec<u64>| {
+        processes.pass(units.len(), &produce, &mut |unit, count: Vec<u64>| {
             counts[unit] = count[0];
             done(unit);
             Ok(())

@@ -1,6 +1,6 @@
 //! Scaling of features: by row, or by column over the whole graph.
 
-use super::crew::{Crew, Parcel, To, put, take};
+use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
@@ -18,8 +18,8 @@ pub(crate) enum Scale {
 
 impl Scale {
     /// Reads the features once when their moments are wanted: those of the dump's nodes that are left.
-    pub(super) fn new<C: Crew>(
-        crew: &C,
+    pub(super) fn new<C: ProcessGroup>(
+        processes: &C,
         normalize: Normalize,
         nodes: &NodeReader,
         ids: &NodeIds,
@@ -46,7 +46,7 @@ impl Scale {
                     };
                     nodes.read_features(unit, moments, &mut |moments| send(To::All, moments))
                 };
-                crew.pass(nodes.units(), &produce, &mut |_, chunk: Moments| {
+                processes.pass(nodes.units(), &produce, &mut |_, chunk: Moments| {
                     all.merge(&chunk);
                     progress.advance(chunk.count as u64);
                     Ok(())

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 
-use super::crew::{Crew, To, collect};
 use super::ends::FindEnds;
 use super::journal::Journal;
 use super::key_counts::KeyCounts;
 use super::pairs::{Pairs, SLICE, Stretch};
+use super::process_group::{ProcessGroup, To, collect};
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
 use crate::partitioner::{AddEdges, ConsumeKeys, EdgeKey, GraphStream, VisitEdges};
@@ -25,7 +25,7 @@ const SAMPLES: usize = 1024;
 
 /// Edges in index space.
 pub(super) struct DumpStream<'a, C> {
-    pub(super) crew: &'a C,
+    pub(super) processes: &'a C,
     pub(super) find: FindEnds<'a>,
     pub(super) splits: &'a [u8],
     pub(super) types: &'a [u16],
@@ -38,13 +38,13 @@ pub(super) struct DumpStream<'a, C> {
     pub(super) written: Cell<Option<Pairs>>,
 }
 
-impl<C: Crew> DumpStream<'_, C> {
+impl<C: ProcessGroup> DumpStream<'_, C> {
     /// The pairs; written when they are wanted for the first time.
     pub(super) fn pairs(&self) -> Result<&Pairs> {
         if let Some(pairs) = self.pairs.get() {
             return Ok(pairs);
         }
-        let rank = self.crew.rank();
+        let rank = self.processes.rank();
         let open = |name| -> Result<Option<Pairs>> {
             let stretches = self.journal.agreed::<Vec<Stretch>>(name)?;
             stretches.map(|stretches| Pairs::open((self.scratch, name), rank, stretches)).transpose()
@@ -58,7 +58,7 @@ impl<C: Crew> DumpStream<'_, C> {
                 None => {
                     let name = if self.find.ids.has_dropped() { KEPT } else { PAIRS };
                     let to = (self.scratch, name);
-                    let all = Pairs::write(self.crew, &self.find, to, self.progress)?;
+                    let all = Pairs::write(self.processes, &self.find, to, self.progress)?;
                     if let Some(stretches) = all.stretches() {
                         self.journal.finish(name, &stretches)?;
                     }
@@ -74,10 +74,10 @@ impl<C: Crew> DumpStream<'_, C> {
         if !self.find.ids.has_dropped() {
             return Ok(all);
         }
-        let kept = all.keep(self.crew, self.find.ids, (self.scratch, KEPT), self.progress)?;
+        let kept = all.keep(self.processes, self.find.ids, (self.scratch, KEPT), self.progress)?;
         self.journal.finish(KEPT, &kept.stretches())?;
         // Should anybody be killed before all have noted theirs, all begin with the others again.
-        self.crew.broadcast(Vec::new())?;
+        self.processes.broadcast(Vec::new())?;
         all.remove()?;
         Ok(kept)
     }
@@ -104,7 +104,7 @@ impl<C: Crew> DumpStream<'_, C> {
 
     /// The slices of this process.
     fn own_slices(&self, pairs: &Pairs) -> Vec<(u64, usize)> {
-        (0..pairs.units()).filter(|&unit| self.crew.owns(unit)).flat_map(|unit| pairs.slices(unit)).collect()
+        (0..pairs.units()).filter(|&unit| self.processes.owns(unit)).flat_map(|unit| pairs.slices(unit)).collect()
     }
 
     /// Counts keys by the threads of one process.
@@ -139,11 +139,11 @@ impl<C: Crew> DumpStream<'_, C> {
             buffer.iter().step_by(step).for_each(|&(src, dst)| keys(src, dst, &mut |key| own.push(key)));
         }
         let mut all = Vec::new();
-        for some in self.crew.gather(bytemuck::cast_slice(&own))? {
+        for some in self.processes.gather(bytemuck::cast_slice(&own))? {
             all.extend(collect::<u64>(&some));
         }
         all.sort_unstable();
-        let size = self.crew.size();
+        let size = self.processes.size();
         Ok((1..size).map(|range| all.get(range * all.len() / size).copied().unwrap_or(u64::MAX)).collect())
     }
 
@@ -157,7 +157,7 @@ impl<C: Crew> DumpStream<'_, C> {
     ) -> Result<()> {
         let pairs = self.pairs()?;
         self.progress.stage(pass, Some(pairs.len()), "edges");
-        if self.crew.size() == 1 {
+        if self.processes.size() == 1 {
             if let Some(counts) = self.count_alone(pairs, memory, keys)? {
                 counts.finish(consume)?;
             }
@@ -182,13 +182,13 @@ impl<C: Crew> DumpStream<'_, C> {
             Ok(())
         };
         let mut counts = KeyCounts::new(memory, self.scratch);
-        self.crew.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
+        self.processes.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
         // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
         // thread and sent from another, so they go by way of a file.
         let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
         spool(counts, &mut own, self.scratch)?;
         let produce = |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
-        self.crew.pass(self.crew.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
+        self.processes.pass(self.processes.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
         self.progress.done();
         Ok(())
     }
@@ -197,7 +197,7 @@ impl<C: Crew> DumpStream<'_, C> {
 /// Gives the keys of an edge `(source, destination)` to its third argument.
 pub(super) type EdgeKeys<'a> = dyn Fn(u32, u32, &mut dyn FnMut(u64)) + Sync + 'a;
 
-impl<C: Crew> GraphStream for DumpStream<'_, C> {
+impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     fn num_nodes(&self) -> u64 {
         self.find.ids.len() as u64
     }
@@ -237,7 +237,7 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
             }
             Ok(())
         };
-        self.crew.pass(pairs.units(), &produce, &mut |_, some: Vec<(u32, u32)>| {
+        self.processes.pass(pairs.units(), &produce, &mut |_, some: Vec<(u32, u32)>| {
             visit(&some)?;
             self.progress.advance(some.len() as u64);
             Ok(())
@@ -249,7 +249,7 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
     fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
         // Before the sum begins, so that what the cells hold beforehand is no edge's.
         self.pairs()?;
-        self.crew.sum(cells, &mut || self.for_each_own(pass, visit))
+        self.processes.sum(cells, &mut || self.for_each_own(pass, visit))
     }
 
     fn count_keys(&self, pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
@@ -263,24 +263,24 @@ impl<C: Crew> GraphStream for DumpStream<'_, C> {
 
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         self.progress.stage(pass, None, "");
-        let own = if self.crew.rank() == 0 { work()? } else { Vec::new() };
-        let result = self.crew.broadcast(own);
+        let own = if self.processes.rank() == 0 { work()? } else { Vec::new() };
+        let result = self.processes.broadcast(own);
         self.progress.done();
         result
     }
 
     fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
         // The first byte says whether there is anything.
-        let own = match self.crew.rank() {
+        let own = match self.processes.rank() {
             0 => self.journal.kept(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat()),
             _ => Vec::new(),
         };
-        let mut told = self.crew.broadcast(own)?;
+        let mut told = self.processes.broadcast(own)?;
         Ok((told.first() == Some(&1)).then(|| told.split_off(1)))
     }
 
     fn keep(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        if self.crew.rank() == 0 { self.journal.keep(name, bytes) } else { Ok(()) }
+        if self.processes.rank() == 0 { self.journal.keep(name, bytes) } else { Ok(()) }
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use arrow::array::LargeStringArray;
 
-use super::crew::{Crew, To};
+use super::process_group::{ProcessGroup, To};
 use super::scan::ranks;
 use crate::dataset::{LabelInfo, LabelKind, TypeInfo};
 use crate::dump::{EdgeLabels, EdgeReader, MAX_CLASSES, Types};
@@ -15,7 +15,11 @@ use crate::progress::Progress;
 const LIMIT: usize = u16::MAX as usize;
 
 /// Finds the types of all edges: names in their order, or as many as the largest number needs.
-pub(super) fn edge_types<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn Progress) -> Result<TypeInfo> {
+pub(super) fn edge_types<C: ProcessGroup>(
+    processes: &C,
+    edges: &EdgeReader,
+    progress: &dyn Progress,
+) -> Result<TypeInfo> {
     let read = |unit: usize, see: &mut dyn FnMut(Numbers<'_>) -> bool| {
         edges.read_types(unit, Ok, &mut |types| match &types {
             Types::Code(codes) => see(Numbers::Most(codes.iter().map(|&code| u32::from(code) + 1).max().unwrap_or(0))),
@@ -23,12 +27,16 @@ pub(super) fn edge_types<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn P
         })
     };
     let what = What { stage: "reading edge types", count: "number of edge types", limit: LIMIT };
-    let (count, names) = numbers(crew, edges, &what, &read, progress)?;
+    let (count, names) = numbers(processes, edges, &what, &read, progress)?;
     Ok(TypeInfo { count, names })
 }
 
 /// Finds the classes of all edges likewise. Nothing is counted yet: edges may be left out, or mirrored.
-pub(super) fn edge_labels<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn Progress) -> Result<LabelInfo> {
+pub(super) fn edge_labels<C: ProcessGroup>(
+    processes: &C,
+    edges: &EdgeReader,
+    progress: &dyn Progress,
+) -> Result<LabelInfo> {
     let read = |unit: usize, see: &mut dyn FnMut(Numbers<'_>) -> bool| {
         edges.read_labels(unit, Ok, &mut |labels| match &labels {
             EdgeLabels::Class(classes) => {
@@ -39,7 +47,7 @@ pub(super) fn edge_labels<C: Crew>(crew: &C, edges: &EdgeReader, progress: &dyn 
     };
     let limit = MAX_CLASSES as usize;
     let what = What { stage: "reading edge labels", count: "number of classes of edges", limit };
-    let (classes, names) = numbers(crew, edges, &what, &read, progress)?;
+    let (classes, names) = numbers(processes, edges, &what, &read, progress)?;
     Ok(LabelInfo { kind: LabelKind::Class, classes, names, labelled: 0, counts: vec![0; classes as usize] })
 }
 
@@ -61,8 +69,8 @@ struct What {
 type Read<'a> = dyn Fn(usize, &mut dyn FnMut(Numbers<'_>) -> bool) -> Result<()> + Sync + 'a;
 
 /// How many different values there are, and their names in order, if they have names.
-fn numbers<C: Crew>(
-    crew: &C,
+fn numbers<C: ProcessGroup>(
+    processes: &C,
     edges: &EdgeReader,
     what: &What,
     read: &Read<'_>,
@@ -94,7 +102,7 @@ fn numbers<C: Crew>(
         send(To::All, parcel);
         Ok(())
     };
-    crew.pass(edges.units(), &produce, &mut |unit, parcel: Vec<u8>| {
+    processes.pass(edges.units(), &produce, &mut |unit, parcel: Vec<u8>| {
         let mut rest = &parcel[..];
         count = count.max(number(&mut rest)?);
         while !rest.is_empty() {

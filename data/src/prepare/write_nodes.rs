@@ -8,7 +8,7 @@ use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
-use super::crew::{Crew, Parcel, To, put, take};
+use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
@@ -120,15 +120,19 @@ impl Parcel for Ready {
 
 impl NodePass<'_> {
     /// Writes both files of every partition of this process, `part % size`.
-    pub(super) fn run<C: Crew>(&self, crew: &C, mut advance: impl FnMut(u64)) -> Result<Vec<(usize, NodeFiles)>> {
-        let own = |part: usize| crew.owns(part).then(|| self.open(part)).transpose();
+    pub(super) fn run<C: ProcessGroup>(
+        &self,
+        processes: &C,
+        mut advance: impl FnMut(u64),
+    ) -> Result<Vec<(usize, NodeFiles)>> {
+        let own = |part: usize| processes.owns(part).then(|| self.open(part)).transpose();
         let mut parts = (0..self.relabel.book.parts()).map(own).collect::<Result<Vec<_>>>()?;
         let (label_size, row_size) = (self.label_size(), self.row_size());
         let owner = |node: u32| {
             let global = u64::from(self.relabel.global(node));
             self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))
         };
-        let size = crew.size();
+        let size = processes.size();
         let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
             let mut failed = None;
             let mut deal = |ready: Ready| match self.deal(self.kept(ready), size, &owner) {
@@ -141,7 +145,7 @@ impl NodePass<'_> {
             self.nodes.read_all(unit, |chunk| self.ready(chunk), &mut deal)?;
             failed.map_or(Ok(()), Err)
         };
-        crew.pass(self.nodes.units(), &produce, &mut |_, ready: Ready| {
+        processes.pass(self.nodes.units(), &produce, &mut |_, ready: Ready| {
             for (i, &node) in ready.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
@@ -150,20 +154,20 @@ impl NodePass<'_> {
             advance(ready.nodes.len() as u64);
             Ok(())
         })?;
-        self.write_created(crew, &owner, &mut parts)?;
+        self.write_created(processes, &owner, &mut parts)?;
         let close = |(part, files): (usize, Option<Part>)| files.map(|files| Ok((part, self.close(files)?)));
         parts.into_iter().enumerate().filter_map(close).collect()
     }
 
     /// Writes the nodes that only edges name, after all others.
-    fn write_created<C: Crew>(
+    fn write_created<C: ProcessGroup>(
         &self,
-        crew: &C,
+        processes: &C,
         owner: &(impl Fn(u32) -> Result<usize> + Sync),
         parts: &mut [Option<Part>],
     ) -> Result<()> {
         let Some(created) = &self.scan.created else { return Ok(()) };
-        let (units, size) = ((created.count() as usize).div_ceil(BATCH), crew.size());
+        let (units, size) = ((created.count() as usize).div_ceil(BATCH), processes.size());
         let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
             let ready = self.blank(self.nodes.rows() as u32 + (unit * BATCH) as u32, created.batch(unit)?);
             let dealt = self.deal(self.kept(ready), size, owner)?;
@@ -171,7 +175,7 @@ impl NodePass<'_> {
             Ok(())
         };
         let (label_size, row_size) = (self.label_size(), self.row_size());
-        crew.pass(units, &produce, &mut |_, ready: Ready| {
+        processes.pass(units, &produce, &mut |_, ready: Ready| {
             for (i, &node) in ready.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
-use gnnflow_data::prepare::{Alone, Crew, PrepareSettings, prepare_with as write_dataset};
+use gnnflow_data::prepare::{PrepareSettings, ProcessGroup, SingleProcess, prepare_with as write_dataset};
 use gnnflow_data::progress::Progress;
-use gnnflow_dataflow::prepare::{DataflowCrew, Sign};
+use gnnflow_dataflow::prepare::{LoopState, WorkerGroup};
 use gnnflow_partition::Refined;
 use timely::worker::Worker;
 
@@ -27,7 +27,7 @@ pub fn prepare(
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    prepare_with(&Alone, spec, registry, out, progress)
+    prepare_with(&SingleProcess, spec, registry, out, progress)
 }
 
 /// [`prepare`] by all processes of a timely cluster together: `worker` is this one's. They see the same input files, and write
@@ -39,17 +39,17 @@ pub fn prepare(
 pub fn prepare_on(
     worker: &mut Worker,
     threads: usize,
-    sign: impl Fn(Sign),
+    sign: impl Fn(LoopState),
     spec: &Spec,
     registry: &Registry,
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    prepare_with(&DataflowCrew::new(worker, threads, sign), spec, registry, out, progress)
+    prepare_with(&WorkerGroup::new(worker, threads, sign), spec, registry, out, progress)
 }
 
-fn prepare_with<C: Crew>(
-    crew: &C,
+fn prepare_with<C: ProcessGroup>(
+    processes: &C,
     spec: &Spec,
     registry: &Registry,
     out: Option<&Path>,
@@ -82,6 +82,6 @@ fn prepare_with<C: Crew>(
     if spec.partition.refine > 0 {
         partitioner = Arc::new(Refined::new(partitioner, spec.partition.refine));
     }
-    write_dataset(crew, &source, &*partitioner, &settings, progress)?;
+    write_dataset(processes, &source, &*partitioner, &settings, progress)?;
     Ok(Dataset::open(out)?)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::alive::Alive;
 use crate::error::{Error, Result};
 use crate::partitioner::GraphStream;
-use crate::prepare::crew::{Crew, To, collect};
+use crate::prepare::process_group::{ProcessGroup, To, collect};
 use crate::prepare::stream::DumpStream;
 
 /// Nodes of a parcel.
@@ -26,7 +26,7 @@ pub(super) struct Components {
 }
 
 /// Removes all nodes from `alive` but those of the largest component of the graph that they form.
-pub(super) fn keep_largest<C: Crew>(stream: &DumpStream<'_, C>, alive: &mut Alive) -> Result<Components> {
+pub(super) fn keep_largest<C: ProcessGroup>(stream: &DumpStream<'_, C>, alive: &mut Alive) -> Result<Components> {
     let forest = Forest::new(stream.num_nodes() as usize);
     let all = &*alive;
     stream.for_each_own("joining components", &|some| {
@@ -36,7 +36,7 @@ pub(super) fn keep_largest<C: Crew>(stream: &DumpStream<'_, C>, alive: &mut Aliv
             }
         }
     })?;
-    forest.unite_with_others(stream.crew)?;
+    forest.unite_with_others(stream.processes)?;
     let mut sizes = vec![0u32; forest.0.len()];
     alive.iter().for_each(|node| sizes[forest.root(node) as usize] += 1);
     let mut found = Components { count: 0, largest: 0, single: 0 };
@@ -95,8 +95,8 @@ impl Forest {
     }
 
     /// Hangs together what any process has.
-    fn unite_with_others<C: Crew>(&self, crew: &C) -> Result<()> {
-        if crew.size() == 1 {
+    fn unite_with_others<C: ProcessGroup>(&self, processes: &C) -> Result<()> {
+        if processes.size() == 1 {
             return Ok(());
         }
         // Snapshots: what is sent must not depend on how far the others' roots have come in here.
@@ -106,7 +106,7 @@ impl Forest {
             own.chunks(PIECE).all(|piece| send(To::All, bytemuck::cast_slice(piece).to_vec()));
             Ok(())
         };
-        crew.pass(crew.size(), &produce, &mut |rank, piece: Vec<u8>| {
+        processes.pass(processes.size(), &produce, &mut |rank, piece: Vec<u8>| {
             if rank != last {
                 (at, last) = (0, rank);
             }

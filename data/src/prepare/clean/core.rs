@@ -13,15 +13,20 @@ use std::path::Path;
 use super::alive::Alive;
 use crate::error::{Error, Result};
 use crate::partitioner::GraphStream;
-use crate::prepare::crew::Crew;
+use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::stream::DumpStream;
 
 /// Neighbours that are read at a time.
 const WINDOW: usize = 4096;
 
 /// Removes the nodes outside the k-core from `alive`, which holds all nodes.
-pub(super) fn keep_core<C: Crew>(stream: &DumpStream<'_, C>, k: u32, alive: &mut Alive, memory: u64) -> Result<()> {
-    let mut lists = (stream.crew.rank() == 0).then(|| Lists::create(stream.scratch, alive)).transpose()?;
+pub(super) fn keep_core<C: ProcessGroup>(
+    stream: &DumpStream<'_, C>,
+    k: u32,
+    alive: &mut Alive,
+    memory: u64,
+) -> Result<()> {
+    let mut lists = (stream.processes.rank() == 0).then(|| Lists::create(stream.scratch, alive)).transpose()?;
     let both_ways = |src: u32, dst: u32, put: &mut dyn FnMut(u64)| {
         if src != dst {
             put(u64::from(src) << 32 | u64::from(dst));

@@ -13,9 +13,9 @@ use crate::dataset::IdKind;
 use crate::dump::{EdgeChunk, EdgeReader, Ids};
 use crate::error::{Error, Result};
 use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
-use crate::prepare::crew::{Crew, To};
 use crate::prepare::ends::ask_ends;
 use crate::prepare::journal::Journal;
+use crate::prepare::process_group::{ProcessGroup, To};
 use crate::progress::Progress;
 
 /// Name of the pass in the journal.
@@ -27,7 +27,7 @@ const PIECE: usize = 128 << 10;
 
 /// What finding them needs.
 pub(in crate::prepare) struct Search<'a, C> {
-    pub(in crate::prepare) crew: &'a C,
+    pub(in crate::prepare) processes: &'a C,
     pub(in crate::prepare) edges: &'a EdgeReader,
     pub(in crate::prepare) scratch: &'a Path,
     pub(in crate::prepare) journal: &'a Journal,
@@ -46,12 +46,12 @@ pub(in crate::prepare) struct Created {
 }
 
 /// Adds the ids that only edges name to `ids`, whose dictionary may take `limit(nodes)` bytes of memory then.
-pub(in crate::prepare) fn create<C: Crew>(
+pub(in crate::prepare) fn create<C: ProcessGroup>(
     search: &Search<'_, C>,
     ids: &mut NodeIds,
     limit: impl Fn(u64) -> u64,
 ) -> Result<Created> {
-    let path = search.scratch.join(format!("created-{}", search.crew.rank()));
+    let path = search.scratch.join(format!("created-{}", search.processes.rank()));
     let count = match search.journal.agreed::<u64>(CREATED)? {
         Some(count) => count,
         None => {
@@ -84,10 +84,10 @@ pub(in crate::prepare) fn create<C: Crew>(
     Ok(created)
 }
 
-impl<C: Crew> Search<'_, C> {
+impl<C: ProcessGroup> Search<'_, C> {
     /// Writes the unknown ids to `path`, ascending; returns their number.
     fn run(&self, ids: &NodeIds, path: &Path) -> Result<u64> {
-        let Self { crew, edges, scratch, progress, .. } = *self;
+        let Self { processes, edges, scratch, progress, .. } = *self;
         progress.stage("looking for unknown ids", Some(edges.rows()), "edges");
         let mut all = Distinct::new(self.memory, scratch);
         match ids.groups() {
@@ -99,12 +99,12 @@ impl<C: Crew> Search<'_, C> {
                         keys.is_empty() || send(To::All, keys)
                     })
                 };
-                crew.pass(edges.units(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
+                processes.pass(edges.units(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
             }
             Some(groups) => {
                 let own = self.own_unknown(ids, &groups)?;
                 let produce = |_: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| send_keys(&own, scratch, send);
-                crew.pass(crew.size(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
+                processes.pass(processes.size(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
             }
         }
         progress.done();
@@ -113,9 +113,9 @@ impl<C: Crew> Search<'_, C> {
 
     /// The unknown ids of this process's units, in a nameless file: by a join with the dictionary on disk.
     fn own_unknown(&self, ids: &NodeIds, groups: &Groups) -> Result<File> {
-        let Self { crew, edges, scratch, progress, .. } = *self;
+        let Self { processes, edges, scratch, progress, .. } = *self;
         let mut join = ids.join(groups)?;
-        ask_ends(crew, edges, groups, &mut join, progress)?;
+        ask_ends(processes, edges, groups, &mut join, progress)?;
         let mut own = Distinct::new(self.memory, scratch);
         join.unknown(&mut |id| match id {
             Id::Int(id) => own.add(&sortable(id)),

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::alive::Alive;
 use crate::error::Result;
 use crate::partitioner::GraphStream;
-use crate::prepare::crew::Crew;
+use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::stream::DumpStream;
 
 /// Removes the isolated nodes from `alive`, as far as edges between its nodes go; returns how many, and the first.
-pub(super) fn remove_isolated<C: Crew>(stream: &DumpStream<'_, C>, alive: &mut Alive) -> Result<(u64, Option<u32>)> {
+pub(super) fn remove_isolated<C: ProcessGroup>(
+    stream: &DumpStream<'_, C>,
+    alive: &mut Alive,
+) -> Result<(u64, Option<u32>)> {
     // A count for every node: of more than 2^32 edges only a multiple of that many would be taken for none.
     let cells: Vec<AtomicU32> = (0..stream.num_nodes()).map(|_| AtomicU32::new(0)).collect();
     let all = &*alive;

@@ -21,7 +21,7 @@ pub(super) use create::{BATCH, Created, Search, create};
 pub(super) use labels::recount;
 pub(super) use reverse::with_reverse;
 
-use super::crew::Crew;
+use super::process_group::ProcessGroup;
 use super::stream::DumpStream;
 use crate::dataset::Cleaning;
 use crate::error::{Error, Result};
@@ -38,7 +38,7 @@ pub(super) fn state_bytes(nodes: u64, source: &GraphSource) -> u64 {
 }
 
 /// Which nodes are to be left, and what became of the others. Sorts in about `memory` bytes.
-pub(super) fn filter<C: Crew>(
+pub(super) fn filter<C: ProcessGroup>(
     stream: &DumpStream<'_, C>,
     source: &GraphSource,
     memory: u64,

@@ -7,7 +7,7 @@
 use super::Work;
 use crate::error::{Error, Result};
 use crate::partitioner::Goal;
-use crate::prepare::crew::Crew;
+use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::scan::Scan;
 use crate::prepare::{PrepareSettings, clean};
 
@@ -40,7 +40,7 @@ pub(in crate::prepare) fn held(nodes: u64) -> u64 {
     5 * nodes + nodes / 8
 }
 
-impl<C: Crew> Work<'_, C> {
+impl<C: ProcessGroup> Work<'_, C> {
     /// [`held`], and the types where parts are balanced by them.
     fn held(&self, nodes: u64) -> u64 {
         held(nodes) + if self.settings.balance.types.is_some() { 2 * nodes } else { 0 }

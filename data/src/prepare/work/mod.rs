@@ -14,13 +14,13 @@ use publish::Unknown;
 
 use super::PrepareSettings;
 use super::clean::{self, Alive, Search, with_reverse};
-use super::crew::Crew;
 use super::edge_pass::Bucketed;
 use super::ends::Ends;
 use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Growing, Lock, SCRATCH};
 use super::journal::Journal;
 use super::pairs::Pairs;
+use super::process_group::ProcessGroup;
 use super::quality;
 use super::recorder::Recorder;
 use super::scan::{self, Scan};
@@ -49,8 +49,8 @@ enum Plan {
 }
 
 /// Prepares what is not there already.
-pub(super) fn run<C: Crew>(
-    crew: &C,
+pub(super) fn run<C: ProcessGroup>(
+    processes: &C,
     source: &GraphSource,
     partitioner: &dyn Partitioner,
     settings: &PrepareSettings,
@@ -60,7 +60,7 @@ pub(super) fn run<C: Crew>(
     // What can be found wrong without reading much is said before a folder is made or waited for.
     let nodes = NodeReader::open(source)?;
     let edges = EdgeReader::open(source, Some(nodes.id_kind()))?;
-    let first = crew.rank() == 0;
+    let first = processes.rank() == 0;
     let _lock = first.then(|| Lock::take(&settings.out, progress)).transpose()?;
     let plan = if first {
         let wanted = fingerprint(source, partitioner, settings)?;
@@ -72,21 +72,21 @@ pub(super) fn run<C: Crew>(
     } else {
         Plan::Current
     };
-    let (wanted, memory) = match told(crew, &plan)? {
+    let (wanted, memory) = match told(processes, &plan)? {
         Plan::Current => return Manifest::read(&settings.out),
         Plan::Make(wanted, memory) => (wanted, memory),
     };
     let settings = &PrepareSettings { memory, ..settings.clone() };
     more_files(settings.parts);
-    let key = format!("{} {} processes {}", wanted.digest, crew.size(), boot());
+    let key = format!("{} {} processes {}", wanted.digest, processes.size(), boot());
     let growing = first.then(|| Growing::create(&settings.out, &key)).transpose()?;
-    crew.broadcast(Vec::new())?;
+    processes.broadcast(Vec::new())?;
     let dir = Growing::path_for(&settings.out)?;
     let scratch = dir.join(SCRATCH);
-    let journal = Journal::open(crew, &scratch)?;
+    let journal = Journal::open(processes, &scratch)?;
     let progress = Recorder::new(progress);
     let work = Work {
-        crew,
+        processes,
         source,
         partitioner,
         settings,
@@ -101,21 +101,21 @@ pub(super) fn run<C: Crew>(
     if let Some(growing) = growing {
         work.publish(growing, &made, began)?;
     }
-    crew.broadcast(Vec::new())?;
+    processes.broadcast(Vec::new())?;
     Ok(made.manifest)
 }
 
 /// What the first process says.
-fn told<C: Crew, T: Serialize + for<'a> Deserialize<'a>>(crew: &C, own: &T) -> Result<T> {
+fn told<C: ProcessGroup, T: Serialize + for<'a> Deserialize<'a>>(processes: &C, own: &T) -> Result<T> {
     let bug = |e: serde_json::Error| Error::Bug(e.to_string());
-    serde_json::from_slice(&crew.broadcast(serde_json::to_vec(own).map_err(bug)?)?).map_err(bug)
+    serde_json::from_slice(&processes.broadcast(serde_json::to_vec(own).map_err(bug)?)?).map_err(bug)
 }
 
 /// What all processes say, by rank.
-fn gathered<C: Crew, T: Serialize + for<'a> Deserialize<'a>>(crew: &C, own: &T) -> Result<Vec<T>> {
+fn gathered<C: ProcessGroup, T: Serialize + for<'a> Deserialize<'a>>(processes: &C, own: &T) -> Result<Vec<T>> {
     let bug = |e: serde_json::Error| Error::Bug(e.to_string());
     let own = serde_json::to_vec(own).map_err(bug)?;
-    crew.gather(&own)?.iter().map(|bytes| serde_json::from_slice(bytes).map_err(bug)).collect()
+    processes.gather(&own)?.iter().map(|bytes| serde_json::from_slice(bytes).map_err(bug)).collect()
 }
 
 /// Names the run of this machine: files that no flush has seen are lost with it.
@@ -124,7 +124,7 @@ fn boot() -> String {
 }
 
 struct Work<'a, C> {
-    crew: &'a C,
+    processes: &'a C,
     source: &'a GraphSource,
     partitioner: &'a dyn Partitioner,
     settings: &'a PrepareSettings,
@@ -159,7 +159,7 @@ struct Cleaned {
     unknown: Option<u64>,
 }
 
-impl<C: Crew> Work<'_, C> {
+impl<C: ProcessGroup> Work<'_, C> {
     fn run(&self, wanted: Fingerprint) -> Result<Made> {
         let nodes = self.nodes.rows();
         let ids = NodeIds::new(nodes as usize, self.dictionary_limit(nodes), self.scratch);
@@ -167,7 +167,7 @@ impl<C: Crew> Work<'_, C> {
         let created = self.create(&mut scan)?;
         let unknown = self.source.unknown_nodes;
         let beside = (self.scratch, &self.journal);
-        let ends = Ends::look_up(self.crew, &self.edges, &scan.ids, unknown, beside, self.progress)?;
+        let ends = Ends::look_up(self.processes, &self.edges, &scan.ids, unknown, beside, self.progress)?;
         let ends = ends.as_ref();
         let (mut cleaning, pairs) = self.clean(&mut scan, ends)?;
         cleaning.counts.nodes_created = created;
@@ -196,14 +196,15 @@ impl<C: Crew> Work<'_, C> {
             (types.as_ref(), reverse, labels.as_ref()),
             &budget,
         )?;
-        let mut all_files: Vec<(usize, NodeFiles)> = gathered(self.crew, &node_files)?.into_iter().flatten().collect();
+        let mut all_files: Vec<(usize, NodeFiles)> =
+            gathered(self.processes, &node_files)?.into_iter().flatten().collect();
         all_files.sort_by_key(|(part, _)| *part);
         let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();
         let topologies = self.write_edges(&relabel, buckets, &columns, &all_files, &budget)?;
 
         // From here on every process knows everything.
         let mut all: Vec<(usize, NodeFiles, TopologyFile)> = gathered(
-            self.crew,
+            self.processes,
             &node_files
                 .into_iter()
                 .zip(topologies)
@@ -214,10 +215,10 @@ impl<C: Crew> Work<'_, C> {
         .flatten()
         .collect();
         all.sort_by_key(|(part, ..)| *part);
-        let left_out: u64 = gathered(self.crew, &unknown)?.into_iter().sum();
+        let left_out: u64 = gathered(self.processes, &unknown)?.into_iter().sum();
         let unknown = cleaning.unknown.unwrap_or(left_out);
         cleaning.counts.edges_dropped = left_out - unknown;
-        let peak_rss = gathered(self.crew, &quality::peak_rss())?.into_iter().max().unwrap_or(0);
+        let peak_rss = gathered(self.processes, &quality::peak_rss())?.into_iter().max().unwrap_or(0);
         if let Some(twice) = all.iter().filter_map(|(.., topology)| topology.twice).min() {
             return Err(self.duplicate(twice, &scan, &relabel)?);
         }
@@ -229,12 +230,12 @@ impl<C: Crew> Work<'_, C> {
 
     /// Makes nodes of ids that only edges name, if the settings say so; returns how many.
     fn create(&self, scan: &mut Scan) -> Result<u64> {
-        let Self { crew, source, edges, scratch, journal, progress, settings, .. } = self;
+        let Self { processes, source, edges, scratch, journal, progress, settings, .. } = self;
         if source.unknown_nodes != UnknownNodes::Create {
             return Ok(0);
         }
         let memory = settings.memory.saturating_sub(scan.ids.dictionary_bytes()) / 4;
-        let search = Search { crew: *crew, edges, scratch, journal, memory, progress: *progress };
+        let search = Search { processes: *processes, edges, scratch, journal, memory, progress: *progress };
         let created = clean::create(&search, &mut scan.ids, |nodes| self.dictionary_limit(nodes))?;
         let count = created.count();
         scan.add(created);
@@ -244,7 +245,7 @@ impl<C: Crew> Work<'_, C> {
     /// Drops nodes as the settings say. Besides what became of them: the pairs of all nodes, where they have been written and some
     /// nodes dropped.
     fn clean(&self, scan: &mut Scan, ends: Option<&Ends>) -> Result<(Cleaned, Option<Pairs>)> {
-        let Self { crew, source, journal, .. } = self;
+        let Self { processes, source, journal, .. } = self;
         let mut cleaned = Cleaned::default();
         let mut pairs = None;
         if source.drops_nodes() {
@@ -263,7 +264,7 @@ impl<C: Crew> Work<'_, C> {
                     cleaned = Cleaned { counts, unknown: Some(stream.unknown_rows()?) };
                     stream.keep(ALIVE, alive.bytes())?;
                     // Told to all before anybody notes it: a journal without the bytes would be of no use.
-                    crew.broadcast(Vec::new())?;
+                    processes.broadcast(Vec::new())?;
                     journal.finish(CLEANING, &cleaned)?;
                     alive
                 }

@@ -12,11 +12,11 @@ use crate::dump::Types;
 use crate::error::{Error, Result};
 use crate::partitioner::{Assignment, GraphStream};
 use crate::prepare::buckets::{Bucket, Cuts, Spool};
-use crate::prepare::crew::{Crew, collect};
 use crate::prepare::edge_pass::{Bucketed, EdgePass};
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
 use crate::prepare::pairs::Pairs;
+use crate::prepare::process_group::{ProcessGroup, collect};
 use crate::prepare::quality;
 use crate::prepare::record::Record;
 use crate::prepare::relabel::Relabel;
@@ -36,7 +36,7 @@ const TYPES: &str = "types";
 const LABELS: &str = "edge labels";
 const EDGES: &str = "edges";
 
-impl<C: Crew> Work<'_, C> {
+impl<C: ProcessGroup> Work<'_, C> {
     /// What finds the nodes of edges.
     fn find<'b>(&'b self, scan: &'b Scan, ends: Option<&'b Ends>) -> FindEnds<'b> {
         FindEnds { edges: &self.edges, ids: &scan.ids, ends, policy: self.source.unknown_nodes }
@@ -52,7 +52,7 @@ impl<C: Crew> Work<'_, C> {
     ) -> DumpStream<'b, C> {
         let (there, written) = if scan.ids.has_dropped() { (None, pairs) } else { (pairs, None) };
         DumpStream {
-            crew: self.crew,
+            processes: self.processes,
             find: self.find(scan, ends),
             splits: &scan.splits,
             types,
@@ -94,7 +94,7 @@ impl<C: Crew> Work<'_, C> {
         if let Assignment::Stored(parts) = &assignment {
             stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
             // Told to all before anybody notes it: a journal without the bytes would be of no use.
-            self.crew.broadcast(Vec::new())?;
+            self.processes.broadcast(Vec::new())?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
         }
         Ok((relabel, partitioning, stream.pairs.into_inner()))
@@ -131,10 +131,10 @@ impl<C: Crew> Work<'_, C> {
         if let Some(files) = self.journal.agreed(NODES)? {
             return Ok(files);
         }
-        let scale = Scale::new(self.crew, source.normalize_features, nodes, &scan.ids, *progress)?;
+        let scale = Scale::new(self.processes, source.normalize_features, nodes, &scan.ids, *progress)?;
         progress.stage("writing nodes", Some(nodes.rows()), "nodes");
         let pass = NodePass { nodes, scan, relabel, scale: &scale, dir: self.dir, memory: budget.buffers };
-        let files = pass.run(self.crew, |rows| progress.advance(rows))?;
+        let files = pass.run(self.processes, |rows| progress.advance(rows))?;
         progress.done();
         self.journal.finish(NODES, &files)?;
         Ok(files)
@@ -148,7 +148,7 @@ impl<C: Crew> Work<'_, C> {
         let types = match self.journal.agreed(TYPES)? {
             Some(types) => types,
             None => {
-                let types = edge_types(self.crew, &self.edges, self.progress)?;
+                let types = edge_types(self.processes, &self.edges, self.progress)?;
                 self.journal.finish(TYPES, &types)?;
                 types
             }
@@ -164,7 +164,7 @@ impl<C: Crew> Work<'_, C> {
         let labels = match self.journal.agreed(LABELS)? {
             Some(labels) => labels,
             None => {
-                let labels = edge_labels(self.crew, &self.edges, self.progress)?;
+                let labels = edge_labels(self.processes, &self.edges, self.progress)?;
                 self.journal.finish(LABELS, &labels)?;
                 labels
             }
@@ -192,7 +192,7 @@ impl<C: Crew> Work<'_, C> {
         let spool = Spool::new(Cuts::new(&relabel.book, wanted), budget.buffers / 4, self.scratch);
         progress.stage("sorting edges into buckets", Some(edges.rows()), "edges");
         let pass = EdgePass { source, find: self.find(scan, ends), relabel, record, types, labels, reverse, pairs };
-        let bucketed = pass.run(self.crew, spool, |rows| progress.advance(rows))?;
+        let bucketed = pass.run(self.processes, spool, |rows| progress.advance(rows))?;
         progress.done();
         let left: Option<Vec<_>> = bucketed.buckets.iter().map(Bucket::on_disk).collect();
         if let Some(left) = left {
@@ -239,7 +239,7 @@ impl<C: Crew> Work<'_, C> {
             while let Some(bucket) = buckets.next_if(|bucket| u64::from(bucket.range.end) <= core.end) {
                 own.push(bucket);
             }
-            if !self.crew.owns(part) {
+            if !self.processes.owns(part) {
                 continue;
             }
             let name = format!("topology-{part}");

@@ -6,9 +6,9 @@ use super::{Made, Work};
 use crate::dataset::{Cleaning, EdgeColumns, FORMAT, FeatureInfo, Manifest, PartitionInfo, SCHEMA_VERSION};
 use crate::error::{Error, Result};
 use crate::prepare::arrange::Twice;
-use crate::prepare::crew::Crew;
 use crate::prepare::fingerprint::Fingerprint;
 use crate::prepare::folder::{self, Growing};
+use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::quality::Quality;
 use crate::prepare::relabel::Relabel;
 use crate::prepare::scan::Scan;
@@ -22,7 +22,7 @@ pub(super) struct Unknown {
     pub(super) cleaning: Cleaning,
 }
 
-impl<C: Crew> Work<'_, C> {
+impl<C: ProcessGroup> Work<'_, C> {
     /// The error for the first duplicate.
     pub(super) fn duplicate(&self, twice: Twice, scan: &Scan, relabel: &Relabel) -> Result<Error> {
         let (second, first, dst, src) = twice;
@@ -104,7 +104,7 @@ impl<C: Crew> Work<'_, C> {
             partition_seconds: made.partitioning.seconds,
             partition_bytes: made.partitioning.bytes,
             peak_rss_bytes: made.peak_rss,
-            processes: self.crew.size(),
+            processes: self.processes.size(),
             passes: self.progress.records(),
             ..Quality::of(&made.manifest, &made.topologies)
         };

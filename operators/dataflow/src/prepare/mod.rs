@@ -10,13 +10,13 @@
 //! capability is held until it has been consumed, so the frontier says how far *every* process has come, and nobody reads
 //! further ahead of it than a few parcels.
 
-mod crew;
 pub mod deliver;
 #[cfg(test)]
 mod tests;
 pub mod units;
+mod worker_group;
 
-pub use crew::{DataflowCrew, Sign};
+pub use worker_group::{LoopState, WorkerGroup};
 
 /// The time of chunk `chunk` of unit `unit`.
 fn tick(unit: usize, chunk: u32) -> u64 {

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use gnnflow_data::prepare::{Alone, prepare_with};
+use gnnflow_data::prepare::{SingleProcess, prepare_with};
 use gnnflow_data::source::{Columns, Isolated, Normalize, UnknownNodes};
 use gnnflow_data::testing::{IdStyle, Modulo, TestGraph, graphs, power_law};
 use gnnflow_data::{Assignment, Goal, GraphSource, GraphStream, Manifest, Partitioner, PrepareSettings, Silent};
 
-use super::DataflowCrew;
+use super::WorkerGroup;
 
 /// A method that asks the stream for everything that it can do.
 struct Asking;
@@ -46,9 +46,10 @@ fn bytes(out: &Path, parts: usize) -> Vec<Vec<u8>> {
 fn prepare_at(workers: usize, source: &GraphSource, settings: &PrepareSettings, asking: bool) -> Vec<String> {
     let (source, settings) = (source.clone(), settings.clone());
     let run = move |worker: &mut timely::worker::Worker| {
-        let crew = DataflowCrew::new(worker, 2, |_| ());
+        let processes = WorkerGroup::new(worker, 2, |_| ());
         let method: &dyn Partitioner = if asking { &Asking } else { &Modulo };
-        prepare_with(&crew, &source, method, &settings, &Silent).map_or_else(|e| e.to_string(), |m| format!("{m:?}"))
+        prepare_with(&processes, &source, method, &settings, &Silent)
+            .map_or_else(|e| e.to_string(), |m| format!("{m:?}"))
     };
     let guards = timely::execute(timely::Config::process(workers), run).unwrap();
     guards.join().into_iter().map(Result::unwrap).collect()
@@ -73,7 +74,8 @@ fn check(case: &str, source: &GraphSource, memory: u64, asking: bool) {
     };
     let method: &dyn Partitioner = if asking { &Asking } else { &Modulo };
     let alone = settings("alone");
-    let expected = prepare_with(&Alone, source, method, &alone, &Silent).unwrap_or_else(|e| panic!("{case}: {e}"));
+    let expected =
+        prepare_with(&SingleProcess, source, method, &alone, &Silent).unwrap_or_else(|e| panic!("{case}: {e}"));
     for workers in [1, 2, 4] {
         let settings = settings(&format!("by-{workers}"));
         for said in prepare_at(workers, source, &settings, asking) {

@@ -4,7 +4,7 @@
 //! unit reads it and makes *parcels*; a parcel goes to one process, or to all; and whoever gets parcels takes them in the order
 //! of the units, whoever made them and however fast. So all that follows is that of one process with one thread.
 //!
-//! [`Alone`] is one process with some threads. The crew of several processes is a timely dataflow, on the floor above.
+//! [`SingleProcess`] is one process with some threads. The group of several processes is a timely dataflow, in the crate gnnflow-dataflow.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -42,7 +42,7 @@ pub type Produce<'a, T> = dyn Fn(usize, &mut dyn FnMut(To, T) -> bool) -> Result
 pub type Consume<'a, T> = dyn FnMut(usize, T) -> Result<()> + 'a;
 
 /// Processes that work on the same passes.
-pub trait Crew {
+pub trait ProcessGroup {
     /// This process among them, from 0.
     fn rank(&self) -> usize;
 
@@ -65,7 +65,7 @@ pub trait Crew {
     /// What every process has to say, by rank.
     ///
     /// # Errors
-    /// As [`Crew::pass`].
+    /// As [`ProcessGroup::pass`].
     fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut all = vec![Vec::new(); self.size()];
         self.pass::<Vec<u8>>(
@@ -85,7 +85,7 @@ pub trait Crew {
     /// What the first process has to say. The others' `own` does not count.
     ///
     /// # Errors
-    /// As [`Crew::pass`].
+    /// As [`ProcessGroup::pass`].
     fn broadcast(&self, own: Vec<u8>) -> Result<Vec<u8>> {
         if self.size() == 1 {
             return Ok(own);
@@ -108,7 +108,7 @@ pub trait Crew {
     /// Lets every process add to `cells`; then `cells` has what all have added.
     ///
     /// # Errors
-    /// What `add` returned, or as [`Crew::pass`].
+    /// What `add` returned, or as [`ProcessGroup::pass`].
     fn sum(&self, cells: &[AtomicU32], add: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         if self.size() == 1 {
             return add();
@@ -146,9 +146,9 @@ pub trait Crew {
 
 /// One process.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Alone;
+pub struct SingleProcess;
 
-impl Crew for Alone {
+impl ProcessGroup for SingleProcess {
     fn rank(&self) -> usize {
         0
     }
@@ -254,10 +254,10 @@ mod tests {
 
     #[test]
     fn alone_everything_is_ones_own() {
-        assert_eq!(Alone.gather(b"x").unwrap(), [b"x".to_vec()]);
-        assert_eq!(Alone.broadcast(b"y".to_vec()).unwrap(), b"y");
+        assert_eq!(SingleProcess.gather(b"x").unwrap(), [b"x".to_vec()]);
+        assert_eq!(SingleProcess.broadcast(b"y".to_vec()).unwrap(), b"y");
         let cells = [AtomicU32::new(3)];
-        Alone
+        SingleProcess
             .sum(&cells, &mut || {
                 cells[0].fetch_add(4, Ordering::Relaxed);
                 Ok(())

@@ -1,4 +1,4 @@
-//! The crew of a timely worker: every pass is a dataflow.
+//! The process group of a timely cluster: every pass is a dataflow.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use gnnflow_data::prepare::{Consume, Crew, Parcel, Produce, To};
+use gnnflow_data::prepare::{Consume, Parcel, ProcessGroup, Produce, To};
 use gnnflow_data::{Error, Result};
 use timely::dataflow::operators::{Probe, probe};
 use timely::scheduling::{Activator, SyncActivator};
@@ -20,9 +20,9 @@ const READ_AHEAD: usize = 2;
 /// How long a worker without work waits at most: it has to show that it lives.
 const PARK: Duration = Duration::from_millis(10);
 
-/// What a member of the crew is doing, for those who watch over it.
+/// What a member of the group is doing, for its stall detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum LoopState {
     /// Its worker's loop turns.
     Turn,
     /// A parcel has been consumed, here or by another member.
@@ -31,26 +31,26 @@ pub enum Sign {
     Away,
 }
 
-/// The processes of a timely cluster as a crew: one worker in each.
-pub struct DataflowCrew<'a> {
+/// The processes of a timely cluster as a process group, with one worker in each.
+pub struct WorkerGroup<'a> {
     worker: RefCell<&'a mut Worker>,
     rank: usize,
     size: usize,
     threads: usize,
-    sign: Box<dyn Fn(Sign) + 'a>,
+    sign: Box<dyn Fn(LoopState) + 'a>,
 }
 
-impl<'a> DataflowCrew<'a> {
-    /// The crew of `worker`, each member with so many reading threads. `sign` is called at every turn of the worker's loop, and
+impl<'a> WorkerGroup<'a> {
+    /// The group of `worker`. Each member reads with `threads` threads. `sign` is called at every turn of the worker's loop, and
     /// when it is left.
-    pub fn new(worker: &'a mut Worker, threads: usize, sign: impl Fn(Sign) + 'a) -> Self {
-        sign(Sign::Away);
+    pub fn new(worker: &'a mut Worker, threads: usize, sign: impl Fn(LoopState) + 'a) -> Self {
+        sign(LoopState::Away);
         let (rank, size) = (worker.index(), worker.peers());
         Self { worker: RefCell::new(worker), rank, size, threads: threads.max(1), sign: Box::new(sign) }
     }
 }
 
-impl Crew for DataflowCrew<'_> {
+impl ProcessGroup for WorkerGroup<'_> {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -102,7 +102,7 @@ impl Crew for DataflowCrew<'_> {
             let mut turn = || -> Result<()> {
                 let mut frontier = None;
                 while !consumed.done() {
-                    (self.sign)(Sign::Turn);
+                    (self.sign)(LoopState::Turn);
                     worker.step_or_park(Some(PARK));
                     if let Some(error) = failed.borrow_mut().take() {
                         return Err(error);
@@ -110,14 +110,14 @@ impl Crew for DataflowCrew<'_> {
                     loop {
                         let Some(delivered) = delivery.borrow_mut().pop_front() else { break };
                         consume(delivered.unit, delivered.parcel?)?;
-                        (self.sign)(Sign::Progress);
+                        (self.sign)(LoopState::Progress);
                         drop(delivered.hold);
                         deliverer.activate();
                     }
                     let now = consumed.with_frontier(|frontier| frontier.first().copied());
                     if now != frontier {
                         frontier = now;
-                        (self.sign)(Sign::Progress);
+                        (self.sign)(LoopState::Progress);
                         wake.here.activate();
                     }
                 }
@@ -126,7 +126,7 @@ impl Crew for DataflowCrew<'_> {
             let result = started.and_then(|()| turn());
             // Threads that wait to be read from end.
             channels.borrow_mut().clear();
-            (self.sign)(Sign::Away);
+            (self.sign)(LoopState::Away);
             result
         })
     }
@@ -153,14 +153,14 @@ fn read<T: Parcel>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Re
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use gnnflow_data::prepare::Alone;
+    use gnnflow_data::prepare::SingleProcess;
 
     use super::*;
 
     /// Runs `work` at so many workers and returns what each came to.
-    fn at<R: Send + 'static>(workers: usize, work: impl Fn(&DataflowCrew<'_>) -> R + Send + Sync + 'static) -> Vec<R> {
+    fn at<R: Send + 'static>(workers: usize, work: impl Fn(&WorkerGroup<'_>) -> R + Send + Sync + 'static) -> Vec<R> {
         let run = move |worker: &mut Worker| {
-            let result = work(&DataflowCrew::new(worker, 2, |_| ()));
+            let result = work(&WorkerGroup::new(worker, 2, |_| ()));
             if workers == 1 {
                 // A pass that failed never completes; the program ends the process then.
                 worker.installed_dataflows().into_iter().for_each(|dataflow| worker.drop_dataflow(dataflow));
@@ -174,28 +174,29 @@ mod tests {
     type Heard = Vec<(usize, u64)>;
 
     /// Unit `u` has `u % 5` parcels for all, and one for process `u / 3 % size`.
-    fn everything<C: Crew>(crew: &C, units: usize) -> (Heard, Heard) {
+    fn everything<C: ProcessGroup>(processes: &C, units: usize) -> (Heard, Heard) {
         let (mut all, mut one) = (Vec::new(), Vec::new());
-        let size = crew.size();
+        let size = processes.size();
         let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
             (0..unit as u64 % 5).all(|i| send(To::All, vec![0, 10 * unit as u64 + i]));
             send(To::One(unit / 3 % size), vec![1, unit as u64]);
             Ok(())
         };
-        crew.pass(units, &produce, &mut |unit, parcel: Vec<u64>| {
-            if parcel[0] == 0 { &mut all } else { &mut one }.push((unit, parcel[1]));
-            Ok(())
-        })
-        .unwrap();
+        processes
+            .pass(units, &produce, &mut |unit, parcel: Vec<u64>| {
+                if parcel[0] == 0 { &mut all } else { &mut one }.push((unit, parcel[1]));
+                Ok(())
+            })
+            .unwrap();
         (all, one)
     }
 
     #[test]
     fn everybody_hears_everything_in_the_order_of_the_units() {
         for units in [0, 1, 7, 100] {
-            let (expected, mine) = everything(&Alone, units);
+            let (expected, mine) = everything(&SingleProcess, units);
             for workers in [1, 2, 4] {
-                let found = at(workers, move |crew| everything(crew, units));
+                let found = at(workers, move |processes| everything(processes, units));
                 let mut ones = Vec::new();
                 for (rank, (all, one)) in found.into_iter().enumerate() {
                     assert_eq!(all, expected, "{units} units, worker {rank} of {workers}");
@@ -211,17 +212,18 @@ mod tests {
     #[test]
     fn sums_gatherings_and_broadcasts() {
         for workers in [1, 2, 4] {
-            let found = at(workers, |crew| {
+            let found = at(workers, |processes| {
                 let cells: Vec<AtomicU32> = (0..100_000).map(AtomicU32::new).collect();
-                let add = crew.rank() as u32 + 1;
-                crew.sum(&cells, &mut || {
-                    cells.iter().for_each(|cell| drop(cell.fetch_add(add, Ordering::Relaxed).to_string()));
-                    Ok(())
-                })
-                .unwrap();
-                let own = vec![crew.rank() as u8; 300_000 + crew.rank()];
-                let gathered = crew.gather(&own).unwrap();
-                let told = crew.broadcast(own).unwrap();
+                let add = processes.rank() as u32 + 1;
+                processes
+                    .sum(&cells, &mut || {
+                        cells.iter().for_each(|cell| drop(cell.fetch_add(add, Ordering::Relaxed).to_string()));
+                        Ok(())
+                    })
+                    .unwrap();
+                let own = vec![processes.rank() as u8; 300_000 + processes.rank()];
+                let gathered = processes.gather(&own).unwrap();
+                let told = processes.broadcast(own).unwrap();
                 (cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect::<Vec<_>>(), gathered, told)
             });
             let sum = (1..=workers as u32).sum::<u32>();
@@ -236,13 +238,13 @@ mod tests {
 
     #[test]
     fn what_a_reading_thread_reports_ends_the_pass() {
-        let found = at(1, |crew| {
+        let found = at(1, |processes| {
             let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
                 while unit < 3 && send(To::All, vec![unit as u8]) && unit == 9 {}
                 if unit == 3 { Err(Error::Bug("unit 3".into())) } else { Ok(()) }
             };
             let mut seen = Vec::new();
-            let end = crew.pass(10, &produce, &mut |unit, _: Vec<u8>| {
+            let end = processes.pass(10, &produce, &mut |unit, _: Vec<u8>| {
                 seen.push(unit);
                 Ok(())
             });
