@@ -12,7 +12,7 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 
@@ -57,7 +57,7 @@ impl Agreement {
         let next = self.input.time() + 1;
         self.input.advance_to(next);
         self.input.flush();
-        until(worker, runtime, &Fault::default(), &self.probe, next)?;
+        run_until(worker, runtime, &FirstError::default(), &self.probe, next)?;
         self.heard.take().ok_or_else(|| Error::Bug("a round of telling ended without result".into()))
     }
 

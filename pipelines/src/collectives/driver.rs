@@ -12,11 +12,11 @@ use crate::runtime::job::Runtime;
 
 /// The first error of an operator, on its way to the loop that turns the worker.
 #[derive(Clone, Default)]
-pub(crate) struct Fault(Rc<RefCell<Option<Error>>>);
+pub(crate) struct FirstError(Rc<RefCell<Option<Error>>>);
 
-impl Fault {
+impl FirstError {
     /// The value, or nothing and the error kept.
-    pub(crate) fn keep<T>(&self, result: Result<T, Error>) -> Option<T> {
+    pub(crate) fn capture<T>(&self, result: Result<T, Error>) -> Option<T> {
         result.map_err(|error| self.0.borrow_mut().get_or_insert(error).to_string()).ok()
     }
 
@@ -29,18 +29,18 @@ impl Fault {
 /// Turns the loop until `probe` has passed every time before `tick`.
 ///
 /// # Errors
-/// The first error that an operator kept in `fault`.
-pub(crate) fn until(
+/// The first error that an operator kept in `errors`.
+pub(crate) fn run_until(
     worker: &mut Worker,
     runtime: &dyn Runtime,
-    fault: &Fault,
+    errors: &FirstError,
     probe: &probe::Handle<u64>,
     tick: u64,
 ) -> Result<(), Error> {
     let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
     let mut reached = frontier();
     while probe.less_than(&tick) {
-        turn(worker, runtime, fault)?;
+        step(worker, runtime, errors)?;
         let now = frontier();
         if now != reached {
             reached = now;
@@ -51,9 +51,9 @@ pub(crate) fn until(
 }
 
 /// Turns the loop once.
-pub(crate) fn turn(worker: &mut Worker, runtime: &dyn Runtime, fault: &Fault) -> Result<(), Error> {
+pub(crate) fn step(worker: &mut Worker, runtime: &dyn Runtime, errors: &FirstError) -> Result<(), Error> {
     runtime.turned();
     // A bound on the wait: the loop must show that it lives, and looks for errors.
     worker.step_or_park(Some(Duration::from_millis(10)));
-    fault.check()
+    errors.check()
 }

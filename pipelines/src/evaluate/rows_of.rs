@@ -19,7 +19,7 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -42,7 +42,7 @@ pub(crate) struct Brought<'a> {
 pub(crate) struct RowsOf<S> {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Wanted>>>,
     probe: probe::Handle<u64>,
-    fault: Fault,
+    errors: FirstError,
     state: Arc<Mutex<S>>,
     passes: u32,
     step: u32,
@@ -59,9 +59,9 @@ impl<S: Default + Send + 'static> RowsOf<S> {
         name: &str,
         take: impl Fn(&mut S, &ComputeState, &Brought<'_>) -> Result<(), Error> + Send + Sync + 'static,
     ) -> Self {
-        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let state: Arc<Mutex<S>> = Arc::default();
-        let (kept, changed, take) = (fault.clone(), Arc::clone(&state), Arc::new(take));
+        let (kept, changed, take) = (errors.clone(), Arc::clone(&state), Arc::new(take));
         let source = Arc::clone(results) as _;
         let rows = FeatureView { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
         worker.dataflow::<u64, _, _>(|scope| {
@@ -86,11 +86,11 @@ impl<S: Default + Send + 'static> RowsOf<S> {
                     let mut state = changed.lock().unwrap_or_else(PoisonError::into_inner);
                     take(&mut state, trainer, &Brought { nodes: &batch.nodes, rows, pairs: batch.pairs.as_ref() })
                 })
-                .flat_map(move |done| kept.keep(done))
+                .flat_map(move |done| kept.capture(done))
                 .probe_with(&probe);
         });
         let partition = context.placement.parts_of(context.worker).start as u32;
-        Self { input, probe, fault, state, passes: 0, step: 0, partition }
+        Self { input, probe, errors, state, passes: 0, step: 0, partition }
     }
 
     /// What has been made of the rows so far.
@@ -127,7 +127,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     /// What an operator, or the compute thread, fails with.
     pub(crate) fn wait(&self, worker: &mut Worker, runtime: &dyn Runtime, window: u32) -> Result<(), Error> {
         let oldest = time::at(self.passes, self.step.saturating_sub(window));
-        until(worker, runtime, &self.fault, &self.probe, oldest)
+        run_until(worker, runtime, &self.errors, &self.probe, oldest)
     }
 
     /// Ends a pass: waits until nobody asks for rows any more that are here.
@@ -140,7 +140,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
         let next = time::at(self.passes, 0);
         self.input.advance_to(next);
         self.input.flush();
-        until(worker, runtime, &self.fault, &self.probe, next)
+        run_until(worker, runtime, &self.errors, &self.probe, next)
     }
 }
 

@@ -34,7 +34,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use crate::checkpoint::tensor_file::{self, Tensor, beside};
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::runtime::job::Runtime;
@@ -67,7 +67,7 @@ pub(crate) fn write_table(
     table: &Table<'_>,
 ) -> Result<String, Error> {
     let per_message = (MESSAGE_BYTES / table.row_bytes.max(1)).max(1);
-    let fault = Fault::default();
+    let errors = FirstError::default();
     let file = match context.worker {
         0 => Some(ParquetFile::create(&table.path, &table.schema, table.row_bytes)?),
         _ => None,
@@ -75,7 +75,7 @@ pub(crate) fn write_table(
     let file = Rc::new(RefCell::new(file));
     let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
     let probe = probe::Handle::new();
-    let (kept, target, meter) = (fault.clone(), Rc::clone(&file), Rc::clone(&context.other_meter));
+    let (kept, target, meter) = (errors.clone(), Rc::clone(&file), Rc::clone(&context.other_meter));
     worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
@@ -83,7 +83,7 @@ pub(crate) fn write_table(
             .inspect(move |(_, bytes)| {
                 let mut file = target.borrow_mut();
                 let file = file.as_mut().expect("rows go to the first worker, which has the file");
-                kept.keep(file.write(bytes));
+                kept.capture(file.write(bytes));
             })
             .probe_with(&probe);
     });
@@ -99,12 +99,12 @@ pub(crate) fn write_table(
                 input.send_batch(&mut block);
             }
             let behind = time::at(part as u32, (step as u32).saturating_sub(WINDOW));
-            until(worker, runtime, &fault, &probe, behind)?;
+            run_until(worker, runtime, &errors, &probe, behind)?;
         }
     }
     let end = time::at(nodes.len() as u32, 0);
     input.advance_to(end);
-    until(worker, runtime, &fault, &probe, end)?;
+    run_until(worker, runtime, &errors, &probe, end)?;
     drop(input);
     let file = file.borrow_mut().take();
     file.map_or(Ok(String::new()), ParquetFile::finish)

@@ -29,7 +29,7 @@ use timely::dataflow::operators::vec::{BranchWhen, Map};
 use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -48,7 +48,7 @@ type Chunk = (BatchKey, Range<u32>);
 pub(crate) struct Inference {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Chunk>>>,
     probe: probe::Handle<u64>,
-    fault: Fault,
+    errors: FirstError,
     /// By stage.
     stores: Vec<Arc<LayerStore>>,
     /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
@@ -82,7 +82,7 @@ impl Inference {
             });
         }
         let count = stages.len();
-        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let stage_of = move |tick: u64| time::epoch(tick) as usize % count;
         let (features, below) = (context.features.clone(), stores.clone());
         let rows = move |tick| match stage_of(tick) {
@@ -98,7 +98,7 @@ impl Inference {
         let own: Vec<Vec<Arc<LayerStore>>> =
             stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
         let alone: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
-        let (kept, into) = (fault.clone(), stores.clone());
+        let (kept, into) = (errors.clone(), stores.clone());
         worker.dataflow::<u64, _, _>(|scope| {
             let chunks = scope.input_from(&mut input).map(|(key, nodes): Chunk| MiniBatch::new(key, nodes.collect()));
             let stream = if uses_edges {
@@ -132,7 +132,7 @@ impl Inference {
                     let stage = batch.key.epoch as usize % count;
                     trainer.infer(stage, batch, &own[stage], &into[stage])
                 })
-                .flat_map(move |done| kept.keep(done))
+                .flat_map(move |done| kept.capture(done))
                 .probe_with(&probe);
         });
         let chunks = context
@@ -144,7 +144,7 @@ impl Inference {
                 cut.into_iter().map(move |chunk| (part as u32, chunk))
             })
             .collect();
-        Ok(Self { input, probe, fault, stores, chunks, stages_done: 0 })
+        Ok(Self { input, probe, errors, stores, chunks, stages_done: 0 })
     }
 
     /// Computes all stages with the compute thread's parameters and returns when the last one is there, everywhere.
@@ -160,13 +160,13 @@ impl Inference {
                 self.input.advance_to(time::at(epoch, step + 1));
                 self.input.flush();
                 let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
-                until(worker, runtime, &self.fault, &self.probe, oldest)?;
+                run_until(worker, runtime, &self.errors, &self.probe, oldest)?;
             }
             self.stages_done += 1;
             let next = time::at(epoch + 1, 0);
             self.input.advance_to(next);
             self.input.flush();
-            until(worker, runtime, &self.fault, &self.probe, next)?;
+            run_until(worker, runtime, &self.errors, &self.probe, next)?;
         }
         Ok(())
     }

@@ -52,7 +52,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use super::{BlocksHash, EpochSums, Schedule, Staleness};
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::compute::{ComputeState, Gradients};
 use crate::config::Train;
 use crate::context::WorkerContext;
@@ -67,7 +67,7 @@ pub(crate) struct MiniBatchTraining {
     probe: probe::Handle<u64>,
     gate: Rc<Gate>,
     pull: Option<Rc<Pull>>,
-    fault: Fault,
+    errors: FirstError,
     sums: Rc<RefCell<(EpochSums, Sha256)>>,
     blocks: BlocksHash,
     compute_thread: ComputeThread<ComputeState>,
@@ -138,7 +138,7 @@ impl MiniBatchTraining {
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
-        let (gate, fault) = (Rc::new(Gate::default()), Fault::default());
+        let (gate, errors) = (Rc::new(Gate::default()), FirstError::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
         let Batches { book, choices, subgraphs, degrees, params, window, cache } = batches;
@@ -152,7 +152,7 @@ impl MiniBatchTraining {
             };
             let features = context.features.clone();
             let pulled = pull.clone();
-            let kept = fault.clone();
+            let kept = errors.clone();
             let applied = compute_thread.clone();
             let (opened, counted) = (Rc::clone(&gate), Rc::clone(&sums));
             // One batch is computed while the next is fetched, at least.
@@ -180,7 +180,7 @@ impl MiniBatchTraining {
                 .on_thread("gradient", compute_thread.clone(), ComputeState::batch)
                 .flat_map(move |gradients| {
                     left.release();
-                    kept.keep(gradients)
+                    kept.capture(gradients)
                 });
             let dense = match (&context.embeddings, &pull) {
                 (Some(rows), Some(pull)) => {
@@ -208,7 +208,7 @@ impl MiniBatchTraining {
         });
         let parts = context.placement.parts_of(context.worker);
         let (blocks, compute_thread, window) = (BlocksHash::default(), compute_thread.clone(), window as u32);
-        Self { input, probe, gate, pull, fault, sums, blocks, compute_thread, parts, steps, window, cache }
+        Self { input, probe, gate, pull, errors, sums, blocks, compute_thread, parts, steps, window, cache }
     }
 }
 
@@ -236,9 +236,9 @@ impl Schedule for MiniBatchTraining {
             self.input.advance_to(time::at(epoch, step + 1));
             self.input.flush();
             let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
-            until(worker, runtime, &self.fault, &self.probe, oldest)?;
+            run_until(worker, runtime, &self.errors, &self.probe, oldest)?;
         }
-        until(worker, runtime, &self.fault, &self.probe, time::at(epoch, self.steps))?;
+        run_until(worker, runtime, &self.errors, &self.probe, time::at(epoch, self.steps))?;
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }

@@ -38,7 +38,7 @@ use timely::worker::Worker;
 
 use super::{BlocksHash, EpochSums, Schedule};
 use crate::collectives::agreement::Agreement;
-use crate::collectives::driver::{Fault, turn};
+use crate::collectives::driver::{self, FirstError};
 use crate::compute::{BatchWords, ComputeState, Visited};
 use crate::config::Train;
 use crate::context::WorkerContext;
@@ -62,7 +62,7 @@ pub(crate) struct Visits {
 /// The dataflow of one worker.
 pub(crate) struct PartitionParallel {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<BatchKey>>>,
-    fault: Fault,
+    errors: FirstError,
     /// What the batches of the partition under way came to, in order.
     done: Rc<RefCell<Vec<BatchWords>>>,
     average: Agreement,
@@ -84,14 +84,14 @@ impl PartitionParallel {
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
         let Visits { islands, book, choices, degrees, window, train } = visits;
-        let (mut input, fault) = (InputHandle::new_with_builder(), Fault::default());
+        let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = context.hops(&islands.graph, &train, choices);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
             // One batch is computed while the next is fetched, at least.
             let permits = Rc::new(Permits::new(window.max(2)));
-            let (left, kept, told) = (Rc::clone(&permits), fault.clone(), Rc::clone(&done));
+            let (left, kept, told) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
             let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
@@ -113,14 +113,14 @@ impl PartitionParallel {
                 })
                 .flat_map(move |words| {
                     left.release();
-                    kept.keep(words)
+                    kept.capture(words)
                 })
                 .inspect(move |words: &BatchWords| told.borrow_mut().push(*words));
         });
         let length = compute_thread.call(|trainer| trainer.replica_len());
         Self {
             input,
-            fault,
+            errors,
             done,
             average: Agreement::build(worker, context.placement, length, Rc::clone(&context.meter)),
             compute_thread: compute_thread.clone(),
@@ -148,11 +148,11 @@ impl PartitionParallel {
             self.input.flush();
             sent += 1;
             while sent >= self.window + self.done.borrow().len() {
-                turn(worker, runtime, &self.fault)?;
+                driver::step(worker, runtime, &self.errors)?;
             }
         }
         while self.done.borrow().len() < sent {
-            turn(worker, runtime, &self.fault)?;
+            driver::step(worker, runtime, &self.errors)?;
         }
         let words = std::mem::take(&mut *self.done.borrow_mut());
         let batches = words.chunks(steps.max(1) as usize).map(LocalEpoch::of);

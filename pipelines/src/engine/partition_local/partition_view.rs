@@ -15,7 +15,7 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::context::{FeatureStore, WorkerContext, halo_rows};
 use crate::error::Error;
 use crate::runtime::job::{Job, Runtime};
@@ -110,7 +110,7 @@ fn fetch_degrees(
         input.flush();
     }
     input.close();
-    until(worker, runtime, &Fault::default(), &probe, u64::MAX)?;
+    run_until(worker, runtime, &FirstError::default(), &probe, u64::MAX)?;
     let mut lists = found.take();
     lists.sort_unstable_by_key(|list| list.list);
     Ok(lists.into_iter().flat_map(|list| list.degrees).collect())

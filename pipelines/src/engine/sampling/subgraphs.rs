@@ -23,7 +23,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -216,11 +216,11 @@ impl Subgraphs {
             placement.parts_of(context.worker).for_each(|part| input.send(part as u32));
             input.flush();
             let oldest = time::at(BEFORE, step.saturating_sub(WINDOW));
-            until(worker, runtime, &Fault::default(), &probe, oldest)?;
+            run_until(worker, runtime, &FirstError::default(), &probe, oldest)?;
         }
         let end = time::at(BEFORE, *before);
         input.advance_to(end);
         input.flush();
-        until(worker, runtime, &Fault::default(), &probe, end)
+        run_until(worker, runtime, &FirstError::default(), &probe, end)
     }
 }

@@ -52,7 +52,7 @@ use timely::worker::Worker;
 
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::compute::ComputeState;
 use crate::config::{Mode, Train};
 use crate::context::WorkerContext;
@@ -89,7 +89,7 @@ type Waiting = (Parcel, Option<Rc<Taken>>);
 pub(crate) struct WholeGraphTraining {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Token>>>,
     probe: probe::Handle<u64>,
-    fault: Fault,
+    errors: FirstError,
     shared: Rc<Shared>,
     /// How many items each stage has here, and how many stages an evaluation has.
     stages: Vec<u32>,
@@ -170,7 +170,7 @@ impl WholeGraphTraining {
         (state, source): (Arc<Stages>, Option<PairSource>),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let (stages, rounds) = state.graph().work();
         let (evaluation, attends, pairs, by_columns, window) = {
             let graph = state.graph();
@@ -192,7 +192,7 @@ impl WholeGraphTraining {
         worker.dataflow::<u64, _, _>(|scope| {
             let permits = Rc::new(Permits::new(state.permits(permits(by_columns))));
             let (taken, kept, seen, applied) =
-                (Rc::clone(&permits), fault.clone(), Rc::clone(&shared), compute_thread.clone());
+                (Rc::clone(&permits), errors.clone(), Rc::clone(&shared), compute_thread.clone());
             let run = Arc::clone(&state);
             let told = Rc::clone(&shared);
             let tokens = scope.input_from(&mut input).gate(Rc::clone(&shared.gate));
@@ -202,7 +202,7 @@ impl WholeGraphTraining {
                     let (tokens, chunks) = tokens.branch(move |&tick, token: &Token| {
                         token.evaluates.is_none() && pairs.contains(&time::step(tick))
                     });
-                    (tokens, Some(score_pairs(chunks, context, source, first, &state, compute_thread, &fault)))
+                    (tokens, Some(score_pairs(chunks, context, source, first, &state, compute_thread, &errors)))
                 }
                 None => (tokens, None),
             };
@@ -212,7 +212,7 @@ impl WholeGraphTraining {
                 .map_async("stage", move |token, place| run.take(token, place))
                 .flat_map(move |done| {
                     let place = Rc::new(Taken(Rc::clone(&taken)));
-                    kept.keep(done).map(|done: Done| (done, place))
+                    kept.capture(done).map(|done: Done| (done, place))
                 });
             let parts = done.flat_map(|(done, place)| {
                 let parcels = done.parcels.into_iter().map(move |parcel| {
@@ -256,7 +256,7 @@ impl WholeGraphTraining {
         Self {
             input,
             probe,
-            fault,
+            errors,
             shared,
             stages,
             evaluation,
@@ -296,7 +296,7 @@ impl Schedule for WholeGraphTraining {
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
         for epoch in epoch..end {
-            until(worker, runtime, &self.fault, &self.probe, time::at(epoch, stages))?;
+            run_until(worker, runtime, &self.errors, &self.probe, time::at(epoch, stages))?;
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
@@ -329,7 +329,7 @@ impl Schedule for WholeGraphTraining {
             (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: Some(stage) }));
             self.input.advance_to(tick + 1);
             self.input.flush();
-            until(worker, runtime, &self.fault, &self.probe, tick + 1)?;
+            run_until(worker, runtime, &self.errors, &self.probe, tick + 1)?;
         }
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)

@@ -17,7 +17,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use super::edge_types::types;
-use crate::collectives::driver::{Fault, until};
+use crate::collectives::driver::{FirstError, run_until};
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::runtime::job::Runtime;
@@ -159,7 +159,7 @@ struct Exchange<S> {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<WireBlock>>>,
     probe: probe::Handle<u64>,
     state: Rc<RefCell<Option<S>>>,
-    fault: Fault,
+    errors: FirstError,
     me: usize,
     sent: u64,
 }
@@ -171,21 +171,21 @@ impl<S: 'static> Exchange<S> {
         state: S,
         take: impl Fn(&mut S, &WireBlock) -> Result<(), Error> + 'static,
     ) -> Self {
-        let (mut input, probe, fault) = (InputHandle::new_with_builder(), probe::Handle::new(), Fault::default());
+        let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
         let state = Rc::new(RefCell::new(Some(state)));
-        let (taken, kept) = (Rc::clone(&state), fault.clone());
+        let (taken, kept) = (Rc::clone(&state), errors.clone());
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)
                 .scatter(Rc::clone(&context.other_meter))
                 .inspect(move |block| {
                     if let Some(state) = &mut *taken.borrow_mut() {
-                        kept.keep(take(state, block));
+                        kept.capture(take(state, block));
                     }
                 })
                 .probe_with(&probe);
         });
-        Self { input, probe, state, fault, me: context.worker, sent: 0 }
+        Self { input, probe, state, errors, me: context.worker, sent: 0 }
     }
 
     fn send(&mut self, worker: &mut Worker, runtime: &dyn Runtime, to: usize, ids: Vec<u32>) -> Result<(), Error> {
@@ -197,14 +197,14 @@ impl<S: 'static> Exchange<S> {
         worker.step();
         // The slowest bounds everybody, and itself least of all: times of others that have closed their input count no more.
         while self.probe.less_than(&self.sent.saturating_sub(WINDOW)) {
-            crate::collectives::driver::turn(worker, runtime, &self.fault)?;
+            crate::collectives::driver::step(worker, runtime, &self.errors)?;
         }
         Ok(())
     }
 
     fn finish(self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<S, Error> {
         self.input.close();
-        until(worker, runtime, &self.fault, &self.probe, u64::MAX)?;
+        run_until(worker, runtime, &self.errors, &self.probe, u64::MAX)?;
         self.state.take().ok_or_else(|| Error::Bug("an exchange that is over has ended twice".into()))
     }
 }

@@ -23,7 +23,7 @@ use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-use crate::collectives::driver::Fault;
+use crate::collectives::driver::FirstError;
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::engine::stages::{Scored, Stages, Token};
@@ -45,14 +45,14 @@ pub(super) fn score_pairs<'scope>(
     first: u32,
     state: &Arc<Stages>,
     compute_thread: &ComputeThread<ComputeState>,
-    fault: &Fault,
+    errors: &FirstError,
 ) -> StreamVec<'scope, u64, ()> {
     let (book, hosted) = (Arc::clone(&source.book), context.graph.hosted());
     let rows = Arc::clone(&source.scored.rows);
     let dim = rows.dim();
     let rows = FeatureView { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
     let (scored, added) = (Arc::clone(state), Arc::clone(state));
-    let (kept, spoilt) = (fault.clone(), fault.clone());
+    let (kept, spoilt) = (errors.clone(), errors.clone());
     tokens
         .flat_map(move |Token { tick, .. }| {
             let (book, epoch, step) = (Arc::clone(&book), time::epoch(tick), time::step(tick) - first);
@@ -71,7 +71,7 @@ pub(super) fn score_pairs<'scope>(
             let gradients = trainer.pairs(batch)?;
             Ok(scored.graph().scored(epoch, gradients))
         })
-        .flat_map(move |rows| kept.keep(rows))
+        .flat_map(move |rows| kept.capture(rows))
         .push_rows(PushTo {
             graph: Arc::clone(&context.graph),
             dim,
@@ -82,5 +82,5 @@ pub(super) fn score_pairs<'scope>(
         .on_thread("add", compute_thread.clone(), move |_: &mut ComputeState, pushed: PushedRows| {
             added.graph().pushed(&pushed)
         })
-        .flat_map(move |done| spoilt.keep(done))
+        .flat_map(move |done| spoilt.capture(done))
 }
