@@ -14,7 +14,7 @@ const SETTINGS: &str =
 const BATCHES: &str = "batch = 64\nfanouts = [4, 3]\n";
 const KINDS: [&str; 4] = ["topology", "nodes", "features", "halo"];
 
-/// A prepared dataset in `dataset`, and pipelines that train on it: `p.toml` by mini-batches, `islands.toml`, `full.toml` and
+/// A prepared dataset in `dataset`, and pipelines that train on it: `p.toml` by mini-batches, `local.toml`, `full.toml` and
 /// `columns.toml` by the other schedules.
 fn dataset() -> Place {
     let place = Place::new();
@@ -24,7 +24,7 @@ fn dataset() -> Place {
     let (_, rest) = text.split_once("[model]").unwrap();
     let text = format!("[graph]\ndataset = 'dataset'\n[model]{rest}");
     place.write("p.toml", &text);
-    place.write("islands.toml", text.replace(BATCHES, &format!("{BATCHES}schedule = 'partition-parallel'\n")));
+    place.write("local.toml", text.replace(BATCHES, &format!("{BATCHES}schedule = 'partition-parallel'\n")));
     let whole = |schedule: &str| {
         text.replace(BATCHES, &format!("schedule = '{schedule}'\n")).replace("hash_blocks = true\n", "")
     };
@@ -99,10 +99,10 @@ fn dataset_file_with_flipped_bit_ends_run_of_1_and_2_processes_with_3() {
 fn dataset_file_with_flipped_bit_ends_every_schedule_with_3() {
     let place = dataset();
     let all = [("1", "topology"), ("2", "topology"), ("1", "nodes"), ("2", "features"), ("1", "halo")];
-    for pipeline in ["islands.toml", "full.toml", "columns.toml"] {
+    for pipeline in ["local.toml", "full.toml", "columns.toml"] {
         place.succeed(&run_of(pipeline, &[]));
         // Only partitions that train by themselves read halos in one process.
-        for (processes, kind) in all.into_iter().filter(|(_, kind)| *kind != "halo" || pipeline == "islands.toml") {
+        for (processes, kind) in all.into_iter().filter(|(_, kind)| *kind != "halo" || pipeline == "local.toml") {
             let name = format!("part-00002/{kind}.arrow");
             let path = place.path("dataset").join(&name);
             flipped(&path, regions(&path)[1], || {

@@ -218,8 +218,9 @@ fn replicates_topology(spec: &Spec) -> bool {
 /// The files that `worker` is known to read: those of its partitions, and the topology of all partitions where it is replicated. Halos
 /// are read for the features in them.
 fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
-    let islands = job.spec.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::PartitionParallel);
-    let reads_halo = job.dataset.manifest().halo_features && (islands || placement.workers() > 1);
+    let partition_local =
+        job.spec.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::PartitionParallel);
+    let reads_halo = job.dataset.manifest().halo_features && (partition_local || placement.workers() > 1);
     let mut files = Vec::new();
     for part in placement.parts_of(worker) {
         files.extend([FileKind::Topology, FileKind::Nodes, FileKind::Features].map(|kind| (part, kind)));

@@ -28,7 +28,7 @@ use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
 use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
-use crate::engine::partition_local::partition_view::Islands;
+use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{PartitionParallel, Visits};
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
@@ -200,8 +200,8 @@ impl<'a> Run<'a> {
                 Box::new(WholeGraphTraining::build(worker, &context, train, params, (state, source), &compute_thread))
             }
             config::Schedule::PartitionParallel => {
-                let islands = Islands::open(worker, &*job.runtime, job, &context, degrees)?;
-                let visits = Visits { islands, book, choices, degrees, window, train: train.clone() };
+                let views = PartitionViews::open(worker, &*job.runtime, job, &context, degrees)?;
+                let visits = Visits { views, book, choices, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(worker, &context, visits, &compute_thread))
             }
             _ => {

@@ -7,7 +7,7 @@ use gnnflow_data::PartitionBook;
 
 use crate::graph::placement::Placement;
 use gnnflow_kernels::node_index::NodeIndex;
-use gnnflow_kernels::sample::{Csc, EdgeColumns, Island, Partitions};
+use gnnflow_kernels::sample::{Csc, EdgeColumns, PartitionView, Partitions};
 
 /// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbours (global ids,
 /// ascending) of its `i`-th node.
@@ -114,7 +114,7 @@ pub struct LocalGraph {
     parts: Vec<Option<Arc<dyn InEdges>>>,
     /// In-degree without self loops by core node, for the partitions held, where asked for.
     degrees: Vec<Option<Arc<Vec<u32>>>>,
-    islands: bool,
+    partition_local: bool,
     /// Degrees of nodes of other workers, where they are known.
     known_degrees: (NodeIndex, Arc<Vec<u32>>),
 }
@@ -152,15 +152,15 @@ impl LocalGraph {
             offsets: book.offsets().to_vec(),
             parts,
             degrees,
-            islands: false,
+            partition_local: false,
             known_degrees: Default::default(),
         })
     }
 
     /// The same partitions, each by itself: a batch of one sees its own in-edges, and other partitions' nodes without any. Nothing
     /// is asked of other workers (SDT-GNN, section III).
-    pub fn into_islands(self) -> Self {
-        Self { islands: true, ..self }
+    pub fn into_partition_views(self) -> Self {
+        Self { partition_local: true, ..self }
     }
 
     /// Adds what is known of other workers' nodes: the in-degree of each of `nodes`, without self loops.
@@ -173,18 +173,18 @@ impl LocalGraph {
     }
 
     /// Whether each partition is by itself.
-    pub fn is_islands(&self) -> bool {
-        self.islands
+    pub fn is_partition_local(&self) -> bool {
+        self.partition_local
     }
 
-    /// What a batch of partition `part` sees where partitions are islands.
+    /// What a batch of partition `part` sees.
     ///
     /// # Panics
     /// When this worker does not have the partition.
-    pub fn island(&self, part: usize) -> Island<'_> {
+    pub fn partition_view(&self, part: usize) -> PartitionView<'_> {
         let in_edges = self.parts[part].as_ref().expect("a worker trains partitions that it hosts");
         let csc = Csc::starting_at(self.offsets[part] as u32, in_edges.indptr(), in_edges.indices());
-        Island::new(if in_edges.indices().is_empty() { csc } else { csc.with_columns(in_edges.columns()) })
+        PartitionView::new(if in_edges.indices().is_empty() { csc } else { csc.with_columns(in_edges.columns()) })
     }
 
     /// Counts in-degrees of the nodes held, for models that ask for them: four bytes a node.
@@ -234,12 +234,12 @@ impl LocalGraph {
 
     /// Whether everything that a batch of this worker reads is here.
     pub fn is_self_contained(&self) -> bool {
-        self.islands || self.is_whole()
+        self.partition_local || self.is_whole()
     }
 
     /// Whether this worker has the in-edges of every node that batches may see.
     pub fn has_whole_topology(&self) -> bool {
-        self.islands || self.parts.iter().all(Option::is_some)
+        self.partition_local || self.parts.iter().all(Option::is_some)
     }
 
     /// Whether this worker has the in-edges of partition `part`.

@@ -50,8 +50,8 @@ impl Draw {
         excluded: &Excluded,
     ) -> Samples {
         let (graph, key) = (&self.graph, self.key(batch));
-        if graph.is_islands() {
-            return self.samples_in(&graph.island(batch.partition as usize), key, nodes, trees);
+        if graph.is_partition_local() {
+            return self.samples_in(&graph.partition_view(batch.partition as usize), key, nodes, trees);
         }
         let view = graph.view();
         if excluded.is_empty() {
@@ -88,8 +88,8 @@ impl Draw {
     pub(super) fn add_hop(&self, batch: &mut MiniBatch, compactor: &mut Compactor) {
         let Self { graph, choice, columns, .. } = self;
         let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
-        let block = if graph.is_islands() {
-            choose_hop(&graph.island(batch.key.partition as usize), nodes, choice, *columns, key, compactor)
+        let block = if graph.is_partition_local() {
+            choose_hop(&graph.partition_view(batch.key.partition as usize), nodes, choice, *columns, key, compactor)
         } else if batch.excluded.is_empty() {
             choose_hop(&graph.view(), nodes, choice, *columns, key, compactor)
         } else {

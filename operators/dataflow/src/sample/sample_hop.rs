@@ -157,7 +157,7 @@ impl HopRpc {
     /// Who samples `node` for this worker.
     fn sampler_of(&self, node: u32) -> usize {
         let (graph, part) = (&self.hop.graph, self.hop.graph.partition_of(node));
-        if graph.is_islands() || graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
+        if graph.is_partition_local() || graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
     }
 
     /// The block of a batch whose samples are all here.

@@ -190,17 +190,17 @@ impl Neighbors for Csc<'_> {
 /// One partition by itself: the in-edges of its own nodes, and none of all others.
 ///
 /// ```
-/// use gnnflow_kernels::sample::{Csc, Island, Neighbors};
+/// use gnnflow_kernels::sample::{Csc, PartitionView, Neighbors};
 ///
-/// let island = Island::new(Csc::starting_at(4, &[0, 2, 3], &[7, 1, 4]));
-/// assert_eq!(island.neighbors(4), [7, 1]);
-/// assert!(island.neighbors(7).is_empty());
+/// let view = PartitionView::new(Csc::starting_at(4, &[0, 2, 3], &[7, 1, 4]));
+/// assert_eq!(view.neighbors(4), [7, 1]);
+/// assert!(view.neighbors(7).is_empty());
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Island<'a>(Csc<'a>);
+pub struct PartitionView<'a>(Csc<'a>);
 
-impl<'a> Island<'a> {
-    /// The island of the nodes whose in-edges `csc` has.
+impl<'a> PartitionView<'a> {
+    /// The view of the nodes whose in-edges `csc` has.
     pub fn new(csc: Csc<'a>) -> Self {
         Self(csc)
     }
@@ -210,7 +210,7 @@ impl<'a> Island<'a> {
     }
 }
 
-impl Neighbors for Island<'_> {
+impl Neighbors for PartitionView<'_> {
     #[inline(always)]
     fn neighbors(&self, node: u32) -> &[u32] {
         if self.0.holds(node) { self.0.neighbors(node) } else { &[] }

@@ -5,7 +5,7 @@
 //! agreement: parameters and optimiser's state × share of the training nodes → all_reduce  when all have been visited
 //! ```
 //!
-//! Each partition is an island: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
+//! Each partition trains alone: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
 //! it, and nothing is asked of anybody. A round trains every partition for `train.average_every` epochs from what all had in
 //! common, and then averages what they have become, in partition order. A worker visits its partitions in turn, so that it
 //! needs one model however many they are; and what comes out depends on the partitions, not on who visited them.
@@ -42,13 +42,13 @@ use crate::collectives::driver::{self, FirstError};
 use crate::compute::{BatchWords, ComputeState, Visited};
 use crate::config::Train;
 use crate::context::WorkerContext;
-use crate::engine::partition_local::partition_view::Islands;
+use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 
 /// How partitions are trained.
 pub(crate) struct Visits {
-    pub(crate) islands: Islands,
+    pub(crate) views: PartitionViews,
     pub(crate) book: Arc<dyn BatchSource>,
     /// How each hop chooses, the seeds' own first.
     pub(crate) choices: Vec<Choice>,
@@ -83,25 +83,25 @@ impl PartitionParallel {
         visits: Visits,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let Visits { islands, book, choices, degrees, window, train } = visits;
+        let Visits { views, book, choices, degrees, window, train } = visits;
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = context.hops(&islands.graph, &train, choices);
+            let hops = context.hops(&views.graph, &train, choices);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
             // One batch is computed while the next is fetched, at least.
             let permits = Rc::new(Permits::new(window.max(2)));
             let (left, kept, told) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
-            let (features, schedule) = (islands.features.clone(), train.lr_schedule.clone());
+            let (features, schedule) = (views.features.clone(), train.lr_schedule.clone());
             let (epochs, first) = (train.epochs, train.optimizer.lr);
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             stream
                 .sample_batch(hops, Arc::clone(&context.sampling))
                 .read_ahead(Rc::clone(&rows))
                 .limit_in_flight(permits)
-                .fetch_edge_rows(context.fetch_edges(&islands.graph, &context.meter))
+                .fetch_edge_rows(context.fetch_edges(&views.graph, &context.meter))
                 .fetch_rows(FetchFrom {
-                    graph: Arc::clone(&islands.graph),
+                    graph: Arc::clone(&views.graph),
                     rows,
                     degrees,
                     cache: None,

@@ -21,12 +21,12 @@ use crate::error::Error;
 use crate::runtime::job::{Job, Runtime};
 
 /// What a worker's partitions see when each trains by itself.
-pub(crate) struct Islands {
+pub(crate) struct PartitionViews {
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) features: FeatureView,
 }
 
-impl Islands {
+impl PartitionViews {
     /// Opens the halos of the partitions hosted here; `degrees` says whether the model asks for degrees, which are then fetched
     /// once.
     ///
@@ -44,25 +44,24 @@ impl Islands {
                            prepare it again with partition.halo = \"features\"";
             return Err(job.spec.problem("train.schedule", message));
         };
-        let mut graph = LocalGraph::clone(&context.graph).into_islands();
+        let mut graph = LocalGraph::clone(&context.graph).into_partition_views();
         if degrees {
             let found = fetch_degrees(worker, runtime, context, halo.index().nodes())?;
             graph = graph.with_known_degrees(halo.index().clone(), found);
         }
-        let source =
-            Arc::new(IslandRows { graph: Arc::clone(&context.graph), parts: Arc::clone(&context.parts), halo });
+        let source = Arc::new(ViewRows { graph: Arc::clone(&context.graph), parts: Arc::clone(&context.parts), halo });
         Ok(Self { graph: Arc::new(graph), features: FeatureView { source, ..context.features.clone() } })
     }
 }
 
 /// Rows of own nodes, and of the halo.
-struct IslandRows {
+struct ViewRows {
     graph: Arc<LocalGraph>,
     parts: Arc<FeatureStore>,
     halo: Arc<HaloRows>,
 }
 
-impl RowSource for IslandRows {
+impl RowSource for ViewRows {
     fn row_bytes(&self) -> usize {
         self.parts.row_bytes()
     }
