@@ -1,4 +1,4 @@
-//! Propagation over the whole graph: sums and means of the neighbours' rows, GCN's, and attention's passes. The sums are the
+//! Propagation over the whole graph: sums and means of the neighbors' rows, GCN's, and attention's passes. The sums are the
 //! peers' `bench_propagate.py`.
 //!
 //! Rows are gathered at random from a matrix far larger than the caches: this measures memory, not arithmetic. So a plain

@@ -24,7 +24,7 @@ impl Partitioner for Stripes {
     }
 }
 
-/// The neighbours whose ids are nearest to the node's own: no randomness at all.
+/// The neighbors whose ids are nearest to the node's own: no randomness at all.
 struct Nearest;
 
 impl Sampler for Nearest {
@@ -39,7 +39,7 @@ impl Sampler for Nearest {
     }
 }
 
-/// The higher-order layer of Morris and others (2019): W₁·h + W₂·Σ neighbours + b.
+/// The higher-order layer of Morris and others (2019): W₁·h + W₂·Σ neighbors + b.
 struct GraphConv {
     dims: (usize, usize),
     own: Var,

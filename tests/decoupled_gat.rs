@@ -244,7 +244,7 @@ fn it_is_the_network_that_is_written_down() {
         succeed(&place, &["--set", "train.epochs=1", "--set", "train.optimizer.lr=1e-30"]);
         let mut found = weights(&place, "run");
         assert_eq!(found.len(), 2 * layers - 1 + 3, "{:?}", found.keys());
-        // What is learnt in the end, and what every epoch loses until then.
+        // What is learned in the end, and what every epoch loses until then.
         let mut expected = Vec::new();
         for _ in 0..EPOCHS {
             let Pass { loss, gradients } = pass(&found, layers, heads);

@@ -95,7 +95,7 @@ fn the_bits_do_not_depend_on_how_many_work_on_them() {
     }
 }
 
-/// The obvious other program: one batch of each partition, with all neighbours, by the table of batches.
+/// The obvious other program: one batch of each partition, with all neighbors, by the table of batches.
 #[test]
 fn an_epoch_is_a_step_of_mini_batches_with_all_neighbours() {
     let place = Place::new();
@@ -192,7 +192,7 @@ fn links_are_learnt_with_the_same_bits_and_as_by_batches() {
     }
 }
 
-/// Edges whose classes are learnt have no draws: chunks are one step, of rows too.
+/// Edges whose classes are learned have no draws: chunks are one step, of rows too.
 #[test]
 fn chunks_of_edges_move_rows_once() {
     let place = Place::new();
@@ -236,7 +236,7 @@ fn it_goes_on_where_it_was_left_or_killed() {
     }
 }
 
-/// Tables of the passes, and the rows with their optimiser's state, are counted as they are made.
+/// Tables of the passes, and the rows with their optimizer's state, are counted as they are made.
 #[test]
 fn tables_and_rows_take_what_the_plan_says() {
     let place = Place::new();
@@ -303,7 +303,7 @@ fn rows_learn_what_a_graph_without_features_has_to_say_also_of_stale_neighbours(
         assert_eq!(stale["node_embeddings"]["rows_moved"], 60 * 1500);
         assert!(accuracy(&stale) > accuracy(&exact) - 0.05, "{} of {}", accuracy(&stale), accuracy(&exact));
     }
-    // One interval, which has no neighbours that could be behind; and epochs that each have their learning rate.
+    // One interval, which has no neighbors that could be behind; and epochs that each have their learning rate.
     let alone = [NONE, "partition.parts=1", "train.intervals=1", "train.lr_schedule.kind=cosine", "train.epochs=6"];
     let alone = [&alone[..], &["train.evaluate_every=0"]].concat();
     let one = run(&place, &alone, &[]);

@@ -1,4 +1,4 @@
-//! Features whose columns are stored in types of their own: what is learnt from them, by the real program.
+//! Features whose columns are stored in types of their own: what is learned from them, by the real program.
 
 mod common;
 

@@ -52,7 +52,7 @@ fn the_bits_do_not_depend_on_who_has_the_partitions() {
     }
 }
 
-/// The obvious other program: one batch of each partition, with all neighbours.
+/// The obvious other program: one batch of each partition, with all neighbors.
 #[test]
 fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
     let place = Place::new();
@@ -77,7 +77,7 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
     }
 }
 
-/// Rows that neighbours add up, rounded to half as many bits: by who has made them, so that everybody reads the same.
+/// Rows that neighbors add up, rounded to half as many bits: by who has made them, so that everybody reads the same.
 #[test]
 fn rounded_rows_take_half_and_are_the_same_everywhere() {
     let place = Place::new();
@@ -210,7 +210,7 @@ fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str,
         assert_eq!(losses(place).len(), epochs);
     }
     assert!(exact.get("staleness_max").is_none());
-    // One interval, which has no neighbours that could be behind.
+    // One interval, which has no neighbors that could be behind.
     let alone = ["--set", "partition.parts=1", "--set", "train.intervals=1"];
     let one = succeed(place, &[&alone[..], &["--set", "train.mode=pipe"]].concat());
     assert_eq!(hashes(&succeed(place, &alone)), hashes(&one));
@@ -374,7 +374,7 @@ fn tables_take_what_the_plan_says() {
                         let [told, found] =
                             [&process["memory"]["tables"], &worker["table_bytes"]].map(|bytes| bytes.as_u64().unwrap());
                         let case = format!("{model}, {schedule}, {graph:?}, {processes} processes");
-                        // Of out-neighbours elsewhere, where edges go one way, the dataset says nothing: as many as of in-neighbours.
+                        // Of out-neighbors elsewhere, where edges go one way, the dataset says nothing: as many as of in-neighbors.
                         let one_way = sets.contains(&"graph.undirected=false") && schedule.ends_with("full-graph");
                         let within = if one_way && processes == "2" { found / 50 } else { 0 };
                         assert!(told.abs_diff(found) <= within, "{case}: {told} planned, {found} there");

@@ -1,4 +1,4 @@
-//! What is learnt of edges by passes over the whole graph: the bits that any number of processes comes to, what they agree with,
+//! What is learned of edges by passes over the whole graph: the bits that any number of processes comes to, what they agree with,
 //! how well edges are ranked, what moves, and what is refused.
 
 mod common;
@@ -67,7 +67,7 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
     }
 }
 
-/// The obvious other program: one batch of each partition, with all neighbours, that sees its edges.
+/// The obvious other program: one batch of each partition, with all neighbors, that sees its edges.
 #[test]
 fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Numbers of nodes, learnt by the real program.
+//! Numbers of nodes, learned by the real program.
 
 mod common;
 
@@ -14,7 +14,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 const NODES: u64 = 800;
 const EDGES: u64 = 6400;
 
-/// A dump whose labels are the mean of the first feature over a node's in-neighbours, with a little noise; every ninth node is in
+/// A dump whose labels are the mean of the first feature over a node's in-neighbors, with a little noise; every ninth node is in
 /// no split.
 fn dump(place: &Place) {
     let key = Key::new(8, Purpose::GenerateNodes);

@@ -71,7 +71,7 @@ fn other_ways_of_training_over_whole_graphs_have_them_too() {
         assert_eq!(hashes(&some), hashes(&alone), "{more:?}");
         assert!(some["tensor"]["calls"].as_u64() > Some(0));
     }
-    // One interval has no neighbours that could be behind.
+    // One interval has no neighbors that could be behind.
     let one = ["partition.parts=1", "train.intervals=1", "train.mode=async"];
     let alone = succeed(&place, &one);
     assert_eq!(hashes(&succeed(&place, &[&one[..], &["train.tensor.workers=2"]].concat())), hashes(&alone));

@@ -43,7 +43,7 @@ fn a_graph_network_beats_the_mlp_where_the_graph_helps_and_outputs_come_in_the_u
             args.extend(["--set", "model.hidden=32"]);
         }
         if run == "gin" {
-            // Its sums are larger over all neighbours than over those that training samples.
+            // Its sums are larger over all neighbors than over those that training samples.
             args.extend(["--set", "model.norm=layer"]);
         }
         let ended = place.run(&args);

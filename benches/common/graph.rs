@@ -11,7 +11,7 @@ use super::common::{Seconds, Session};
 
 /// In-edges of every node, and some nodes to begin batches with.
 pub(crate) struct Graph {
-    /// Node `v`'s in-neighbours are `indices[indptr[v]..indptr[v + 1]]`.
+    /// Node `v`'s in-neighbors are `indices[indptr[v]..indptr[v + 1]]`.
     pub(crate) indptr: Vec<i64>,
     /// See `indptr`.
     pub(crate) indices: Vec<u32>,

@@ -13,7 +13,7 @@
 pub enum Purpose {
     /// Order of the training seeds within an epoch.
     Shuffle = 1,
-    /// Which neighbours a hop takes.
+    /// Which neighbors a hop takes.
     Sample = 2,
     /// Dropout masks.
     Dropout = 3,

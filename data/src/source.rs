@@ -34,7 +34,7 @@ pub struct GraphSource {
     /// without types, edges get two: 0 forward, 1 reverse. Not together with `undirected`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reverse_edges: bool,
-    /// Keep the largest part of the graph in which every node has at least so many neighbours (edges in either direction;
+    /// Keep the largest part of the graph in which every node has at least so many neighbors (edges in either direction;
     /// multiple edges and edges to oneself do not count).
     #[serde(default, skip_serializing_if = "is_default")]
     pub k_core: Option<u32>,
@@ -177,7 +177,7 @@ pub struct Columns {
     pub edge_type: Option<String>,
     /// Nodes: type, an integer in 0..65535 or a string.
     pub node_type: Option<String>,
-    /// Nodes: time, as that of edges; of a training node, the time that its neighbourhood is seen at.
+    /// Nodes: time, as that of edges; of a training node, the time that its neighborhood is seen at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_time: Option<String>,
     /// Edges: time, an integer, date or timestamp; kept as the 64-bit integer that it is stored as.

@@ -335,7 +335,7 @@ pub fn reseal(dir: &Path) -> Result<()> {
     std::fs::write(&path, manifest.to_json()?).map_err(Error::io(&path, "write"))
 }
 
-/// In-neighbours of every node, ascending.
+/// In-neighbors of every node, ascending.
 pub type Adjacency = Vec<Vec<u32>>;
 
 /// `nodes` nodes with between no and `most` in-edges each; self loops and multi-edges occur, and one hub hears from

@@ -162,7 +162,7 @@ impl Control {
         Ok(true)
     }
 
-    /// Time between two heartbeats: a second, less when the time-out is short.
+    /// Time between two heartbeats: a second, less when the timeout is short.
     fn interval(&self) -> Duration {
         (self.heartbeat_timeout / 4).clamp(Duration::from_millis(10), Duration::from_secs(1))
     }

@@ -63,7 +63,7 @@ pub enum ClusterError {
          single task takes longer, otherwise please report this as a bug in gnnflow"
     )]
     Stalled {
-        /// The stall time-out, in words.
+        /// The stall timeout, in words.
         after: String,
     },
     /// The others have given this process up, for example after it had been stopped for long.

@@ -122,7 +122,7 @@ impl Membership {
     /// A barrier before the dataflow: waits until all ranks have come here with the same `what`, and compares `value`.
     ///
     /// Use it after work that ranks do apart, such as preparing the dataset, with its fingerprint as `value`. `limit`
-    /// bounds the wait for the slowest rank; `None` means the start time-out. Peers that die meanwhile end the wait.
+    /// bounds the wait for the slowest rank; `None` means the start timeout. Peers that die meanwhile end the wait.
     ///
     /// # Errors
     /// [`ClusterError::Mismatch`] with the rank whose value differs; [`ClusterError::Lost`] for a rank that does not come;

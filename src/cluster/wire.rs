@@ -47,7 +47,7 @@ impl Write for Timed<'_> {
     }
 }
 
-/// A socket's time-out reads "resource temporarily unavailable"; say what it is.
+/// A socket's timeout reads "resource temporarily unavailable"; say what it is.
 fn in_time(error: io::Error) -> io::Error {
     match error.kind() {
         ErrorKind::WouldBlock | ErrorKind::TimedOut => io::Error::new(ErrorKind::TimedOut, "no answer in time"),

@@ -165,7 +165,7 @@ pub fn same_results(place: &Place, run: &str, other: &str) {
     assert_eq!(epochs(&place.path(run)), epochs(&place.path(other)));
 }
 
-/// What a run says of the bits that it sampled, learnt and predicted: those of the hashes that it has.
+/// What a run says of the bits that it sampled, learned and predicted: those of the hashes that it has.
 pub fn hashes(summary: &serde_json::Value) -> Vec<String> {
     let keys = ["blocks_sha256", "model_sha256", "predictions_sha256"];
     let found: Vec<String> = keys.iter().filter_map(|key| Some(summary[key].as_str()?.to_owned())).collect();
@@ -186,7 +186,7 @@ pub type Rows = Vec<Vec<f64>>;
 /// Weights by name, each a matrix, or a row of one.
 pub type Weights = BTreeMap<String, Rows>;
 
-/// What a run has learnt.
+/// What a run has learned.
 pub fn weights(place: &Place, run: &str) -> Weights {
     let bytes = std::fs::read(place.path(&format!("{run}/model.safetensors"))).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;

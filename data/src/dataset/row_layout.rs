@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::source::FeatureDtype;
 
-/// Neighbouring columns that are stored in one type.
+/// Neighboring columns that are stored in one type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stretch {
     /// How many.
@@ -49,7 +49,7 @@ impl RowLayout {
         Self(merged)
     }
 
-    /// The stretches: none of no columns, and no two neighbours of one type.
+    /// The stretches: none of no columns, and no two neighbors of one type.
     pub fn stretches(&self) -> &[Stretch] {
         &self.0
     }

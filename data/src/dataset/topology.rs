@@ -24,7 +24,7 @@ pub(crate) mod names {
 
 /// In-edges of the core nodes of one partition.
 ///
-/// In-neighbours of local node `v` are `indices[indptr[v]..indptr[v + 1]]`: **global** ids, ascending. Everything here was
+/// In-neighbors of local node `v` are `indices[indptr[v]..indptr[v + 1]]`: **global** ids, ascending. Everything here was
 /// checked when it was opened or built, once per process: `indptr` starts at 0, never decreases and ends at the number of edges;
 /// every index is below the graph's number of nodes; the optional columns are as long as `indices`. Cloning is cheap.
 ///
@@ -222,7 +222,7 @@ impl Topology {
         &self.indices
     }
 
-    /// Global ids of the in-neighbours of local node `local`, ascending.
+    /// Global ids of the in-neighbors of local node `local`, ascending.
     #[inline]
     pub fn neighbors(&self, local: usize) -> &[u32] {
         &self.indices[self.edge_range(local)]

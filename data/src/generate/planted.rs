@@ -24,7 +24,7 @@ use crate::rng::{Key, Permutation, Purpose};
 /// duplicates are rare, and left in.
 ///
 /// A node's features are the mean of its class plus standard normal noise, and the mean is only `signal` standard
-/// deviations from the origin: one node's features leave its class in doubt, its neighbours' together do not. With
+/// deviations from the origin: one node's features leave its class in doubt, its neighbors' together do not. With
 /// the defaults (and 10 % of the nodes to train on) ridge regression and a multi-layer perceptron reach 53 % on the raw
 /// features, and ridge regression 94 % on features averaged over two hops; chance is 10 %.
 ///
@@ -217,7 +217,7 @@ impl Blocks {
         let stays = self.classes == 1 || key.unit(2) < self.homophily;
         let other = if stays { class } else { (class + 1 + key.below(3, self.classes - 1)) % self.classes };
         let second = (4..12).map(|i| self.draw(other, key.unit(i))).find(|&rank| rank != first);
-        // Only in a class of one or a few nodes is it itself every time: then its neighbour in rank.
+        // Only in a class of one or a few nodes is it itself every time: then its neighbor in rank.
         let second = second.unwrap_or_else(|| {
             let next = first + self.classes;
             if next < self.nodes {

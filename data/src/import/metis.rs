@@ -1,4 +1,4 @@
-//! METIS' `.graph` format: line `v + 1` after the header lists the neighbours of node `v` (METIS manual, section 4.1.1).
+//! METIS' `.graph` format: line `v + 1` after the header lists the neighbors of node `v` (METIS manual, section 4.1.1).
 //!
 //! Every undirected edge stands in two lines and is written once, where the lesser node's line has it. Nodes get ids from 0,
 //! in the order of lines. The file is read by characters, so a line may be of any length. That the lines agree with each
@@ -140,7 +140,7 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
     })
 }
 
-/// Sums over the entries whose neighbour is greater, less those whose neighbour is less: zero when the lines agree.
+/// Sums over the entries whose neighbor is greater, less those whose neighbor is less: zero when the lines agree.
 #[derive(Default)]
 struct Halves {
     entries: u64,
@@ -376,7 +376,7 @@ impl Tokens<'_> {
         Ok(())
     }
 
-    /// Goes to the line of `node`. An empty line is a node without neighbours; the last line may lack its end.
+    /// Goes to the line of `node`. An empty line is a node without neighbors; the last line may lack its end.
     fn begin_line(&mut self, node: u64, header: &Header) -> Result<()> {
         let more = self.end_line()?;
         self.skip_comments()?;

@@ -17,7 +17,7 @@ pub(crate) struct Recipe {
     /// Values per node.
     pub(crate) features: usize,
     pub(crate) feature_dtype: &'static str,
-    /// Whether there are labels, and whether they can be learnt as classes.
+    /// Whether there are labels, and whether they can be learned as classes.
     pub(crate) label: Option<bool>,
     pub(crate) num_classes: Option<u32>,
     pub(crate) split: bool,

@@ -23,7 +23,7 @@ use crate::error::{Error, Fault, Result};
 use crate::progress::Progress;
 use crate::source::{RETRY, expand, is_url};
 
-/// What was found at a path. Prints as text; serialises as JSON with a `kind`.
+/// What was found at a path. Prints as text; serializes as JSON with a `kind`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Inspection {

@@ -1,4 +1,4 @@
-//! One bucket → its part of the topology: by destination, neighbours ascending, policies applied.
+//! One bucket → its part of the topology: by destination, neighbors ascending, policies applied.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -20,7 +20,7 @@ pub struct Quality {
     pub parts: u32,
     /// Share of the edges whose ends lie in different partitions.
     pub edge_cut: f64,
-    /// In how many partitions a node is on average, as core node or as in-neighbour of one (full neighbours).
+    /// In how many partitions a node is on average, as core node or as in-neighbor of one (full neighbors).
     pub replication_factor: f64,
     /// Largest partition over the mean partition.
     pub balance: Balance,

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! **No wait without an end.** A connection is made within 10 s; a server that sends nothing for 30 s is given up; a
-//! request takes 5 min at most. What fails in passing (connections refused or lost, time-outs, 408, 429, 5xx) is tried again with
+//! request takes 5 min at most. What fails in passing (connections refused or lost, timeouts, 408, 429, 5xx) is tried again with
 //! growing pauses until nothing has come for `graph.retry`. What has come is kept: a read goes on where it was cut off.
 //!
 //! **One object, one content.** Every read asks for the version that was opened (`If-Match`) and compares what the answer

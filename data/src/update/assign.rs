@@ -19,7 +19,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Gives every new node the partition that has most of its neighbours, of those that have room under `balance` × the mean;
+    /// Gives every new node the partition that has most of its neighbors, of those that have room under `balance` × the mean;
     /// the smallest of several, then the first. (LDG's rule with its room as a bound: Stanton and Kliot, KDD 2012.)
     pub(super) fn new(dataset: &Dataset, count: usize, added: &[Added], balance: f64) -> Result<Self> {
         let old = dataset.book().clone();
@@ -28,7 +28,7 @@ impl Placement {
         let total = u64::from(before) + count as u64;
         let room = (balance.max(1.0) * total as f64 / parts as f64).ceil() as u64;
 
-        // Both ends of an edge are neighbours, whichever way it leads.
+        // Both ends of an edge are neighbors, whichever way it leads.
         let ends = added.iter().flat_map(|edge| [(edge.dst, edge.src), (edge.src, edge.dst)]);
         let mut neighbours: Vec<(u32, u32)> = ends.filter(|(node, other)| *node >= before && node != other).collect();
         neighbours.sort_unstable();

@@ -77,8 +77,8 @@ pub struct UpdateSettings {
     pub out: Option<PathBuf>,
     /// What to do with removals of what is not there.
     pub missing: Missing,
-    /// Nodes count as affected whose in-neighbourhood of so many hops has changed: as many as a model has layers. One more
-    /// for models that look at the degrees of in-neighbours (GCN).
+    /// Nodes count as affected whose in-neighborhood of so many hops has changed: as many as a model has layers. One more
+    /// for models that look at the degrees of in-neighbors (GCN).
     pub hops: u32,
 }
 

@@ -19,7 +19,7 @@ const MOST: usize = 1 << 22;
 /// Rows of a row group.
 const ROWS: usize = 1 << 16;
 
-/// The nodes of `dataset` whose `hops`-hop in-neighbourhood has changed, ascending, each with the smallest number of hops for
+/// The nodes of `dataset` whose `hops`-hop in-neighborhood has changed, ascending, each with the smallest number of hops for
 /// which that is so. `changed` are those whose own in-edges have, ascending.
 pub(super) fn affected(
     dataset: &Dataset,

@@ -5,7 +5,7 @@
 //! destination `i`. Blocks of one batch share one node list, each block's sources being a prefix of the next deeper
 //! block's; ids inside a block are positions in that list.
 
-/// One hop of a sampled (or whole) neighbourhood.
+/// One hop of a sampled (or whole) neighborhood.
 ///
 /// ```
 /// use gnnflow_kernels::block::Block;

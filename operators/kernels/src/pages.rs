@@ -1,14 +1,14 @@
 //! Memory in large pages, for matrices whose rows are read at random.
 //!
 //! A row of a matrix of gigabytes is on a page that the processor's table of pages rarely knows: looking it up takes as long as
-//! reading a line of the row. Pages of 2 MiB need five hundred times fewer entries; the sum over neighbours' rows runs
+//! reading a line of the row. Pages of 2 MiB need five hundred times fewer entries; the sum over neighbors' rows runs
 //! about 1.4 times as fast (`benches/propagate.rs`).
 
 /// Numbers from one row of `width` to the next so that every row begins a cache line of 64 bytes, as long as the matrix does; what lies
 /// between rows is not read.
 ///
 /// A row of 100 `f32` covers seven lines wherever it begins, but of its loads of 64 bytes most lie across two of them. Sums over
-/// neighbours' rows are about 1.2 times as fast where none does, and 1.6 times with 100 `bf16` (`benches/propagate.rs`).
+/// neighbors' rows are about 1.2 times as fast where none does, and 1.6 times with 100 `bf16` (`benches/propagate.rs`).
 ///
 /// ```
 /// use gnnflow_kernels::pages::line_stride;

@@ -27,7 +27,7 @@ pub struct Pairs {
     pub negatives: usize,
     /// The negatives of every positive, where they are the same nodes for all.
     pub shared: Option<Shared>,
-    /// What is to be learnt of each positive: its class; or nothing.
+    /// What is to be learned of each positive: its class; or nothing.
     pub labels: Vec<u32>,
 }
 

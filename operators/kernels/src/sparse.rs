@@ -1,4 +1,4 @@
-//! Optimiser steps on some of a table's rows: of a table of embeddings, a step touches few.
+//! Optimizer steps on some of a table's rows: of a table of embeddings, a step touches few.
 //!
 //! A row's gradients come from several batches. [`Touched`] says which rows there are and which gradients belong to each;
 //! [`step`] adds a row's gradients in their order, scales the sum and moves the row, once. So a row's bits depend on the order
@@ -6,7 +6,7 @@
 //!
 //! The rules are PyTorch's dense ones, applied to the touched rows. A row of Adam counts *its own* steps for the correction of
 //! its bias, and its means do not decay while it rests, as in DGL's `SparseAdam`; PyTorch's counts everybody's. A table whose
-//! rows are touched in every step moves as the dense optimiser moves it, bit for bit.
+//! rows are touched in every step moves as the dense optimizer moves it, bit for bit.
 
 use std::ops::Range;
 
@@ -199,7 +199,7 @@ pub fn step(
     }
 }
 
-/// Cuts the work into pieces of neighbouring rows.
+/// Cuts the work into pieces of neighboring rows.
 fn pieces<R: Rule>(
     rule: R,
     optimizer: SparseOptimizer,

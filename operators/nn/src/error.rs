@@ -18,7 +18,7 @@ pub enum Error {
         /// The names that there are, separated by commas.
         known: String,
     },
-    /// A model, a layer or an optimiser cannot be built as specified.
+    /// A model, a layer or an optimizer cannot be built as specified.
     #[error("{key}: {why}")]
     Spec {
         /// What was specified, as the field is called.

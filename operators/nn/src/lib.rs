@@ -1,4 +1,4 @@
-//! Tensors: candle operations on our kernels, layers, models, losses, optimisers, metrics, devices.
+//! Tensors: candle operations on our kernels, layers, models, losses, optimizers, metrics, devices.
 //!
 //! Call [`init`] first thing in `main`: candle's own elementwise operations run on a pool of spinning threads, which stalls
 //! beside other busy threads; ours run on rayon's, on as many threads as the pool that they are called in has. Every result is

@@ -1,6 +1,6 @@
 //! The parameter service: weights by version, at every worker (Dorylus, section 5.1: weight stashing).
 //!
-//! A version is what the optimiser has made of an epoch. Every worker, with the partitions that it hosts, is a server that has the latest
+//! A version is what the optimizer has made of an epoch. Every worker, with the partitions that it hosts, is a server that has the latest
 //! one: the ordered sum of gradients at the end of an epoch is the same everywhere, and so is the step along it; that is
 //! the broadcast. An interval takes the latest version for each task on its way forwards, and keeps to it when it comes back through
 //! that task, however many epochs have been applied meanwhile. Which server tensor workers are sent to for it is chosen at the first one,

@@ -69,7 +69,7 @@ impl Clusters {
 
 /// Step 2 of SPRING, lines 18 to 26: merges clusters of together at most `most` nodes.
 pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
-    // The richest neighbour of the representative of every cluster.
+    // The richest neighbor of the representative of every cluster.
     let richer = |one: u32, other: u32| {
         let key = |node: u32| (nodes[node as usize].degree, Reverse(node));
         if key(one) >= key(other) { one } else { other }

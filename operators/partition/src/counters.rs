@@ -141,7 +141,7 @@ impl Counters {
         })
     }
 
-    /// Counts again the neighbours of every node in every part, after some nodes have moved: every edge but a loop is a vote of either end for the
+    /// Counts again the neighbors of every node in every part, after some nodes have moved: every edge but a loop is a vote of either end for the
     /// other's part, counted last when parts were those of `before`. Exact counts change only where an end has moved.
     pub(super) fn recount(
         &mut self,

@@ -1,12 +1,12 @@
-//! `fennel`: a node goes where most of its neighbours are, at a price that grows with the part.
+//! `fennel`: a node goes where most of its neighbors are, at a price that grows with the part.
 //!
 //! C. Tsourakakis et al., FENNEL: Streaming Graph Partitioning for Massive Scale Graphs, WSDM 2014. Nodes come in the order of the dump. Node v
 //! goes to the part P of highest |N(v) ∩ P| − αγ|P|^(γ−1), of several to the one with fewest nodes, the lowest of these; γ = 3/2 and
 //! α = √p |E| / |V|^(3/2), as in the paper. The paper's bound ν|V|/p on a part's nodes is the goal's: ⌊β|V|/p⌋, or ⌈|V|/p⌉ if that is more.
-//! Neighbours count as often as there are edges, in either direction.
+//! Neighbors count as often as there are edges, in either direction.
 //!
 //! **Nodes out of edges.** A dump's edges need not be sorted by node. So nodes are taken in batches by ascending index, and a pass over the
-//! edges gathers the neighbours that come before the nodes of a batch: as many as fit in half the budget. The budget decides the number of
+//! edges gathers the neighbors that come before the nodes of a batch: as many as fit in half the budget. The budget decides the number of
 //! passes (two if the graph fits), not the result. 14 bytes a node.
 
 use gnnflow_data::partitioner::Goal;

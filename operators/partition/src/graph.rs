@@ -27,7 +27,7 @@ impl Graph {
                 ends[dst as usize].fetch_add(1, Relaxed);
             }
         })?;
-        // `next[v]` is where v's next neighbour goes: at last, where the next node's begin.
+        // `next[v]` is where v's next neighbor goes: at last, where the next node's begin.
         let mut total = 0;
         let next = ends.into_iter().map(|count| {
             let start = total;
@@ -118,19 +118,19 @@ impl Graph {
         &self.weights
     }
 
-    /// The neighbours of a node, in ascending order if it was read from a stream.
+    /// The neighbors of a node, in ascending order if it was read from a stream.
     #[inline]
     pub(super) fn neighbours(&self, node: usize) -> &[u32] {
         &self.neighbours[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// Number of a node's neighbours.
+    /// Number of a node's neighbors.
     #[inline]
     pub(super) fn degree(&self, node: usize) -> u64 {
         self.starts[node + 1] - self.starts[node]
     }
 
-    /// How many neighbours of `node` are in `part`.
+    /// How many neighbors of `node` are in `part`.
     pub(super) fn pull(&self, assignment: &[u16], node: usize, part: usize) -> u32 {
         self.neighbours(node).iter().filter(|&&other| usize::from(assignment[other as usize]) == part).count() as u32
     }

@@ -40,7 +40,7 @@ pub(super) struct Ask<'a> {
 /// Bytes that METIS takes for a graph, with the graph itself: from above.
 ///
 /// An entry of the adjacency lists costs 4 bytes, 4 for its weight, the same again for each coarser graph, and 8 in the pool of
-/// neighbouring parts. Coarser graphs of R-MAT graphs hardly shrink: one of 124 million entries took 8.4 GB, 66 bytes an entry. Graphs
+/// neighboring parts. Coarser graphs of R-MAT graphs hardly shrink: one of 124 million entries took 8.4 GB, 66 bytes an entry. Graphs
 /// with communities take half of that. A node costs its row, weights, matching and place in queues.
 pub(super) const fn bytes(nodes: u64, entries: u64, constraints: u64) -> u64 {
     entries * BYTES_PER_ENTRY + nodes * (BYTES_PER_NODE + 8 * constraints)

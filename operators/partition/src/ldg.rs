@@ -1,8 +1,8 @@
-//! `ldg`: linear deterministic greedy. A node goes where most of its neighbours are, the less the fuller that part is.
+//! `ldg`: linear deterministic greedy. A node goes where most of its neighbors are, the less the fuller that part is.
 //!
 //! I. Stanton, G. Kliot, Streaming Graph Partitioning for Large Distributed Graphs, KDD 2012. Nodes come in the order of the dump. Node v goes
 //! to the part P of highest |N(v) ∩ P| (1 − |P|/C), of several to the one with fewest nodes, the lowest of these. C is the bound on nodes,
-//! ⌊β|V|/p⌋ or ⌈|V|/p⌉ if that is more, and never exceeded. Neighbours count as often as there are edges, in either direction.
+//! ⌊β|V|/p⌋ or ⌈|V|/p⌉ if that is more, and never exceeded. Neighbors count as often as there are edges, in either direction.
 //!
 //! The edges are brought in the nodes' order by batches, see [`Fennel`](super::Fennel). Two passes or more; 14 bytes a node.
 

@@ -1,7 +1,7 @@
-//! A stream of nodes, each with its neighbours among the nodes before, out of a stream of edges in any order.
+//! A stream of nodes, each with its neighbors among the nodes before, out of a stream of edges in any order.
 //!
-//! Methods that place a node at a time want its neighbours together, which the edges of a dump are not. So nodes are taken in batches,
-//! by ascending index: one pass over the edges gathers, for the nodes of a batch, the neighbours of lower index, as many as fit in half the
+//! Methods that place a node at a time want its neighbors together, which the edges of a dump are not. So nodes are taken in batches,
+//! by ascending index: one pass over the edges gathers, for the nodes of a batch, the neighbors of lower index, as many as fit in half the
 //! budget. The result does not depend on the budget, the number of passes does: 1 + 8 |E| / `memory`, about; a graph within the
 //! budget takes two. The node that alone is a batch needs no list: all before it are placed, and counted at once.
 
@@ -14,9 +14,9 @@ use gnnflow_data::{GraphStream, Result};
 use super::loads::Loads;
 use super::schedule::most_nodes;
 
-/// Neighbours of a node by the parts that they are in.
+/// Neighbors of a node by the parts that they are in.
 pub(super) struct Neighbours {
-    /// Number of neighbours in every part.
+    /// Number of neighbors in every part.
     count: Vec<u32>,
     /// Parts that have any.
     parts: Vec<u32>,
@@ -36,7 +36,7 @@ impl Neighbours {
         self.parts.drain(..).for_each(|part| self.count[part as usize] = 0);
     }
 
-    /// Visits the parts that have neighbours, with their number, in no particular order; and the part with fewest nodes, the lowest of
+    /// Visits the parts that have neighbors, with their number, in no particular order; and the part with fewest nodes, the lowest of
     /// several, perhaps a second time.
     #[inline]
     pub(super) fn each(&self, sizes: &Loads, mut visit: impl FnMut(u32, u32)) {
@@ -45,12 +45,12 @@ impl Neighbours {
     }
 }
 
-/// Bytes that a budget has to hold: half of it goes to neighbours, the other half to 14 bytes a node.
+/// Bytes that a budget has to hold: half of it goes to neighbors, the other half to 14 bytes a node.
 pub(super) fn state_bytes(nodes: u64) -> u64 {
     2 * 14 * nodes
 }
 
-/// Places every node, in order of index. `choose` gets the neighbours that are placed already (as often as there are edges) and the
+/// Places every node, in order of index. `choose` gets the neighbors that are placed already (as often as there are edges) and the
 /// sizes of the parts, and gives a part with room.
 pub(super) fn place(
     graph: &dyn GraphStream,
@@ -88,7 +88,7 @@ pub(super) fn place(
     Ok(part)
 }
 
-/// The neighbours before every node: their number.
+/// The neighbors before every node: their number.
 fn count_earlier(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     let cells: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(graph.num_nodes() as usize).collect();
     graph.accumulate("counting neighbours", &cells, &|edges| {
@@ -99,7 +99,7 @@ fn count_earlier(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     Ok(cells.into_iter().map(AtomicU32::into_inner).collect())
 }
 
-/// Where the batch that begins at `start` ends: with at most `room` neighbours, or one node.
+/// Where the batch that begins at `start` ends: with at most `room` neighbors, or one node.
 fn batch_end(earlier: &[u32], start: usize, room: u64) -> usize {
     let mut sum = 0;
     let fits = |count: &&u32| {
@@ -109,7 +109,7 @@ fn batch_end(earlier: &[u32], start: usize, room: u64) -> usize {
     (start + earlier[start..].iter().take_while(fits).count()).max(start + 1)
 }
 
-/// The neighbours before each node of a batch: where each list ends, and the lists.
+/// The neighbors before each node of a batch: where each list ends, and the lists.
 fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Result<(Vec<usize>, Vec<u32>)> {
     let mut sum = 0;
     let mut next = Vec::with_capacity(batch.len());
@@ -134,7 +134,7 @@ fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Resu
     Ok((next, lists))
 }
 
-/// Counts the neighbours before one node.
+/// Counts the neighbors before one node.
 fn count_one(
     graph: &dyn GraphStream,
     node: u32,

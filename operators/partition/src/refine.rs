@@ -13,9 +13,9 @@ use super::kway;
 
 /// Refines an assignment by passes over a stream.
 ///
-/// A pass counts how many neighbours every node has in every part; then nodes move to the part that has most of them, those first
+/// A pass counts how many neighbors every node has in every part; then nodes move to the part that has most of them, those first
 /// that gain most, each as long as there is room. All of a pass see the same counts, so only half of the nodes, another half each
-/// time, may move at once: else neighbours would change places for ever.
+/// time, may move at once: else neighbors would change places for ever.
 ///
 /// The result is the best assignment that was seen: one that keeps the bounds before one that does not, then the lesser cut. With
 /// sketched counters, which cannot tell the cut, it is the last.

@@ -1,15 +1,15 @@
-//! `spring`: SDT-GNN's streaming partitioner, by clusters and richest neighbours.
+//! `spring`: SDT-GNN's streaming partitioner, by clusters and richest neighbors.
 //!
 //! X. Huang et al., SDT-GNN: Streaming-based Distributed Training Framework for Graph Neural Networks, Algorithm 1. Its three steps,
 //! and what the paper leaves open:
 //!
 //! 1. **Node clustering** reads the edges in dump order. Clusters are named by their first node's index. An edge between two
 //!    clusters of volume at most τ moves the end in the smaller one (of equal ones the source) to the other. τ is
-//!    [`volume`](Spring::volume) times the mean volume of a part, 2|E| / p. A node's *richest neighbour* is the one with the highest
+//!    [`volume`](Spring::volume) times the mean volume of a part, 2|E| / p. A node's *richest neighbor* is the one with the highest
 //!    degree; of several the lowest index. A directed edge counts as an undirected one (the paper's footnote 2), self loops only
 //!    count in degrees.
 //! 2. **Cluster merging** goes from the smallest cluster (of several the lowest name) to the largest. A cluster's representative is the node
-//!    whose richest neighbour is the richest (again of several the lowest index). If the cluster of that neighbour is another one, and both
+//!    whose richest neighbor is the richest (again of several the lowest index). If the cluster of that neighbor is another one, and both
 //!    together are at most β|V|/p nodes, the two become one, under the target's name, which takes its place in the order again.
 //! 3. **Assigning**: clusters in descending order (of equal ones the lowest name first) to the part with fewest nodes (of several the lowest).
 //!
@@ -57,9 +57,9 @@ pub(super) struct Node {
     pub(super) degree: u32,
     /// The cluster's first node.
     pub(super) cluster: u32,
-    /// The richest neighbour; the node itself when it has none.
+    /// The richest neighbor; the node itself when it has none.
     pub(super) richest: u32,
-    /// That neighbour's degree; exact degrees only.
+    /// That neighbor's degree; exact degrees only.
     richest_degree: u32,
 }
 

@@ -1,6 +1,6 @@
 //! Vertex cuts: methods that give every edge a part, completed to a part for every node.
 //!
-//! For training, a part needs all neighbours of its core nodes, so that edges lie with their ends (SDT-GNN, Section III-B). What a
+//! For training, a part needs all neighbors of its core nodes, so that edges lie with their ends (SDT-GNN, Section III-B). What a
 //! method's edges decide is where: **a node's core is in the part that has most of its edges**, of several in the lowest. Where
 //! counts are sketched, it is the best part that the sketch knows. Nodes without edges fill up the emptiest parts.
 //!

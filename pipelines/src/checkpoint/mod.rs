@@ -1,6 +1,6 @@
 //! Checkpoints: all that a run needs to go on, in one safetensors file.
 //!
-//! `checkpoints/last.safetensors` has parameters, the optimiser's state and the best parameters so far; what is no
+//! `checkpoints/last.safetensors` has parameters, the optimizer's state and the best parameters so far; what is no
 //! tensor (epoch, best epoch, fingerprint) is JSON in the file's metadata. A file is written beside, synced and renamed:
 //! what has the name is whole. Its checksum is verified before anything in it is used. Nothing in it depends on the number of
 //! processes. Learnt rows of nodes are in files of their own, one a partition (`embedding::shards`), which are there when this
@@ -28,9 +28,9 @@ pub(crate) struct Checkpoint {
     pub(crate) params: Vec<f32>,
     /// The parameters of the best epoch, if one is the best.
     pub(crate) best: Option<Vec<f32>>,
-    /// The optimiser's.
+    /// The optimizer's.
     pub(crate) optimizer: State,
-    /// Numbers in a node's learnt row, where there are such rows.
+    /// Numbers in a node's learned row, where there are such rows.
     pub(crate) embedding: Option<usize>,
 }
 
@@ -85,7 +85,7 @@ impl Checkpoint {
         tensor_file::write(path, Some(&text), tensors)
     }
 
-    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained, and learnt
+    /// Reads a checkpoint of the model called `model`, with `params` parameters, of which the first `trained` are trained, and learned
     /// rows of `embedding` numbers.
     ///
     /// # Errors

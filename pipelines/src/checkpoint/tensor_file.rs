@@ -1,4 +1,4 @@
-//! Safetensors files with a checksum: checkpoints, shards of learnt rows, and `model.safetensors`.
+//! Safetensors files with a checksum: checkpoints, shards of learned rows, and `model.safetensors`.
 //!
 //! The checksum is the entry `gnnflow.crc32` of the header's `__metadata__`: the CRC-32 of the whole file, in eight hexadecimal digits
 //! that are taken as zeros when it is computed. Other readers of safetensors files pass over it.

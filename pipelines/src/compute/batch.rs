@@ -23,7 +23,7 @@ use gnnflow_nn::tensors::{input, row_gradients};
 pub(crate) struct Gradients {
     /// To the parameters that all share.
     pub(crate) dense: Contribution,
-    /// To the rows of its nodes, where those are learnt.
+    /// To the rows of its nodes, where those are learned.
     pub(crate) rows: Option<RowGradients>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Gradients {
 pub(super) struct BatchGradient {
     /// By the parameters; behind it what the batch adds to the buffers.
     pub(super) flat: Vec<f32>,
-    /// By the rows of its nodes, where they are learnt.
+    /// By the rows of its nodes, where they are learned.
     pub(super) rows: Option<Vec<f32>>,
     pub(super) loss: f64,
     pub(super) examples: u64,

@@ -1,4 +1,4 @@
-//! The state of the compute thread: model, optimiser, and the arithmetic on them.
+//! The state of the compute thread: model, optimizer, and the arithmetic on them.
 
 mod batch;
 mod nodes;
@@ -35,19 +35,19 @@ pub(crate) struct ComputeTime {
     pub(crate) step: Duration,
 }
 
-/// Model, optimiser, and what they work on.
+/// Model, optimizer, and what they work on.
 pub(crate) struct ComputeState {
     pool: rayon::ThreadPool,
     model: Model,
     optimizer: Box<dyn Optimizer>,
-    /// All parameters, one after another; the buffers, which the optimiser leaves alone, at the end.
+    /// All parameters, one after another; the buffers, which the optimizer leaves alone, at the end.
     params: Vec<f32>,
     objective: Arc<dyn Objective>,
     uses_edges: bool,
     seed: u64,
     hash_blocks: bool,
     clip_norm: Option<f64>,
-    /// Whether what a batch reads of its nodes is learnt too.
+    /// Whether what a batch reads of its nodes is learned too.
     learns_rows: bool,
     spent: ComputeTime,
     fault: Option<Error>,
@@ -60,7 +60,7 @@ pub(crate) struct ComputeState {
     versions: Option<Versions>,
 }
 
-/// Parameters, and the optimiser's state.
+/// Parameters, and the optimizer's state.
 #[derive(Clone)]
 struct Replica {
     params: Vec<f32>,

@@ -1,4 +1,4 @@
-//! Steps of the optimiser.
+//! Steps of the optimizer.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 
 impl ComputeState {
-    /// One step of the optimiser along the sum of a step's gradients, divided by its examples; and one of the running statistics
+    /// One step of the optimizer along the sum of a step's gradients, divided by its examples; and one of the running statistics
     /// towards those of its batches, whose sums lie behind the gradients.
     ///
     /// What fails is kept, and told by [`ComputeState::report`].
@@ -50,7 +50,7 @@ impl ComputeState {
         Ok(())
     }
 
-    /// Moves the learnt rows that a step has gradients for.
+    /// Moves the learned rows that a step has gradients for.
     ///
     /// # Safety
     /// Nobody reads or writes rows meanwhile.
@@ -71,7 +71,7 @@ fn shorten(gradient: &mut [f32], most: f64) {
     }
 }
 
-/// The optimiser that the pipeline asks for.
+/// The optimizer that the pipeline asks for.
 pub(super) fn optimizer(spec: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
     match spec.kind {
         OptimizerKind::Sgd => Box::new(Sgd::new(

@@ -1,6 +1,6 @@
 //! Training one partition after another, each from what all had in common.
 //!
-//! SDT-GNN (section III-C) does not say what becomes of the optimiser when weights are averaged. Here its state is averaged as
+//! SDT-GNN (section III-C) does not say what becomes of the optimizer when weights are averaged. Here its state is averaged as
 //! they are: then nothing of a partition is left behind when it has been visited, however many partitions a worker hosts.
 
 use gnnflow_dataflow::batch::mini_batch::MiniBatch;
@@ -23,10 +23,10 @@ fn go_on(average: &mut [f32], before: &[f32], velocity: &mut [f32], momentum: f3
     }
 }
 
-/// What a partition has become: parameters, then the optimiser's vectors, each times the partition's share.
+/// What a partition has become: parameters, then the optimizer's vectors, each times the partition's share.
 pub(crate) struct Visited {
     pub(crate) flat: Vec<f32>,
-    /// The optimiser's steps.
+    /// The optimizer's steps.
     pub(crate) steps: u64,
 }
 
@@ -81,14 +81,14 @@ impl ComputeState {
         self.restore(Replica { params: params.to_vec(), optimizer })
     }
 
-    /// What the optimiser needs to go on later, and what averaging does.
+    /// What the optimizer needs to go on later, and what averaging does.
     pub(crate) fn optimizer_state(&self) -> State {
         let mut state = self.optimizer.state();
         state.vectors.extend(self.velocity.iter().map(|velocity| (VELOCITY.to_owned(), velocity.clone())));
         state
     }
 
-    /// Takes up optimiser and averaging where they were left.
+    /// Takes up optimizer and averaging where they were left.
     pub(crate) fn load_optimizer(&mut self, mut state: State) -> Result<(), Error> {
         if let Some(at) = state.vectors.iter().position(|(name, _)| name == VELOCITY) {
             self.velocity = Some(state.vectors.remove(at).1);

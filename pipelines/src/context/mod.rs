@@ -48,11 +48,11 @@ pub(crate) struct WorkerContext {
     pub(crate) placement: Placement,
     pub(crate) graph: Arc<LocalGraph>,
     pub(crate) parts: Arc<FeatureStore>,
-    /// What the first layer reads of each node: features, or the learnt rows.
+    /// What the first layer reads of each node: features, or the learned rows.
     pub(crate) features: FeatureView,
     /// Features of edges, where the model reads them.
     pub(crate) edges: Option<Arc<dyn EdgeSource>>,
-    /// The learnt rows, where nodes have them.
+    /// The learned rows, where nodes have them.
     pub(crate) embeddings: Option<Arc<NodeEmbeddings>>,
     /// What blocks have of each edge besides its source.
     pub(crate) columns: Columns,
@@ -68,7 +68,7 @@ pub(crate) struct WorkerContext {
     pub(crate) sampling: Arc<SamplingThreads>,
 }
 
-/// The model that the pipeline describes, for this graph and what is to be learnt.
+/// The model that the pipeline describes, for this graph and what is to be learned.
 pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, width: usize) -> Result<Model, Error> {
     let manifest = job.dataset.manifest();
     let input = input_width(job, model)?;
@@ -99,7 +99,7 @@ pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, wid
     Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
 }
 
-/// Numbers of a node that the first layer reads: its features, or the row that is learnt for it.
+/// Numbers of a node that the first layer reads: its features, or the row that is learned for it.
 fn input_width(job: &Job, model: &config::Model) -> Result<usize, Error> {
     match (job.dataset.manifest().features.dim, &model.embedding) {
         (0, None) => {

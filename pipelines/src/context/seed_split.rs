@@ -3,7 +3,7 @@
 //! DistDGL (section III-D) splits training nodes in two levels: into contiguous ranges of ids, as many as machines, each given to
 //! the machine whose partition it overlaps most; then evenly among a machine's trainers. Here every partition is one trainer,
 //! and the ranges are as long as one another (but for one node), so that every step has the same work. A seed in another
-//! partition than the one whose batch it is in costs what a foreign neighbour costs.
+//! partition than the one whose batch it is in costs what a foreign neighbor costs.
 
 use std::collections::HashMap;
 use std::ops::Range;

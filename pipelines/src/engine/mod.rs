@@ -59,7 +59,7 @@ pub(crate) trait Schedule {
         None
     }
 
-    /// How stale learnt rows were so far, if there are any.
+    /// How stale learned rows were so far, if there are any.
     fn staleness(&self) -> Option<Staleness> {
         None
     }

@@ -25,7 +25,7 @@ pub(crate) enum EdgePass {
 }
 
 impl EdgePass {
-    /// Builds its dataflow over the model's `results`; `None` where it is nodes that something is learnt of.
+    /// Builds its dataflow over the model's `results`; `None` where it is nodes that something is learned of.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,

@@ -66,7 +66,7 @@ pub struct Summary {
     /// What `train.cache` did in training, when there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
-    /// How many epochs behind a neighbour's rows were at most, where `train.mode` is `async`.
+    /// How many epochs behind a neighbor's rows were at most, where `train.mode` is `async`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_max: Option<u64>,
     /// The same, on average over all intervals and stages.
@@ -172,12 +172,12 @@ pub struct WorkerUse {
     /// whole graph.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_numbers: Option<u64>,
-    /// Bytes of its learnt rows, their optimiser's state and the rows of the best epoch, where rows are learnt.
+    /// Bytes of its learned rows, their optimizer's state and the rows of the best epoch, where rows are learned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_bytes: Option<u64>,
 }
 
-/// What became of learnt rows.
+/// What became of learned rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EmbeddingUse {
     /// Numbers in a row.
@@ -213,7 +213,7 @@ pub struct Seconds {
     pub backward: f64,
     /// Summing gradients over partitions.
     pub reduce: f64,
-    /// The optimiser's steps.
+    /// The optimizer's steps.
     pub step: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What learnt rows of nodes take.
+//! What learned rows of nodes take.
 
 use crate::config::{Embedding, Spec};
 use crate::plan::Sizes;
@@ -17,7 +17,7 @@ pub struct LearntRows {
     pub mode: String,
     /// Steps that a row may be behind when it is read.
     pub staleness: usize,
-    /// All processes together: rows × 4 × (numbers + the optimiser's), 4 more a row where it counts steps, and the rows of the best
+    /// All processes together: rows × 4 × (numbers + the optimizer's), 4 more a row where it counts steps, and the rows of the best
     /// epoch.
     pub bytes: u64,
 }

@@ -35,7 +35,7 @@ pub struct Memory {
     pub topology: u64,
     /// Features of its partitions, mapped.
     pub features: u64,
-    /// Learnt rows of its partitions' nodes with the optimiser's state, and those of the best epoch, in mapped scratch files.
+    /// Learnt rows of its partitions' nodes with the optimizer's state, and those of the best epoch, in mapped scratch files.
     pub embeddings: u64,
     /// Layers of exact inference (and rows of the whole graph that do not fit into memory), in mapped scratch files: own nodes × 4 × (the hidden width, twice when three layers or more,
     /// and the classes).
@@ -46,8 +46,8 @@ pub struct Memory {
     pub cache: u64,
     /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
     /// the model reads edges' features edges × (their width × 4 + 4); and lists and
-    /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each. Where rows of nodes are learnt, twice partitions × nodes ×
-    /// (width × 4 + 4) more, for gradients on their way. Where edges are learnt from by passes over the whole graph: 3 chunks of each
+    /// blocks of partitions × `train.window` batches, nodes × 4 + edges × 8 each. Where rows of nodes are learned, twice partitions × nodes ×
+    /// (width × 4 + 4) more, for gradients on their way. Where edges are learned from by passes over the whole graph: 3 chunks of each
     /// partition, nodes × (width × 8 + 12) each.
     pub batches: u64,
     /// Forward and backward of one batch: three times (values, kept inputs, gradients) the sum over layers of
@@ -66,7 +66,7 @@ pub struct Memory {
     /// is `infer.batch` nodes, or as many as have 2¹⁸ edges; its sources × the widest input of a layer × 4. Nothing where whole
     /// graphs are evaluated as they are trained.
     pub inference: u64,
-    /// Parameters, their gradients of each partition, and the optimiser's state. Where partitions train by themselves: two
+    /// Parameters, their gradients of each partition, and the optimizer's state. Where partitions train by themselves: two
     /// times parameters and state, and once more for each partition hosted here and for their average.
     pub parameters: u64,
     /// The program, its threads' stacks, buffers of sockets.
@@ -131,7 +131,7 @@ impl Process {
             // Features of as many batches as may have them; the blocks of all steps under way.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
             memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
-            // Gradients of learnt rows: those of own batches, and about as many that come.
+            // Gradients of learned rows: those of own batches, and about as many that come.
             memory.batches += 2 * own.len() as u64 * embedding::push(spec, all);
             memory.batches += training.rows_bytes;
             memory.sampler = batch::kept(train, graph, own);
@@ -145,7 +145,7 @@ impl Process {
             // Edges' features, and what a layer makes of each.
             let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);
             let on_edges = if edge_bytes > 0 { edges * (edge_bytes + widest) } else { 0 };
-            // R-GCN whose relations share bases mixes its neighbours' rows for each of them first.
+            // R-GCN whose relations share bases mixes its neighbors' rows for each of them first.
             let bases = spec.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
@@ -177,7 +177,7 @@ impl Process {
     }
 }
 
-/// Vectors as long as the parameters that the optimiser keeps.
+/// Vectors as long as the parameters that the optimizer keeps.
 pub(super) fn state(train: &Train) -> u64 {
     match train.optimizer.kind {
         OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),

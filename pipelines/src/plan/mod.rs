@@ -1,7 +1,7 @@
 //! What a run will do and need, before it does anything: stages, who works on what, memory, disk, messages.
 //!
 //! Everything is arithmetic over the pipeline file and the graph's sizes. The formulas are upper bounds where a bound can be
-//! had (fanouts bound a batch), and say "about" where only an average can (all neighbours of a skewed graph).
+//! had (fanouts bound a batch), and say "about" where only an average can (all neighbors of a skewed graph).
 
 mod auto_parts;
 mod auto_schedule;
@@ -194,7 +194,7 @@ fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
     stages
 }
 
-/// The graph as the task sees it: where something is learnt of edges, the model's results are as wide as its layers, and examples are
+/// The graph as the task sees it: where something is learned of edges, the model's results are as wide as its layers, and examples are
 /// edges, of which no more than all are trained on.
 fn learnt(spec: &Spec, graph: &Sizes) -> Sizes {
     let mut learnt = graph.clone();

@@ -20,7 +20,7 @@ pub struct Layer {
 /// With input width i and output width o: `gcn`, `mlp` and `sage` with `gcn` aggregation have i·o + o parameters,
 /// `sage` with `mean` 2·i·o + o, with `pool` i·i + i more; `gat` i·o + 3·o, where o counts all heads, and its output layer,
 /// which averages its heads h, i·h·o + 2·h·o + o; `gatv2` i·o + 2·o more than `gat` has; `gin` those of its perceptron, and one
-/// if ε is learnt, `gine` d·i + i more, where edges have d features; `gatv2` that reads them d·o more; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
+/// if ε is learned, `gine` d·i + i more, where edges have d features; `gatv2` that reads them d·o more; `rgcn` with R edge types and B bases B·(i·o + R) + i·o + o, without bases R·i·o + i·o + o; `sgc` i·o + o in
 /// the last layer, and `appnp` those of its perceptron, which stand in the first. A residual between unequal widths has i·o
 /// more, a layer norm 2·o, a batch norm 4·o + 1 with its running statistics. A decoupled `gat` has those of a perceptron of as many maps,
 /// without the last bias, in the first layer, with 2·h·o for the attention of its h heads, and o in the last. Jumping knowledge is one layer more.

@@ -18,7 +18,7 @@ const HEADERS: f64 = 64.0 + 64.0 + 72.0;
 /// Training edges where nobody says how many they are.
 const SHARE: f64 = 0.8;
 
-/// Pairs that are learnt from.
+/// Pairs that are learned from.
 pub(super) struct Pairs {
     /// Numbers in a row.
     width: u64,

@@ -93,7 +93,7 @@ impl Training {
         let gradients = remote(parameters * 4) + parameters * 4 * (w - 1);
         let steps = batch.steps;
         let bytes_per_step = if alone {
-            // Parameters and the optimiser's state, once in all the steps from one average to the next.
+            // Parameters and the optimizer's state, once in all the steps from one average to the next.
             gradients * (1 + state(train)) / (steps * train.average_every() as u64).max(1)
         } else {
             remote(batch.moved[place] + fetch) + gradients

@@ -8,7 +8,7 @@
 //! with the gradients, (n + g) × width of them. By columns (NeutronTP), with N nodes and w of a hop's S columns here: N × w, n × S
 //! three times; where propagations follow one another, whole rows only before and behind all of them, and with attention, N × w for
 //! each of them (its gradients ask for what was propagated) and once more for gradients. A split or a gather moves all rows but
-//! each process's own part, N × S × (1 − 1 / processes). Where rows that neighbours add up are rounded, activations and gradients,
+//! each process's own part, N × S × (1 − 1 / processes). Where rows that neighbors add up are rounded, activations and gradients,
 //! and N × w, have half as many bytes, and so has what is sent of them; by columns, what is gathered has all.
 
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
@@ -33,21 +33,21 @@ pub(super) struct Whole {
     hops: Vec<Hop>,
     program: Program,
     by_columns: bool,
-    /// Columns of features or learnt rows, or of what is hidden in a node task, where that has more.
+    /// Columns of features or learned rows, or of what is hidden in a node task, where that has more.
     inside: usize,
     intervals: Option<usize>,
     /// What a chunk may take.
     chunk_memory: u64,
     /// Whether gradients may lie where activations were: edges go both ways, and epochs do not overlap.
     may_share: bool,
-    /// Bytes of a number of rows that neighbours add up.
+    /// Bytes of a number of rows that neighbors add up.
     number: u64,
     /// Whether mirrors tell of the gradients of hops that attend: epochs overlap.
     mirrored: bool,
     /// By node task, whether it is done on slices; and whether one of those reads what nodes held before the first layer.
     chained: Vec<bool>,
     keeps_initial: bool,
-    /// Where it is pairs of nodes that are learnt from.
+    /// Where it is pairs of nodes that are learned from.
     pub(super) pairs: Option<Pairs>,
     /// Numbers in the flat vector of parameters.
     pub(super) parameters: u64,
@@ -264,7 +264,7 @@ impl Whole {
         let of = |of: fn(&super::PartSize) -> u64| graph.parts[parts.clone()].iter().map(of).sum::<u64>();
         let (own, train) = (of(|part| part.nodes), of(|part| part.train));
         let mut numbers = self.pairs.as_ref().map_or(0, |pairs| pairs.results(own) / 4);
-        // Of rows that neighbours add up.
+        // Of rows that neighbors add up.
         let mut stored = 0;
         for (index, hop) in self.hops.iter().enumerate() {
             let back = u64::from(self.program.goes_back(index));

@@ -39,7 +39,7 @@ impl Run<'_> {
         }
         let bad = |error: serde_json::Error| Error::Bug(format!("the first worker's checkpoint: {error}"));
         let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
-        // All vectors behind one another: parameters, the optimiser's, the best parameters.
+        // All vectors behind one another: parameters, the optimizer's, the best parameters.
         let length = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
         let mut all = Agreement::build(worker, self.context.placement, length, self.context.other_meter.clone());
         let flat = checkpoint.map(|checkpoint| {
@@ -84,7 +84,7 @@ impl Run<'_> {
         format!("{} {}", self.job.spec.model_fingerprint(), self.job.dataset.manifest().fingerprint)
     }
 
-    /// The epochs whose learnt rows belong to a checkpoint.
+    /// The epochs whose learned rows belong to a checkpoint.
     fn generation(&self) -> Generation {
         Generation { epochs: self.progress.epochs, best: self.progress.best.map(|(epoch, _)| epoch) }
     }

@@ -69,7 +69,7 @@ struct Run<'a> {
     compute_thread: ComputeThread<ComputeState>,
     training: Box<dyn Schedule>,
     inference: Inference,
-    /// Where something is learnt of edges.
+    /// Where something is learned of edges.
     edges: Option<EdgePass>,
     agreement: Agreement,
     /// At the first worker.
@@ -77,7 +77,7 @@ struct Run<'a> {
     progress: Progress,
     /// Parameters of the best epoch.
     best: Option<Vec<f32>>,
-    /// The best epoch whose learnt rows are on disk.
+    /// The best epoch whose learned rows are on disk.
     best_rows_saved: Option<u32>,
     metric: Metric,
     /// Of training epochs alone.

@@ -1,7 +1,7 @@
 //! One task, and what comes of it.
 //!
 //! The backward one runs forwards again: nothing but its rows is kept from one to the other (Dorylus, section 6:
-//! rematerialisation). The last task, the loss and the way back through that task are one (task fusion).
+//! rematerialization). The last task, the loss and the way back through that task are one (task fusion).
 
 use candle_core::{Tensor, Var};
 use gnnflow_data::rng::Key;

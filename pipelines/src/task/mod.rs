@@ -1,4 +1,4 @@
-//! What is learnt: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
+//! What is learned: how a batch's outputs become a loss, and the rows of exact inference metrics and answers. One task a file.
 
 pub(crate) mod classes;
 pub(crate) mod edge_classification;
@@ -35,7 +35,7 @@ use crate::error::Error;
 use crate::runtime::job::Job;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
-/// What is learnt from batches; the compute thread asks it for losses.
+/// What is learned from batches; the compute thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {
     /// Columns of the model's result.
     fn width(&self) -> usize;
@@ -83,7 +83,7 @@ impl Task {
     }
 }
 
-/// What is learnt of nodes: every node of exact inference has an answer, those of the splits are counted.
+/// What is learned of nodes: every node of exact inference has an answer, those of the splits are counted.
 pub(crate) trait NodeTask: Objective {
     /// Whether a training node can be one: it has what it is to be compared with.
     fn is_labelled(&self, node: u32) -> bool;
@@ -120,7 +120,7 @@ pub(crate) struct Examples<'a> {
     pub(crate) pairs: Option<&'a Arc<Pairs>>,
     /// The decoder's vectors of relations, where it has any.
     pub(crate) relations: Option<&'a Tensor>,
-    /// What says something of pairs, where that is to be learnt.
+    /// What says something of pairs, where that is to be learned.
     pub(crate) head: Option<&'a PairHead>,
 }
 

@@ -23,7 +23,7 @@ fn every_edge_is_written_once() {
 #[test]
 fn sizes_weights_comments_and_isolated_nodes() {
     let place = Place::new();
-    // Three nodes of one size and two weights each; the last has no neighbour, and its line no end.
+    // Three nodes of one size and two weights each; the last has no neighbor, and its line no end.
     place.write("a.graph", "3 1 111 2\n4 1 2 2 7\n% between\n5 3 4 1 7\n6 5 6");
     let arrays = NodeArrays { labels: Some("no.npy".into()), ..NodeArrays::default() };
     let imported = good(&place.import("a.graph"));

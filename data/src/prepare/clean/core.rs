@@ -1,8 +1,8 @@
-//! `k_core`: the largest part of the graph in which every node has at least k neighbours.
+//! `k_core`: the largest part of the graph in which every node has at least k neighbors.
 //!
-//! The edges are sorted, by all processes and on disk when they are many, into a list of distinct neighbours for every node: multiple
+//! The edges are sorted, by all processes and on disk when they are many, into a list of distinct neighbors for every node: multiple
 //! edges and edges to oneself do not count. Then the first process peels (Batagelj and Zaveršnik, "An O(m) algorithm for
-//! cores decomposition of networks", 2003): whoever has too few neighbours goes, and only the lists of those that go are
+//! cores decomposition of networks", 2003): whoever has too few neighbors goes, and only the lists of those that go are
 //! read. So a long chain costs no more than any other graph, and every list is read at most once. Memory: 12 bytes a node.
 
 use std::fs::File;
@@ -16,7 +16,7 @@ use crate::partitioner::GraphStream;
 use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::stream::DumpStream;
 
-/// Neighbours that are read at a time.
+/// Neighbors that are read at a time.
 const WINDOW: usize = 4096;
 
 /// Removes the nodes outside the k-core from `alive`, which holds all nodes.
@@ -48,7 +48,7 @@ pub(super) fn keep_core<C: ProcessGroup>(
     Ok(())
 }
 
-/// The neighbours of every node, on disk.
+/// The neighbors of every node, on disk.
 struct Lists<'a> {
     dir: &'a Path,
     file: BufWriter<File>,
@@ -62,7 +62,7 @@ impl<'a> Lists<'a> {
         Ok(Self { dir, file: BufWriter::with_capacity(1 << 20, file), ends: vec![0; nodes.count() as usize + 1] })
     }
 
-    /// Adds a neighbour. Nodes come in ascending order.
+    /// Adds a neighbor. Nodes come in ascending order.
     fn add(&mut self, node: u32, neighbor: u32) -> Result<()> {
         self.ends[node as usize + 1] += 1;
         self.file.write_all(&neighbor.to_le_bytes()).map_err(Error::io(self.dir, "write a temporary file in"))
@@ -82,7 +82,7 @@ struct Neighbors<'a> {
     dir: &'a Path,
     file: File,
     ends: Vec<u64>,
-    /// Neighbours `first..` of all lists, that have been read.
+    /// Neighbors `first..` of all lists, that have been read.
     first: u64,
     window: Vec<u32>,
 }

@@ -219,7 +219,7 @@ fn neighbourhood<'a>(lists: &'a Lists, node: &'a str, hops: u32) -> BTreeMap<&'a
     found
 }
 
-/// Exactly the nodes are listed whose neighbourhood is another than before.
+/// Exactly the nodes are listed whose neighborhood is another than before.
 fn check_affected(name: &str, before: &Lists, dataset: &Dataset, updated: &Updated) {
     let after = lists(dataset);
     let found = affected(&dataset.dir().join(AFFECTED));

@@ -1,10 +1,10 @@
-//! A table of learnt rows, sharded as features are: the rows of a partition's nodes are at the worker that hosts it.
+//! A table of learned rows, sharded as features are: the rows of a partition's nodes are at the worker that hosts it.
 //!
-//! Rows and the optimiser's state lie in mapped memory: unlinked files of a folder, so that they may be larger than memory (the
+//! Rows and the optimizer's state lie in mapped memory: unlinked files of a folder, so that they may be larger than memory (the
 //! system keeps there what is used), or anonymous maps. Initial rows are drawn under the node's global id: the same on any
 //! number of workers.
 //!
-//! A [`Table`] is a [`RowSource`]: `fetch_rows` pulls from it. [`Table::apply`] is the other half: one step of the optimiser on the
+//! A [`Table`] is a [`RowSource`]: `fetch_rows` pulls from it. [`Table::apply`] is the other half: one step of the optimizer on the
 //! rows that a push brought gradients for.
 
 use std::io;
@@ -79,9 +79,9 @@ struct Maps {
 pub struct Shard<'a> {
     /// The rows, one after another.
     pub values: &'a [f32],
-    /// The optimiser's numbers.
+    /// The optimizer's numbers.
     pub state: &'a [f32],
-    /// The steps that each row has taken, where the optimiser counts them.
+    /// The steps that each row has taken, where the optimizer counts them.
     pub steps: &'a [u32],
 }
 
@@ -204,7 +204,7 @@ impl Table {
         }
     }
 
-    /// One step of the optimiser on the rows that `pushed` has gradients for: their sums in the order in which they were pushed,
+    /// One step of the optimizer on the rows that `pushed` has gradients for: their sums in the order in which they were pushed,
     /// divided by the examples. Returns how many rows moved. Parallel on a pool's thread, alone elsewhere; the bits are the same.
     ///
     /// # Safety

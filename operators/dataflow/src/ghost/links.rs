@@ -2,7 +2,7 @@
 //!
 //! Rows are numbered for the loops that add them up: a table has a row for each own node (or some of them), then the ghosts, by
 //! ascending id. Where a worker has all nodes, and all of them have rows, ids *are* those numbers, and the mapped topology is
-//! used as it is; else the numbers are written down, four bytes an edge in a scratch file. Neighbours stay in the order of
+//! used as it is; else the numbers are written down, four bytes an edge in a scratch file. Neighbors stay in the order of
 //! their ids, so that a sum has the same bits wherever its rows lie.
 
 use std::ops::Range;
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::graph::local_graph::OwnedInEdges;
 
-    /// In-neighbours of every node, sorted: loops, parallel edges and nodes without any among them.
+    /// In-neighbors of every node, sorted: loops, parallel edges and nodes without any among them.
     fn neighbors(nodes: u32) -> Vec<Vec<u32>> {
         let key = Key::new(5, Purpose::GenerateEdges);
         let of = |node: u32| {

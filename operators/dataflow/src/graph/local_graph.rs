@@ -9,7 +9,7 @@ use crate::graph::placement::Placement;
 use gnnflow_kernels::node_index::NodeIndex;
 use gnnflow_kernels::sample::{Csc, EdgeColumns, PartitionView, Partitions};
 
-/// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbours (global ids,
+/// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbors (global ids,
 /// ascending) of its `i`-th node.
 pub trait InEdges: Send + Sync {
     /// One entry per core node and one more, never decreasing from 0.

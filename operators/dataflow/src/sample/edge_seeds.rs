@@ -57,7 +57,7 @@ pub struct EdgeBatches {
     pub seed: u64,
     /// By partition; empty for partitions of other workers.
     pub edges: Vec<Vec<Edge>>,
-    /// The classes of those edges, by partition and in their order; none where nothing but the edges is to be learnt.
+    /// The classes of those edges, by partition and in their order; none where nothing but the edges is to be learned.
     pub labels: Vec<Vec<u32>>,
     /// What they are compared with.
     pub negatives: Negatives,

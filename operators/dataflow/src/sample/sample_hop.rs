@@ -38,7 +38,7 @@ pub struct Hop {
     pub graph: Arc<LocalGraph>,
     /// The run's seed.
     pub seed: u64,
-    /// 0 for the seeds' own neighbours, 1 for theirs, …
+    /// 0 for the seeds' own neighbors, 1 for theirs, …
     pub hop: u32,
     /// Which in-edges are taken.
     pub choice: Choice,
@@ -87,7 +87,7 @@ impl CompactorPool {
 
 /// Sampling of one hop.
 pub trait SampleHop<'scope> {
-    /// Samples in-neighbours of every node of each batch's list, under
+    /// Samples in-neighbors of every node of each batch's list, under
     /// `Key(seed, Sample).fold(partition).fold(epoch).fold(step).fold(hop)`.
     ///
     /// # Panics

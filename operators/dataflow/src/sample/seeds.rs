@@ -4,7 +4,7 @@
 //! nothing. *Capabilities*: none held.
 //!
 //! An epoch visits the training nodes of a partition in an order that is computed, not stored: position `i` of the
-//! epoch is training node `Permutation(seed, partition, epoch).at(i)`. No index is materialised, and any step can be
+//! epoch is training node `Permutation(seed, partition, epoch).at(i)`. No index is materialized, and any step can be
 //! had on its own.
 
 use std::sync::Arc;

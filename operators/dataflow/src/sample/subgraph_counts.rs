@@ -68,7 +68,7 @@ impl SubgraphCounts {
         positions.iter().for_each(|&at| edges[at as usize] += 1);
     }
 
-    /// Appends what the in-edges at `positions` of `node`'s row weigh: `P[v, u] · C[v] / C[u, v]`, where `P` is the adjacency normalised
+    /// Appends what the in-edges at `positions` of `node`'s row weigh: `P[v, u] · C[v] / C[u, v]`, where `P` is the adjacency normalized
     /// by rows.
     ///
     /// # Panics

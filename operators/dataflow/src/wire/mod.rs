@@ -1,6 +1,6 @@
 //! What crosses processes: one flat container, routed whole.
 //!
-//! Timely's default serialisation is several times slower than a flat layout (bincode against plain bytes), and
+//! Timely's default serialization is several times slower than a flat layout (bincode against plain bytes), and
 //! per-record routing touches every row. A [`WireBlock`] is a header, two columns and one row matrix; it knows its
 //! destination and is pushed there in one piece.
 

@@ -3,7 +3,7 @@
 //!
 //! A leaky ReLU only scales with what is not negative, so a sum's `a` can go inside but for its sign: with the *terms*
 //! `left = |a| ⊙ S·h_u` and `right = |a| ⊙ D·h_v` a logit is `Σ sign(a) · leaky_relu(left + right)`. A source's term is made again of what
-//! it sends; a destination's is `right`. So all that there is to learn, `a` as well, is learnt by the terms' gradients, one row for each
+//! it sends; a destination's is `right`. So all that there is to learn, `a` as well, is learned by the terms' gradients, one row for each
 //! node, and an edge has no parameter of its own; nothing is as long as the edges, as with [`Attention`](super::attention::Attention).
 
 use std::ops::Range;

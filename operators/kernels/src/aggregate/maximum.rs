@@ -1,4 +1,4 @@
-//! The largest of each column among all in-neighbours; and its gradient, which goes to whom the largest was taken from.
+//! The largest of each column among all in-neighbors; and its gradient, which goes to whom the largest was taken from.
 //!
 //! What the way back needs of a destination is who was the largest, a number for each column: nothing is kept for an edge. Ids
 //! and not places say who it was, so that whoever has the sender's row finds itself in them.

@@ -1,14 +1,14 @@
-//! Propagation over whole neighbourhoods: what every destination hears from all its in-neighbours, an interval of
+//! Propagation over whole neighborhoods: what every destination hears from all its in-neighbors, an interval of
 //! destinations at a time.
 //!
-//! [`Propagate`] is the weighted sum of sources' rows, fused with the normalisation on both sides and the destination's own
+//! [`Propagate`] is the weighted sum of sources' rows, fused with the normalization on both sides and the destination's own
 //! row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped.
 //! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has, [`dynamic_attention`] GATv2's; [`maximum`] takes the largest
 //! instead of a sum. Nothing here is as long as edges and as wide as a row.
 //!
 //! **The same bits.** A destination's edges are summed by one thread, in the order that `indices` has them, in `f32` (or
 //! `f64`) whatever rows are stored in, on every instruction set. So neither threads nor intervals nor the array in which a row
-//! lies matter; to be independent of partitions as well, keep neighbours in the order of the whole graph.
+//! lies matter; to be independent of partitions as well, keep neighbors in the order of the whole graph.
 
 pub mod attention;
 pub mod attention_backward;
@@ -42,7 +42,7 @@ use weight::{ByEdge, ByIndex, Unit};
 
 /// `out[r] = own(r) + scale(r) · Σ weight(e) · x[s]` over the edges `e` of destination `r`, from source `s`.
 ///
-/// GCN's normalisation `1/√((d_u + 1)(d_v + 1))` with self loops is [`Weights::BySource`] and [`Scale::ByRow`] with
+/// GCN's normalization `1/√((d_u + 1)(d_v + 1))` with self loops is [`Weights::BySource`] and [`Scale::ByRow`] with
 /// `1/√(d + 1)`, and an [`Own`] row with `1/(d + 1)`; the mean is [`Scale::InverseDegree`].
 ///
 /// ```

@@ -135,7 +135,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     }
 
     /// Panics unless the edges of `rows` are edges, and their indices rows of `x`: the loops read those unchecked. Done piece
-    /// by piece, when the indices are about to be read anyway; the maximum vectorises.
+    /// by piece, when the indices are about to be read anyway; the maximum vectorizes.
     #[inline(always)]
     pub(crate) fn check_edges(&self, rows: &Range<usize>) {
         let indptr = &self.indptr[rows.start..=rows.end];

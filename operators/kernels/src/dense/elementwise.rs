@@ -167,7 +167,7 @@ impl<A: Real> Curve<A> for Elu {
     }
 }
 
-/// Without branches, so that loops vectorise; for large `x` the quotient vanishes.
+/// Without branches, so that loops vectorize; for large `x` the quotient vanishes.
 #[inline(always)]
 fn tanh<A: Real>(x: A) -> A {
     A::ONE - A::from_f64(2.0) / ((x + x).exp() + A::ONE)

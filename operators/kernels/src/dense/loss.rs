@@ -1,7 +1,7 @@
 //! Losses over rows of logits, their gradients, and log-softmax.
 //!
 //! A loss is the sum over rows, made in `f64` and in the order of the rows. The sum within a row is made in sixteen partial
-//! sums, whatever the machine, so that loops over columns vectorise and have the same bits everywhere.
+//! sums, whatever the machine, so that loops over columns vectorize and have the same bits everywhere.
 
 use rayon::prelude::*;
 

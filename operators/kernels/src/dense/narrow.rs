@@ -46,7 +46,7 @@ mod tests {
     fn numbers_are_rounded_as_everywhere() {
         let key = Key::new(11, Purpose::GenerateNodes);
         let mut x: Vec<f32> = (0..20_000).map(|i| f32::from_bits(key.below(i, 1 << 32) as u32)).collect();
-        // Halves between two, and what has no neighbours.
+        // Halves between two, and what has no neighbors.
         let halves = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001];
         x.extend((0..1000u32).flat_map(|i| halves.map(|bits| f32::from_bits(bits + (i << 16)))));
         x.extend([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45]);

@@ -1,4 +1,4 @@
-//! Normalisation: of columns over the rows of a batch, of rows over their columns, and the gradients.
+//! Normalization: of columns over the rows of a batch, of rows over their columns, and the gradients.
 //!
 //! Sums over rows are made in panels of fixed size and added up in `f64`, so that the bits depend on the rows alone.
 
@@ -43,7 +43,7 @@ multiversion! {
     }
 }
 
-/// What columns are normalised by: `x̂ = (x − mean) · inverse`.
+/// What columns are normalized by: `x̂ = (x − mean) · inverse`.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, A> {
     /// `[D]`
@@ -135,7 +135,7 @@ multiversion! {
     }
 }
 
-/// Rows normalised to mean 0 and variance 1, then `· weight + bias`; `epsilon` is added to the variance.
+/// Rows normalized to mean 0 and variance 1, then `· weight + bias`; `epsilon` is added to the variance.
 ///
 /// ```
 /// let mut out = [0f32; 2];
@@ -181,7 +181,7 @@ pub fn rows_weight_gradient<A: Real>(x: &[A], epsilon: f64, gradient: &[A], out:
     });
 }
 
-/// `Σ f(c)` over `width` columns in a fixed order that vectorises.
+/// `Σ f(c)` over `width` columns in a fixed order that vectorizes.
 #[inline(always)]
 fn sum_of<A: Real>(width: usize, f: impl Fn(usize) -> A) -> A {
     let mut partial = [A::ZERO; 16];

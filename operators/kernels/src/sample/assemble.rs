@@ -121,14 +121,14 @@ struct Piece<'a> {
 /// What is wrong with an owner's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadReply {
-    /// The counts do not add up to the neighbours that came.
+    /// The counts do not add up to the neighbors that came.
     #[error("partition {owner} counts {counted} sampled neighbours but sends {sent}")]
     Count {
         /// The partition that answered.
         owner: usize,
         /// The sum of the counts.
         counted: u64,
-        /// The neighbours that came.
+        /// The neighbors that came.
         sent: u64,
     },
     /// An answer is longer or shorter than its counts say.
@@ -143,7 +143,7 @@ pub enum BadReply {
         /// The words that came.
         sent: usize,
     },
-    /// A neighbour is no node of the graph.
+    /// A neighbor is no node of the graph.
     #[error("partition {owner} sends node {node}, but the graph has {nodes} nodes")]
     Node {
         /// The partition that answered.
@@ -164,7 +164,7 @@ impl<'a> Replies<'a> {
     /// Adds the next piece of `owner`'s answer: `counts` of the nodes it was asked for, and their `neighbors`.
     ///
     /// # Errors
-    /// When counts and neighbours do not agree or a neighbour is no node of the graph: the piece came from elsewhere
+    /// When counts and neighbors do not agree or a neighbor is no node of the graph: the piece came from elsewhere
     /// and is not trusted.
     ///
     /// # Panics

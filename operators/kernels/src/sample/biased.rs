@@ -8,7 +8,7 @@ use super::sum_tree::SumTree;
 ///
 /// A walk that came from node `t` to `v` takes each in-edge of `v` in proportion to its weight (1 without weights) times
 /// - `1 / p` where the edge's source is `t` again,
-/// - 1 where the source is among the in-neighbours of `t`: as near to where the walk was as it is now,
+/// - 1 where the source is among the in-neighbors of `t`: as near to where the walk was as it is now,
 /// - `1 / q` where it is neither.
 ///
 /// So a large `p` keeps it from turning back at once, and a `q` above 1 keeps it near where it was. With both 1 it is the first-order walk
@@ -37,14 +37,14 @@ impl Bias {
 pub struct Before<'a> {
     /// The node.
     pub node: u32,
-    /// Its in-neighbours, in any order.
+    /// Its in-neighbors, in any order.
     pub neighbors: &'a [u32],
 }
 
 /// Edges that are proposed before all of a row's probabilities are worked out.
 const PROPOSALS: u64 = 24;
 
-/// The in-edge that a walk takes at a node with in-neighbours `row`; `None` where there is none, or all weigh 0. Without a node
+/// The in-edge that a walk takes at a node with in-neighbors `row`; `None` where there is none, or all weigh 0. Without a node
 /// `before` this one, the step is one of the first order.
 ///
 /// Exactly in proportion, by rejection: proposal `a` is drawn as a first-order step under `key.fold(a)`, and taken where
@@ -115,7 +115,7 @@ mod tests {
     /// Chi-square of so many steps against the probabilities of the paper.
     #[test]
     fn steps_go_where_node2vec_sends_them_as_often_as_it_does() {
-        // From 7, whose in-neighbours are 2 and 3, to a node that hears from 1, 2, 3, 3, 7 and 8.
+        // From 7, whose in-neighbors are 2 and 3, to a node that hears from 1, 2, 3, 3, 7 and 8.
         let row = [1, 2, 3, 3, 7, 8];
         let before = Before { node: 7, neighbors: &[3, 2, 40] };
         let weights = [0.5f32, 2.0, 0.0, 1.0, 3.0, 0.25];

@@ -9,9 +9,9 @@ use super::{Choice, Fanout, Neighbors};
 use crate::block::Block;
 use crate::compact::Compactor;
 
-/// Samples in-neighbours of `nodes`: the owner's half of a hop.
+/// Samples in-neighbors of `nodes`: the owner's half of a hop.
 ///
-/// Appends to `counts` how many each node got, and to `out` the neighbours' global ids, node by node. `key` names the
+/// Appends to `counts` how many each node got, and to `out` the neighbors' global ids, node by node. `key` names the
 /// hop of the batch that asks.
 ///
 /// # Panics
@@ -33,7 +33,7 @@ pub fn sample_neighbors(
     });
 }
 
-/// Samples in-neighbours of every node of `list` and returns the hop's block; nodes not listed before are appended to
+/// Samples in-neighbors of every node of `list` and returns the hop's block; nodes not listed before are appended to
 /// `list` in order of first appearance.
 ///
 /// `compactor` follows `list`: it was [started](Compactor::start) with the batch's seeds and has seen its earlier
@@ -72,7 +72,7 @@ pub fn sample_hop(
     finish(num_dst, list.len(), indptr, indices)
 }
 
-/// Samples in-neighbours of `nodes` by any choice, and appends them to `samples`, with the columns that it has: the
+/// Samples in-neighbors of `nodes` by any choice, and appends them to `samples`, with the columns that it has: the
 /// owner's half of a hop. `trees` says in whose tree each node stands, for a [temporal](Choice::is_temporal) choice.
 ///
 /// # Panics

@@ -13,7 +13,7 @@ const DIGITS: u32 = 76;
 /// Binary digits of the lower word of a norm.
 const LOW: u32 = 48;
 
-/// How often each node is drawn as a source: in proportion to the squared norm of its column in the adjacency `P`, normalised by
+/// How often each node is drawn as a source: in proportion to the squared norm of its column in the adjacency `P`, normalized by
 /// rows (Chen, Ma, Xiao: FastGCN, ICLR 2018, section 3.3). 8 bytes a node.
 ///
 /// Norms are sums of fixed-point numbers, so that the order of additions, and with it the number of workers, changes nothing; a
@@ -46,7 +46,7 @@ impl SquaredNorms {
         Self(vec![0; usize::try_from(nodes).expect("nodes are numbered by 32 bits")])
     }
 
-    /// Adds the rows of `nodes`: each of their in-neighbours gets the square of its share of the row.
+    /// Adds the rows of `nodes`: each of their in-neighbors gets the square of its share of the row.
     ///
     /// # Panics
     /// When the topology does not hold one of `nodes`.

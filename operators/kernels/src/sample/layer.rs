@@ -15,7 +15,7 @@ use crate::compact::{Compactor, Spread};
 /// Builds the block of a hop that keeps `nodes` sources (LADIES; Zou et al., 2019, Algorithm 1).
 ///
 /// `samples_of` is called once for each node of `list` as it stands, in order, and returns *all* its in-edges. With `P` the
-/// adjacency normalised by rows (`P[v, u]` is the share of `v`'s in-edges that come from `u`), source `u` has the
+/// adjacency normalized by rows (`P[v, u]` is the share of `v`'s in-edges that come from `u`), source `u` has the
 /// probability `p[u] ∝ Σ P[v, u]²` over the list. Sources are drawn one after another, each in proportion to `p` among
 /// those left: draw `j` is `unit j` under `key`, along the sources in order of first appearance. When there are no more
 /// than `nodes`, all are taken.
@@ -37,7 +37,7 @@ pub fn assemble_layer<'a>(
     let mut candidates: HashMap<u32, u32, BuildHasherDefault<Spread>> = HashMap::default();
     let mut norms: Vec<f64> = Vec::new();
     for row in &rows {
-        // Neighbours are stored in ascending order: parallel edges lie side by side.
+        // Neighbors are stored in ascending order: parallel edges lie side by side.
         for parallel in row.sources.chunk_by(|a, b| a == b) {
             let share = parallel.len() as f64 / row.sources.len() as f64;
             let at = *candidates.entry(parallel[0]).or_insert(norms.len() as u32) as usize;

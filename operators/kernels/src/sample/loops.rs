@@ -17,7 +17,7 @@ const CHUNK_PICKS: usize = 512;
 /// Nodes that one chunk may have.
 const CHUNK_NODES: usize = 128;
 
-/// Whose neighbours are sampled, and what becomes of the samples.
+/// Whose neighbors are sampled, and what becomes of the samples.
 pub(super) trait Work {
     /// How many nodes are sampled.
     fn len(&self) -> usize;
@@ -28,9 +28,9 @@ pub(super) trait Work {
     fn tree(&self, _i: usize) -> Option<(u32, i64)> {
         None
     }
-    /// Hears of a neighbour soon to be settled.
+    /// Hears of a neighbor soon to be settled.
     fn expect(&self, neighbor: u32);
-    /// Takes over sampled neighbours, in order, and may replace them.
+    /// Takes over sampled neighbors, in order, and may replace them.
     fn settle(&mut self, neighbors: &mut [u32]);
 }
 

@@ -1,6 +1,6 @@
-//! Neighbour sampling: from a batch's node list to the block of one hop.
+//! Neighbor sampling: from a batch's node list to the block of one hop.
 //!
-//! [`sample_hop`] is the fused kernel (FastSample, Algorithm 1): it samples in-neighbours of every node of the list
+//! [`sample_hop`] is the fused kernel (FastSample, Algorithm 1): it samples in-neighbors of every node of the list
 //! and compacts them straight into the block's CSC; no list of edge pairs lies between. When the topology is
 //! spread over processes, the same work is done in two halves: every owner runs [`sample_neighbors`] over the nodes
 //! asked of it, and the asker puts the answers together by [`assemble`]. Both ways give the same bits.
@@ -25,7 +25,7 @@
 //! * [`Way::Weighted`]: pick `j` is found by inversion: `unit j` times the sum of the weights left, along the edges in
 //!   stored order, in sums of sixteen (in `f64`, left to right; `sum_tree`); the edge found is then left out. So each
 //!   pick is in proportion to its weight among those left. Edges of weight 0 are never taken and do not count: a node
-//!   whose in-edges all weigh 0 has no neighbours.
+//!   whose in-edges all weigh 0 has no neighbors.
 //! * [`Way::WeightedWithReplacement`]: the same without leaving out.
 //! * [`Way::Labor`] (LABOR-0; Balin and Çatalyürek, 2023, section 3.2): source `u` has one number for the whole hop, `draw 0`
 //!   under `key.fold(u)`, whoever hears from it; the edge is taken when that is below `⌊2⁶⁴ k / n⌋`. So `k` are expected, and

@@ -16,7 +16,7 @@ mod importance;
 mod layer;
 mod without;
 
-/// A graph as lists of in-neighbours.
+/// A graph as lists of in-neighbors.
 struct Graph {
     indptr: Vec<i64>,
     indices: Vec<u32>,

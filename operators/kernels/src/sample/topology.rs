@@ -1,10 +1,10 @@
-//! Where in-neighbours come from: one CSC, or those of several partitions.
+//! Where in-neighbors come from: one CSC, or those of several partitions.
 
 use std::borrow::Cow;
 
 use crate::prefetch;
 
-/// In-neighbours by global node id.
+/// In-neighbors by global node id.
 pub trait Neighbors: Sync {
     /// The sources of the edges that end in `node`, as global ids, in stored order.
     ///

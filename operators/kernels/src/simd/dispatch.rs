@@ -1,6 +1,6 @@
 //! Which instruction set this machine has, asked once a call and answered from a cache.
 //!
-//! Loops that the compiler vectorises by itself are wrapped in [`multiversion!`]; loops that need explicit lanes are
+//! Loops that the compiler vectorizes by itself are wrapped in [`multiversion!`]; loops that need explicit lanes are
 //! generic over `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's own baseline. No kernel fuses
 //! multiply and add, so that all of them give the same bits.
 

@@ -1,7 +1,7 @@
 //! The numbers that kernels read and the numbers that they sum in.
 //!
 //! Features may be stored as `bf16` or `f16`; sums are always `f32` or `f64`. The widening conversions and [`Real::exp`]
-//! are branch-free, so that loops over them vectorise, and give the same bits on every instruction set.
+//! are branch-free, so that loops over them vectorize, and give the same bits on every instruction set.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -44,7 +44,7 @@ pub trait Real:
     fn from_f64(x: f64) -> Self;
     /// The same number, exactly.
     fn to_f64(self) -> f64;
-    /// `e^self`; the `f32` version is within 2 units in the last place and vectorises.
+    /// `e^self`; the `f32` version is within 2 units in the last place and vectorizes.
     fn exp(self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;

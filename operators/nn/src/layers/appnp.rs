@@ -1,4 +1,4 @@
-//! Personalised propagation of predictions (Gasteiger, Bojchevski, Günnemann 2019).
+//! Personalized propagation of predictions (Gasteiger, Bojchevski, Günnemann 2019).
 
 use candle_core::Tensor;
 

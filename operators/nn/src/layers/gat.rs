@@ -10,7 +10,7 @@ use crate::ops::{activate, add_bias, edge_add, edge_softmax, head_dot, head_mean
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-/// For each head, the attention-weighted sum of `W·h_j` over the neighbours and the node itself; heads side by side, or their
+/// For each head, the attention-weighted sum of `W·h_j` over the neighbors and the node itself; heads side by side, or their
 /// mean in the last layer; plus a bias.
 ///
 /// Attention is `softmax_j(leaky_relu(s·W·h_j + t·W·h_i))` with slope 0.2.

@@ -11,7 +11,7 @@ use crate::ops::{activate, add_bias, edge_add, head_dot, head_mean, prefix};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// One propagation of what the model's perceptron predicts: for each head, the sum over the neighbours and the node itself,
+/// One propagation of what the model's perceptron predicts: for each head, the sum over the neighbors and the node itself,
 /// weighted by an attention that is the same in every propagation; behind the last one the heads' mean, plus a bias.
 ///
 /// Attention is [`Gat`](super::Gat)'s, `softmax_j(leaky_relu(s·z_j + t·z_i))` with slope 0.2, of predictions z that nothing has been

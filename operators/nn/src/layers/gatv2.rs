@@ -11,7 +11,7 @@ use crate::ops::{activate, add_bias, attention_logits, edge_add, head_dot, head_
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// For each head, the attention-weighted sum of `S·h_j + s` over the neighbours and the node itself; heads side by side, or
+/// For each head, the attention-weighted sum of `S·h_j + s` over the neighbors and the node itself; heads side by side, or
 /// their mean in the last layer; plus a bias.
 ///
 /// Attention is `softmax_j(a · leaky_relu(S·h_j + s + D·h_i + d))` with slope 0.2. Where edges have features, `E·e_ij` is added

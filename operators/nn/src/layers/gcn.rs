@@ -1,4 +1,4 @@
-//! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighbourhoods.
+//! The graph convolutional network (Kipf, Welling 2017) on sampled or whole neighborhoods.
 
 use candle_core::{Device, Tensor, Var};
 
@@ -11,9 +11,9 @@ use crate::ops::{activate, add_bias, linear, linear_relu, weighted_sum};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-/// `W·Σ_j w_ij·h_j + b` over the neighbours and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
+/// `W·Σ_j w_ij·h_j + b` over the neighbors and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
 ///
-/// `d` are the true in-degrees, self-loops not counted. Where only `k_i` of the `d_i` neighbours were sampled, each stands for
+/// `d` are the true in-degrees, self-loops not counted. Where only `k_i` of the `d_i` neighbors were sampled, each stands for
 /// `d_i / k_i` of them. Where the rows get narrower, they are summed after `W`.
 #[derive(Debug)]
 pub struct Gcn {

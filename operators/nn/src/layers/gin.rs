@@ -10,7 +10,7 @@ use crate::ops::{segment_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;
 
-/// `MLP((1 + ε)·h_i + Σ_j h_j)`, with ε fixed or learnt. The perceptron is as wide inside as the model's hidden layers.
+/// `MLP((1 + ε)·h_i + Σ_j h_j)`, with ε fixed or learned. The perceptron is as wide inside as the model's hidden layers.
 #[derive(Debug)]
 pub struct Gin {
     in_dim: usize,
@@ -27,7 +27,7 @@ pub(super) enum Epsilon {
 }
 
 impl Epsilon {
-    /// Parameter `epsilon`, where it is learnt.
+    /// Parameter `epsilon`, where it is learned.
     pub(super) fn new(options: &KindOptions, params: &mut ParamBuilder) -> Result<Self> {
         Ok(match options.train_epsilon {
             true => Self::Learnt(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
@@ -46,7 +46,7 @@ impl Epsilon {
 }
 
 impl Gin {
-    /// The layer that `spec` describes: parameters `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon` where it is learnt.
+    /// The layer that `spec` describes: parameters `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon` where it is learned.
     ///
     /// # Errors
     /// When the perceptron has no layers, or the device has no memory left.

@@ -11,7 +11,7 @@ use crate::ops::{linear, message_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;
 
-/// `MLP((1 + ε)·h_i + Σ_j relu(h_j + W·e_ij + b))`, with ε fixed or learnt: W brings an edge's features to the width of a node's.
+/// `MLP((1 + ε)·h_i + Σ_j relu(h_j + W·e_ij + b))`, with ε fixed or learned: W brings an edge's features to the width of a node's.
 /// The perceptron is as wide inside as the model's hidden layers.
 #[derive(Debug)]
 pub struct Gine {
@@ -24,7 +24,7 @@ pub struct Gine {
 
 impl Gine {
     /// The layer that `spec` describes: parameters `edge.weight`, `edge.bias`, `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon`
-    /// where it is learnt.
+    /// where it is learned.
     ///
     /// # Errors
     /// When the perceptron has no layers, edges have no features, or the device has no memory left.

@@ -97,11 +97,11 @@ pub enum Propagation {
     Sum,
     /// The mean over the in-edges; zeros where there are none.
     Mean,
-    /// The mean over the in-neighbours and the node itself, self-loops not counted.
+    /// The mean over the in-neighbors and the node itself, self-loops not counted.
     MeanWithSelf,
     /// The largest of each column over the in-edges; zeros where there are none.
     Max,
-    /// The sum over the in-neighbours and the node itself, self-loops not counted, of `1 / sqrt((d_i + 1)(d_j + 1))` times what
+    /// The sum over the in-neighbors and the node itself, self-loops not counted, of `1 / sqrt((d_i + 1)(d_j + 1))` times what
     /// they send.
     Symmetric,
     /// The mean over the in-edges of each relation, side by side; zeros where a relation has none.
@@ -109,7 +109,7 @@ pub enum Propagation {
         /// Types of edges.
         relations: usize,
     },
-    /// The sum over the in-neighbours and the node itself, self-loops not counted, weighted for each head by the softmax of
+    /// The sum over the in-neighbors and the node itself, self-loops not counted, weighted for each head by the softmax of
     /// `leaky_relu(left_j + right_i)`, of [`Layer::attention_terms`]; or, where it is dynamic, of the sum over the head's columns c of
     /// `sign(a_c) · leaky_relu(left_jc + right_ic)`, of [`Layer::attention_vectors`].
     Attention {

@@ -12,7 +12,7 @@ use crate::params::ParamBuilder;
 /// `W_0·h_i + Σ_r W_r·mean_{j ∈ N_r(i)} h_j + b`, r over the relations.
 ///
 /// With bases, `W_r = Σ_b c_rb·V_b`: relations share what they learn. The node itself has a weight of its own and is no
-/// neighbour of itself.
+/// neighbor of itself.
 #[derive(Debug)]
 pub struct Rgcn {
     in_dim: usize,

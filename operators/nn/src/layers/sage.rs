@@ -15,12 +15,12 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 /// How [`Sage`] aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregator {
-    /// The mean of the neighbours, beside the node's own row. Where a block brings weights along, which stand for the mean's: the
+    /// The mean of the neighbors, beside the node's own row. Where a block brings weights along, which stand for the mean's: the
     /// sum by them.
     Mean,
-    /// The mean of the neighbours and the node itself.
+    /// The mean of the neighbors and the node itself.
     Gcn,
-    /// The largest of each column of `relu(P·h + p)` among the neighbours, beside the node's own row.
+    /// The largest of each column of `relu(P·h + p)` among the neighbors, beside the node's own row.
     Pool,
 }
 

@@ -52,7 +52,7 @@ pub struct Model {
 pub struct Stage {
     /// Columns of its result.
     pub width: usize,
-    /// Whether it reads neighbours; else only what a node has itself.
+    /// Whether it reads neighbors; else only what a node has itself.
     pub edges: bool,
     /// Earlier stages whose results it asks for, of its destinations, beside those of the stage just before.
     pub own: Vec<usize>,

@@ -12,7 +12,7 @@ use gnnflow_kernels::dense::elementwise::Activation;
 /// Makes a layer and its parameters.
 pub type LayerFactory = dyn Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync;
 
-/// Where the learnt maps of a kind of model are.
+/// Where the learned maps of a kind of model are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// In every layer: features → hidden → … → hidden → result, with an activation between.
@@ -90,7 +90,7 @@ impl Registry {
         self.register_ordered(name, activation, Order::Interleaved, factory);
     }
 
-    /// As [`Registry::register_with`], with the learnt maps elsewhere than in every layer.
+    /// As [`Registry::register_with`], with the learned maps elsewhere than in every layer.
     pub fn register_ordered<F>(&mut self, name: &str, activation: Activation, order: Order, factory: F)
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,

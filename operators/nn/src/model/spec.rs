@@ -27,9 +27,9 @@ pub struct ModelSpec {
     pub attention_dropout: Option<f64>,
     /// What stands between layers; `None`: as the kind has it.
     pub activation: Option<Activation>,
-    /// Whether what goes into a layer is added to what comes out: through a learnt map where widths differ.
+    /// Whether what goes into a layer is added to what comes out: through a learned map where widths differ.
     pub residual: bool,
-    /// How the results of all layers but the last are normalised.
+    /// How the results of all layers but the last are normalized.
     pub norm: Norm,
     /// Whether, and how, the results of all layers go into the model's.
     pub jumping_knowledge: JumpingKnowledge,
@@ -40,7 +40,7 @@ pub struct ModelSpec {
 }
 
 impl ModelSpec {
-    /// A model of one head without dropout, residuals, normalisation or jumping knowledge; set the other fields after.
+    /// A model of one head without dropout, residuals, normalization or jumping knowledge; set the other fields after.
     pub fn new(kind: &str, layers: usize, in_dim: usize, hidden: usize, out_dim: usize) -> Self {
         Self {
             kind: kind.to_owned(),
@@ -79,7 +79,7 @@ pub enum Decoder {
     },
 }
 
-/// How the result of a layer is normalised.
+/// How the result of a layer is normalized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Norm {
     /// Not at all.

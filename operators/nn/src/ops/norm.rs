@@ -1,4 +1,4 @@
-//! Batch and layer normalisation.
+//! Batch and layer normalization.
 //!
 //! On a GPU both are put together from candle's own operations.
 
@@ -20,7 +20,7 @@ pub struct Moments {
     pub rows: usize,
 }
 
-/// `(x [N, D], weight [D], bias [D])` → `[N, D]`: columns normalised by the batch's own moments.
+/// `(x [N, D], weight [D], bias [D])` → `[N, D]`: columns normalized by the batch's own moments.
 #[derive(Clone, Debug)]
 pub struct BatchNorm {
     /// The columns' means.
@@ -42,7 +42,7 @@ pub struct BatchNormRows {
 #[derive(Clone, Debug)]
 pub struct BatchNormScale(pub BatchNorm);
 
-/// `(x [N, D], weight [D], bias [D])` → `[N, D]`: rows normalised by their own moments.
+/// `(x [N, D], weight [D], bias [D])` → `[N, D]`: rows normalized by their own moments.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
     /// Added to variances.
@@ -57,7 +57,7 @@ pub struct LayerNormRows(pub LayerNorm);
 #[derive(Clone, Debug)]
 pub struct LayerNormScale(pub LayerNorm);
 
-/// Columns of `x`, `[N, D]`, normalised by the batch's own means and variances; and these.
+/// Columns of `x`, `[N, D]`, normalized by the batch's own means and variances; and these.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -81,7 +81,7 @@ pub fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
     Ok((x.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)?, Moments { mean, variance, rows }))
 }
 
-/// Rows of `x`, `[N, D]`, normalised to mean 0 and variance 1, times `weight`, plus `bias`.
+/// Rows of `x`, `[N, D]`, normalized to mean 0 and variance 1, times `weight`, plus `bias`.
 ///
 /// # Errors
 /// When shapes disagree.

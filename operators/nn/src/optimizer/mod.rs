@@ -1,4 +1,4 @@
-//! Optimisers on flat vectors, equal to PyTorch's, with state that saves and restores.
+//! Optimizers on flat vectors, equal to PyTorch's, with state that saves and restores.
 
 mod adam;
 mod sgd;
@@ -24,7 +24,7 @@ pub trait Optimizer: Send {
     /// Moves `params` along `gradient`.
     ///
     /// # Panics
-    /// Unless both are as long as the optimiser was made for.
+    /// Unless both are as long as the optimizer was made for.
     fn step(&mut self, params: &mut [f32], gradient: &[f32]);
 
     /// Changes the learning rate from now on.
@@ -36,11 +36,11 @@ pub trait Optimizer: Send {
     /// Takes up saved state.
     ///
     /// # Errors
-    /// [`Error::State`] when it is another optimiser's, or of another length.
+    /// [`Error::State`] when it is another optimizer's, or of another length.
     fn load_state(&mut self, state: State) -> Result<()>;
 }
 
-/// An optimiser's state: the steps taken, and named vectors as long as the parameters.
+/// An optimizer's state: the steps taken, and named vectors as long as the parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Steps taken.

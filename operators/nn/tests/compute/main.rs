@@ -1,4 +1,4 @@
-//! Layers, operations, losses and optimisers against PyTorch's numbers, finite differences, naive programs and themselves on
+//! Layers, operations, losses and optimizers against PyTorch's numbers, finite differences, naive programs and themselves on
 //! other numbers of threads.
 
 mod factory;

@@ -123,7 +123,7 @@ fn dropout_follows_its_key() {
 
 #[test]
 fn sampled_gcn_weights_estimate_the_whole_sum() {
-    // Node 0 has neighbours 1..=6 of degrees 0..6; the mean over all samples of 2 of them is the whole weighted sum.
+    // Node 0 has neighbors 1..=6 of degrees 0..6; the mean over all samples of 2 of them is the whole weighted sum.
     let degrees = [6, 0, 1, 2, 3, 4, 5];
     let value = |j: u32| f64::from(j) * 1.5 - 2.0;
     let sum = |neighbors: &[u32]| {
@@ -147,7 +147,7 @@ fn self_loops_are_there_exactly_once() {
 
 #[test]
 fn every_kind_learns_what_its_neighbours_tell() {
-    // The class of a node is written on its neighbours only; a node's own row is noise.
+    // The class of a node is written on its neighbors only; a node's own row is noise.
     let nodes = 400;
     let class = |i: u64| (key(1).below(i, 2)) as u32;
     let (mut indptr, mut indices) = (vec![0u32], Vec::new());
@@ -228,7 +228,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
 
 #[test]
 fn stages_one_after_another_give_what_a_batch_gives() {
-    // Two blocks with all neighbours over the whole graph: layer by layer for all nodes, or at once for some.
+    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or at once for some.
     let whole = random(50, 50, 6, 3);
     let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
     let whole = GraphBlock::new(whole.with_edge_types(types));
@@ -341,7 +341,7 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
 #[test]
 fn rgcn_learns_what_a_gcn_cannot() {
     // Friends have a node's class, foes the other one, and as many edges are of either kind: without the edges' types, the
-    // neighbours say nothing. A node's own row is noise.
+    // neighbors say nothing. A node's own row is noise.
     let nodes = 400u64;
     let class = |i: u64| key(11).below(i, 2) as u32;
     let (mut indptr, mut indices, mut types) = (vec![0u32], Vec::new(), Vec::new());
@@ -401,7 +401,7 @@ fn rgcn_learns_what_a_gcn_cannot() {
     }
 }
 
-/// What a step pushes to the rows that are learnt: the gradient of the loss by what the first layer reads.
+/// What a step pushes to the rows that are learned: the gradient of the loss by what the first layer reads.
 #[test]
 fn gradients_reach_the_rows_of_the_input() {
     let types = |block: &Block, seed| (0..block.num_edges() as u64).map(|e| key(seed).below(e, 3) as u16).collect();

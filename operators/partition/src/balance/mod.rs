@@ -183,7 +183,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Moves nodes out of overfull parts until the bounds are kept: always that on nodes, the others as far as it can. Of an
-    /// overfull part's nodes those go first that lose least by `pull(node, part)`, the number of the node's neighbours there. Where
+    /// overfull part's nodes those go first that lose least by `pull(node, part)`, the number of the node's neighbors there. Where
     /// parts are too full for that, nodes change places. Returns how many moves that were.
     pub(super) fn repair(
         &self,

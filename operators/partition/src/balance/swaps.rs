@@ -216,7 +216,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         best.map(|best| best.1)
     }
 
-    /// How many neighbours' company a node loses.
+    /// How many neighbors' company a node loses.
     fn loss(&self, node: u32, from: usize, to: usize) -> f64 {
         f64::from((self.pull)(node as usize, from)) - f64::from((self.pull)(node as usize, to))
     }

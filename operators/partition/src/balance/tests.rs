@@ -48,7 +48,7 @@ fn those_go_first_that_lose_least() {
     let bounds = Bounds::new(&stream, &Goal::new(2)).unwrap();
     let mut assignment = vec![0; 10];
     let mut loads = bounds.loads(&assignment);
-    // Nodes 5 to 9 have their neighbours elsewhere.
+    // Nodes 5 to 9 have their neighbors elsewhere.
     let moved = bounds.repair(&mut assignment, &mut loads, |node, part| u32::from((node >= 5) == (part == 1)));
     assert_eq!((moved, assignment), (5, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1]));
 }
@@ -165,7 +165,7 @@ fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
 
 #[test]
 fn those_change_places_that_lose_least() {
-    // Two parts of 20; part 0 has all ten nodes of split 1. Of those, the odd ones have their neighbours in part 1.
+    // Two parts of 20; part 0 has all ten nodes of split 1. Of those, the odd ones have their neighbors in part 1.
     let graph = power_law(40, 0, 1);
     let mut stream = graph.stream();
     stream.splits = (0..40).map(|node| u8::from(node < 10)).collect();

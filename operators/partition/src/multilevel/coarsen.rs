@@ -9,7 +9,7 @@ use crate::graph::Graph;
 
 /// Nodes that choose at a time, all seeing the same labels: the unit of parallel work, and part of the result.
 const BATCH: usize = 4096;
-/// Neighbours that a node looks at in a round; of more, every so-manieth.
+/// Neighbors that a node looks at in a round; of more, every so-manieth.
 const LOOKED_AT: usize = 32;
 /// Of how many clusters one is looked at, to guess how many edges there are.
 const GUESSED_FROM: usize = 64;
@@ -17,7 +17,7 @@ const GUESSED_FROM: usize = 64;
 /// The cluster of every node, numbered from 0 in the order of their first nodes, and how many there are. No cluster has more
 /// than `most` nodes. The same for any number of threads.
 ///
-/// Label propagation: in each of `rounds` rounds every node joins the cluster that most of (a sample of) its neighbours are in.
+/// Label propagation: in each of `rounds` rounds every node joins the cluster that most of (a sample of) its neighbors are in.
 pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<u32>, usize) {
     let nodes = graph.nodes();
     let mut labels: Vec<u32> = (0..nodes as u32).collect();
@@ -123,7 +123,7 @@ pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usiz
         members[*at as usize] = node;
         *at += 1;
     }
-    // Fills `found` with the neighbouring clusters of one, each with its weight.
+    // Fills `found` with the neighboring clusters of one, each with its weight.
     let around = |cluster: usize, sums: &mut [u32], found: &mut Vec<(u32, u32)>| {
         found.clear();
         for &member in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {

@@ -87,7 +87,7 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()>
     Ok(())
 }
 
-/// Brings the number of clusters down to `most`: the smallest are put together, those of neighbouring numbers with each other, into
+/// Brings the number of clusters down to `most`: the smallest are put together, those of neighboring numbers with each other, into
 /// a quarter of the places.
 fn pack(labels: &mut [u32], count: usize, most: usize) -> usize {
     if count <= most {

@@ -34,7 +34,7 @@ use super::kway;
 /// small graphs, every other by recursive bisection if there are at most eight parts. Else nodes are clustered by label propagation (every cluster at most `n / max(1024, 16 p)` nodes), and
 /// METIS runs on the clusters (if their modularity is at least 0.05), joined by the heaviest of their edges, one for 64 of the graph's
 /// entries if METIS can hold so many in a sixth of the memory (DistDGL, section III-B). A second start cuts the nodes into ranges of descending degree: where there are no communities but hubs, as in
-/// R-MAT graphs, it beats METIS by far. From every start nodes move on the whole graph to where more of their neighbours are, then
+/// R-MAT graphs, it beats METIS by far. From every start nodes move on the whole graph to where more of their neighbors are, then
 /// (on graphs of at most 2²⁵ entries) where cut or replication falls and neither rises; the best end is taken.
 ///
 /// **When it does not**, nodes are clustered while the edges stream by, under a bound on each cluster's volume and size (A. Hollocou

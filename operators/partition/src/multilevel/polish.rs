@@ -39,7 +39,7 @@ pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
     Cost { copies, cut: twice / 2 }
 }
 
-/// One pass of moves, each to the part that has most of the node's neighbours among those with room, if more than its own part has.
+/// One pass of moves, each to the part that has most of the node's neighbors among those with room, if more than its own part has.
 /// Never makes the cut worse. Returns how many nodes moved; the same for any number of threads.
 pub(super) fn by_cut(
     graph: &Graph,
@@ -102,7 +102,7 @@ pub(super) struct ByBoth<'a> {
     graph: &'a Graph,
     bounds: &'a Bounds<'a>,
     parts: usize,
-    /// How many neighbours each node has in each part.
+    /// How many neighbors each node has in each part.
     counts: Vec<u32>,
 }
 
@@ -112,7 +112,7 @@ impl<'a> ByBoth<'a> {
         nodes * parts * 4
     }
 
-    /// Counts the neighbours of every node in every part.
+    /// Counts the neighbors of every node in every part.
     pub(super) fn new(graph: &'a Graph, bounds: &'a Bounds<'a>, parts: usize, assignment: &[u16]) -> Self {
         let mut counts = vec![0; graph.nodes() * parts];
         counts.par_chunks_exact_mut(parts).enumerate().for_each(|(node, counts)| {
@@ -126,7 +126,7 @@ impl<'a> ByBoth<'a> {
         self.counts[node * self.parts + part]
     }
 
-    /// One pass: every node, in order, moves to one of the two other parts that it has most neighbours in, if copies or cut
+    /// One pass: every node, in order, moves to one of the two other parts that it has most neighbors in, if copies or cut
     /// fall and neither rises. Returns how many moved.
     pub(super) fn pass(&mut self, assignment: &mut [u16], loads: &mut Loads) -> usize {
         let mut moved = 0;
@@ -172,7 +172,7 @@ impl<'a> ByBoth<'a> {
 
     /// By how much the number of copies falls when `node` goes from `own` to `to`.
     fn fewer_copies(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
-        // The node itself: no copy in `to` any more, one in `own` if it leaves neighbours there.
+        // The node itself: no copy in `to` any more, one in `own` if it leaves neighbors there.
         let mut fewer = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
         for &other in self.graph.neighbours(node) {
             let (other, of_other) = (other as usize, assignment[other as usize] as usize);

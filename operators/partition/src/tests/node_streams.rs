@@ -3,7 +3,7 @@
 use super::*;
 use crate::{Fennel, Ldg};
 
-/// Places every node by a score of (neighbours in the part, nodes of the part).
+/// Places every node by a score of (neighbors in the part, nodes of the part).
 fn stream(graph: &TestGraph, goal: &Goal, score: impl Fn(f64, f64) -> f64) -> Vec<u32> {
     let most = bound(graph.nodes, goal);
     let mut parts: Vec<u32> = Vec::new();
@@ -72,6 +72,6 @@ fn the_budget_decides_the_passes() {
         stream.passes.take().len()
     };
     assert_eq!(passes(1 << 20), 2);
-    // 2,000 neighbours of 4 bytes in half of 4,000 bytes at a time.
+    // 2,000 neighbors of 4 bytes in half of 4,000 bytes at a time.
     assert!((5..8).contains(&passes(4000)), "{}", passes(4000));
 }

@@ -1,7 +1,7 @@
-//! Exact inference: all neighbours of all nodes, one stage of the model at a time, partition by partition.
+//! Exact inference: all neighbors of all nodes, one stage of the model at a time, partition by partition.
 //!
 //! ```text
-//! chunks of nodes → sample_hop (all neighbours) → fetch_rows (the layer below) → layer (compute thread) → probe
+//! chunks of nodes → sample_hop (all neighbors) → fetch_rows (the layer below) → layer (compute thread) → probe
 //! ```
 //!
 //! A stage is a layer, or what some models do with a node alone, before the first layer or behind the last; it then passes by

@@ -6,7 +6,7 @@
 //!                                                      ↑_______________ opened by apply ____________|
 //! ```
 //!
-//! Where rows of nodes are learnt, a second gate, before the rows are fetched, and their gradients' own way:
+//! Where rows of nodes are learned, a second gate, before the rows are fetched, and their gradients' own way:
 //!
 //! ```text
 //! … → gate → limit_in_flight → fetch_rows → gate → gradient → push_rows → move rows (compute thread) → on_frontier → probe
@@ -77,7 +77,7 @@ pub(crate) struct MiniBatchTraining {
     cache: Option<Rc<RefCell<RowCache>>>,
 }
 
-/// How far learnt rows may be read, and how stale they were.
+/// How far learned rows may be read, and how stale they were.
 struct Pull {
     gate: Rc<Gate>,
     /// Steps that may be missing.

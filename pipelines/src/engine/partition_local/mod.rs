@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! names of batches → sample_hop × layers → limit_in_flight → fetch_rows → step (compute thread)          of one partition after another
-//! agreement: parameters and optimiser's state × share of the training nodes → all_reduce  when all have been visited
+//! agreement: parameters and optimizer's state × share of the training nodes → all_reduce  when all have been visited
 //! ```
 //!
 //! Each partition trains alone: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with

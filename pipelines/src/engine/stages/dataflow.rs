@@ -6,12 +6,12 @@
 //!           └──────────────────────── opened by what has passed ─────────┘
 //! ```
 //!
-//! Where pairs of nodes are learnt from, chunks of them go another way behind the gate ([`score_pairs`]).
+//! Where pairs of nodes are learned from, chunks of them go another way behind the gate ([`score_pairs`]).
 //!
 //! A token is an interval at a stage of an epoch ([`Program`](crate::engine::stages::Program)); its time is `(epoch, stage)`. What a
 //! stage reads of other intervals has been scattered when the frontier has passed the stage before, everywhere: that is the gate
 //! of `pipe` and `sync`. `async` opens it for all stages of an epoch at once, when the frontier has come to the epoch less the
-//! staleness: an interval then goes on with what its neighbours last told (section 5.2). Nothing else differs; staleness is
+//! staleness: an interval then goes on with what its neighbors last told (section 5.2). Nothing else differs; staleness is
 //! bounded by the frontier, and by nothing beside it. Where rows are weighed by attention, ghosts stay the same for an epoch and are
 //! mirrors of their owners' rows ([`mirrors`](crate::engine::stages)); but where no epoch may begin before another has ended, rows are stale
 //! on the way to the loss only: the way back computes weights again at both ends of an edge, which must know the same rows.
@@ -161,7 +161,7 @@ impl Shared {
 }
 
 impl WholeGraphTraining {
-    /// Builds the dataflow on `worker`; `source` is where pairs come from, where they are learnt from.
+    /// Builds the dataflow on `worker`; `source` is where pairs come from, where they are learned from.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,

@@ -125,7 +125,7 @@ pub(crate) fn by_nodes(
     let share = trains.iter().map(|word| word.count_ones() as u64).sum::<u64>() as f64 / nodes.max(1) as f64;
     // Edges may ask for any node's result.
     let share = if of_edges { 1.0 } else { share };
-    // Attention weighs a node's own row as it does its neighbours'.
+    // Attention weighs a node's own row as it does its neighbors'.
     let every = Filter { self_loops, ..Filter::default() };
     let all = {
         let arriving = build(&in_edges, [slots, 1], every)?;

@@ -1,6 +1,6 @@
-//! Rows of nodes that are learnt, where every step is over the whole graph.
+//! Rows of nodes that are learned, where every step is over the whole graph.
 //!
-//! An interval's rows are read by nobody but its first node task: neighbours are told what that makes of them. So an interval
+//! An interval's rows are read by nobody but its first node task: neighbors are told what that makes of them. So an interval
 //! moves its rows itself when it has come back to them, by the gradient that is complete there, all rows of it in every epoch. It
 //! waits for nobody, and goes on with them as soon as it goes on: they are never stale, whatever the schedule lets
 //! others read. What they are divided by is known before: all training nodes, or the examples that all chunks of pairs had.

@@ -108,9 +108,9 @@ pub(crate) struct WholeGraph {
     last_hop: Option<LastHop>,
     /// Where evaluation writes.
     results: Option<Results>,
-    /// Where pairs are learnt from.
+    /// Where pairs are learned from.
     pairs: Option<pair_results::Results>,
-    /// Where what the first task reads is learnt.
+    /// Where what the first task reads is learned.
     learnt: Option<LearnedRows>,
     /// Where rows are cut by columns; all edges are then there, and the hops' links have none.
     slices: Option<Slices>,
@@ -129,7 +129,7 @@ pub(crate) struct WholeGraph {
 /// What training over the whole graph is told of the model.
 pub(crate) struct Shape {
     pub(crate) hops: Vec<Hop>,
-    /// Whether the first node task, or what it reads, is learnt.
+    /// Whether the first node task, or what it reads, is learned.
     pub(crate) first_learns: bool,
     pub(crate) first_is_constant: bool,
     /// By node task, what it does with every column, where that is the same.
@@ -147,9 +147,9 @@ pub(crate) struct Shape {
     /// Whether intervals may overtake one another, and how many epochs one may be behind another.
     pub(crate) overlaps: bool,
     pub(crate) staleness: usize,
-    /// How rows that neighbours add up are stored.
+    /// How rows that neighbors add up are stored.
     pub(crate) row_dtype: RowDtype,
-    /// Where it is pairs of nodes that are learnt from.
+    /// Where it is pairs of nodes that are learned from.
     pub(crate) pairs: Option<Scored>,
     /// Of dropout's masks.
     pub(crate) seed: u64,
@@ -158,7 +158,7 @@ pub(crate) struct Shape {
 impl Shape {
     /// What the hops ask of edges.
     pub(crate) fn edges(&self) -> EdgeNeeds {
-        // Attention weighs a node's own row as it does its neighbours'.
+        // Attention weighs a node's own row as it does its neighbors'.
         let slots = self.hops.iter().map(Hop::slots).max().unwrap_or(1) as u32;
         EdgeNeeds { self_loops: self.hops.iter().any(Hop::attends), slots }
     }
@@ -245,7 +245,7 @@ impl WholeGraph {
         })
     }
 
-    /// Says that what the first node task reads is learnt, which the shape of the model has said already.
+    /// Says that what the first node task reads is learned, which the shape of the model has said already.
     #[must_use]
     pub(crate) fn learning(mut self, rows: Option<LearnedRows>) -> Self {
         self.learnt = rows;

@@ -1,4 +1,4 @@
-//! What is learnt of pairs of nodes: every node's result for them, and back through the last node task when its gradient is there.
+//! What is learned of pairs of nodes: every node's result for them, and back through the last node task when its gradient is there.
 //!
 //! Between the two, chunks of pairs are scored ([`score_pairs`](crate::engine::stages::score_pairs)): rows of the results go where a pair is,
 //! and their gradients come back here.
@@ -21,7 +21,7 @@ use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 use gnnflow_nn::tensors::read;
 
-/// Pairs that are learnt from.
+/// Pairs that are learned from.
 #[derive(Clone)]
 pub(crate) struct Scored {
     /// Where results of own nodes are written.

@@ -16,7 +16,7 @@
 //! Propagations that follow one another attend by the terms that were split off before the first of them: `Attend(l)` and `Propagate(l)`
 //! back alternate then, from the last of them to the first, and what they say of the terms is gathered with the first's gradients.
 //!
-//! Where pairs of nodes are learnt from, the loss is three kinds of stages: every node's result, chunks of pairs, and back.
+//! Where pairs of nodes are learned from, the loss is three kinds of stages: every node's result, chunks of pairs, and back.
 //!
 //! ```text
 //! Embed           gather L − 1, apply-node L
@@ -88,7 +88,7 @@ impl Program {
     /// By nodes, for a model of `layers` layers; whether its first node task learns, and of every task whether it does the same with
     /// every column, and so learns nothing.
     pub(crate) fn by_nodes(layers: usize, first_learns: bool, chained: &[bool]) -> Self {
-        // No gradient is wanted of what comes before anything is learnt.
+        // No gradient is wanted of what comes before anything is learned.
         let learns = |&task: &usize| if task == 0 { first_learns } else { !chained[task] };
         let until = (0..layers).find(learns).unwrap_or(layers);
         let forward = (0..layers).map(Stage::Forward);
@@ -146,7 +146,7 @@ impl Program {
         Self { stages, until, rounds, chunks }
     }
 
-    /// The same for a model of `layers` layers whose results are learnt from by pairs, in so many chunks.
+    /// The same for a model of `layers` layers whose results are learned from by pairs, in so many chunks.
     pub(crate) fn with_pairs(self, layers: usize, chunks: u32) -> Self {
         let pairs = (0..chunks).map(Stage::Pairs);
         let in_place = || [Stage::Embed].into_iter().chain(pairs.clone()).chain([Stage::Backward(layers)]);

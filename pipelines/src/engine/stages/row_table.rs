@@ -1,6 +1,6 @@
-//! Rows that neighbours add up, as they are stored and as they travel: as they were computed, or rounded to half as many bits.
+//! Rows that neighbors add up, as they are stored and as they travel: as they were computed, or rounded to half as many bits.
 //!
-//! What is read most in an epoch is rows of neighbours: each of them once for every edge, and written once. So it is these that may be rounded
+//! What is read most in an epoch is rows of neighbors: each of them once for every edge, and written once. So it is these that may be rounded
 //! (`train.row_dtype`); sums are in `f32` all the same, and so is everything that a node task reads, and every parameter. An owner rounds, once,
 //! and everybody reads the same bits.
 
@@ -17,7 +17,7 @@ use rayon::prelude::*;
 use super::scales::scale_rows;
 use crate::config::RowDtype;
 
-/// A table of rows that neighbours add up.
+/// A table of rows that neighbors add up.
 pub(super) enum Stored {
     F32(Table),
     Bf16(Table<bf16>),

@@ -284,7 +284,7 @@ impl WholeGraph {
         let held = state.held.as_ref().map(|[_, back]| matrix(back.some(rows.clone()).to_vec(), back.width()));
         let gradient = NodeGradient { held, sent, terms };
         let rows = self.inputs(index, Selection::Range(rows));
-        // Features have no gradient; rows that are learnt in their place do.
+        // Features have no gradient; rows that are learned in their place do.
         let of_rows = index > 0 || self.learnt.is_some();
         Ok(TensorTask { index, count, rows, key: Some(key), work: Work::Backward { gradient, of_rows } })
     }

@@ -121,7 +121,7 @@ fn run(
     (all, [0, 1].map(|i: usize| traffic[i].load(Ordering::Relaxed)))
 }
 
-/// The halo of the nodes in `range`: foreign in-neighbours, and their rows.
+/// The halo of the nodes in `range`: foreign in-neighbors, and their rows.
 fn halo_of(graph: &Adjacency, range: std::ops::Range<u32>, rows: &TellingRows) -> Halo {
     let mut nodes: Vec<u32> = range.clone().flat_map(|node| graph[node as usize].clone()).collect();
     nodes.retain(|node| !range.contains(node));

@@ -1,6 +1,6 @@
 //! A step of walks that look back: node2vec's p and q.
 //!
-//! What a walk does depends on the in-neighbours of the node where it is and of the one where it was. So owners send whole rows, each
+//! What a walk does depends on the in-neighbors of the node where it is and of the one where it was. So owners send whole rows, each
 //! once for all walks that stand there, and the asker draws; the rows of a step are kept for the next one. That is one round trip
 //! a step, as of walks that do not look back, and as many bytes as the rows have.
 
@@ -13,7 +13,7 @@ use crate::wire::meter::Stage;
 use crate::wire::{Header, Rows, WireBlock};
 use gnnflow_kernels::sample::{Before, Bias, Neighbors, biased_step};
 
-/// In-neighbours of a node that is elsewhere, and their edges' weights where walks go by them.
+/// In-neighbors of a node that is elsewhere, and their edges' weights where walks go by them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
     sources: Vec<u32>,
@@ -38,7 +38,7 @@ pub(super) struct BiasedRpc {
 const LAST: u32 = 1;
 
 impl BiasedRpc {
-    /// In-neighbours of `node`, and their weights: from here, or from `rows`.
+    /// In-neighbors of `node`, and their weights: from here, or from `rows`.
     fn row<'a>(
         &self,
         view: &'a impl Neighbors,
@@ -109,7 +109,7 @@ impl Rpc<Walks> for BiasedRpc {
         requests
     }
 
-    /// Rows one after another: the node, how many in-neighbours it has, and they. As many blocks as it takes.
+    /// Rows one after another: the node, how many in-neighbors it has, and they. As many blocks as it takes.
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
         let (asked, nodes) = (request.header(), request.ids());
         let header = Header { to: asked.from, from: self.me as u32, ..asked };
