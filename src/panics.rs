@@ -1,6 +1,6 @@
-//! Panics outside of a run's dataflow: a bug of ours, told as one line, with exit code 70.
+//! Panics outside of a run's dataflow. They are bugs: the program prints one line and exits with code 70.
 //!
-//! A run's own panics are causes like others, see `cluster::hook`; its hook hands all others to this one.
+//! `cluster::hook` handles the panics of a run and passes all others on to the hook of this module.
 
 use std::io::Write;
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
@@ -10,21 +10,21 @@ use std::sync::{Mutex, Once, PoisonError};
 use crate::Error;
 use crate::cluster::{ClusterError, cause_of, end_unless_it_unwinds};
 
-/// Commands under way; more than one only in tests.
+/// Number of commands that run now. Only tests run more than one.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
-/// The first panic of a command under way.
+/// The first panic of a running command.
 static FIRST: Mutex<Option<ClusterError>> = Mutex::new(None);
 
-/// Whether panics are told when they come, not at the command's end.
+/// Whether a panic is printed when it happens, not at the end of the command.
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// From now on panics are told when they come: for a command that serves others until it is ended.
+/// From now on, prints panics when they happen. For servers, which run until somebody ends them.
 pub(crate) fn tell_at_once() {
     AT_ONCE.store(true, Ordering::Relaxed);
 }
 
-/// Runs a command. A panic that ends it, on whichever thread it began, becomes its error; any other one becomes a warning
-/// behind it.
+/// Runs a command. A panic that ends the command becomes its error, whichever thread it began on. Any other panic becomes a
+/// warning after the command.
 pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8, Error> {
     static INSTALL: Once = Once::new();
     INSTALL.call_once(|| {
@@ -53,7 +53,7 @@ pub(crate) fn guarded(command: impl FnOnce() -> Result<u8, Error>) -> Result<u8,
             let (thread, location) = ("main".into(), "unknown place".into());
             Err(ClusterError::Bug { message: text.replace('\n', " "), thread, location }.into())
         }
-        // An error that says that something is missing for which a panic is to blame.
+        // The panic is the cause of an internal error that follows from it.
         (Ok(Err(error)), Some(first)) if error.exit_code() == 70 => Err(first.into()),
         (Ok(Ok(code)), Some(first)) => {
             let _ = writeln!(std::io::stderr(), "warning: {first}");

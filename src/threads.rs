@@ -4,11 +4,11 @@ use gnnflow_data::Error as DataError;
 
 use crate::Error;
 
-/// Starts rayon's common threads, which read, check and write files. They would start themselves at their first use, and panic
-/// where the system refuses them.
+/// Starts rayon's global thread pool, which reads, checks and writes files. Without this call rayon starts it at its first use
+/// and panics if the system has no threads left.
 pub(crate) fn start_reading_threads() -> Result<(), Error> {
     match rayon::ThreadPoolBuilder::new().thread_name(|i| format!("files-{i}")).build_global() {
-        // Without a source it says that the threads are there already.
+        // An error without a source says that the pool exists already.
         Err(error) if std::error::Error::source(&error).is_some() => {
             let source = std::io::Error::other(error);
             Err(DataError::Threads { what: "the threads that read and write files", source }.into())
