@@ -1,6 +1,6 @@
 //! Several processes on one machine: this process as the parent of all others.
 //!
-//! The parent runs the same program again for every rank, with the same arguments, and hands each child its seat in the
+//! The parent runs the same program again for every rank, with the same arguments, and gives each child its rank in the
 //! environment and an already listening socket, so that no port can be lost in between. It waits for the children by
 //! process id, passes SIGINT and SIGTERM on, and ends the others once one has failed. When the parent dies, however it
 //! dies, the kernel ends the children.
@@ -37,7 +37,7 @@ use super::{ClusterError, Secret};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Launcher {
-    /// Number of processes of a family on this machine; 0 for a supervised rank of a hosts file, see
+    /// Number of processes on this machine; 0 for a supervised rank of a hosts file, see
     /// [`Launcher::this_rank`].
     pub processes: usize,
     /// How often a failed run is started again from its last checkpoint.

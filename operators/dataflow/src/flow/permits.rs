@@ -1,12 +1,12 @@
-//! Lets only so many items be under way at once, earlier times first.
+//! Limits the number of items in flight. Items of earlier times go first.
 //!
 //! *In*: items. *Out*: the same items, each when a permit is free. *Kept per time*: the items that wait. *Capabilities*:
 //! held with them.
 //!
-//! It stands before what is large (a batch's features), so that memory is bounded per worker however many partitions it
-//! hosts. Items of a time are admitted only when no item of an earlier time can still arrive: later ones could otherwise
-//! take all permits while they wait, further on, for the earlier ones. Where items wait for nobody further on, they may be
-//! admitted in turn.
+//! It stands before the operators that need much memory, such as fetching features. Memory is then bounded per worker, for
+//! any number of hosted partitions. An item gets a permit only when no item of an earlier time can still arrive. Otherwise
+//! later items could take all permits and then wait for earlier ones. Items that do not wait for each other afterwards may
+//! use the variant that keeps the order of arrival.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
