@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_data::Dataset;
 use gnnflow_dataflow::prepare::LoopState;
-use gnnflow_pipelines::{Registry, Spec};
+use gnnflow_pipelines::{Config, Registry};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};
 use crate::console::Console;
@@ -38,13 +38,13 @@ pub enum Prepared {
     Elsewhere(u8),
 }
 
-/// Prepares the dataset of `spec`.
+/// Prepares the dataset of `config`.
 ///
 /// # Errors
 /// Whatever ends it; with several processes, its first cause.
-pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error> {
+pub fn prepare(config: &Config, options: &PrepareOptions) -> Result<Prepared, Error> {
     let seat = find_seat(
-        spec,
+        config,
         &RunOptions {
             processes: options.processes,
             hosts: options.hosts.clone(),
@@ -52,25 +52,25 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
             ..RunOptions::new("")
         },
     )?;
-    let Some(mut config) = seat else {
+    let Some(mut membership_config) = seat else {
         if options.processes > 1 {
             return Ok(Prepared::Elsewhere(Launcher::new(options.processes).run()?));
         }
-        let dataset = gnnflow_pipelines::prepare(spec, &options.registry, options.out.as_deref(), &options.console)?;
+        let dataset = gnnflow_pipelines::prepare(config, &options.registry, options.out.as_deref(), &options.console)?;
         return Ok(Prepared::Done(dataset));
     };
-    let rank = config.rank;
-    config.fingerprints =
-        Fingerprints { build: Fingerprints::of_build()?, pipeline: spec.fingerprint(), dataset: String::new() };
-    config.start_timeout = spec.cluster.start_timeout.0;
-    config.heartbeat_timeout = spec.cluster.heartbeat_timeout.0;
-    config.stall_timeout = spec.cluster.stall_timeout.0;
+    let rank = membership_config.rank;
+    membership_config.fingerprints =
+        Fingerprints { build: Fingerprints::of_build()?, pipeline: config.fingerprint(), dataset: String::new() };
+    membership_config.start_timeout = config.cluster.start_timeout.0;
+    membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
+    membership_config.stall_timeout = config.cluster.stall_timeout.0;
     // Processes of one machine share its cores.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(config.size()) };
-    let membership = Membership::join(config)?;
+    let threads = if options.hosts.is_some() { cores } else { cores.div_ceil(membership_config.size()) };
+    let membership = Membership::join(membership_config)?;
     let liveness = membership.liveness();
-    let (spec, options) = (spec.clone(), Arc::new(options.clone()));
+    let (config, options) = (config.clone(), Arc::new(options.clone()));
     let dataset = execute(membership, move |worker| {
         let console = if rank == 0 { options.console.clone() } else { Console::silent() };
         let (out, registry) = (options.out.as_deref(), &options.registry);
@@ -84,7 +84,7 @@ pub fn prepare(spec: &Spec, options: &PrepareOptions) -> Result<Prepared, Error>
             LoopState::Progress => liveness.progressed(),
             LoopState::Away => drop(away.replace(Some(liveness.busy("preparing the dataset")))),
         };
-        gnnflow_pipelines::prepare_on(worker, threads, sign, &spec, registry, out, &console).map_err(Error::from)
+        gnnflow_pipelines::prepare_on(worker, threads, sign, &config, registry, out, &console).map_err(Error::from)
     })?;
     Ok(if rank == 0 { Prepared::Done(dataset) } else { Prepared::Elsewhere(0) })
 }

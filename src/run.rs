@@ -8,7 +8,7 @@ use gnnflow_data::progress::Progress;
 use gnnflow_pipelines::config::Tensor;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::tensor::TensorWorkers;
-use gnnflow_pipelines::{Error as PipelineError, Job, Runtime, Spec, Summary, last_checkpoint, prepare, work};
+use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
     ClusterConfig, Fingerprints, Launcher, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched,
@@ -20,16 +20,16 @@ use crate::tensor::FlightWorkers;
 use crate::threads::start_reading_threads;
 use crate::{Error, Outcome, RunOptions};
 
-/// Runs the stages that `spec` has.
+/// Runs the stages that `config` has.
 ///
 /// With `options.processes` above 1 this process prepares the dataset, starts the others and waits for them; the results
 /// are the first one's.
 ///
 /// # Errors
 /// Whatever ends the run; in a run of several processes, its first cause.
-pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
-    let seat = find_seat(spec, options)?;
-    if let Some(launch) = supervisor(spec, options, seat.as_ref()) {
+pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
+    let seat = find_seat(config, options)?;
+    if let Some(launch) = supervisor(config, options, seat.as_ref()) {
         return Ok(Outcome::Elsewhere(launch.run()?));
     }
     start_reading_threads()?;
@@ -38,50 +38,51 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
     // Processes that this run launches write under the lock of their parent.
     let _lock = (first && !is_launched()).then(|| RunLock::take(&options.run_dir)).transpose()?;
     let begin = Instant::now();
-    let dataset = prepare(spec, &options.registry, None, &console)?;
+    let dataset = prepare(config, &options.registry, None, &console)?;
     let prepared = options.prepare_seconds.unwrap_or_else(|| begin.elapsed().as_secs_f64());
     let size = seat.as_ref().map_or(options.processes, ClusterConfig::size);
-    spec.check_processes(size, dataset.manifest().parts())?;
+    config.check_processes(size, dataset.manifest().parts())?;
     // Every process comes to the same schedule by itself: the dataset decides.
-    let mut resolved = spec.clone();
+    let mut resolved = config.clone();
     resolved.resolve_schedule()?;
-    let spec = &resolved;
-    let Some(train) = &spec.train else {
-        return prepared_only(spec, options, dataset.manifest().parts(), prepared);
+    let config = &resolved;
+    let Some(train) = &config.train else {
+        return prepared_only(config, options, dataset.manifest().parts(), prepared);
     };
 
     if seat.is_none() && options.processes > 1 {
         let mut launch = Launcher::new(options.processes);
-        launch.restarts = spec.cluster.restarts as usize;
+        launch.restarts = config.cluster.restarts as usize;
         launch.checkpoint = Some(last_checkpoint(&options.run_dir));
         // Children find the dataset prepared; the summary shall say how long it took.
         launch.arguments.push(format!("--prepare-seconds={prepared}").into());
         return Ok(Outcome::Elsewhere(launch.run()?));
     }
 
-    if let Some(auto) = spec.auto_schedule() {
+    if let Some(auto) = config.auto_schedule() {
         console.say(&format!("train.schedule = \"auto\" is \"{}\": {}", auto.chosen, auto.because));
     }
 
     let (mut shared, mut across, mut resume) = (None, None, options.resume);
     let membership = match seat {
-        None => Membership::single(spec.cluster.stall_timeout.0),
-        Some(mut config) => {
+        None => Membership::single(config.cluster.stall_timeout.0),
+        Some(mut membership_config) => {
             // Processes of one machine reach each other there.
-            let others = config.addresses.iter().enumerate().filter(|&(rank, _)| rank != config.rank);
+            let others =
+                membership_config.addresses.iter().enumerate().filter(|&(rank, _)| rank != membership_config.rank);
             across = others.map(|(_, address)| address.clone()).find(|_| options.hosts.is_some());
-            shared = config.secret.clone();
-            config.fingerprints = Fingerprints {
+            shared = membership_config.secret.clone();
+            membership_config.fingerprints = Fingerprints {
                 build: Fingerprints::of_build()?,
-                pipeline: spec.fingerprint(),
+                pipeline: config.fingerprint(),
                 dataset: dataset.manifest().fingerprint.clone(),
             };
-            config.start_timeout = spec.cluster.start_timeout.0;
-            config.heartbeat_timeout = spec.cluster.heartbeat_timeout.0;
-            config.stall_timeout = spec.cluster.stall_timeout.0;
+            membership_config.start_timeout = config.cluster.start_timeout.0;
+            membership_config.heartbeat_timeout = config.cluster.heartbeat_timeout.0;
+            membership_config.stall_timeout = config.cluster.stall_timeout.0;
             // Going on or not is decided where the run folder is.
-            config.announced = if options.resume { RESUMES.into() } else { String::new() };
-            let membership = Membership::join(config)?;
+            membership_config.announced = if options.resume { RESUMES.into() } else { String::new() };
+            let membership = Membership::join(membership_config)?;
             resume = membership.announced() == RESUMES;
             membership
         }
@@ -92,14 +93,14 @@ pub fn run(spec: &Spec, options: &RunOptions) -> Result<Outcome, Error> {
         Some(settings) => {
             // Those that are launched have the secret of the run; those that listen elsewhere, or come from there, have the user's.
             let elsewhere = settings.hosts.is_some() || settings.enlist.is_some();
-            let secret = if elsewhere { own_secret(spec)? } else { shared };
+            let secret = if elsewhere { own_secret(config)? } else { shared };
             Some(Tensors { settings, secret, across, first })
         }
         None => None,
     };
     let watch = Watch { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor };
     let job = Job {
-        spec: spec.clone(),
+        config: config.clone(),
         dataset,
         registry: options.registry.clone(),
         run_dir: options.run_dir.clone(),
@@ -117,23 +118,23 @@ const RESUMES: &str = "resume";
 
 /// The supervisor that this process is of its own rank of a hosts file, if the pipeline asks for restarts: another process
 /// then does the work. The children of `--processes` have a common parent, which starts them again.
-fn supervisor(spec: &Spec, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launcher> {
-    let rank = seat.filter(|_| !is_launched() && !is_supervised() && spec.cluster.restarts > 0)?.rank;
+fn supervisor(config: &Config, options: &RunOptions, seat: Option<&ClusterConfig>) -> Option<Launcher> {
+    let rank = seat.filter(|_| !is_launched() && !is_supervised() && config.cluster.restarts > 0)?.rank;
     let mut launch = Launcher::this_rank();
-    launch.restarts = spec.cluster.restarts as usize;
+    launch.restarts = config.cluster.restarts as usize;
     launch.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
     Some(launch)
 }
 
 /// The user's own secret; a child of a family has another one under its name.
-fn own_secret(spec: &Spec) -> Result<Option<Secret>, Error> {
+fn own_secret(config: &Config) -> Result<Option<Secret>, Error> {
     let child = is_launched();
     let environment = |name: &str| std::env::var(if child { OWN_SECRET } else { name }).ok();
-    Ok(Secret::find(environment, spec.cluster.secret_file.as_deref())?)
+    Ok(Secret::find(environment, config.cluster.secret_file.as_deref())?)
 }
 
 /// This process's place among several, if it has one: a child's, or a line of the hosts file.
-pub(crate) fn find_seat(spec: &Spec, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
+pub(crate) fn find_seat(config: &Config, options: &RunOptions) -> Result<Option<ClusterConfig>, Error> {
     if let Some(child) = seat_from_launcher()? {
         return Ok(Some(child));
     }
@@ -141,16 +142,16 @@ pub(crate) fn find_seat(spec: &Spec, options: &RunOptions) -> Result<Option<Clus
     let addresses = read_hosts(file)?;
     let environment = |name: &str| std::env::var(name).ok();
     let Some(seat) = seat(options.rank, Some(addresses.len()), environment)? else { return Ok(None) };
-    let mut config = ClusterConfig::new(seat.rank, addresses);
-    config.secret = Secret::find(environment, spec.cluster.secret_file.as_deref())?;
-    Ok(Some(config))
+    let mut membership_config = ClusterConfig::new(seat.rank, addresses);
+    membership_config.secret = Secret::find(environment, config.cluster.secret_file.as_deref())?;
+    Ok(Some(membership_config))
 }
 
 /// The summary of a pipeline that ends with the prepared dataset.
-fn prepared_only(spec: &Spec, options: &RunOptions, partitions: usize, prepared: f64) -> Result<Outcome, Error> {
+fn prepared_only(config: &Config, options: &RunOptions, partitions: usize, prepared: f64) -> Result<Outcome, Error> {
     let summary = Summary {
         schema: SCHEMA,
-        name: spec.name.clone(),
+        name: config.name.clone(),
         partitions,
         processes: 1,
         seconds: Seconds { prepare: prepared, ..Seconds::default() },
@@ -159,7 +160,7 @@ fn prepared_only(spec: &Spec, options: &RunOptions, partitions: usize, prepared:
     };
     let (dir, path) = (&options.run_dir, options.run_dir.join("pipeline.toml"));
     std::fs::create_dir_all(dir).map_err(gnnflow_pipelines::Error::io("create", dir))?;
-    std::fs::write(&path, spec.resolved_toml()).map_err(gnnflow_pipelines::Error::io("write", &path))?;
+    std::fs::write(&path, config.resolved_toml()).map_err(gnnflow_pipelines::Error::io("write", &path))?;
     summary.write(dir)?;
     Ok(Outcome::Done(Box::new(summary)))
 }

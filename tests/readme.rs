@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use gnnflow_pipelines::config::{Registered, Spec};
+use gnnflow_pipelines::config::{Config, Registered};
 
 /// The code blocks of one language in the README.
 fn blocks(language: &str) -> Vec<String> {
@@ -16,7 +16,7 @@ fn its_pipelines_are_valid() {
     let pipelines = blocks("toml");
     assert!(!pipelines.is_empty());
     for text in pipelines {
-        Spec::parse(&text, Path::new("README.toml"), &[], &Registered::default()).unwrap();
+        Config::parse(&text, Path::new("README.toml"), &[], &Registered::default()).unwrap();
     }
 }
 
@@ -36,7 +36,7 @@ fn the_pipelines_behind_the_table_of_accuracies_are_valid() {
     assert!(files.len() >= 9);
     for file in files {
         for sets in [&[][..], &["train.seed=2".to_owned()]] {
-            Spec::load(&file, sets, &Registered::default()).unwrap();
+            Config::load(&file, sets, &Registered::default()).unwrap();
         }
     }
 }

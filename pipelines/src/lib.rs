@@ -17,7 +17,7 @@ mod task;
 pub mod tensor;
 
 pub use checkpoint::tensor_file::verify_tensors;
-pub use config::Spec;
+pub use config::Config;
 pub use error::{Error, Fault, Problem, Problems};
 pub use gnnflow_nn::parameter_versions as parameters;
 pub use outputs::run_folder::last_checkpoint;

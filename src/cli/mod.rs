@@ -19,7 +19,7 @@ use crate::Error;
 use crate::console::Console;
 use crate::threads::start_reading_threads;
 use clap::{Parser, Subcommand};
-use gnnflow_pipelines::config::Spec;
+use gnnflow_pipelines::config::Config;
 use gnnflow_pipelines::{Error as PipelineError, Registry};
 use std::ffi::OsString;
 use std::io::Write;
@@ -68,10 +68,10 @@ struct Pipeline {
 }
 
 impl Pipeline {
-    fn load(&self, registry: &Registry) -> Result<Spec, PipelineError> {
-        let mut spec = Spec::load(&self.file, &self.sets, &registry.names())?;
-        spec.resolve_parts()?;
-        Ok(spec)
+    fn load(&self, registry: &Registry) -> Result<Config, PipelineError> {
+        let mut config = Config::load(&self.file, &self.sets, &registry.names())?;
+        config.resolve_parts()?;
+        Ok(config)
     }
 }
 

@@ -27,9 +27,9 @@ pub(super) struct Prepare {
 
 impl Prepare {
     pub(super) fn execute(self, context: &Context) -> Result<u8, Error> {
-        let spec = self.pipeline.load(&context.registry)?;
-        if spec.graph.dataset.is_some() {
-            return Err(spec.problem("graph.dataset", "is prepared already; there is nothing to do").into());
+        let config = self.pipeline.load(&context.registry)?;
+        if config.graph.dataset.is_some() {
+            return Err(config.problem("graph.dataset", "is prepared already; there is nothing to do").into());
         }
         let options = PrepareOptions {
             processes: usize::from(self.processes),
@@ -39,7 +39,7 @@ impl Prepare {
             console: context.console.clone(),
             registry: context.registry.clone(),
         };
-        let dataset = match prepare(&spec, &options)? {
+        let dataset = match prepare(&config, &options)? {
             Prepared::Done(dataset) => dataset,
             Prepared::Elsewhere(code) => return Ok(code),
         };

@@ -37,23 +37,23 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn execute(self, context: Context) -> Result<u8, Error> {
-        let spec = self.pipeline.load(&context.registry)?;
+        let config = self.pipeline.load(&context.registry)?;
         let local = usize::from(self.processes);
         let processes = match &self.hosts {
             Some(hosts) => cluster::read_hosts(hosts)?.len(),
             None => local,
         };
-        if spec.graph.dataset.is_none() {
-            spec.check_processes(processes, spec.parts())?;
+        if config.graph.dataset.is_none() {
+            config.check_processes(processes, config.parts())?;
         }
         if self.dry_run {
-            let mut spec = spec;
-            spec.resolve_schedule()?;
-            let plan = Plan::new(&spec, processes, local)?;
+            let mut config = config;
+            config.resolve_schedule()?;
+            let plan = Plan::new(&config, processes, local)?;
             let shown = if context.json { print_json(&plan) } else { print(&plan.to_string()) };
             return shown.map(|()| 0);
         }
-        let run_dir = self.run_dir.unwrap_or_else(|| PathBuf::from("runs").join(&spec.name));
+        let run_dir = self.run_dir.unwrap_or_else(|| PathBuf::from("runs").join(&config.name));
         let quiet = context.console.is_silent();
         let options = RunOptions {
             processes: local,
@@ -65,11 +65,11 @@ impl Run {
             console: context.console,
             registry: context.registry,
         };
-        match crate::run::run(&spec, &options)? {
+        match crate::run::run(&config, &options)? {
             Outcome::Elsewhere(code) => Ok(code),
             Outcome::Done(summary) => {
                 // A dataset of an older version may have no such report.
-                let quality = Quality::read(spec.dataset_folder()).ok();
+                let quality = Quality::read(config.dataset_folder()).ok();
                 report::write(&run_dir, &summary, quality.as_ref())?;
                 if context.json {
                     print(&summary.to_json())?;

@@ -50,7 +50,7 @@ struct Kept {
 
 /// A model with parameters in it.
 struct Loaded {
-    spec: ModelSpec,
+    config: ModelSpec,
     version: Version,
     model: Model,
 }
@@ -158,10 +158,10 @@ impl Tasks {
     }
 
     /// A model with these parameters: one that is free, or a new one.
-    fn model(&self, spec: ModelSpec, version: Version, weights: &[f32]) -> Result<Loaded, String> {
+    fn model(&self, config: ModelSpec, version: Version, weights: &[f32]) -> Result<Loaded, String> {
         let free = {
             let mut kept = self.kept();
-            let fits = |loaded: &Loaded| loaded.spec == spec;
+            let fits = |loaded: &Loaded| loaded.config == config;
             let exact = kept.models.iter().position(|loaded| fits(loaded) && loaded.version == version);
             let at = exact.or_else(|| kept.models.iter().position(fits));
             at.map(|at| kept.models.remove(at))
@@ -170,8 +170,8 @@ impl Tasks {
             Some(loaded) if loaded.version == version => return Ok(loaded),
             Some(loaded) => loaded,
             None => {
-                let model = Model::build(&spec, self.registry.layers(), &Device::Cpu, 0);
-                Loaded { model: model.map_err(|error| error.to_string())?, spec, version: version.clone() }
+                let model = Model::build(&config, self.registry.layers(), &Device::Cpu, 0);
+                Loaded { model: model.map_err(|error| error.to_string())?, config, version: version.clone() }
             }
         };
         if weights.len() != loaded.model.params().flat_len() {

@@ -71,10 +71,10 @@ impl ComputeState {
     pub(crate) fn new(
         model: Model,
         objective: Arc<dyn Objective>,
-        spec: (&config::Model, &config::Train),
+        config: (&config::Model, &config::Train),
         threads: usize,
     ) -> Result<Self, Error> {
-        let (model_spec, train) = spec;
+        let (model_spec, train) = config;
         let pool = compute_pool(threads)?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;

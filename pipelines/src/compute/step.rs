@@ -72,28 +72,28 @@ fn shorten(gradient: &mut [f32], most: f64) {
 }
 
 /// The optimizer that the pipeline asks for.
-pub(super) fn optimizer(spec: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
-    match spec.kind {
+pub(super) fn optimizer(config: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
+    match config.kind {
         OptimizerKind::Sgd => Box::new(Sgd::new(
             len,
             SgdOptions {
-                learning_rate: spec.lr,
-                momentum: spec.momentum(),
-                weight_decay: spec.weight_decay,
+                learning_rate: config.lr,
+                momentum: config.momentum(),
+                weight_decay: config.weight_decay,
                 ..SgdOptions::default()
             },
         )),
         OptimizerKind::Adam | OptimizerKind::Adamw => {
-            let [beta1, beta2] = spec.betas();
+            let [beta1, beta2] = config.betas();
             Box::new(Adam::new(
                 len,
                 AdamOptions {
-                    learning_rate: spec.lr,
+                    learning_rate: config.lr,
                     beta1,
                     beta2,
-                    epsilon: spec.eps(),
-                    weight_decay: spec.weight_decay,
-                    decoupled: spec.kind == OptimizerKind::Adamw,
+                    epsilon: config.eps(),
+                    weight_decay: config.weight_decay,
+                    decoupled: config.kind == OptimizerKind::Adamw,
                 },
             ))
         }

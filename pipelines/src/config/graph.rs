@@ -3,7 +3,7 @@
 use super::generate::Generate;
 use super::section::{section, words};
 use super::values::{OneOrMany, Span};
-use super::{Error, Spec};
+use super::{Config, Error};
 use gnnflow_data::source;
 use std::path::PathBuf;
 
@@ -278,7 +278,7 @@ same_in_data! {
     FeatureDtype { F32, F16, Bf16 }
 }
 
-impl Spec {
+impl Config {
     /// What the prepared dataset is made from; `None` when it is given as such. See [`Graph::source`].
     ///
     /// # Errors

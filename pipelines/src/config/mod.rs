@@ -1,7 +1,7 @@
 //! `pipeline.toml`, read and checked.
 //!
 //! Each section is a file with one struct, and each key one field of it: its type, default and documentation are that
-//! declaration. [`Spec::load`] finds *everything* that is wrong with a file, each with line, key and "did you mean".
+//! declaration. [`Config::load`] finds *everything* that is wrong with a file, each with line, key and "did you mean".
 
 mod check;
 mod cluster;
@@ -55,7 +55,7 @@ use tree::Node;
 
 section! {
     /// A whole pipeline, checked. The sections that are there are the stages that run.
-    pub struct Spec {
+    pub struct Config {
         /// What the run is called: letters, digits, "-", "_" and ".". Unset: the pipeline file's name without `.toml`.
         #[schemars(extend("x-results" = false), extend("examples" = ["cora-gcn"]))]
         pub name: String = String::new(),
@@ -80,7 +80,7 @@ section! {
     }
 }
 
-/// The file that a [`Spec`] was read from.
+/// The file that a [`Config`] was read from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
     /// As the user named it, for messages.
@@ -106,11 +106,11 @@ pub struct Registered {
     pub layers: Vec<String>,
 }
 
-impl Spec {
+impl Config {
     /// Reads and checks a pipeline file. `sets` are `KEY=VALUE` overrides, applied in order before anything is checked.
     ///
     /// # Errors
-    /// [`Error::Spec`] with everything that is wrong; [`Error::Usage`] when the file cannot be read.
+    /// [`Error::Config`] with everything that is wrong; [`Error::Usage`] when the file cannot be read.
     pub fn load(file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| Error::Usage(format!("cannot read pipeline file {}: {error}", file.display())))?;
@@ -120,24 +120,24 @@ impl Spec {
     /// The same from a text that is, or could be, the content of `file`. Relative paths are relative to the file.
     ///
     /// ```
-    /// use gnnflow_pipelines::config::{Registered, Spec};
+    /// use gnnflow_pipelines::config::{Registered, Config};
     /// use std::path::Path;
     ///
     /// let text = "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\nundirectd = true";
-    /// let error = Spec::parse(text, Path::new("p.toml"), &[], &Registered::default()).unwrap_err();
+    /// let error = Config::parse(text, Path::new("p.toml"), &[], &Registered::default()).unwrap_err();
     /// assert_eq!(error.to_string(), "p.toml:4: graph.undirectd: unknown key; did you mean \"undirected\"?");
     ///
     /// let sets = ["graph.nodes=other.parquet".into()];
-    /// let spec = Spec::parse(&text.replace("directd", "directed"), Path::new("p.toml"), &sets, &Registered::default())?;
-    /// assert_eq!(spec.name, "p");
-    /// assert!(spec.graph.nodes.unwrap().0[0].ends_with("other.parquet"));
+    /// let config = Config::parse(&text.replace("directd", "directed"), Path::new("p.toml"), &sets, &Registered::default())?;
+    /// assert_eq!(config.name, "p");
+    /// assert!(config.graph.nodes.unwrap().0[0].ends_with("other.parquet"));
     /// # Ok::<(), gnnflow_pipelines::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::Spec`] with everything that is wrong.
+    /// [`Error::Config`] with everything that is wrong.
     pub fn parse(text: &str, file: &Path, sets: &[String], registered: &Registered) -> Result<Self, Error> {
-        let fail = |problems| Err(Error::Spec(Problems::new(file, problems)));
+        let fail = |problems| Err(Error::Config(Problems::new(file, problems)));
         let mut root = match Node::parse(text) {
             Ok(root) => root,
             Err(problems) => return fail(problems),
@@ -147,29 +147,29 @@ impl Spec {
         if !problems.is_empty() {
             return fail(problems);
         }
-        let mut spec: Self = match serde_json::from_value(root.json()) {
-            Ok(spec) => spec,
+        let mut config: Self = match serde_json::from_value(root.json()) {
+            Ok(config) => config,
             Err(error) => return fail(vec![Problem::new(Place::File, "", error.to_string())]),
         };
         if root.entry("name").is_none() {
-            spec.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            config.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         }
-        if spec.graph.generate.is_some() && root.entry("graph.undirected").is_none() {
-            spec.graph.undirected = !spec.graph.reverse_edges;
+        if config.graph.generate.is_some() && root.entry("graph.undirected").is_none() {
+            config.graph.undirected = !config.graph.reverse_edges;
         }
-        let (problems, refusals) = rules::of_schedules(&spec, &root, registered);
+        let (problems, refusals) = rules::of_schedules(&config, &root, registered);
         if !problems.is_empty() {
             return fail(problems);
         }
         let folder = absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned)).unwrap_or_default();
-        spec.resolve_paths(&folder);
-        if let (Some(train), Some(model)) = (&mut spec.train, &spec.model) {
+        config.resolve_paths(&folder);
+        if let (Some(train), Some(model)) = (&mut config.train, &config.model) {
             train.fanouts = (!train.draws_subgraphs() && !train.is_whole_graph()).then(|| train.fanouts(model.layers));
         }
         let mut places = BTreeMap::new();
         remember(&root, "", &mut places);
-        spec.source = Source { file: file.into(), places, refusals, ..Source::default() };
-        Ok(spec)
+        config.source = Source { file: file.into(), places, refusals, ..Source::default() };
+        Ok(config)
     }
 
     /// Makes every path absolute, and names the dataset folder where none was given.
@@ -225,13 +225,16 @@ impl Spec {
 
     /// The whole effective configuration as TOML, paths absolute: itself a pipeline file that does the same anywhere on this machine.
     pub fn resolved_toml(&self) -> String {
-        let mut spec = self.clone();
-        if spec.graph.dataset.is_some() {
-            spec.partition =
-                Partition { topology: spec.partition.topology, memory: spec.partition.memory, ..Partition::default() };
+        let mut config = self.clone();
+        if config.graph.dataset.is_some() {
+            config.partition = Partition {
+                topology: config.partition.topology,
+                memory: config.partition.memory,
+                ..Partition::default()
+            };
         }
-        let mut value = toml::Value::try_from(&spec).expect("TOML has a form for every key");
-        strip_defaults_that_exclude(&mut value, &spec);
+        let mut value = toml::Value::try_from(&config).expect("TOML has a form for every key");
+        strip_defaults_that_exclude(&mut value, &config);
         toml::to_string(&value).expect("TOML prints what it holds")
     }
 
@@ -242,7 +245,7 @@ impl Spec {
         self.digest_without(&[])
     }
 
-    /// Names the model and the road to it: as [`Spec::fingerprint`], but for the keys that only say how far to go and what
+    /// Names the model and the road to it: as [`Config::fingerprint`], but for the keys that only say how far to go and what
     /// to do on arrival (`train.epochs`, `train.early_stop`, `[infer]`). A checkpoint is resumed under an equal one.
     pub fn model_fingerprint(&self) -> String {
         self.digest_without(&["infer", "train.epochs", "train.early_stop"])
@@ -277,13 +280,13 @@ impl Spec {
             let list = here.strip_suffix(']').and_then(|here| here.rsplit_once('['));
             path = list.or_else(|| here.rsplit_once('.')).map(|(parent, _)| parent);
         }
-        Error::Spec(Problems::new(&self.source.file, vec![Problem::new(place, key, message)]))
+        Error::Config(Problems::new(&self.source.file, vec![Problem::new(place, key, message)]))
     }
 
     /// Refuses more processes than partitions.
     ///
     /// # Errors
-    /// [`Error::Spec`] at `partition.parts`.
+    /// [`Error::Config`] at `partition.parts`.
     pub fn check_processes(&self, processes: usize, parts: usize) -> Result<(), Error> {
         if processes <= parts {
             return Ok(());
@@ -331,29 +334,29 @@ fn remember(node: &Node, path: &str, places: &mut BTreeMap<String, Place>) {
 }
 
 /// Takes out of a resolved pipeline the defaults that may not be written down beside what was chosen.
-fn strip_defaults_that_exclude(value: &mut toml::Value, spec: &Spec) {
+fn strip_defaults_that_exclude(value: &mut toml::Value, config: &Config) {
     let mut remove = |section: &[&str], keys: &[&str]| {
         let table = section.iter().try_fold(&mut *value, |value, key| value.get_mut(key));
         if let Some(table) = table.and_then(toml::Value::as_table_mut) {
             keys.iter().for_each(|key| drop(table.remove(*key)));
         }
     };
-    if spec.graph.dataset.is_some() {
+    if config.graph.dataset.is_some() {
         let reading = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         remove(&["graph"], &reading);
         remove(&["graph"], &["unknown_nodes", "isolated", "reverse_edges", "k_core", "largest_component"]);
         remove(&["partition"], &["method", "parts", "seed", "out", "balance"]);
     }
-    if spec.partition.parts != Parts::Auto {
+    if config.partition.parts != Parts::Auto {
         remove(&["partition"], &["workers"]);
     }
-    if spec.partition.method != "file" {
+    if config.partition.method != "file" {
         remove(&["partition"], &["file_columns"]);
     }
-    if spec.graph.generate.is_some() {
+    if config.graph.generate.is_some() {
         remove(&["graph"], &["columns"]);
     }
-    if spec.train.as_ref().is_some_and(Train::is_whole_graph) {
+    if config.train.as_ref().is_some_and(Train::is_whole_graph) {
         remove(&["train"], &["replace"]);
     }
 }

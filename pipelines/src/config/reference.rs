@@ -1,6 +1,6 @@
 //! Every key with its type, default and documentation, from the sections' own declarations; and the page that lists them.
 
-use super::{Spec, check};
+use super::{Config, check};
 use schemars::generate::SchemaSettings;
 use serde_json::Value as Json;
 use std::{fmt::Write, sync::LazyLock};
@@ -11,7 +11,7 @@ use std::{fmt::Write, sync::LazyLock};
 pub fn schema() -> &'static Json {
     static SCHEMA: LazyLock<Json> = LazyLock::new(|| {
         let settings = SchemaSettings::draft2020_12().with(|settings| settings.inline_subschemas = true);
-        settings.into_generator().into_root_schema_for::<Spec>().to_value()
+        settings.into_generator().into_root_schema_for::<Config>().to_value()
     });
     &SCHEMA
 }

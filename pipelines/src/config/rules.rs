@@ -9,7 +9,7 @@ use super::embedding::{Embedding, EmbeddingInit, SparseKind};
 use super::generate::GenerateKind;
 use super::train::Schedule;
 use super::tree::Node;
-use super::{Parts, Registered, Spec, model, partition};
+use super::{Config, Parts, Registered, model, partition};
 use crate::error::{Problem, did_you_mean};
 
 /// Collects problems, each at the place where its key was written.
@@ -37,20 +37,20 @@ impl Report<'_> {
     }
 }
 
-/// What cannot be about `spec`, read from `root`; and where its schedule is "auto", which schedules cannot do what it asks for, and why.
+/// What cannot be about `config`, read from `root`; and where its schedule is "auto", which schedules cannot do what it asks for, and why.
 pub(crate) fn of_schedules(
-    spec: &Spec,
+    config: &Config,
     root: &Node,
     registered: &Registered,
 ) -> (Vec<Problem>, Vec<(Schedule, String)>) {
-    if spec.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
-        return (broken(spec, root, registered), Vec::new());
+    if config.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
+        return (broken(config, root, registered), Vec::new());
     }
     let by = |schedule| {
-        let spec = spec.with_schedule(schedule);
-        let mut found = broken(&spec, root, registered);
+        let config = config.with_schedule(schedule);
+        let mut found = broken(&config, root, registered);
         let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
-        if spec.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
+        if config.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
             // What nobody has said is another thing by batches: not for us to choose.
             let message = "batches do not see the edges that they learn from, and whole graphs have them all: say \
                            `exclude_training_targets = false` where that may be chosen";
@@ -82,30 +82,30 @@ pub(crate) fn of_schedules(
     (vec![Problem::new(root.place(key), key, format!("no schedule can do this: {}", each.join("; ")))], Vec::new())
 }
 
-/// Everything about `spec`, read from `root`, that cannot be.
-fn broken(spec: &Spec, root: &Node, registered: &Registered) -> Vec<Problem> {
+/// Everything about `config`, read from `root`, that cannot be.
+fn broken(config: &Config, root: &Node, registered: &Registered) -> Vec<Problem> {
     let mut report = Report { root, problems: Vec::new() };
-    name(spec, &mut report);
-    graph(spec, &mut report);
-    partition(spec, registered, &mut report);
-    stages(spec, &mut report);
-    model(spec, registered, &mut report);
-    train::train(spec, registered, &mut report);
+    name(config, &mut report);
+    graph(config, &mut report);
+    partition(config, registered, &mut report);
+    stages(config, &mut report);
+    model(config, registered, &mut report);
+    train::train(config, registered, &mut report);
     report.problems
 }
 
-fn name(spec: &Spec, report: &mut Report<'_>) {
+fn name(config: &Config, report: &mut Report<'_>) {
     let plain = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if spec.name.is_empty() || spec.name.starts_with('.') || !spec.name.chars().all(plain) {
+    if config.name.is_empty() || config.name.starts_with('.') || !config.name.chars().all(plain) {
         let message =
-            format!("expected letters, digits, \"-\", \"_\" and \".\" (it names folders), found {:?}", spec.name);
+            format!("expected letters, digits, \"-\", \"_\" and \".\" (it names folders), found {:?}", config.name);
         report.add("name", message);
     }
 }
 
-fn graph(spec: &Spec, report: &mut Report<'_>) {
+fn graph(config: &Config, report: &mut Report<'_>) {
     const SOURCES: &str = "give either `nodes` and `edges`, or `generate`, or `dataset`";
-    let graph = &spec.graph;
+    let graph = &config.graph;
     match (graph.nodes.is_some() || graph.edges.is_some(), &graph.generate, graph.dataset.is_some()) {
         (false, None, false) => report.add("graph", format!("no graph: {SOURCES}")),
         (true, None, false) if graph.edges.is_none() => report.add("graph.nodes", "`edges` is missing beside it"),
@@ -179,9 +179,9 @@ fn graph(spec: &Spec, report: &mut Report<'_>) {
     }
 }
 
-fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
-    known("partition.method", &spec.partition.method, partition::METHODS, &[], &registered.partitioners, report);
-    let method = spec.partition.method.as_str();
+fn partition(config: &Config, registered: &Registered, report: &mut Report<'_>) {
+    known("partition.method", &config.partition.method, partition::METHODS, &[], &registered.partitioners, report);
+    let method = config.partition.method.as_str();
     for (key, methods) in partition::KEYS {
         // A registered method may be configured by whatever its program likes, but not by these.
         if !methods.contains(&method) {
@@ -189,18 +189,18 @@ fn partition(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
             report.only(&[&format!("partition.{key}")], &format!("only {have} has it, not \"{method}\""));
         }
     }
-    if method == "file" && spec.partition.file.is_none() {
+    if method == "file" && config.partition.file.is_none() {
         report.add("partition.method", "`file` is missing beside it: where the parts stand");
     }
-    if spec.partition.parts != Parts::Auto {
+    if config.partition.parts != Parts::Auto {
         for key in ["worker_memory", "reserve", "workers"] {
             report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has a use for it");
         }
     }
 }
 
-fn stages(spec: &Spec, report: &mut Report<'_>) {
-    match (&spec.model, &spec.train, &spec.infer) {
+fn stages(config: &Config, report: &mut Report<'_>) {
+    match (&config.model, &config.train, &config.infer) {
         (None, Some(_), _) => report.add("train", "there is no [model] to train"),
         (Some(_), None, _) => report.add("model", "there is no [train] for it"),
         (None, None, Some(_)) => report.add("infer", "there is no [model] and no [train] for it"),
@@ -208,8 +208,8 @@ fn stages(spec: &Spec, report: &mut Report<'_>) {
     }
 }
 
-fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
-    let Some(model) = &spec.model else { return };
+fn model(config: &Config, registered: &Registered, report: &mut Report<'_>) {
+    let Some(model) = &config.model else { return };
     known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
     if model::is_builtin(&model.kind) {
         for (key, kinds) in model::KEYS.iter().filter(|(_, kinds)| !kinds.contains(&model.kind.as_str())) {
@@ -230,7 +230,7 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
         report.add("model.eps", "expected a finite number");
     }
     if let Some(embedding) = &model.embedding {
-        self::embedding(embedding, spec, report);
+        self::embedding(embedding, config, report);
     }
     let jumps = model.jumping_knowledge != model::JumpingKnowledge::None;
     let split = model.attends() && !model.decouples_attention() && (model.layers > 1 || jumps);
@@ -246,13 +246,13 @@ fn model(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
     }
     if model.kind == "appnp" && model.mlp_layers() == 1 {
         // Rows that something behind the model reads are as wide as `hidden`.
-        let read = spec.train.as_ref().is_some_and(|train| train.learns_edges());
+        let read = config.train.as_ref().is_some_and(|train| train.learns_edges());
         let keys: &[&str] = if read { &["model.activation"] } else { &["model.hidden", "model.activation"] };
         report.only(keys, "a perceptron of one layer has nothing between its layers");
     }
 }
 
-fn embedding(embedding: &Embedding, spec: &Spec, report: &mut Report<'_>) {
+fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
     if !embedding.is_async() {
         let message = "only `mode = \"async\"` has it: in \"sync\" no row is ever behind";
         report.only(&["model.embedding.staleness"], message);
@@ -272,7 +272,7 @@ fn embedding(embedding: &Embedding, spec: &Spec, report: &mut Report<'_>) {
         let message = format!("must be at least 0 and less than 1, but one is {beta}");
         report.add("model.embedding.optimizer.betas", message);
     }
-    if let Some(train) = &spec.train {
+    if let Some(train) = &config.train {
         if train.cache.is_some() {
             report.add("train.cache", "learnt rows change in every step and cannot be kept: leave it out");
         }

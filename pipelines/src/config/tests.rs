@@ -29,9 +29,9 @@ seed = 1
 predictions = true
 "#;
 
-fn parse(text: &str, sets: &[&str]) -> Result<Spec, Error> {
+fn parse(text: &str, sets: &[&str]) -> Result<Config, Error> {
     let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-    Spec::parse(text, Path::new("/graphs/p.toml"), &sets, &Registered::default())
+    Config::parse(text, Path::new("/graphs/p.toml"), &sets, &Registered::default())
 }
 
 fn lines(text: &str, sets: &[&str]) -> Vec<String> {
@@ -61,23 +61,23 @@ fn a_url_is_relative_to_nothing() {
 
 #[test]
 fn a_whole_file_is_read() {
-    let spec = parse(WHOLE, &[]).unwrap();
-    assert_eq!(spec.name, "bar");
-    assert_eq!(spec.graph.nodes, Some(OneOrMany::one("/graphs/data/nodes.parquet".into())));
-    assert_eq!(spec.graph.edges, Some(OneOrMany(vec!["/graphs/a.parquet".into(), "/b.parquet".into()])));
-    assert_eq!(spec.graph.duplicates, Duplicates::Drop);
-    assert_eq!(spec.parts(), 2);
-    assert_eq!(spec.model.as_ref().unwrap().heads(), 1);
-    let train = spec.train.as_ref().unwrap();
+    let config = parse(WHOLE, &[]).unwrap();
+    assert_eq!(config.name, "bar");
+    assert_eq!(config.graph.nodes, Some(OneOrMany::one("/graphs/data/nodes.parquet".into())));
+    assert_eq!(config.graph.edges, Some(OneOrMany(vec!["/graphs/a.parquet".into(), "/b.parquet".into()])));
+    assert_eq!(config.graph.duplicates, Duplicates::Drop);
+    assert_eq!(config.parts(), 2);
+    assert_eq!(config.model.as_ref().unwrap().heads(), 1);
+    let train = config.train.as_ref().unwrap();
     assert_eq!((train.fanouts(2), train.optimizer.lr), (vec![Fanout::Each(-1); 2], 0.01));
-    assert!(spec.infer.as_ref().unwrap().predictions);
-    assert!(spec.dataset_folder().starts_with("/graphs/.gnnflow"));
+    assert!(config.infer.as_ref().unwrap().predictions);
+    assert!(config.dataset_folder().starts_with("/graphs/.gnnflow"));
 }
 
 #[test]
 fn sections_that_are_absent_are_stages_that_do_not_run() {
-    let spec = parse("[graph]\nnodes = 'n'\nedges = 'e'", &[]).unwrap();
-    assert_eq!((spec.name.as_str(), spec.model, spec.train, spec.infer), ("p", None, None, None));
+    let config = parse("[graph]\nnodes = 'n'\nedges = 'e'", &[]).unwrap();
+    assert_eq!((config.name.as_str(), config.model, config.train, config.infer), ("p", None, None, None));
 }
 
 #[test]
@@ -233,9 +233,9 @@ fn what_is_no_toml_says_so_with_its_line() {
 
 #[test]
 fn sets_come_before_checks_and_name_themselves() {
-    let spec = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
-    assert_eq!((spec.name.as_str(), spec.model.unwrap().kind.as_str()), ("2024", "sage"));
-    let train = spec.train.unwrap();
+    let config = parse(WHOLE, &["train.epochs=3", "model.kind=sage", "train.fanouts=[10, 5]", "name=2024"]).unwrap();
+    assert_eq!((config.name.as_str(), config.model.unwrap().kind.as_str()), ("2024", "sage"));
+    let train = config.train.unwrap();
     assert_eq!((train.epochs, train.fanouts), (3, Some(vec![Fanout::Each(10), Fanout::Each(5)])));
     assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
     assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
@@ -254,7 +254,7 @@ fn every_key_of_the_reference_can_be_set() {
         let value = key.example.as_ref().or(key.default.as_ref()).unwrap();
         let set = format!("{}={value}", key.path);
         let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]";
-        if let Err(Error::Spec(problems)) = parse(text, &[&set]) {
+        if let Err(Error::Config(problems)) = parse(text, &[&set]) {
             for problem in problems.list() {
                 let words = problem.message();
                 assert!(
@@ -275,19 +275,19 @@ fn a_resolved_pipeline_is_the_same_pipeline() {
         "[graph]\ndataset = 'd'",
         "[graph]\nnodes = 'n'\nedges = 'e'\nsplit_fractions = [0.5, 0.25, 0.25]",
     ] {
-        let spec = parse(text, &["cluster.start_timeout=90s"]).unwrap();
-        let resolved = spec.resolved_toml();
-        let again = Spec::parse(&resolved, Path::new("/elsewhere/q.toml"), &[], &Registered::default());
+        let config = parse(text, &["cluster.start_timeout=90s"]).unwrap();
+        let resolved = config.resolved_toml();
+        let again = Config::parse(&resolved, Path::new("/elsewhere/q.toml"), &[], &Registered::default());
         let again = again.unwrap_or_else(|error| panic!("{error}\n{resolved}"));
         assert_eq!(again.resolved_toml(), resolved);
-        assert_eq!(again.fingerprint(), spec.fingerprint());
-        assert_eq!(Spec { source: Source::default(), ..again }, Spec { source: Source::default(), ..spec });
+        assert_eq!(again.fingerprint(), config.fingerprint());
+        assert_eq!(Config { source: Source::default(), ..again }, Config { source: Source::default(), ..config });
     }
 }
 
 #[test]
 fn fingerprints_follow_results_and_nothing_else() {
-    let spec = parse(WHOLE, &[]).unwrap();
+    let config = parse(WHOLE, &[]).unwrap();
     for set in [
         "train.threads=7",
         "train.hash_blocks=true",
@@ -296,25 +296,25 @@ fn fingerprints_follow_results_and_nothing_else() {
         "graph.nodes=x.parquet",
         "partition.out=x",
     ] {
-        assert_eq!(parse(WHOLE, &[set]).unwrap().fingerprint(), spec.fingerprint(), "{set}");
+        assert_eq!(parse(WHOLE, &[set]).unwrap().fingerprint(), config.fingerprint(), "{set}");
     }
     for set in
         ["train.seed=2", "partition.parts=3", "model.dropout=0", "graph.undirected=false", "train.optimizer.lr=0.1"]
     {
         let other = parse(WHOLE, &[set]).unwrap();
-        assert_ne!(other.fingerprint(), spec.fingerprint(), "{set}");
-        assert_ne!(other.model_fingerprint(), spec.model_fingerprint(), "{set}");
+        assert_ne!(other.fingerprint(), config.fingerprint(), "{set}");
+        assert_ne!(other.model_fingerprint(), config.model_fingerprint(), "{set}");
     }
     let longer = parse(WHOLE, &["train.epochs=300"]).unwrap();
-    assert_ne!(longer.fingerprint(), spec.fingerprint());
-    assert_eq!(longer.model_fingerprint(), spec.model_fingerprint());
+    assert_ne!(longer.fingerprint(), config.fingerprint());
+    assert_eq!(longer.model_fingerprint(), config.model_fingerprint());
 }
 
 #[test]
 fn more_processes_than_partitions_are_refused_where_the_file_says_parts() {
-    let spec = parse(WHOLE, &[]).unwrap();
-    assert!(spec.check_processes(2, 2).is_ok());
-    let error = spec.check_processes(3, 2).unwrap_err().to_string();
+    let config = parse(WHOLE, &[]).unwrap();
+    assert!(config.check_processes(2, 2).is_ok());
+    let error = config.check_processes(3, 2).unwrap_err().to_string();
     assert!(error.starts_with("/graphs/p.toml:11: partition.parts: more processes (3) than partitions (2)"), "{error}");
 }
 
@@ -322,7 +322,7 @@ fn more_processes_than_partitions_are_refused_where_the_file_says_parts() {
 fn registered_names_are_welcome() {
     let registered = Registered { layers: vec!["mine".into()], ..Registered::default() };
     let text = with("kind = \"gcn\"", "kind = \"mine\"");
-    assert!(Spec::parse(&text, Path::new("p.toml"), &[], &registered).is_ok());
+    assert!(Config::parse(&text, Path::new("p.toml"), &[], &registered).is_ok());
 }
 
 /// Whatever a file holds, the answer is a pipeline or a list of problems.
@@ -363,7 +363,7 @@ fn no_text_makes_it_panic() {
         }
         let text = text.concat();
         if let Err(error) = parse(&text, &[]) {
-            assert!(matches!(error, Error::Spec(_)), "{error}");
+            assert!(matches!(error, Error::Config(_)), "{error}");
             assert!(error.to_string().lines().all(|line| !line.is_empty()), "{error}");
         }
     }
@@ -419,9 +419,11 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
     one(sage, "sampler = 'fastgcn'\nfanouts = [50, -1]", &["train.fanouts: \"fastgcn\"", "use \"uniform\""]);
     one(sage, "sampler = 'cluster'\nschedule = 'partition-parallel'", &["train.sampler: \"partition-parallel\""]);
     for sampler in ["cluster", "saint-node", "saint-edge", "saint-walk"] {
-        let spec = parse(&text(sage, &format!("sampler = '{sampler}'")), &[]).unwrap();
-        assert!(spec.train.as_ref().unwrap().draws_subgraphs());
-        assert!(Spec::parse(&spec.resolved_toml(), Path::new("/graphs/q.toml"), &[], &Registered::default()).is_ok());
+        let config = parse(&text(sage, &format!("sampler = '{sampler}'")), &[]).unwrap();
+        assert!(config.train.as_ref().unwrap().draws_subgraphs());
+        assert!(
+            Config::parse(&config.resolved_toml(), Path::new("/graphs/q.toml"), &[], &Registered::default()).is_ok()
+        );
     }
     let train = parse(&text(sage, "sampler = 'cluster'"), &[]).unwrap().train.unwrap();
     assert_eq!((train.clusters([0, 500, 70].into_iter()), train.clusters([500].into_iter())), (70, 100));

@@ -27,7 +27,7 @@ use gnnflow_kernels::sample::Columns;
 use gnnflow_nn::model::{Decoder, ModelSpec};
 use gnnflow_nn::{Model, device};
 
-use crate::config::{self, CachePolicy, Spec};
+use crate::config::{self, CachePolicy, Config};
 use crate::context::seed_split::SeedSplit;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::strategies;
@@ -84,7 +84,7 @@ pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, wid
             format!("{key} reads the edges' features, and edges have none; name them in graph.columns.edge_features");
         return Err(Error::Input(message));
     }
-    let spec = ModelSpec {
+    let config = ModelSpec {
         decoder: match train.task {
             config::Task::EdgeClassification => {
                 let classes = manifest.edge_columns.label.as_ref().map_or(0, |labels| labels.classes as usize);
@@ -96,7 +96,7 @@ pub(crate) fn model(job: &Job, model: &config::Model, train: &config::Train, wid
         ..model.describe(input, width, relations, manifest.edge_columns.features)
     };
     let device = device(&train.device.to_string())?;
-    Ok(Model::build(&spec, job.registry.layers(), &device, train.seed)?)
+    Ok(Model::build(&config, job.registry.layers(), &device, train.seed)?)
 }
 
 /// Numbers of a node that the first layer reads: its features, or the row that is learned for it.
@@ -114,7 +114,7 @@ fn input_width(job: &Job, model: &config::Model) -> Result<usize, Error> {
                 "rows are learnt for nodes without features, and these have {features}: leave model.embedding out to learn \
                  from the features, or prepare the graph without their column"
             );
-            Err(job.spec.problem("model.embedding", message))
+            Err(job.config.problem("model.embedding", message))
         }
     }
 }
@@ -175,7 +175,7 @@ impl FeatureStore {
             parts[part] = Some(Arc::new(job.dataset.partition(part)?));
         }
         let bytes: usize = parts.iter().flatten().map(|part| part.features.bytes().len()).sum();
-        let asked = job.spec.train.as_ref().and_then(|train| train.read_ahead);
+        let asked = job.config.train.as_ref().and_then(|train| train.read_ahead);
         let reads_ahead = asked.unwrap_or_else(|| bytes as u64 > machine::memory() / 2);
         if reads_ahead {
             parts.iter().flatten().for_each(|part| part.features.read_at_random());
@@ -210,23 +210,23 @@ impl FeatureStore {
 }
 
 /// Whether every worker has the topology of all partitions.
-fn replicates_topology(spec: &Spec) -> bool {
-    let by_columns = spec.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::TensorParallel);
-    by_columns || spec.partition.topology == config::Topology::Replicated
+fn replicates_topology(config: &Config) -> bool {
+    let by_columns = config.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::TensorParallel);
+    by_columns || config.partition.topology == config::Topology::Replicated
 }
 
 /// The files that `worker` is known to read: those of its partitions, and the topology of all partitions where it is replicated. Halos
 /// are read for the features in them.
 fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
     let partition_local =
-        job.spec.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::PartitionParallel);
+        job.config.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::PartitionParallel);
     let reads_halo = job.dataset.manifest().halo_features && (partition_local || placement.workers() > 1);
     let mut files = Vec::new();
     for part in placement.parts_of(worker) {
         files.extend([FileKind::Topology, FileKind::Nodes, FileKind::Features].map(|kind| (part, kind)));
         files.extend(reads_halo.then_some((part, FileKind::Halo)));
     }
-    if replicates_topology(&job.spec) {
+    if replicates_topology(&job.config) {
         files.extend((0..placement.parts()).map(|part| (part, FileKind::Topology)));
     }
     files
@@ -284,10 +284,10 @@ impl WorkerContext {
         task: Task,
         needs: ModelInputs,
     ) -> Result<Self, Error> {
-        let (dataset, spec) = (&job.dataset, &job.spec);
+        let (dataset, config) = (&job.dataset, &job.config);
         let manifest = dataset.manifest();
         let placement = Placement::new(manifest.parts(), workers);
-        let replicated = replicates_topology(spec);
+        let replicated = replicates_topology(config);
         let mut edges = EdgeParts { dim: manifest.edge_columns.features, parts: vec![None; manifest.parts()] };
         let load = |part: usize| -> Result<Arc<dyn InEdges>, Error> {
             let (topology, in_edges): (_, Arc<dyn InEdges>) = match &parts.parts[part] {
@@ -318,7 +318,7 @@ impl WorkerContext {
         let scratch = job.run_dir.join("scratch");
         std::fs::create_dir_all(&scratch).map_err(Error::io("create", &scratch))?;
         let graph = Arc::new(graph);
-        let embeddings = match (&spec.model, &spec.train) {
+        let embeddings = match (&config.model, &config.train) {
             (Some(config::Model { embedding: Some(embedding), .. }), Some(train)) => {
                 let rows = NodeEmbeddings::create(embedding, &scratch, &graph, worker, train.seed, job.threads)?;
                 Some(Arc::new(rows))

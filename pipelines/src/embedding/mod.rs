@@ -21,7 +21,7 @@ pub(crate) use shards::{Generation, forget};
 
 /// The rows that a worker hosts, and what is known of them.
 pub(crate) struct NodeEmbeddings {
-    spec: config::Embedding,
+    config: config::Embedding,
     table: Arc<Table>,
     /// Rows of the best epoch.
     best: Table,
@@ -36,7 +36,7 @@ impl NodeEmbeddings {
     /// # Errors
     /// When there is no room for them.
     pub(crate) fn create(
-        spec: &config::Embedding,
+        config: &config::Embedding,
         scratch: &Path,
         graph: &Arc<LocalGraph>,
         worker: usize,
@@ -44,23 +44,23 @@ impl NodeEmbeddings {
         threads: usize,
     ) -> Result<Self, Error> {
         let reserve = |optimizer| {
-            let table = Table::create(Some(scratch), graph, worker, spec.dim, optimizer);
+            let table = Table::create(Some(scratch), graph, worker, config.dim, optimizer);
             table.map_err(Error::io("reserve room for embeddings in", scratch))
         };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool =
             pool.map_err(|error| Error::Machine(format!("cannot start {threads} threads: {error}; {FEWER_THREADS}")))?;
-        let table = reserve(spec.optimizer.rule())?;
-        let table = pool.install(|| table.drawn(spec.draw(), seed));
-        let table = Arc::new(if spec.is_async() { table.changing() } else { table });
+        let table = reserve(config.optimizer.rule())?;
+        let table = pool.install(|| table.drawn(config.draw(), seed));
+        let table = Arc::new(if config.is_async() { table.changing() } else { table });
         let best = reserve(SparseOptimizer::Sgd)?;
-        let rate = AtomicU64::new(spec.optimizer.lr.to_bits());
-        Ok(Self { spec: spec.clone(), table, best, rate, moved: AtomicU64::new(0) })
+        let rate = AtomicU64::new(config.optimizer.lr.to_bits());
+        Ok(Self { config: config.clone(), table, best, rate, moved: AtomicU64::new(0) })
     }
 
     /// What the pipeline says of them.
-    pub(crate) fn spec(&self) -> &config::Embedding {
-        &self.spec
+    pub(crate) fn config(&self) -> &config::Embedding {
+        &self.config
     }
 
     /// Numbers in a row.

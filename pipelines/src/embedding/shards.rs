@@ -207,9 +207,9 @@ mod tests {
             Ok::<_, Error>(Arc::new(none) as Arc<dyn InEdges>)
         };
         let graph = Arc::new(LocalGraph::load(&book, Placement::new(3, 1), 0, false, load).unwrap());
-        let spec =
+        let config =
             Embedding { dim: 5, optimizer: SparseOptimizer { kind, ..Default::default() }, ..Default::default() };
-        let rows = NodeEmbeddings::create(&spec, folder, &graph, 0, seed, 1).unwrap();
+        let rows = NodeEmbeddings::create(&config, folder, &graph, 0, seed, 1).unwrap();
         for part in 0..3 {
             // SAFETY: nobody else has the table.
             if let Some(shard) = unsafe { rows.table.shard_mut(part) } {

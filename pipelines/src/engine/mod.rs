@@ -18,13 +18,13 @@ use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 
 /// A way to train.
-pub(crate) trait Schedule {
+pub(crate) trait Engine {
     /// Trains some epochs from `epoch` (from 0) on, until all workers have the same parameters again, and returns what each of
     /// them came to. `lr` is the learning rate of an epoch.
     ///
     /// # Errors
     /// What an operator, or the compute thread, fails with.
-    fn round(
+    fn train_round(
         &mut self,
         worker: &mut Worker,
         runtime: &dyn Runtime,
@@ -36,7 +36,7 @@ pub(crate) trait Schedule {
     /// nothing, and that.
     ///
     /// # Errors
-    /// As [`Schedule::round`].
+    /// As [`Engine::train_round`].
     fn compute_all(
         &mut self,
         worker: &mut Worker,

@@ -7,13 +7,13 @@ pub(crate) use problem::{Place, did_you_mean};
 pub use problem::{Problem, Problems};
 use std::path::{Path, PathBuf};
 
-/// Everything that can go wrong from the pipeline file on. Each prints as one line; [`Error::Spec`] as one a problem.
+/// Everything that can go wrong from the pipeline file on. Each prints as one line; [`Error::Config`] as one a problem.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The pipeline file, or a `--set`, is wrong.
     #[error("{0}")]
-    Spec(#[from] Problems),
+    Config(#[from] Problems),
     /// The dump or the prepared dataset.
     #[error(transparent)]
     Data(#[from] gnnflow_data::Error),
@@ -69,7 +69,7 @@ impl Error {
         Some(match self {
             Self::Data(error) => error.fault(),
             Self::Compute(error) => compute_fault(error),
-            Self::Spec(_) | Self::Usage(_) => Fault::Usage,
+            Self::Config(_) | Self::Usage(_) => Fault::Usage,
             Self::Input(_) | Self::Checkpoint { .. } => Fault::Input,
             Self::Io { .. } | Self::Machine(_) => Fault::Machine,
             Self::Cluster(_) => Fault::Cluster,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::checkpoint::tensor_file::write_whole;
-use crate::config::Spec;
+use crate::config::Config;
 use crate::embedding::forget;
 use crate::error::Error;
 use crate::outputs::summary::Summary;
@@ -20,7 +20,7 @@ pub(crate) struct RunFolder {
 impl RunFolder {
     /// Opens the folder for a run that goes on after `epochs` epochs (0: starts anew). Results of an earlier run go away,
     /// so that nothing of it is taken for this one's.
-    pub(crate) fn open(dir: &Path, spec: &Spec, epochs: u32) -> Result<Self, Error> {
+    pub(crate) fn open(dir: &Path, config: &Config, epochs: u32) -> Result<Self, Error> {
         let checkpoints = dir.join("checkpoints");
         std::fs::create_dir_all(&checkpoints).map_err(Error::io("create", &checkpoints))?;
         let mut old =
@@ -39,7 +39,7 @@ impl RunFolder {
                 _ => {}
             }
         }
-        write_whole(&dir.join("pipeline.toml"), spec.resolved_toml().as_bytes())?;
+        write_whole(&dir.join("pipeline.toml"), config.resolved_toml().as_bytes())?;
         let path = dir.join(EpochRecord::FILE);
         if epochs > 0 && path.exists() {
             // Epochs past the checkpoint will be trained again.

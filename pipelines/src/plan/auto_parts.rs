@@ -1,11 +1,11 @@
 //! `partition.parts = "auto"`: SDT-GNN's rule (Section III-C) for the number of partitions.
 
-use crate::config::{AutoParts, Parts, Spec};
+use crate::config::{AutoParts, Config, Parts};
 use crate::context::machine;
 use crate::error::Error;
 use crate::plan::Sizes;
 
-impl Spec {
+impl Config {
     /// Puts a number in place of `parts = "auto"`; nothing happens when there is one.
     ///
     /// # Errors
@@ -45,29 +45,29 @@ mod tests {
     use crate::config::Registered;
     use std::path::Path;
 
-    fn spec(partition: &str) -> Spec {
+    fn config(partition: &str) -> Config {
         let text = format!(
             "[graph.generate]\nkind = 'planted'\nnodes = 100000\nedges = 1000000\nfeatures = 64\nclasses = 4\n[partition]\n{partition}"
         );
-        Spec::parse(&text, Path::new("p.toml"), &[], &Registered::default()).unwrap()
+        Config::parse(&text, Path::new("p.toml"), &[], &Registered::default()).unwrap()
     }
 
     #[test]
     fn the_rule_is_applied_to_the_graphs_size() {
-        let mut spec = spec("parts = 'auto'\nworker_memory = '9MB'");
-        spec.resolve_parts().unwrap();
-        let auto = spec.auto_parts().unwrap();
+        let mut config = config("parts = 'auto'\nworker_memory = '9MB'");
+        config.resolve_parts().unwrap();
+        let auto = config.auto_parts().unwrap();
         // 25.6 MB of features, 8 MB of edges (both ways), 0.8 MB of offsets; 3 MB for them in each worker.
         assert_eq!((auto.graph_bytes, auto.reserve, auto.parts), (25_600_000 + 8_000_000 + 800_008, 6_000_000, 12));
-        assert_eq!(spec.parts(), 12);
-        let before = spec.clone();
-        spec.resolve_parts().unwrap();
-        assert_eq!(spec, before, "a number stays");
+        assert_eq!(config.parts(), 12);
+        let before = config.clone();
+        config.resolve_parts().unwrap();
+        assert_eq!(config, before, "a number stays");
     }
 
     #[test]
     fn a_reserve_that_leaves_nothing_is_refused() {
-        let error = spec("parts = 'auto'\nworker_memory = '1GB'\nreserve = '1GB'").resolve_parts().unwrap_err();
+        let error = config("parts = 'auto'\nworker_memory = '1GB'\nreserve = '1GB'").resolve_parts().unwrap_err();
         assert!(error.to_string().contains("partition.reserve: leaves nothing"), "{error}");
     }
 }

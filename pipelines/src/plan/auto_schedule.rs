@@ -21,7 +21,7 @@
 use super::text::bytes;
 use super::whole_graph::Whole;
 use super::{Plan, Sizes, learnt};
-use crate::config::{AutoSchedule, Candidate, Schedule, Spec, is_builtin_layer};
+use crate::config::{AutoSchedule, Candidate, Config, Schedule, is_builtin_layer};
 use crate::error::Error;
 
 /// Multiplications and additions of one core in a second.
@@ -40,14 +40,14 @@ const DISK: f64 = 1e9;
 const MOST_STEPS: u64 = 4;
 
 impl AutoSchedule {
-    /// Chooses for `spec`, whose graph has these sizes.
+    /// Chooses for `config`, whose graph has these sizes.
     ///
     /// # Errors
     /// When no schedule can do what the pipeline asks for; what a plan fails with otherwise.
-    pub fn new(spec: &Spec, graph: &Sizes) -> Result<Self, Error> {
+    pub fn new(config: &Config, graph: &Sizes) -> Result<Self, Error> {
         let all = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel];
         let mut candidates =
-            all.map(|schedule| candidate(spec, graph, schedule)).into_iter().collect::<Result<Vec<_>, _>>()?;
+            all.map(|schedule| candidate(config, graph, schedule)).into_iter().collect::<Result<Vec<_>, _>>()?;
         let steps = |candidates: &[Candidate]| candidates[0].counts.clamp(1, MOST_STEPS);
         let counts = if candidates[0].refused.is_none() { steps(&candidates) } else { 1 };
         candidates[0].counts = 1;
@@ -55,7 +55,7 @@ impl AutoSchedule {
         let able = candidates.iter().filter(|candidate| candidate.refused.is_none());
         let Some(best) = able.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
             let reasons: Vec<String> = candidates.iter().map(why_not).collect();
-            return Err(spec.problem("train.schedule", format!("no schedule can do this: {}", reasons.join("; "))));
+            return Err(config.problem("train.schedule", format!("no schedule can do this: {}", reasons.join("; "))));
         };
         let nodes = graph.nodes.max(1) as f64;
         let parts = graph.parts.len().max(1) as f64;
@@ -123,31 +123,31 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
-/// One schedule for `spec`. Batches' `counts` are their steps.
-fn candidate(spec: &Spec, graph: &Sizes, schedule: Schedule) -> Result<Candidate, Error> {
+/// One schedule for `config`. Batches' `counts` are their steps.
+fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candidate, Error> {
     let refused =
         |why: String| Ok(Candidate { schedule: schedule.to_string(), refused: Some(why), ..Candidate::default() });
-    if let Some(why) = spec.refusal(schedule) {
+    if let Some(why) = config.refusal(schedule) {
         return refused(why.to_owned());
     }
-    let spec = spec.with_schedule(schedule);
+    let config = config.with_schedule(schedule);
     let parts = graph.parts.len();
-    let plan = match Plan::of(&spec, graph.clone(), parts, parts) {
+    let plan = match Plan::of(&config, graph.clone(), parts, parts) {
         Ok(plan) => plan,
         // It does not fit into the memory that there is.
         Err(Error::Usage(why)) => return refused(why),
         Err(other) => return Err(other),
     };
-    let (Some(training), Some(model)) = (&plan.training, &spec.model) else {
+    let (Some(training), Some(model)) = (&plan.training, &config.model) else {
         return refused("there is nothing to train".into());
     };
-    let whole = Whole::of(&spec, &learnt(&spec, graph));
+    let whole = Whole::of(&config, &learnt(&config, graph));
     let [multiplied, added, sampled] = match &whole {
         Some(whole) => {
             let nodes = graph.parts.iter().map(|part| part.nodes).max().unwrap_or(0);
             [4.0 * nodes as f64 * whole.parameters as f64, whole.added(graph), 0.0]
         }
-        None if spec.train.as_ref().is_some_and(|train| train.is_whole_graph()) => {
+        None if config.train.as_ref().is_some_and(|train| train.is_whole_graph()) => {
             let kind = &model.kind;
             let why = match is_builtin_layer(kind) {
                 true => format!("\"{kind}\" cannot be computed over the whole graph"),
@@ -190,7 +190,7 @@ fn batches(plan: &Plan) -> [f64; 3] {
     [multiplied, added, edges.iter().sum::<u64>() as f64].map(|of_step| of_step * training.steps_per_epoch as f64)
 }
 
-impl Spec {
+impl Config {
     /// Puts a schedule in place of `train.schedule = "auto"`; nothing happens where there is one.
     ///
     /// It is the same on every process as long as the dataset is: one that is prepared says more than its sources do.
@@ -221,8 +221,8 @@ impl Spec {
 
     /// The same pipeline by `schedule`. The model stays what it is: what "tensor-parallel" decouples where nothing is said stays plain.
     pub(crate) fn with_schedule(&self, schedule: Schedule) -> Self {
-        let mut spec = self.clone();
-        if let (Some(train), Some(model)) = (&mut spec.train, &mut spec.model) {
+        let mut config = self.clone();
+        if let (Some(train), Some(model)) = (&mut config.train, &mut config.model) {
             train.schedule = schedule;
             if train.is_whole_graph() {
                 train.fanouts = None;
@@ -231,7 +231,7 @@ impl Spec {
                 model.decoupled = Some(false);
             }
         }
-        spec
+        config
     }
 
     /// Why `schedule` cannot do what the file asks for.
@@ -268,16 +268,16 @@ mod tests {
         }
     }
 
-    fn spec(model: &str, train: &str) -> Result<Spec, Error> {
+    fn config(model: &str, train: &str) -> Result<Config, Error> {
         let text = format!(
             "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\nundirected = true\n[partition]\nparts = 4\n\
              [model]\n{model}\n[train]\nschedule = 'auto'\n{train}"
         );
-        Spec::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default())
+        Config::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default())
     }
 
     fn chosen(model: &str, train: &str, graph: &Sizes) -> AutoSchedule {
-        AutoSchedule::new(&spec(model, train).unwrap(), graph).unwrap()
+        AutoSchedule::new(&config(model, train).unwrap(), graph).unwrap()
     }
 
     const SAGE: &str = "kind = 'sage'\nlayers = 3\nhidden = 128";
@@ -320,12 +320,12 @@ mod tests {
             assert_eq!(refused, 2, "{auto:#?}");
             assert_eq!(auto.because.matches("not \"").count(), 2, "{}", auto.because);
         }
-        let error = spec(SAGE, "mode = 'async'\nfanouts = [5, 5, 5]").unwrap_err().to_string();
+        let error = config(SAGE, "mode = 'async'\nfanouts = [5, 5, 5]").unwrap_err().to_string();
         assert!(
             error.contains("train.schedule") && error.contains("train.fanouts") && error.contains("train.mode"),
             "{error}"
         );
-        let error = spec(SAGE, "sampler = 'nope'").unwrap_err().to_string();
+        let error = config(SAGE, "sampler = 'nope'").unwrap_err().to_string();
         assert!(error.contains("train.sampler: expected one of"), "{error}");
     }
 
@@ -344,12 +344,12 @@ mod tests {
 
     #[test]
     fn the_model_stays_what_it_is_and_the_choice_is_a_pipeline() {
-        let spec = spec("kind = 'gcn'", "").unwrap();
-        let by_columns = spec.with_schedule(Schedule::TensorParallel);
+        let config = config("kind = 'gcn'", "").unwrap();
+        let by_columns = config.with_schedule(Schedule::TensorParallel);
         assert_eq!(by_columns.model.as_ref().and_then(|model| model.decoupled), Some(false));
         for schedule in [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel] {
-            let resolved = spec.with_schedule(schedule).resolved_toml();
-            let again = Spec::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
+            let resolved = config.with_schedule(schedule).resolved_toml();
+            let again = Config::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
             assert_eq!(again.train.as_ref().map(|train| train.schedule), Some(schedule), "{resolved}");
             assert_eq!(again.resolved_toml(), resolved);
         }

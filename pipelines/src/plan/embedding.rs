@@ -1,6 +1,6 @@
 //! What learned rows of nodes take.
 
-use crate::config::{Embedding, Spec};
+use crate::config::{Config, Embedding};
 use crate::plan::Sizes;
 use gnnflow_dataflow::embed::table::Table;
 use gnnflow_kernels::sparse::SparseOptimizer;
@@ -23,37 +23,37 @@ pub struct LearntRows {
 }
 
 impl LearntRows {
-    pub(super) fn new(spec: &Spec, graph: &Sizes) -> Option<Self> {
-        let embedding = of(spec)?;
+    pub(super) fn new(config: &Config, graph: &Sizes) -> Option<Self> {
+        let embedding = of(config)?;
         Some(Self {
             dim: embedding.dim,
             optimizer: embedding.optimizer.kind.to_string(),
             mode: embedding.mode.to_string(),
             staleness: embedding.staleness(),
-            bytes: bytes(spec, graph.nodes),
+            bytes: bytes(config, graph.nodes),
         })
     }
 }
 
-/// The rows that `spec` asks for.
-pub(super) fn of(spec: &Spec) -> Option<&Embedding> {
-    spec.model.as_ref()?.embedding.as_ref()
+/// The rows that `config` asks for.
+pub(super) fn of(config: &Config) -> Option<&Embedding> {
+    config.model.as_ref()?.embedding.as_ref()
 }
 
 /// Numbers of a node that the first layer reads, and the bytes of one.
-pub(super) fn input(spec: &Spec, graph: &Sizes) -> (usize, usize) {
-    of(spec).map_or((graph.features, graph.feature_bytes), |embedding| (embedding.dim, 4))
+pub(super) fn input(config: &Config, graph: &Sizes) -> (usize, usize) {
+    of(config).map_or((graph.features, graph.feature_bytes), |embedding| (embedding.dim, 4))
 }
 
 /// Bytes of mapped files for `nodes` rows: table, state, and the rows of the best epoch.
-pub(super) fn bytes(spec: &Spec, nodes: u64) -> u64 {
-    of(spec).map_or(0, |embedding| {
+pub(super) fn bytes(config: &Config, nodes: u64) -> u64 {
+    of(config).map_or(0, |embedding| {
         let table = Table::bytes(nodes, embedding.dim, embedding.optimizer.rule());
         table + Table::bytes(nodes, embedding.dim, SparseOptimizer::Sgd)
     })
 }
 
 /// Bytes that a batch's gradients take on their way to the rows, as ids and numbers.
-pub(super) fn push(spec: &Spec, batch_nodes: u64) -> u64 {
-    of(spec).map_or(0, |embedding| batch_nodes * (4 + 4 * embedding.dim as u64))
+pub(super) fn push(config: &Config, batch_nodes: u64) -> u64 {
+    of(config).map_or(0, |embedding| batch_nodes * (4 + 4 * embedding.dim as u64))
 }

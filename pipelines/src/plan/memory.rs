@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Spec, Topology, Train};
+use crate::config::{Config, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Topology, Train};
 use crate::engine::inference::{CHUNK_EDGES, WINDOW};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
@@ -99,7 +99,7 @@ impl Memory {
 impl Process {
     #[expect(clippy::too_many_arguments, reason = "what a process needs depends on all of the plan so far")]
     pub(super) fn new(
-        spec: &Spec,
+        config: &Config,
         graph: &Sizes,
         rank: usize,
         parts: Range<usize>,
@@ -112,27 +112,27 @@ impl Process {
     ) -> Self {
         let own = &graph.parts[parts.clone()];
         let sum = |of: fn(&PartSize) -> u64, parts: &[PartSize]| parts.iter().map(of).sum::<u64>();
-        let replicated = spec.partition.topology == Topology::Replicated;
+        let replicated = config.partition.topology == Topology::Replicated;
         let mut memory = Memory {
             topology: sum(|part| part.topology_bytes, if replicated { &graph.parts } else { own }),
             features: sum(|part| part.feature_bytes, own),
-            embeddings: embedding::bytes(spec, sum(|part| part.nodes, own)),
+            embeddings: embedding::bytes(config, sum(|part| part.nodes, own)),
             program: PROGRAM_BYTES,
             ..Memory::default()
         };
-        if let (Some(training), Some(train)) = (training, &spec.train) {
+        if let (Some(training), Some(train)) = (training, &config.train) {
             let nodes = &training.batch_nodes;
             let all = nodes.last().copied().unwrap_or(0);
             let edges = training.batch_edges.iter().sum::<u64>();
-            let edge_bytes = spec.model.as_ref().map_or(0, |model| edge_bytes(model, graph));
+            let edge_bytes = config.model.as_ref().map_or(0, |model| edge_bytes(model, graph));
             let edge_rows = if edge_bytes > 0 { edges * (edge_bytes + 4) } else { 0 };
-            let (input, _) = embedding::input(spec, graph);
+            let (input, _) = embedding::input(config, graph);
             let one = all * (input as u64 * 4 + 8) + edges * 8 + edge_rows;
             // Features of as many batches as may have them; the blocks of all steps under way.
             let lists = all * 4 + training.batch_edges.iter().sum::<u64>() * 8;
             memory.batches = window.max(2) as u64 * one + own.len() as u64 * window as u64 * lists;
             // Gradients of learned rows: those of own batches, and about as many that come.
-            memory.batches += 2 * own.len() as u64 * embedding::push(spec, all);
+            memory.batches += 2 * own.len() as u64 * embedding::push(config, all);
             memory.batches += training.rows_bytes;
             memory.sampler = batch::kept(train, graph, own);
             memory.cache = train.cache.filter(|_| others).map_or(0, |cache| cache.0);
@@ -146,14 +146,14 @@ impl Process {
             let widest = layers.iter().map(|layer| layer.input.max(layer.output) as u64 * 4).max().unwrap_or(0);
             let on_edges = if edge_bytes > 0 { edges * (edge_bytes + widest) } else { 0 };
             // R-GCN whose relations share bases mixes its neighbors' rows for each of them first.
-            let bases = spec.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
+            let bases = config.model.as_ref().filter(|model| model.kind == "rgcn").and_then(|model| model.num_bases);
             let mixed = |(l, layer): (usize, &Layer)| rows(l) * (bases.unwrap_or(0) * layer.input) as u64 * 4;
             let mixed = layers.iter().enumerate().map(mixed).sum::<u64>();
             memory.activations = 3 * (outputs.sum::<u64>() + all * input as u64 * 4 + on_edges + mixed);
             let own_nodes = sum(|part| part.nodes, own);
-            (memory.inference, memory.scratch) = inference(spec, graph, layers, own_nodes);
+            (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
             // Whole graphs are evaluated as they are trained; only rows that never lie whole are computed once more, to be written.
-            let embeddings = spec.infer.as_ref().is_some_and(|infer| infer.embeddings);
+            let embeddings = config.infer.as_ref().is_some_and(|infer| infer.embeddings);
             if train.is_whole_graph() && !(embeddings && train.schedule == Schedule::TensorParallel) {
                 memory.inference = 0;
             }
@@ -170,7 +170,7 @@ impl Process {
             rank,
             nodes: sum(|part| part.nodes, own),
             edges: sum(|part| part.edges, own),
-            threads: spec.train.as_ref().map_or(1, |train| train.threads(local)),
+            threads: config.train.as_ref().map_or(1, |train| train.threads(local)),
             parts,
             memory,
         }
@@ -186,20 +186,20 @@ pub(super) fn state(train: &Train) -> u64 {
 }
 
 /// What exact inference keeps in memory, and in scratch files.
-fn inference(spec: &Spec, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u64, u64) {
+fn inference(config: &Config, graph: &Sizes, layers: &[Layer], own_nodes: u64) -> (u64, u64) {
     let mean_degree = graph.edges as f64 / graph.nodes.max(1) as f64;
-    let most = spec.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
+    let most = config.infer.as_ref().map_or_else(|| Infer::default().batch, |infer| infer.batch) as f64;
     let nodes = most.min(CHUNK_EDGES as f64 / mean_degree.max(1e-9)).max(1.0);
-    let reads = spec.model.as_ref().is_some_and(Model::uses_edges);
+    let reads = config.model.as_ref().is_some_and(Model::uses_edges);
     let sources = if reads { (nodes * (1.0 + mean_degree)).min(graph.nodes as f64) } else { nodes };
     let widest = layers.iter().map(|layer| layer.input).max().unwrap_or(0);
     let chunk = (sources * widest as f64 * 4.0) as u64;
     // A layer is overwritten once it has been read, unless the output reads all of them.
-    let jumps = spec.model.as_ref().is_some_and(|model| model.jumping_knowledge != JumpingKnowledge::None);
+    let jumps = config.model.as_ref().is_some_and(|model| model.jumping_knowledge != JumpingKnowledge::None);
     let kept = if jumps { layers.len() } else { 2 };
     let hidden = layers.iter().rev().skip(1).map(|layer| layer.output as u64).take(kept).sum::<u64>();
     let classes = graph.classes.unwrap_or(0);
-    let predicted = match &spec.model {
+    let predicted = match &config.model {
         Some(model) if model.kind == "appnp" => classes,
         Some(model) if model.decouples_attention() => model.output_heads() as u64 * classes,
         _ => 0,

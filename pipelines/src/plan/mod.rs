@@ -30,7 +30,7 @@ use serde::Serialize;
 
 use self::whole_graph::Whole;
 use self::window::window;
-use crate::config::{Spec, Task};
+use crate::config::{Config, Task};
 use crate::error::Error;
 
 /// What a run will do and need. `Display` prints it as text, serde as JSON.
@@ -74,25 +74,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans `spec` on `processes` processes, `local` of which share this machine.
+    /// Plans `config` on `processes` processes, `local` of which share this machine.
     ///
     /// # Errors
     /// More processes than partitions; input that is missing or unreadable.
-    pub fn new(spec: &Spec, processes: usize, local: usize) -> Result<Self, Error> {
-        Self::of(spec, Sizes::of(spec)?, processes, local)
+    pub fn new(config: &Config, processes: usize, local: usize) -> Result<Self, Error> {
+        Self::of(config, Sizes::of(config)?, processes, local)
     }
 
     /// The same for a graph of these sizes.
-    fn of(spec: &Spec, graph: Sizes, processes: usize, local: usize) -> Result<Self, Error> {
-        spec.check_processes(processes, graph.parts.len())?;
-        let learnt = learnt(spec, &graph);
+    fn of(config: &Config, graph: Sizes, processes: usize, local: usize) -> Result<Self, Error> {
+        config.check_processes(processes, graph.parts.len())?;
+        let learnt = learnt(config, &graph);
         let classes = learnt.classes.unwrap_or(0) as usize;
-        let (input, _) = embedding::input(spec, &graph);
+        let (input, _) = embedding::input(config, &graph);
         let of = |model| model::layers(model, input, classes, graph.relations, graph.edge_features);
-        let layers = spec.model.as_ref().map_or_else(Vec::new, of);
+        let layers = config.model.as_ref().map_or_else(Vec::new, of);
         let known = learnt.classes.is_some();
         let parameters = layers.iter().map(|layer| layer.parameters.filter(|_| known)).sum::<Option<u64>>();
-        let decoded = match &spec.train {
+        let decoded = match &config.train {
             Some(train) if train.decodes_relations() => graph.relations.map(|relations| (relations * classes) as u64),
             Some(train) if train.task == Task::EdgeClassification => {
                 let (width, inner) = (classes as u64, train.edge().num_decoder_layers as u64 - 1);
@@ -105,9 +105,9 @@ impl Plan {
             _ => Some(0),
         };
         let parameters = parameters.zip(decoded).map(|(layers, decoded)| layers + decoded);
-        let parameters = parameters.filter(|_| spec.model.is_some());
+        let parameters = parameters.filter(|_| config.model.is_some());
         let placement = Placement::new(graph.parts.len(), processes);
-        let whole = Whole::of(spec, &learnt);
+        let whole = Whole::of(config, &learnt);
         // Before labels were read, nobody knows how wide the last layer is.
         let cut = whole.as_ref().filter(|_| known);
         if let Some(columns) = cut.and_then(|whole| whole.fewer_columns_than(processes)) {
@@ -120,16 +120,16 @@ impl Plan {
         let parameters =
             whole.as_ref().map(|whole| whole.parameters).filter(|_| known && decoded.is_some()).or(parameters);
         let training = match &whole {
-            Some(whole) => Training::of_whole(spec, &learnt, whole, placement),
-            None => Training::new(spec, &learnt, processes, parameters.unwrap_or(0)),
+            Some(whole) => Training::of_whole(config, &learnt, whole, placement),
+            None => Training::new(config, &learnt, processes, parameters.unwrap_or(0)),
         };
-        let memory = spec.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
+        let memory = config.train.as_ref().and_then(|train| train.memory).map_or(u64::MAX, |memory| memory.0);
         let plan = |window, tables_mapped: bool| -> Vec<Process> {
             let process = |rank| {
                 let parts = placement.parts_of(rank);
                 let others = processes > 1;
                 let mut process =
-                    Process::new(spec, &learnt, rank, parts, &layers, parameters, &training, local, window, others);
+                    Process::new(config, &learnt, rank, parts, &layers, parameters, &training, local, window, others);
                 if let Some(whole) = &whole {
                     let tables = whole.tables(&learnt, &process.parts, processes);
                     process.memory.tables = if tables_mapped { 0 } else { tables };
@@ -150,18 +150,18 @@ impl Plan {
         };
         let most = |processes: Vec<Process>| processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0);
         let tables_mapped = whole.is_some() && most(plan(1, false)) > memory;
-        let window = window(spec, |window| most(plan(window, tables_mapped)))?;
+        let window = window(config, |window| most(plan(window, tables_mapped)))?;
         let tensor_worker_bytes = whole.as_ref().and_then(|whole| whole.tensor_worker(&learnt, processes));
         let processes = plan(window, tables_mapped);
         Ok(Self {
-            name: spec.name.clone(),
-            stages: stages(spec, &graph),
-            method: spec.partition.method.clone(),
-            auto_parts: spec.auto_parts(),
-            auto_schedule: spec.auto_schedule().cloned(),
-            topology: spec.partition.topology.to_string(),
-            dataset: spec.dataset_folder().to_owned(),
-            embedding: LearntRows::new(spec, &graph),
+            name: config.name.clone(),
+            stages: stages(config, &graph),
+            method: config.partition.method.clone(),
+            auto_parts: config.auto_parts(),
+            auto_schedule: config.auto_schedule().cloned(),
+            topology: config.partition.topology.to_string(),
+            dataset: config.dataset_folder().to_owned(),
+            embedding: LearntRows::new(config, &graph),
             graph,
             processes,
             layers,
@@ -174,17 +174,17 @@ impl Plan {
     }
 }
 
-fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
+fn stages(config: &Config, graph: &Sizes) -> Vec<String> {
     let mut stages = Vec::new();
-    match &spec.graph.generate {
+    match &config.graph.generate {
         Some(generate) if !graph.prepared && !generate.generator().is_written(generate.folder()) => {
             stages.push(format!("generate ({})", generate.kind));
         }
         _ => {}
     }
     stages.push(if graph.prepared { "open the prepared dataset".into() } else { "prepare".into() });
-    stages.extend(spec.train.as_ref().map(|train| format!("train ({})", train.schedule)));
-    if let Some(infer) = &spec.infer {
+    stages.extend(config.train.as_ref().map(|train| format!("train ({})", train.schedule)));
+    if let Some(infer) = &config.infer {
         let named = [(infer.predictions, "predictions"), (infer.embeddings, "embeddings")];
         let outputs: Vec<&str> = named.into_iter().filter(|(wanted, _)| *wanted).map(|(_, name)| name).collect();
         if !outputs.is_empty() {
@@ -196,9 +196,9 @@ fn stages(spec: &Spec, graph: &Sizes) -> Vec<String> {
 
 /// The graph as the task sees it: where something is learned of edges, the model's results are as wide as its layers, and examples are
 /// edges, of which no more than all are trained on.
-fn learnt(spec: &Spec, graph: &Sizes) -> Sizes {
+fn learnt(config: &Config, graph: &Sizes) -> Sizes {
     let mut learnt = graph.clone();
-    if let (Some(train), Some(model)) = (&spec.train, &spec.model)
+    if let (Some(train), Some(model)) = (&config.train, &config.model)
         && train.learns_edges()
     {
         (learnt.classes, learnt.train) = (Some(model.hidden as u64), None);

@@ -10,7 +10,7 @@ use std::ops::Range;
 use gnnflow_nn::model::Decoder;
 
 use super::Sizes;
-use crate::config::{NegativeSampler, Spec, Task, Train};
+use crate::config::{Config, NegativeSampler, Task, Train};
 use crate::engine::stages::score_pairs::WINDOW;
 
 /// Bytes of a message beside ids and rows, as far as each of a chunk's three ways needs one: a question, an answer, gradients.
@@ -51,8 +51,8 @@ pub(super) fn decoder(train: &Train, graph: &Sizes) -> Decoder {
 
 impl Pairs {
     /// Of a pipeline that learns of edges.
-    pub(super) fn of(spec: &Spec, graph: &Sizes) -> Option<Self> {
-        let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
+    pub(super) fn of(config: &Config, graph: &Sizes) -> Option<Self> {
+        let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         if !train.learns_edges() {
             return None;
         }
@@ -64,14 +64,15 @@ impl Pairs {
             NegativeSampler::Uniform | NegativeSampler::Degree => (negatives, 0),
         };
         let shares = if train.predicts_links() { &link.split_fractions } else { &edge.split_fractions };
-        let drawn = spec.graph.dataset.is_none() && spec.graph.columns.edge_split.as_ref().is_none_or(String::is_empty);
+        let drawn =
+            config.graph.dataset.is_none() && config.graph.columns.edge_split.as_ref().is_none_or(String::is_empty);
         let of_splits = match shares.as_ref().and_then(|shares| shares.first()) {
             Some(&share) => share,
             None if drawn => SHARE,
             None => 1.0,
         };
         // Reverses are not predicted.
-        let of_types = if spec.graph.dataset.is_none() && spec.graph.reverse_edges { 0.5 } else { 1.0 };
+        let of_types = if config.graph.dataset.is_none() && config.graph.reverse_edges { 0.5 } else { 1.0 };
         let share = of_splits * of_types;
         let trained = share * graph.parts.iter().map(|part| part.edges as f64).sum::<f64>();
         let taken = train.edges_per_epoch.map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));

@@ -1,6 +1,6 @@
 //! How large the graph is: from the prepared dataset's manifest, or, before there is one, from footers or the generator.
 
-use crate::config::{FeatureDtype, Spec};
+use crate::config::{Config, FeatureDtype};
 use crate::error::Error;
 use gnnflow_data::Manifest;
 use gnnflow_data::prepare::{PrepareSettings, estimate};
@@ -58,27 +58,27 @@ pub struct PartSize {
 }
 
 impl Sizes {
-    /// The sizes of the graph that `spec` names: exact if its dataset is there and readable, else from what is there.
+    /// The sizes of the graph that `config` names: exact if its dataset is there and readable, else from what is there.
     ///
     /// # Errors
     /// Input that is missing or unreadable; a `graph.dataset` that is none.
-    pub fn of(spec: &Spec) -> Result<Self, Error> {
-        match Manifest::read(spec.dataset_folder()) {
-            Ok(manifest) if spec.graph.dataset.is_some() || manifest.parts() == spec.parts() => {
+    pub fn of(config: &Config) -> Result<Self, Error> {
+        match Manifest::read(config.dataset_folder()) {
+            Ok(manifest) if config.graph.dataset.is_some() || manifest.parts() == config.parts() => {
                 return Ok(Self::prepared(&manifest));
             }
-            Err(error) if spec.graph.dataset.is_some() => return Err(error.into()),
+            Err(error) if config.graph.dataset.is_some() => return Err(error.into()),
             _ => {}
         }
-        match &spec.graph.generate {
+        match &config.graph.generate {
             Some(generate) => {
                 let generator = generate.generator();
                 let (nodes, rows) = generator.size();
                 let train = (nodes as f64 * generate.split.first().copied().unwrap_or(0.0)).ceil() as u64;
-                let edges = if spec.graph.undirected || spec.graph.reverse_edges { 2 * rows } else { rows };
-                Ok(Self::ahead(spec, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
+                let edges = if config.graph.undirected || config.graph.reverse_edges { 2 * rows } else { rows };
+                Ok(Self::ahead(config, nodes, edges, generator.features(), Some(generator.classes()), Some(train)))
             }
-            None => Self::from_footers(spec),
+            None => Self::from_footers(config),
         }
     }
 
@@ -113,23 +113,31 @@ impl Sizes {
         }
     }
 
-    fn from_footers(spec: &Spec) -> Result<Self, Error> {
-        let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
-        let parts = u32::try_from(spec.parts()).unwrap_or(u32::MAX);
-        let (out, memory, seed) = (spec.dataset_folder().to_owned(), spec.partition.memory.0, spec.partition.seed);
+    fn from_footers(config: &Config) -> Result<Self, Error> {
+        let source = config.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+        let parts = u32::try_from(config.parts()).unwrap_or(u32::MAX);
+        let (out, memory, seed) =
+            (config.dataset_folder().to_owned(), config.partition.memory.0, config.partition.seed);
         let found = estimate(&source, &PrepareSettings { memory, seed, ..PrepareSettings::new(out, parts) })?;
         let train = source.split_fractions.map(|shares| (found.nodes as f64 * shares[0]).ceil() as u64);
         let mut sizes =
-            Self::ahead(spec, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
+            Self::ahead(config, found.nodes, found.edges, found.feature_dim, source.num_classes.map(u64::from), train);
         (sizes.prepare_bytes, sizes.disk_bytes) = (found.memory, found.disk + found.scratch);
         Ok(sizes)
     }
 
     /// Before there is a dataset: partitions of equal size, as `random` and `range` make them.
-    fn ahead(spec: &Spec, nodes: u64, edges: u64, features: usize, classes: Option<u64>, train: Option<u64>) -> Self {
+    fn ahead(
+        config: &Config,
+        nodes: u64,
+        edges: u64,
+        features: usize,
+        classes: Option<u64>,
+        train: Option<u64>,
+    ) -> Self {
         // Where columns have types of their own: at most.
-        let feature_bytes = if spec.graph.feature_dtype.0.contains(&FeatureDtype::F32) { 4 } else { 2 };
-        let parts = spec.parts() as u64;
+        let feature_bytes = if config.graph.feature_dtype.0.contains(&FeatureDtype::F32) { 4 } else { 2 };
+        let parts = config.parts() as u64;
         let share = |whole: u64, part: u64| (whole * (part + 1) / parts) - (whole * part / parts);
         let one = |part: u64| {
             let (all, nodes, edges) = (nodes, share(nodes, part), share(edges, part));
@@ -144,7 +152,7 @@ impl Sizes {
         };
         let parts: Vec<PartSize> = (0..parts).map(one).collect();
         let disk_bytes = 21 * nodes + parts.iter().map(|part| part.topology_bytes + part.feature_bytes).sum::<u64>();
-        let prepare_bytes = spec.partition.memory.0.max(5 * nodes + nodes / 8);
+        let prepare_bytes = config.partition.memory.0.max(5 * nodes + nodes / 8);
         Self {
             prepared: false,
             nodes,

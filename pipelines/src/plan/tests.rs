@@ -3,8 +3,8 @@ use crate::config::Registered;
 use std::path::Path;
 
 fn plan(text: &str, processes: usize) -> Result<Plan, Error> {
-    let spec = Spec::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default())?;
-    Plan::new(&spec, processes, processes)
+    let config = Config::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default())?;
+    Plan::new(&config, processes, processes)
 }
 
 const PLANTED: &str = "[graph]\ngenerate = { nodes = 2000000, edges = 30000000, features = 100, classes = 10 }\n\
@@ -156,9 +156,9 @@ fn footers_tell_sizes_of_a_real_graph() {
 fn rows_of_classes_that_nobody_has_counted_yet_are_not_too_narrow() {
     let text = "[graph]\ngenerate = { nodes = 2000, edges = 3000, classes = 3 }\nundirected = true\n[partition]\nparts = 4\n\
         [model]\nkind = 'gcn'\n[train]\nschedule = 'tensor-parallel'";
-    let spec = Spec::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
-    let known = Sizes::of(&spec).unwrap();
-    let error = Plan::of(&spec, known.clone(), 4, 4).unwrap_err();
+    let config = Config::parse(text, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
+    let known = Sizes::of(&config).unwrap();
+    let error = Plan::of(&config, known.clone(), 4, 4).unwrap_err();
     assert!(error.to_string().contains("use at most 3"), "{error}");
-    Plan::of(&spec, Sizes { classes: None, ..known }, 4, 4).unwrap();
+    Plan::of(&config, Sizes { classes: None, ..known }, 4, 4).unwrap();
 }

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::memory::state;
 use super::whole_graph::Whole;
 use super::{Sizes, embedding};
-use crate::config::{Model, Schedule, Spec, Topology};
+use crate::config::{Config, Model, Schedule, Topology};
 
 /// Messages are at most this large.
 const MESSAGE_BYTES: u64 = 256 << 10;
@@ -45,8 +45,8 @@ pub struct Training {
 
 impl Training {
     /// Of epochs that are one step over the whole graph.
-    pub(super) fn of_whole(spec: &Spec, graph: &Sizes, whole: &Whole, placement: Placement) -> Option<Self> {
-        let (train, w) = (spec.train.as_ref()?, placement.workers() as u64);
+    pub(super) fn of_whole(config: &Config, graph: &Sizes, whole: &Whole, placement: Placement) -> Option<Self> {
+        let (train, w) = (config.train.as_ref()?, placement.workers() as u64);
         let hosted: Vec<Range<usize>> = (0..placement.workers()).map(|worker| placement.parts_of(worker)).collect();
         let rows = whole.bytes(graph, &hosted);
         let gradients = 4 * whole.parameters * (graph.parts.len() as u64 * (w - 1) / w + w - 1);
@@ -66,10 +66,10 @@ impl Training {
         })
     }
 
-    pub(super) fn new(spec: &Spec, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
-        let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
+    pub(super) fn new(config: &Config, graph: &Sizes, processes: usize, parameters: u64) -> Option<Self> {
+        let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         let batch = Batch::of(train, model, graph);
-        let partitioned = spec.partition.topology == Topology::Partitioned;
+        let partitioned = config.partition.topology == Topology::Partitioned;
         let alone = train.schedule == Schedule::PartitionParallel;
         let edge_bytes = edge_bytes(model, graph);
         // Edges of other partitions' nodes are asked for apart, where their rows are not here.
@@ -85,8 +85,8 @@ impl Training {
         // With w processes, (w - 1) / w of what a batch touches lives elsewhere.
         let remote = |bytes: u64| bytes * (w - 1) / w * graph.parts.len() as u64;
         let all_nodes = batch.nodes.last().copied().unwrap_or(0);
-        let (input, input_bytes) = embedding::input(spec, graph);
-        let fetch = all_nodes * (8 + (input * input_bytes) as u64) + embedding::push(spec, all_nodes);
+        let (input, input_bytes) = embedding::input(config, graph);
+        let fetch = all_nodes * (8 + (input * input_bytes) as u64) + embedding::push(config, all_nodes);
         let fetch = if batch.leaves { fetch } else { 0 };
         let fetch = fetch + if asks_edges { far_edges * (4 + edge_bytes) } else { 0 };
         // Every partition's piece goes to whoever sums it, the sums to everybody.

@@ -20,7 +20,7 @@ use gnnflow_nn::{Model, Registry};
 use super::memory::PROGRAM_BYTES;
 use super::pairs::{Pairs, decoder};
 use super::{Sizes, embedding};
-use crate::config::{Mode, Schedule, Spec};
+use crate::config::{Config, Mode, Schedule};
 use crate::engine::stages::dataflow::permits;
 use crate::engine::stages::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
 use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
@@ -60,20 +60,20 @@ pub(super) struct Whole {
 
 impl Whole {
     /// Of a pipeline that trains over the whole graph, with a model that comes with gnnflow; `None` for any other.
-    pub(super) fn of(spec: &Spec, graph: &Sizes) -> Option<Self> {
-        let (train, model) = (spec.train.as_ref()?, spec.model.as_ref()?);
+    pub(super) fn of(config: &Config, graph: &Sizes) -> Option<Self> {
+        let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         if !train.is_whole_graph() {
             return None;
         }
         let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
         let network = model.network(train.schedule);
-        let (input, _) = embedding::input(spec, graph);
+        let (input, _) = embedding::input(config, graph);
         let described = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
         let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
         let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
-        let first_learns = built.first_task_learns() || embedding::of(spec).is_some();
+        let first_learns = built.first_task_learns() || embedding::of(config).is_some();
         let program = match by_columns {
             true => {
                 let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
@@ -83,7 +83,7 @@ impl Whole {
         };
         let on_slices = (0..=hops.len()).filter_map(|index| built.task_by_column(index));
         let keeps_initial = by_columns && program.goes_back(0) && on_slices.into_iter().any(|[_, kept]| kept != 0.0);
-        let pairs = Pairs::of(spec, graph);
+        let pairs = Pairs::of(config, graph);
         let program = match &pairs {
             Some(pairs) => program.with_pairs(hops.len(), pairs.chunks(graph)),
             None => program,
@@ -94,7 +94,7 @@ impl Whole {
             .as_ref()
             .map(|tensor| (tensor.expected(), tensor.workers.is_none() || tensor.enlist.is_some()));
         let reads_initial = (0..=hops.len()).map(|index| built.task_reads_initial(index)).collect();
-        let may_share = spec.graph.undirected && train.mode() != Mode::Async;
+        let may_share = config.graph.undirected && train.mode() != Mode::Async;
         Some(Self {
             hops,
             program,

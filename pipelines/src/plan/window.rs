@@ -2,17 +2,17 @@
 
 use super::embedding;
 use super::text::bytes;
-use crate::config::{Bytes, Schedule, Spec, Train};
+use crate::config::{Bytes, Config, Schedule, Train};
 use crate::error::Error;
 
 /// Most steps that are under way when nobody has said how many: more than hide a round trip and a slow step.
 const MOST_WINDOW: usize = 8;
 
 /// How many steps may be under way, by what each number of them needs.
-pub(super) fn window(spec: &Spec, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
-    let Some(train) = &spec.train else { return Ok(2) };
+pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<usize, Error> {
+    let Some(train) = &config.train else { return Ok(2) };
     // Rows may be so far behind only if so many steps are under way.
-    let usual = embedding::of(spec).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
+    let usual = embedding::of(config).map_or(2, |embedding| (embedding.staleness() + 1).max(2));
     let Some(memory) = train.memory else { return Ok(train.window.unwrap_or(usual)) };
     let fits = |window: &usize| needs(*window) <= memory.0;
     let most = (1..=train.window.unwrap_or(MOST_WINDOW)).rev().find(fits);

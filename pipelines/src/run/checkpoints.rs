@@ -81,7 +81,7 @@ impl Run<'_> {
     }
 
     fn fingerprint(&self) -> String {
-        format!("{} {}", self.job.spec.model_fingerprint(), self.job.dataset.manifest().fingerprint)
+        format!("{} {}", self.job.config.model_fingerprint(), self.job.dataset.manifest().fingerprint)
     }
 
     /// The epochs whose learned rows belong to a checkpoint.

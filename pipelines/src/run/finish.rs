@@ -27,11 +27,11 @@ impl Run<'_> {
                 self.agreement.by_worker(worker, &*self.job.runtime, &[0])?;
             }
         }
-        let embeddings = self.job.spec.infer.as_ref().is_some_and(|infer| infer.embeddings);
+        let embeddings = self.job.config.infer.as_ref().is_some_and(|infer| infer.embeddings);
         let evaluation = self.evaluate(worker, embeddings)?;
         let (mut predictions_sha256, mut model_sha256) = (None, None);
         let (manifest, runtime) = (self.job.dataset.manifest(), &*self.job.runtime);
-        if let Some(infer) = &self.job.spec.infer {
+        if let Some(infer) = &self.job.config.infer {
             if infer.predictions {
                 let (logits, path) = (self.inference.results().clone(), self.job.run_dir.join("predictions.parquet"));
                 predictions_sha256 = Some(match &self.edges {
@@ -110,14 +110,14 @@ impl Run<'_> {
             row_bytes_max: told.iter().map(|words| words[27]).max().unwrap_or(0),
         });
         let trained = self.trained.as_secs_f64();
-        let value = self.job.spec.price.as_ref();
+        let value = self.job.config.price.as_ref();
         let value = value.map(|price| Value::new(price, trained, worker.peers(), tensor.as_ref()));
         let summary = Summary {
             schema: SCHEMA,
-            name: self.job.spec.name.clone(),
+            name: self.job.config.name.clone(),
             seed: self.train.seed,
             schedule: self.train.schedule.to_string(),
-            auto_schedule: self.job.spec.auto_schedule().cloned(),
+            auto_schedule: self.job.config.auto_schedule().cloned(),
             partitions: manifest.parts(),
             processes: worker.peers(),
             threads: self.job.threads,

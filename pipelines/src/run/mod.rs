@@ -35,7 +35,7 @@ use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::engine::stages::dataflow::WholeGraphTraining;
 use crate::engine::stages::score_pairs::PairSource;
 use crate::engine::stages::{LearnedRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
-use crate::engine::{EpochSums, Schedule};
+use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
 use crate::evaluate::edge_pass::EdgePass;
 use crate::evaluate::{Evaluation, evaluate};
@@ -52,7 +52,7 @@ use gnnflow_nn::parameter_versions::ParameterService;
 /// # Errors
 /// What the data, this machine or the pipeline does not allow; the first one met.
 pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
-    let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else {
+    let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
     let network = model.network(train.schedule);
@@ -67,7 +67,7 @@ struct Run<'a> {
     train: &'a config::Train,
     context: WorkerContext,
     compute_thread: ComputeThread<ComputeState>,
-    training: Box<dyn Schedule>,
+    training: Box<dyn Engine>,
     inference: Inference,
     /// Where something is learned of edges.
     edges: Option<EdgePass>,
@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
         let mut context = WorkerContext::open(job, worker.index(), worker.peers(), parts, task, needs)?;
         context.train_nodes = examples.counts().to_vec();
         drop(busy);
-        let Plan { window, tables_mapped, .. } = Plan::new(&job.spec, worker.peers(), worker.peers())?;
+        let Plan { window, tables_mapped, .. } = Plan::new(&job.config, worker.peers(), worker.peers())?;
         let mut agreement = Agreement::build(worker, context.placement, 0, context.other_meter.clone());
         let importance = match train.sampler.as_str() {
             "fastgcn" => Some(strategies::importance(worker, &*job.runtime, &context, &mut agreement)?),
@@ -155,7 +155,7 @@ impl<'a> Run<'a> {
                 (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
-        let training: Box<dyn Schedule> = match train.schedule {
+        let training: Box<dyn Engine> = match train.schedule {
             config::Schedule::FullGraph | config::Schedule::TensorParallel => {
                 let overlaps = train.mode() == config::Mode::Async;
                 let pipelined = train.mode() != config::Mode::Sync;
@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
                 Box::new(MiniBatchTraining::build(worker, &context, train, batches, &compute_thread))
             }
         };
-        let nodes = job.spec.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
+        let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
         let inference =
             Inference::build(worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
         let results = inference.results();
@@ -239,7 +239,7 @@ impl<'a> Run<'a> {
             run.resume(worker, params, trained)?;
         }
         if run.context.worker == 0 {
-            run.folder = Some(RunFolder::open(&job.run_dir, &job.spec, run.progress.epochs)?);
+            run.folder = Some(RunFolder::open(&job.run_dir, &job.config, run.progress.epochs)?);
         }
         Ok(run)
     }
@@ -256,9 +256,9 @@ impl<'a> Run<'a> {
             let (train, seed_lr) = (self.train, self.train.optimizer.lr);
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
             if let Some(rows) = &self.context.embeddings {
-                rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.spec().optimizer.lr));
+                rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.config().optimizer.lr));
             }
-            let done = self.training.round(worker, runtime, epoch, &lr)?;
+            let done = self.training.train_round(worker, runtime, epoch, &lr)?;
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
             if epoch == first && !train.is_whole_graph() {

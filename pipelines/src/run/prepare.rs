@@ -10,11 +10,11 @@ use gnnflow_dataflow::prepare::{LoopState, WorkerGroup};
 use gnnflow_partition::Refined;
 use timely::worker::Worker;
 
-use crate::config::Spec;
+use crate::config::Config;
 use crate::error::Error;
 use crate::runtime::registry::Registry;
 
-/// Makes sure that the prepared dataset of `spec` is there and current, and opens it.
+/// Makes sure that the prepared dataset of `config` is there and current, and opens it.
 ///
 /// A dataset that the pipeline names as such is opened as it is. Otherwise it is written, in `out` or where the pipeline
 /// says, when it is missing or was made of other inputs or settings; a graph to be generated is generated first.
@@ -22,12 +22,12 @@ use crate::runtime::registry::Registry;
 /// # Errors
 /// What is wrong with the dump, the dataset or the disk.
 pub fn prepare(
-    spec: &Spec,
+    config: &Config,
     registry: &Registry,
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    prepare_with(&SingleProcess, spec, registry, out, progress)
+    prepare_with(&SingleProcess, config, registry, out, progress)
 }
 
 /// [`prepare`] by all processes of a timely cluster together: `worker` is this one's. They see the same input files, and write
@@ -40,47 +40,47 @@ pub fn prepare_on(
     worker: &mut Worker,
     threads: usize,
     sign: impl Fn(LoopState),
-    spec: &Spec,
+    config: &Config,
     registry: &Registry,
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    prepare_with(&WorkerGroup::new(worker, threads, sign), spec, registry, out, progress)
+    prepare_with(&WorkerGroup::new(worker, threads, sign), config, registry, out, progress)
 }
 
 fn prepare_with<C: ProcessGroup>(
     processes: &C,
-    spec: &Spec,
+    config: &Config,
     registry: &Registry,
     out: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Dataset, Error> {
-    if let Some(dataset) = &spec.graph.dataset {
+    if let Some(dataset) = &config.graph.dataset {
         return Ok(Dataset::open(dataset)?);
     }
-    if let Some(generate) = &spec.graph.generate {
+    if let Some(generate) = &config.graph.generate {
         generate.ensure(progress)?;
     }
-    let source = spec.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
-    let out = out.unwrap_or_else(|| spec.dataset_folder()).to_owned();
+    let source = config.graph_source()?.ok_or_else(|| Error::Bug("a pipeline without graph".into()))?;
+    let out = out.unwrap_or_else(|| config.dataset_folder()).to_owned();
     let settings = PrepareSettings {
-        parts: spec.parts() as u32,
+        parts: config.parts() as u32,
         out: out.clone(),
-        memory: spec.partition.memory.0,
-        seed: spec.partition.seed,
-        balance: spec.partition.balance.targets(),
-        halo_features: spec.stores_halo_features(),
+        memory: config.partition.memory.0,
+        seed: config.partition.seed,
+        balance: config.partition.balance.targets(),
+        halo_features: config.stores_halo_features(),
     };
-    let mut partitioner = match registry.partitioner(&spec.partition.method) {
+    let mut partitioner = match registry.partitioner(&config.partition.method) {
         Some(own) => own,
         None => {
-            let method = &spec.partition.method;
-            let unknown = || spec.problem("partition.method", format!("{method:?} is not in this version"));
-            Arc::from(spec.partition.builtin().ok_or_else(unknown)?)
+            let method = &config.partition.method;
+            let unknown = || config.problem("partition.method", format!("{method:?} is not in this version"));
+            Arc::from(config.partition.builtin().ok_or_else(unknown)?)
         }
     };
-    if spec.partition.refine > 0 {
-        partitioner = Arc::new(Refined::new(partitioner, spec.partition.refine));
+    if config.partition.refine > 0 {
+        partitioner = Arc::new(Refined::new(partitioner, config.partition.refine));
     }
     write_dataset(processes, &source, &*partitioner, &settings, progress)?;
     Ok(Dataset::open(out)?)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use gnnflow_data::dataset::Dataset;
 use gnnflow_data::progress::Progress;
 
-use crate::config::Spec;
+use crate::config::Config;
 use crate::error::Error;
 use crate::runtime::executor::TensorWorkers;
 use crate::runtime::records::EpochRecord;
@@ -16,7 +16,7 @@ use crate::runtime::registry::Registry;
 /// A run, ready to be worked on: the same on every process, but for `runtime`.
 pub struct Job {
     /// The pipeline.
-    pub spec: Spec,
+    pub config: Config,
     /// The prepared dataset.
     pub dataset: Dataset,
     /// What the pipeline calls by name.

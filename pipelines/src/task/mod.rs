@@ -183,7 +183,7 @@ pub(crate) fn open(
     let Some(info) = job.dataset.manifest().labels.as_ref() else {
         return Err(Error::Input("the graph has no labels to learn from; name them in graph.columns.label".into()));
     };
-    let wrong = |message: &str| Err(job.spec.problem("train.task", message));
+    let wrong = |message: &str| Err(job.config.problem("train.task", message));
     let regression = train.task == config::Task::NodeRegression;
     let task: Arc<dyn NodeTask> = match (regression, info.kind) {
         (false, LabelKind::Value) => {
@@ -206,7 +206,7 @@ pub(crate) fn open(
 
 /// Columns of the model's result, where something reads it.
 fn width(job: &Job) -> usize {
-    job.spec.model.as_ref().map_or(0, |model| model.hidden)
+    job.config.model.as_ref().map_or(0, |model| model.hidden)
 }
 
 fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Source), Error> {
@@ -214,7 +214,7 @@ fn links(job: &Job, train: &Train, hosted: &Range<usize>) -> Result<(Task, Sourc
     if link.decoder == config::Decoder::Distmult && job.dataset.manifest().edge_columns.edge_type.is_none() {
         let message = "\"distmult\" learns a vector for each type of edges, and the graph's have none; name them in \
                        graph.columns.edge_type, or use \"dot\"";
-        return Err(job.spec.problem("train.link.decoder", message));
+        return Err(job.config.problem("train.link.decoder", message));
     }
     let targets = Targets {
         section: "train.link",

@@ -45,9 +45,9 @@ impl TargetRules {
         let types = columns.edge_type.as_ref();
         if columns.split.is_some() && split_fractions.is_some() {
             let message = "edges have splits of their own (graph.columns.edge_split): leave it out";
-            return Err(job.spec.problem(&format!("{section}.split_fractions"), message));
+            return Err(job.config.problem(&format!("{section}.split_fractions"), message));
         }
-        let graph = &job.spec.graph;
+        let graph = &job.config.graph;
         let reverses = reverses(types, graph.reverse_edges, graph.dataset.is_some());
         let count = types.map_or(1, |types| types.count as usize);
         let is_reverse = |index: usize| reverses.contains(&Some(index as u16));
@@ -57,7 +57,7 @@ impl TargetRules {
                 let mut targets = vec![false; count];
                 for (i, name) in names.iter().enumerate() {
                     let index = find_type(types, name)
-                        .map_err(|message| job.spec.problem(&format!("{section}.target_etype[{i}]"), message))?;
+                        .map_err(|message| job.config.problem(&format!("{section}.target_etype[{i}]"), message))?;
                     targets[index] = true;
                 }
                 targets

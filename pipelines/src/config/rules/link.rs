@@ -1,12 +1,12 @@
 //! Rules of what is learnt of edges.
 
-use super::super::Spec;
+use super::super::Config;
 use super::super::link::NegativeSampler;
 use super::super::train::{Schedule, Task, Train};
 use super::Report;
 
 /// What link prediction asks of other keys, and what only it has.
-pub(super) fn link(spec: &Spec, train: &Train, report: &mut Report<'_>) {
+pub(super) fn link(config: &Config, train: &Train, report: &mut Report<'_>) {
     if !train.predicts_links() {
         let message = format!("only `task = \"{}\"` has it, not \"{}\"", Task::LinkPrediction, train.task);
         report.only(&["train.link"], &message);
@@ -21,7 +21,7 @@ pub(super) fn link(spec: &Spec, train: &Train, report: &mut Report<'_>) {
             format!("\"{metric}\" is not of ranked edges; use \"mrr\", \"hits-at-1\", \"hits-at-3\" or \"hits-at-10\"");
         report.add("train.metric", message);
     }
-    of_edges(spec, train, "links are predicted", report);
+    of_edges(config, train, "links are predicted", report);
     let link = train.link();
     fractions("train.link.split_fractions", link.split_fractions.as_deref(), report);
     if link.eval_negative_dstnode.is_some() && link.num_negative_edges_eval.is_some() {
@@ -45,13 +45,13 @@ pub(super) fn link(spec: &Spec, train: &Train, report: &mut Report<'_>) {
 }
 
 /// What edge classification asks of other keys, and what only it has.
-pub(super) fn edge(spec: &Spec, train: &Train, report: &mut Report<'_>) {
+pub(super) fn edge(config: &Config, train: &Train, report: &mut Report<'_>) {
     if train.task != Task::EdgeClassification {
         let message = format!("only `task = \"{}\"` has it, not \"{}\"", Task::EdgeClassification, train.task);
         report.only(&["train.edge"], &message);
         return;
     }
-    let graph = &spec.graph;
+    let graph = &config.graph;
     if graph.generate.is_some() {
         report.add("train.task", "generated edges have no labels: use another task, or a graph of your own");
     } else if graph.dataset.is_none() && graph.columns.edge_label.as_ref().is_none_or(String::is_empty) {
@@ -59,12 +59,12 @@ pub(super) fn edge(spec: &Spec, train: &Train, report: &mut Report<'_>) {
             format!("\"{}\" learns labels of edges; name their column in graph.columns.edge_label", train.task);
         report.add("train.task", message);
     }
-    of_edges(spec, train, "edges are classified", report);
+    of_edges(config, train, "edges are classified", report);
     fractions("train.edge.split_fractions", train.edge().split_fractions.as_deref(), report);
 }
 
 /// What does not go with batches of edges.
-fn of_edges(spec: &Spec, train: &Train, what: &str, report: &mut Report<'_>) {
+fn of_edges(config: &Config, train: &Train, what: &str, report: &mut Report<'_>) {
     if train.schedule == Schedule::PartitionParallel {
         report.add("train.schedule", format!("{what} from sampled batches: use \"{}\"", Schedule::MiniBatch));
     }
@@ -74,7 +74,7 @@ fn of_edges(spec: &Spec, train: &Train, what: &str, report: &mut Report<'_>) {
     }
     report.only(&["train.seed_split"], "training edges stay with the partition where they end");
     // Resolved pipelines have the key too.
-    if spec.infer.as_ref().is_some_and(|infer| infer.scores) {
+    if config.infer.as_ref().is_some_and(|infer| infer.scores) {
         let message = match train.predicts_links() {
             true => "edges have one score, which is always written",
             false => "edges' probabilities are not written: leave it out",

@@ -4,20 +4,20 @@ use super::super::fanout::Fanout;
 use super::super::metric::Metric;
 use super::super::optimizer::{LrKind, OptimizerKind};
 use super::super::train::{SAMPLERS, Schedule, SeedSplit, Task, Train};
-use super::super::{Halo, Registered, Spec, Topology, model};
+use super::super::{Config, Halo, Registered, Topology, model};
 use super::{Report, known, link, subgraphs, whole_graph};
 
-pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_>) {
-    let (Some(train), Some(model)) = (&spec.train, &spec.model) else { return };
+pub(super) fn train(config: &Config, registered: &Registered, report: &mut Report<'_>) {
+    let (Some(train), Some(model)) = (&config.train, &config.model) else { return };
     known("train.sampler", &train.sampler, SAMPLERS, &[], &registered.samplers, report);
     match train.schedule {
         Schedule::MiniBatch => report
             .only(&["train.average_every", "train.average_momentum"], "only \"partition-parallel\" averages weights"),
-        Schedule::PartitionParallel => alone(spec, report),
+        Schedule::PartitionParallel => alone(config, report),
         // "auto" is held to the rules of what it may become.
         Schedule::FullGraph | Schedule::TensorParallel | Schedule::Auto => {}
     }
-    whole_graph::whole_graph(spec, train, model, report);
+    whole_graph::whole_graph(config, train, model, report);
     if let Some(fanouts) = train.fanouts.as_ref().filter(|_| !train.draws_subgraphs()) {
         if fanouts.len() != model.layers {
             report.add("train.fanouts", format!("{} fanouts for {} layers: one a layer", fanouts.len(), model.layers));
@@ -29,8 +29,8 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
             report.add("train.replace", "all neighbours (a fanout of -1) cannot be drawn with replacement");
         }
     }
-    link::link(spec, train, report);
-    link::edge(spec, train, report);
+    link::link(config, train, report);
+    link::edge(config, train, report);
     let built_in = SAMPLERS.contains(&train.sampler.as_str());
     if train.replace && built_in && !["uniform", "weighted"].contains(&train.sampler.as_str()) {
         report.add("train.replace", format!("only \"uniform\" and \"weighted\" have it, not {:?}", train.sampler));
@@ -58,7 +58,7 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
     if !built_in && train.fanouts.iter().flatten().any(|fanout| matches!(fanout, Fanout::ByType(_))) {
         report.add("train.fanouts", "a registered sampler takes one number a hop, not one for each edge type");
     }
-    task(spec, train, report);
+    task(config, train, report);
     if train.evaluate_every == 0 {
         report.only(&["train.early_stop"], "nothing to stop by: `evaluate_every` is 0");
     }
@@ -100,7 +100,7 @@ pub(super) fn train(spec: &Spec, registered: &Registered, report: &mut Report<'_
 }
 
 /// What goes with what is learnt.
-fn task(spec: &Spec, train: &Train, report: &mut Report<'_>) {
+fn task(config: &Config, train: &Train, report: &mut Report<'_>) {
     let of_numbers = [Metric::Rmse, Metric::Mae, Metric::R2];
     let regression = train.task == Task::NodeRegression;
     let of_nodes = |metric: &Metric| *metric != Metric::Loss && !metric.is_of_links() && !train.predicts_links();
@@ -115,22 +115,22 @@ fn task(spec: &Spec, train: &Train, report: &mut Report<'_>) {
         let message = format!("\"{}\" has no {:?}; there is {use_instead} and \"loss\"", train.task, metric.word());
         report.add("train.metric", message);
     }
-    if regression && spec.infer.as_ref().is_some_and(|infer| infer.scores) {
+    if regression && config.infer.as_ref().is_some_and(|infer| infer.scores) {
         report.add("infer.scores", "a number has no probabilities beside it; leave it out");
     }
 }
 
 /// Refuses what has no meaning where every partition trains by itself.
-fn alone(spec: &Spec, report: &mut Report<'_>) {
-    if spec.partition.halo == Some(Halo::Ids) {
+fn alone(config: &Config, report: &mut Report<'_>) {
+    if config.partition.halo == Some(Halo::Ids) {
         let message = "\"partition-parallel\" needs the features of foreign neighbours: \"features\", or leave it out";
         report.add("partition.halo", message);
     }
-    if spec.partition.topology == Topology::Replicated {
+    if config.partition.topology == Topology::Replicated {
         let message = "\"partition-parallel\" reads a partition's own edges only; leave it out";
         report.add("partition.topology", message);
     }
-    if spec.train.as_ref().is_some_and(|train| train.seed_split == Some(SeedSplit::Even)) {
+    if config.train.as_ref().is_some_and(|train| train.seed_split == Some(SeedSplit::Even)) {
         report.add("train.seed_split", "\"partition-parallel\" trains a partition on its own nodes; leave it out");
     }
     report.only(&["train.cache", "train.cache_policy"], "\"partition-parallel\" fetches nothing from other processes");

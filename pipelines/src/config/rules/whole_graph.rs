@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
 use super::super::train::{Device, Mode, RowDtype, Schedule, SeedSplit, Train};
-use super::super::{Spec, Tensor, Topology, WhenGone};
+use super::super::{Config, Tensor, Topology, WhenGone};
 use super::Report;
 
 /// Keys that only whole graphs have.
@@ -75,7 +75,7 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
     }
 }
 
-pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mut Report<'_>) {
+pub(super) fn whole_graph(config: &Config, train: &Train, model: &Model, report: &mut Report<'_>) {
     let word = train.schedule;
     tensor(train, report);
     if train.schedule != Schedule::TensorParallel {
@@ -101,7 +101,7 @@ pub(super) fn whole_graph(spec: &Spec, train: &Train, model: &Model, report: &mu
     if train.seed_split == Some(SeedSplit::Even) {
         report.add("train.seed_split", format!("\"{word}\" trains a partition on its own nodes; leave it out"));
     }
-    if spec.partition.topology == Topology::Replicated {
+    if config.partition.topology == Topology::Replicated {
         let message = match train.schedule {
             Schedule::TensorParallel => "\"tensor-parallel\" reads all edges everywhere by itself; leave it out",
             _ => "\"full-graph\" reads a partition's own edges only; leave it out",

@@ -51,7 +51,7 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use super::{BlocksHash, EpochSums, Schedule, Staleness};
+use super::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::collectives::driver::{FirstError, run_until};
 use crate::compute::{ComputeState, Gradients};
 use crate::config::Train;
@@ -142,7 +142,7 @@ impl MiniBatchTraining {
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
         let Batches { book, choices, subgraphs, degrees, params, window, cache } = batches;
-        let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.spec().staleness())));
+        let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = context.hops(&context.graph, train, choices);
             let steps = scope.input_from(&mut input);
@@ -212,9 +212,9 @@ impl MiniBatchTraining {
     }
 }
 
-impl Schedule for MiniBatchTraining {
+impl Engine for MiniBatchTraining {
     /// Trains one epoch: it ends when its last step has been applied everywhere.
-    fn round(
+    fn train_round(
         &mut self,
         worker: &mut Worker,
         runtime: &dyn Runtime,
@@ -268,7 +268,7 @@ fn push<'scope>(
     pull: &Rc<Pull>,
     compute_thread: &ComputeThread<ComputeState>,
 ) -> StreamVec<'scope, u64, ()> {
-    let asynchronous = rows.spec().is_async();
+    let asynchronous = rows.config().is_async();
     let pushed = pushes.push_rows(PushTo {
         graph: Arc::clone(&context.graph),
         dim: rows.dim(),

@@ -36,7 +36,7 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::Map;
 use timely::worker::Worker;
 
-use super::{BlocksHash, EpochSums, Schedule};
+use super::{BlocksHash, Engine, EpochSums};
 use crate::collectives::agreement::Agreement;
 use crate::collectives::driver::{self, FirstError};
 use crate::compute::{BatchWords, ComputeState, Visited};
@@ -204,9 +204,9 @@ impl LocalEpoch {
     }
 }
 
-impl Schedule for PartitionParallel {
+impl Engine for PartitionParallel {
     /// Trains `train.average_every` epochs, or as many as are left, and averages.
-    fn round(
+    fn train_round(
         &mut self,
         worker: &mut Worker,
         runtime: &dyn Runtime,

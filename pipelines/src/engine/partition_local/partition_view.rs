@@ -42,7 +42,7 @@ impl PartitionViews {
         let Some(halo) = halo_rows(job, &context.graph, context.worker)? else {
             let message = "the dataset has no features of foreign nodes, which \"partition-parallel\" reads: \
                            prepare it again with partition.halo = \"features\"";
-            return Err(job.spec.problem("train.schedule", message));
+            return Err(job.config.problem("train.schedule", message));
         };
         let mut graph = LocalGraph::clone(&context.graph).into_partition_views();
         if degrees {

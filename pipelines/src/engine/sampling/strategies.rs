@@ -17,7 +17,7 @@ use crate::runtime::job::{Job, Runtime};
 /// What blocks have of each edge besides its source: types, where the graph has them and layers may read them; and ids, where the
 /// model reads the edges' features.
 pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
-    let (Some(model), Some(train)) = (&job.spec.model, &job.spec.train) else { return Columns::default() };
+    let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else { return Columns::default() };
     let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
     // A registered layer may read types; a registered sampler cannot bring them.
     let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(&train.sampler).is_none();
@@ -74,7 +74,7 @@ pub(crate) fn choices(
                 model.kind,
                 if context.columns.ids { "features" } else { "types" }
             );
-            return Err(job.spec.problem("train.sampler", message));
+            return Err(job.config.problem("train.sampler", message));
         }
         return Ok(fanouts.iter().map(|fanout| Choice::By(Arc::clone(&sampler), fanout.most())).collect());
     }
@@ -109,7 +109,7 @@ pub(crate) fn choices(
             config::Fanout::Each(k) => Fanouts::Each(*k),
             config::Fanout::ByType(fanouts) => Fanouts::ByType(
                 by_type(fanouts, types)
-                    .map_err(|message| job.spec.problem(&format!("train.fanouts[{hop}]"), message))?,
+                    .map_err(|message| job.config.problem(&format!("train.fanouts[{hop}]"), message))?,
             ),
         };
         Ok(Choice::Drawn(Drawn { way, fanouts, temporal }))
@@ -149,7 +149,7 @@ fn check_times(job: &Job) -> Result<(), Error> {
         (false, false) => "there are none; name the columns graph.columns.time and graph.columns.node_time",
     };
     let message = format!("\"temporal\" compares the times of edges with those of training nodes, and {missing}");
-    Err(job.spec.problem("train.sampler", message))
+    Err(job.config.problem("train.sampler", message))
 }
 
 /// Refuses weights that are none: one pass over the column of the partitions hosted here.
@@ -159,7 +159,7 @@ fn check_weights(job: &Job, context: &WorkerContext) -> Result<(), Error> {
         let Some(weights) = partition.topology.weights() else {
             let message = "\"weighted\" draws by edge weights, and edges have none; name their column in \
                            graph.columns.weight, or use \"uniform\"";
-            return Err(job.spec.problem("train.sampler", message));
+            return Err(job.config.problem("train.sampler", message));
         };
         let is_weight = |weight: &f32| *weight >= 0.0 && weight.is_finite();
         let Some(edge) = weights.iter().position(|weight| !is_weight(weight)) else { continue };

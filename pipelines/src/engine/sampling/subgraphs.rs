@@ -81,11 +81,11 @@ impl Subgraphs {
                         "{count} clusters, but partition {part} has {} nodes: use at most so many, or fewer partitions",
                         parts[part].nodes
                     );
-                    return Err(job.spec.problem("train.clusters", message));
+                    return Err(job.config.problem("train.clusters", message));
                 }
                 let mut book = ClusterBatches::new(parts.len(), train.clusters_per_batch(count), train.seed);
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
-                    let (memory, seed) = (job.spec.partition.memory.0, job.spec.partition.seed);
+                    let (memory, seed) = (job.config.partition.memory.0, job.config.partition.seed);
                     let goal = Goal { memory, seed, ..Goal::new(count as u32) };
                     let edges = graph.in_edges(part);
                     let cluster_of = clusters_inside((edges.indptr(), edges.indices()), graph.range(part), &goal)?;

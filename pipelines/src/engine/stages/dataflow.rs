@@ -58,7 +58,7 @@ use crate::config::{Mode, Train};
 use crate::context::WorkerContext;
 use crate::engine::inference::Inference;
 use crate::engine::stages::{Done, Parcel, Results, Stages, Token};
-use crate::engine::{BlocksHash, EpochSums, Schedule, Staleness};
+use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
@@ -270,9 +270,9 @@ impl WholeGraphTraining {
     }
 }
 
-impl Schedule for WholeGraphTraining {
+impl Engine for WholeGraphTraining {
     /// Trains one epoch, or where epochs may overlap as many as there are before anything else is due.
-    fn round(
+    fn train_round(
         &mut self,
         worker: &mut Worker,
         runtime: &dyn Runtime,

@@ -231,7 +231,7 @@ pub(crate) fn by_columns(
 
 /// Whether examples are edges, and no nodes are seeds.
 fn learns_edges(job: &Job) -> bool {
-    job.spec.train.as_ref().is_some_and(Train::learns_edges)
+    job.config.train.as_ref().is_some_and(Train::learns_edges)
 }
 
 /// A bit for each node of the graph: whether it is a training node.

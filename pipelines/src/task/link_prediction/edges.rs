@@ -82,7 +82,7 @@ impl LinkEdges {
         if validated == 0 && train.early_stop.is_some() {
             let message = "no edge is left in the validation split, and nothing tells when to stop: leave it out, and the last \
                            epoch's model is kept";
-            return Err(job.spec.problem("train.early_stop", message));
+            return Err(job.config.problem("train.early_stop", message));
         }
         let mut nodes = groups(dataset)?;
         if link.negative_sampler == NegativeSampler::Degree {
