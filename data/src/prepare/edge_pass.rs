@@ -5,13 +5,13 @@
 use super::buckets::{Bucket, Cuts, Spool};
 use super::ends::FindEnds;
 use super::pairs::{Pairs, SLICE};
-use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use super::record::{Codes, Record};
 use super::relabel::Relabel;
 use super::types::{codes, label_codes};
 use crate::dataset::{LabelInfo, TypeInfo};
 use crate::dump::EdgeChunk;
 use crate::error::{Error, Result};
+use crate::group::{Parcel, ProcessGroup, To, put, take};
 use crate::ids::UNKNOWN;
 use crate::source::{GraphSource, SelfLoops};
 

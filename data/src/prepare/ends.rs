@@ -7,9 +7,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::journal::Journal;
-use super::process_group::{ProcessGroup, To, collect};
 use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, To, collect};
 use crate::ids::{Groups, Join, NodeIds, UNKNOWN, read_rows};
 use crate::progress::Progress;
 use crate::source::UnknownNodes;

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::process_group::ProcessGroup;
 use crate::error::{Error, Result};
+use crate::group::ProcessGroup;
 
 /// The finished passes of this process, and what they came to.
 pub(super) struct Journal {
@@ -100,7 +100,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::process_group::SingleProcess;
+    use crate::group::SingleProcess;
 
     #[test]
     fn finished_passes_are_found_again() {

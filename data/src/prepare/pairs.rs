@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ends::{Ends, FindEnds};
-use super::process_group::{ProcessGroup, To};
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, To};
 use crate::ids::NodeIds;
 use crate::progress::Progress;
 

@@ -1,8 +1,8 @@
 //! Scaling of features: by row, or by column over the whole graph.
 
-use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};
+use crate::group::{Parcel, ProcessGroup, To, put, take};
 use crate::ids::NodeIds;
 use crate::progress::Progress;
 use crate::source::Normalize;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use arrow::array::LargeStringArray;
 
-use super::process_group::{ProcessGroup, To};
 use super::scan::ranks;
 use crate::dataset::{LabelInfo, LabelKind, TypeInfo};
 use crate::dump::{EdgeLabels, EdgeReader, MAX_CLASSES, Types};
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, To};
 use crate::progress::Progress;
 
 /// Types of edges are below this.

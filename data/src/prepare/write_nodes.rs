@@ -8,7 +8,6 @@ use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
-use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
@@ -16,6 +15,7 @@ use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
+use crate::group::{Parcel, ProcessGroup, To, put, take};
 
 /// What the pass needs to know.
 pub(super) struct NodePass<'a> {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::alive::Alive;
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, To, collect};
 use crate::partitioner::GraphStream;
-use crate::prepare::process_group::{ProcessGroup, To, collect};
 use crate::prepare::stream::DumpStream;
 
 /// Nodes of a parcel.

@@ -12,10 +12,10 @@ use super::distinct::{Distinct, read_key, write_key};
 use crate::dataset::IdKind;
 use crate::dump::{EdgeChunk, EdgeReader, Ids};
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, To};
 use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
 use crate::prepare::ends::ask_ends;
 use crate::prepare::journal::Journal;
-use crate::prepare::process_group::{ProcessGroup, To};
 use crate::progress::Progress;
 
 /// Name of the pass in the journal.

@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use gnnflow_data::prepare::{Parcel, To};
+use gnnflow_data::group::{Parcel, To};
 use timely::container::NoopBuilder;
 use timely::dataflow::operators::generic::operator::source;
 use timely::dataflow::operators::probe;

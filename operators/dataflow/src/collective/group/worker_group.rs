@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use gnnflow_data::prepare::{Consume, Parcel, ProcessGroup, Produce, To};
+use gnnflow_data::group::{Consume, Parcel, ProcessGroup, Produce, To};
 use gnnflow_data::{Error, Result};
 use timely::dataflow::operators::{Probe, probe};
 use timely::scheduling::{Activator, SyncActivator};
@@ -153,7 +153,7 @@ fn read<T: Parcel>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Re
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use gnnflow_data::prepare::SingleProcess;
+    use gnnflow_data::group::SingleProcess;
 
     use super::*;
 

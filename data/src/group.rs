@@ -211,19 +211,19 @@ impl Parcel for Vec<u64> {
 }
 
 /// Values from bytes that need not be aligned; an incomplete one at the end is left out.
-pub(super) fn collect<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
+pub(crate) fn collect<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
 /// Appends a slice to a parcel's bytes, with its length.
-pub(super) fn put<T: bytemuck::NoUninit>(bytes: &mut Vec<u8>, values: &[T]) {
+pub(crate) fn put<T: bytemuck::NoUninit>(bytes: &mut Vec<u8>, values: &[T]) {
     let raw: &[u8] = bytemuck::cast_slice(values);
     bytes.extend_from_slice(&(raw.len() as u64).to_le_bytes());
     bytes.extend_from_slice(raw);
 }
 
 /// Takes a slice from a parcel's bytes.
-pub(super) fn take<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &mut &[u8]) -> Result<Vec<T>> {
+pub(crate) fn take<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &mut &[u8]) -> Result<Vec<T>> {
     let short = || Error::Bug("a parcel is too short".into());
     let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
     let (raw, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize).ok_or_else(short)?;

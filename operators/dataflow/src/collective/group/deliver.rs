@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use gnnflow_data::prepare::Parcel;
+use gnnflow_data::group::Parcel;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
