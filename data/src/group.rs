@@ -1,150 +1,159 @@
-//! The processes that prepare one dataset together, as the passes see them.
+//! Process groups: the processes that prepare one dataset together, and their collective operations.
 //!
-//! Every pass over a dump has the same shape: units of reading (row groups) are dealt out to the processes; whoever owns a
-//! unit reads it and makes *parcels*; a parcel goes to one process, or to all; and whoever gets parcels takes them in the order
-//! of the units, whoever made them and however fast. So all that follows is that of one process with one thread.
+//! Every pass over a dump has the same shape: units of reading (row groups) are dealt out to the processes. The owner of a unit
+//! reads it and makes *messages*; a message goes to one process or to all. Receivers consume messages in the order of the units,
+//! independent of their senders and of timing. So the results are those of one process with one thread.
 //!
-//! [`SingleProcess`] is one process with some threads. The group of several processes is a timely dataflow, in the crate gnnflow-dataflow.
+//! [`SingleProcess`] is one process with several threads. The group of several processes is a timely dataflow, in the crate
+//! gnnflow-dataflow.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::dump::ordered;
 use crate::error::{Error, Result};
 
-/// Bytes of a parcel that is cut from something longer.
+/// Bytes of a message that is a piece of a longer value.
 const PIECE: usize = 128 << 10;
 
-/// Who gets a parcel.
+/// The receivers of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
+pub enum Destination {
     /// The process of this rank.
-    One(usize),
+    Rank(usize),
     /// Every process.
     All,
 }
 
-/// What processes send each other.
-pub trait Parcel: Send + Sized + 'static {
-    /// As bytes.
+/// A value that processes send each other.
+pub trait Message: Send + Sized + 'static {
+    /// Returns the bytes that are sent.
     fn encode(&self) -> Vec<u8>;
 
-    /// From bytes that [`Parcel::encode`] gave.
+    /// Reads a value from the bytes of [`Message::encode`].
     ///
     /// # Errors
-    /// Bytes that no parcel has: [`Error::Bug`].
+    /// [`Error::Bug`] if the bytes are those of no value.
     fn decode(bytes: &[u8]) -> Result<Self>;
 }
 
-/// Makes the parcels of a unit. The second argument sends one, and tells whether anybody still wants more.
-pub type Produce<'a, T> = dyn Fn(usize, &mut dyn FnMut(To, T) -> bool) -> Result<()> + Sync + 'a;
+/// Makes the messages of a unit. The second argument sends one, and returns false when no more are needed.
+pub type Produce<'a, T> = dyn Fn(usize, &mut dyn FnMut(Destination, T) -> bool) -> Result<()> + Sync + 'a;
 
-/// Takes the parcels of a unit, one after the other.
+/// Consumes the messages of a unit, one after the other.
 pub type Consume<'a, T> = dyn FnMut(usize, T) -> Result<()> + 'a;
 
-/// Processes that work on the same passes.
+/// Processes that prepare one dataset together. Every method but [`rank`](ProcessGroup::rank) and [`size`](ProcessGroup::size)
+/// is collective: all processes call it, in the same order.
 pub trait ProcessGroup {
-    /// This process among them, from 0.
+    /// Returns the rank of this process, from 0.
     fn rank(&self) -> usize;
 
-    /// Their number.
+    /// Returns the number of processes.
     fn size(&self) -> usize;
 
-    /// One pass over `units` units; unit `u` is that of process `u % size`. Every process calls it, with the same number of units.
-    /// `produce` runs for the units of this process, on several threads; `consume` on this one, by ascending units. It
-    /// returns when the pass is over in all processes.
+    /// Runs one pass over `units` units; unit `u` belongs to process `u % size`. All processes give the same number of units.
+    /// `produce` runs for the units of this process, on several threads; `consume` runs on this thread, by ascending units. The
+    /// pass ends when it is over in all processes. Few messages are in flight at once.
     ///
     /// # Errors
-    /// What `produce` or `consume` returned in this process. What they return elsewhere ends this process by other means.
-    fn pass<T: Parcel>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()>;
+    /// What `produce` or `consume` returned in this process. Their errors in other processes end this process by other means.
+    fn exchange<T: Message>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()>;
 
-    /// Whether unit `unit` is that of this process.
+    /// Whether unit `unit` belongs to this process.
     fn owns(&self, unit: usize) -> bool {
         unit % self.size() == self.rank()
     }
 
-    /// What every process has to say, by rank.
+    /// Returns the values of all processes, by rank.
     ///
     /// # Errors
-    /// As [`ProcessGroup::pass`].
-    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut all = vec![Vec::new(); self.size()];
-        self.pass::<Vec<u8>>(
-            self.size(),
-            &|_, send| {
-                own.chunks(PIECE).all(|piece| send(To::All, piece.to_vec()));
-                Ok(())
-            },
-            &mut |rank, piece| {
-                all[rank].extend_from_slice(&piece);
-                Ok(())
-            },
-        )?;
-        Ok(all)
-    }
-
-    /// What the first process has to say. The others' `own` does not count.
-    ///
-    /// # Errors
-    /// As [`ProcessGroup::pass`].
-    fn broadcast(&self, own: Vec<u8>) -> Result<Vec<u8>> {
+    /// As [`ProcessGroup::exchange`].
+    fn all_gather<M: Message>(&self, own: M) -> Result<Vec<M>> {
         if self.size() == 1 {
-            return Ok(own);
+            return Ok(vec![own]);
         }
-        let mut all = Vec::new();
-        self.pass::<Vec<u8>>(
-            1,
-            &|_, send| {
-                own.chunks(PIECE).all(|piece| send(To::All, piece.to_vec()));
-                Ok(())
-            },
-            &mut |_, piece| {
-                all.extend_from_slice(&piece);
-                Ok(())
-            },
-        )?;
-        Ok(all)
+        let mut all = vec![Vec::new(); self.size()];
+        self.send_all(self.size(), &own.encode(), &mut |rank, piece| {
+            all[rank].extend_from_slice(piece);
+            Ok(())
+        })?;
+        all.iter().map(|bytes| M::decode(bytes)).collect()
     }
 
-    /// Lets every process add to `cells`; then `cells` has what all have added.
+    /// Returns the value of the process of rank 0; `root` is `Some` there, and is not read elsewhere.
     ///
     /// # Errors
-    /// What `add` returned, or as [`ProcessGroup::pass`].
-    fn sum(&self, cells: &[AtomicU32], add: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    /// As [`ProcessGroup::exchange`]; [`Error::Bug`] if rank 0 has no value.
+    fn broadcast<M: Message>(&self, root: Option<M>) -> Result<M> {
+        let root = root.filter(|_| self.rank() == 0);
+        if self.size() == 1 {
+            return root.ok_or_else(|| Error::Bug("a broadcast has no value at its root".into()));
+        }
+        let (own, mut all) = (root.map_or_else(Vec::new, |root| root.encode()), Vec::new());
+        self.send_all(1, &own, &mut |_, piece| {
+            all.extend_from_slice(piece);
+            Ok(())
+        })?;
+        M::decode(&all)
+    }
+
+    /// Waits until all processes have come here.
+    ///
+    /// # Errors
+    /// As [`ProcessGroup::exchange`].
+    fn barrier(&self) -> Result<()> {
+        self.broadcast(Some(Vec::<u8>::new())).map(drop)
+    }
+
+    /// Lets every process add to `cells`; afterwards `cells` hold the sums over all processes.
+    ///
+    /// # Errors
+    /// What `add` returned, or as [`ProcessGroup::exchange`].
+    fn all_reduce_counts(&self, cells: &[AtomicU32], add: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         if self.size() == 1 {
             return add();
         }
-        let before: Vec<u32> = cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+        let load = |cell: &AtomicU32| cell.load(Ordering::Relaxed);
+        let before: Vec<u32> = cells.iter().map(load).collect();
         add()?;
-        let step = PIECE / 4;
-        let own: Vec<u32> =
-            cells.iter().zip(before).map(|(cell, before)| cell.load(Ordering::Relaxed).wrapping_sub(before)).collect();
-        let (mut at, mut last) = (0, 0);
-        self.pass::<Vec<u8>>(
-            self.size(),
+        let own: Vec<u32> = cells.iter().zip(before).map(|(cell, before)| load(cell).wrapping_sub(before)).collect();
+        let mut sender = None;
+        let mut rest = cells;
+        self.send_all(self.size(), bytemuck::cast_slice(&own), &mut |rank, piece| {
+            if sender.replace(rank) != Some(rank) {
+                rest = cells;
+            }
+            let values: Vec<u32> = collect(piece);
+            let (first, after) =
+                rest.split_at_checked(values.len()).ok_or_else(|| Error::Bug("cells do not match".into()))?;
+            rest = after;
+            if rank != self.rank() {
+                for (cell, value) in first.iter().zip(values) {
+                    cell.fetch_add(value, Ordering::Relaxed);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Sends `own` from each of the first `senders` processes to all, in pieces; `receive` gets the rank of the sender and a piece.
+    #[doc(hidden)]
+    fn send_all(&self, senders: usize, own: &[u8], receive: &mut dyn FnMut(usize, &[u8]) -> Result<()>) -> Result<()> {
+        self.exchange::<Vec<u8>>(
+            senders,
             &|_, send| {
-                own.chunks(step).all(|piece| send(To::All, bytemuck::cast_slice(piece).to_vec()));
+                own.chunks(PIECE).all(|piece| send(Destination::All, piece.to_vec()));
                 Ok(())
             },
-            &mut |rank, piece| {
-                if rank != last {
-                    (at, last) = (0, rank);
-                }
-                let values: Vec<u32> = collect(&piece);
-                let length = values.len();
-                if rank != self.rank() {
-                    let cells = cells.get(at..at + length).ok_or_else(|| Error::Bug("cells do not match".into()))?;
-                    for (cell, value) in cells.iter().zip(values) {
-                        cell.fetch_add(value, Ordering::Relaxed);
-                    }
-                }
-                at += length;
-                Ok(())
-            },
+            &mut |rank, piece| receive(rank, &piece),
         )
     }
 }
 
-/// One process.
+/// The group of one process, with several reading threads.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SingleProcess;
 
@@ -157,15 +166,29 @@ impl ProcessGroup for SingleProcess {
         1
     }
 
-    fn pass<T: Parcel>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()> {
+    fn exchange<T: Message>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()> {
         let produce = |unit: usize, send: &mut dyn FnMut((usize, T)) -> bool| {
-            produce(unit, &mut |_, parcel| send((unit, parcel)))
+            produce(unit, &mut |_, message| send((unit, message)))
         };
-        ordered(units, rayon::current_num_threads(), produce, |(unit, parcel)| consume(unit, parcel))
+        ordered(units, rayon::current_num_threads(), produce, |(unit, message)| consume(unit, message))
     }
 }
 
-impl Parcel for Vec<u8> {
+/// A value that is sent as JSON. Not for floating-point numbers that must keep their bits.
+#[derive(Debug)]
+pub(crate) struct Json<T>(pub(crate) T);
+
+impl<T: Serialize + DeserializeOwned + Send + 'static> Message for Json<T> {
+    fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(&self.0).expect("values that are sent have no maps with keys that are not strings")
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        serde_json::from_slice(bytes).map(Self).map_err(|error| Error::Bug(format!("a message: {error}")))
+    }
+}
+
+impl Message for Vec<u8> {
     fn encode(&self) -> Vec<u8> {
         self.clone()
     }
@@ -175,32 +198,27 @@ impl Parcel for Vec<u8> {
     }
 }
 
-impl Parcel for Vec<(u32, u32)> {
+impl Message for Vec<(u32, u32)> {
     fn encode(&self) -> Vec<u8> {
         self.iter().flat_map(|&(a, b)| (u64::from(b) << 32 | u64::from(a)).to_le_bytes()).collect()
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let pair = |bytes: &[u8]| {
-            let word = u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i: usize| bytes[i]));
-            (word as u32, (word >> 32) as u32)
-        };
-        Ok(bytes.chunks_exact(8).map(pair).collect())
+        Ok(collect::<[u32; 2]>(bytes).into_iter().map(|[a, b]| (a, b)).collect())
     }
 }
 
-impl Parcel for Vec<(u64, u64)> {
+impl Message for Vec<(u64, u64)> {
     fn encode(&self) -> Vec<u8> {
         self.iter().flat_map(|&(a, b)| [a, b]).flat_map(u64::to_le_bytes).collect()
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let words: Vec<u64> = collect(bytes);
-        Ok(words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+        Ok(collect::<[u64; 2]>(bytes).into_iter().map(|[a, b]| (a, b)).collect())
     }
 }
 
-impl Parcel for Vec<u64> {
+impl Message for Vec<u64> {
     fn encode(&self) -> Vec<u8> {
         bytemuck::cast_slice(self).to_vec()
     }
@@ -215,16 +233,16 @@ pub(crate) fn collect<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Vec<T> {
     bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect()
 }
 
-/// Appends a slice to a parcel's bytes, with its length.
+/// Appends a slice to a message's bytes, with its length.
 pub(crate) fn put<T: bytemuck::NoUninit>(bytes: &mut Vec<u8>, values: &[T]) {
     let raw: &[u8] = bytemuck::cast_slice(values);
     bytes.extend_from_slice(&(raw.len() as u64).to_le_bytes());
     bytes.extend_from_slice(raw);
 }
 
-/// Takes a slice from a parcel's bytes.
+/// Takes a slice from a message's bytes.
 pub(crate) fn take<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(bytes: &mut &[u8]) -> Result<Vec<T>> {
-    let short = || Error::Bug("a parcel is too short".into());
+    let short = || Error::Bug("a message is too short".into());
     let (length, rest) = bytes.split_first_chunk::<8>().ok_or_else(short)?;
     let (raw, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize).ok_or_else(short)?;
     *bytes = rest;
@@ -239,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parcels_survive_the_wire() {
+    fn messages_survive_the_wire() {
         let pairs = vec![(1u32, 2u32), (u32::MAX, 0)];
         assert_eq!(Vec::<(u32, u32)>::decode(&pairs.encode()).unwrap(), pairs);
         let counts = vec![(7u64, 8u64), (u64::MAX, 0)];
@@ -253,12 +271,14 @@ mod tests {
     }
 
     #[test]
-    fn alone_everything_is_ones_own() {
-        assert_eq!(SingleProcess.gather(b"x").unwrap(), [b"x".to_vec()]);
-        assert_eq!(SingleProcess.broadcast(b"y".to_vec()).unwrap(), b"y");
+    fn single_process_collectives_return_own_values() {
+        assert_eq!(SingleProcess.all_gather(b"x".to_vec()).unwrap(), [b"x".to_vec()]);
+        assert_eq!(SingleProcess.broadcast(Some(vec![7u64])).unwrap(), [7]);
+        assert!(SingleProcess.broadcast::<Vec<u64>>(None).is_err());
+        SingleProcess.barrier().unwrap();
         let cells = [AtomicU32::new(3)];
         SingleProcess
-            .sum(&cells, &mut || {
+            .all_reduce_counts(&cells, &mut || {
                 cells[0].fetch_add(4, Ordering::Relaxed);
                 Ok(())
             })

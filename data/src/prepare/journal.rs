@@ -33,7 +33,7 @@ impl Journal {
             own.extend(name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(".json")).map(String::from));
         }
         let text = own.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
-        let mut all = processes.gather(text.as_bytes())?.into_iter();
+        let mut all = processes.all_gather(text.into_bytes())?.into_iter();
         let names = |bytes: Vec<u8>| -> BTreeSet<String> {
             String::from_utf8_lossy(&bytes).lines().map(String::from).collect()
         };

@@ -94,7 +94,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         if let Assignment::Stored(parts) = &assignment {
             stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
             // Told to all before anybody notes it: a journal without the bytes would be of no use.
-            self.processes.broadcast(Vec::new())?;
+            self.processes.barrier()?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
         }
         Ok((relabel, partitioning, stream.pairs.into_inner()))
