@@ -5,7 +5,7 @@
 pub(crate) mod driver;
 pub(crate) mod payload;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

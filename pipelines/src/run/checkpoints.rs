@@ -132,16 +132,28 @@ impl Run<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collectives::ROUND_WORDS;
+    use crate::collectives::tests::at;
 
     #[test]
-    fn progress_of_many_epochs_keeps_its_bits() {
-        // Its words are those of two rounds.
+    fn header_of_many_epochs_is_broadcast_with_equal_bits() {
+        // More words than one round carries.
         let seconds: Vec<f64> = (0..20_000).map(|epoch| 0.1 + f64::from(epoch) / 3.0).collect();
         for best in [None, Some((3, (0.1 + 0.2, f64::NEG_INFINITY)))] {
             let progress = Progress { epochs: 20_000, best, seconds: seconds.clone(), blocks: [7; 32] };
-            let words = progress.to_words();
-            assert!(words.len() > crate::collectives::ROUND_WORDS);
-            assert_eq!(Progress::from_words(&words).unwrap(), progress);
+            assert!(progress.to_words().len() > ROUND_WORDS);
+            for workers in [1, 2, 4] {
+                let header = (progress.clone(), (5u64, vec!["velocity".to_owned()]));
+                let found = at(workers, move |all, driver| {
+                    let (progress, (steps, names)) = header.clone();
+                    let own = (driver.worker.index() == 0).then(|| Some((progress, (steps, Json(names)))));
+                    let told: Option<Header> = all.broadcast(driver, own).unwrap();
+                    told.unwrap()
+                });
+                for (told, (steps, Json(names))) in found {
+                    assert!(told == progress && steps == 5 && names == ["velocity"], "{workers} workers");
+                }
+            }
         }
     }
 }
