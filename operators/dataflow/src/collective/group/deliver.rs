@@ -1,7 +1,7 @@
 //! Brings messages to their workers, by ascending time.
 //!
-//! *In*: blocks at times `(unit, chunk)`. *Out*: nothing; messages go to a queue, each with its capability, which whoever
-//! consumes it drops. *Kept per time*: messages that an earlier one may still precede. *Capabilities*: held with them.
+//! *In*: blocks at times `(unit, chunk)`. *Out*: nothing; messages go to a queue, each with its capability, which the consumer
+//! drops. *Kept per time*: messages before which an earlier one may still come. *Capabilities*: held with them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,23 +17,23 @@ use timely::scheduling::Activator;
 use super::{Own, untick};
 use crate::wire::{WireBlock, to_destination};
 
-/// A message whose turn it is.
+/// A message that is next in order.
 pub struct Delivered<T> {
-    /// The unit that it was made of.
+    /// Its unit.
     pub unit: usize,
-    /// The message, or why it cannot be read.
+    /// The message, or an error if it cannot be read.
     pub message: gnnflow_data::Result<T>,
-    /// Keeps others from reading too far ahead while the message waits.
+    /// Holds the frontier while the message waits, and so bounds reading ahead.
     pub hold: Capability<u64>,
 }
 
-/// Delivered messages, first come first.
+/// Delivered messages, in order.
 pub type Delivery<T> = Rc<RefCell<VecDeque<Delivered<T>>>>;
 
 /// Parcels in order.
 pub trait Deliver<'scope> {
-    /// Puts messages into `delivery`, by ascending time; empty blocks from this worker announce one of `own`. After some
-    /// have been taken, wake the operator with what `ready` was called with: it tells the others.
+    /// Puts messages into `delivery`, by ascending time; an empty block from this worker announces one of `own`. `ready` gets the
+    /// operator's activator, which the consumer uses after it has taken messages: then the frontier advances elsewhere too.
     fn deliver<T: Message>(
         self,
         own: Own<T>,

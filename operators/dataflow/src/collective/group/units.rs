@@ -1,7 +1,7 @@
 //! Emits the messages that reading threads make of this worker's units.
 //!
-//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`: one to each receiver of the message; for the worker itself an empty
-//! one, while the message waits in a queue. *Kept*: what the threads have read and nobody may have yet.
+//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`: one to each receiver of the message; to the worker itself an empty
+//! one, while the message waits in a queue. *Kept*: messages of the threads that may not leave yet.
 //! *Capabilities*: one, at the next chunk.
 //!
 //! Back-pressure: a chunk leaves when it is fewer than `AHEAD` chunks from the frontier of what has been consumed
@@ -21,35 +21,35 @@ use timely::scheduling::{Activator, SyncActivator};
 use super::{Own, tick, untick};
 use crate::wire::{Header, Rows, WireBlock};
 
-/// Chunks of a unit that may be under way.
+/// Chunks of a unit in flight.
 const AHEAD: u32 = 8;
 
-/// What a reading thread says: a message, the end of its unit (`Ok(None)`), or what went wrong.
+/// A report of a reading thread: a message, the end of its unit (`Ok(None)`), or an error.
 pub type Read<T> = Result<Option<(Destination, T)>, gnnflow_data::Error>;
 
 /// The reading threads of one pass, as the operator sees them.
 pub struct Readers<T> {
     /// The units of this worker, ascending; thread `i` of `n` reads those at positions `i`, `i + n`, ….
     pub units: Vec<usize>,
-    /// What they send. Cleared by whoever gives the pass up: then the threads end.
+    /// Their messages. The pass clears them when it fails: then the threads end.
     pub channels: Rc<RefCell<Vec<Receiver<Read<T>>>>>,
-    /// What went wrong.
+    /// The first error.
     pub failed: Rc<RefCell<Option<gnnflow_data::Error>>>,
     /// Parcels for this worker itself.
     pub own: Own<T>,
 }
 
-/// How to wake the operator: when the frontier has moved, and from a reading thread.
+/// Activators of the operator.
 pub struct Wake {
-    /// On the worker's own thread.
+    /// For the worker's own thread, when the frontier has moved.
     pub here: Activator,
-    /// From anywhere.
+    /// For reading threads.
     pub anywhere: SyncActivator,
 }
 
 /// Units as a source.
 pub trait Units<'scope> {
-    /// Emits the messages of `readers`, as far as `consumed` lets it. Calls `ready` with how to wake it.
+    /// Emits the messages of `readers`, only a few chunks ahead of `consumed`. `ready` gets the activators.
     fn units<T: Message>(
         self,
         readers: Readers<T>,

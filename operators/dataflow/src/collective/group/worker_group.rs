@@ -17,10 +17,10 @@ use super::units::{Read, Readers, Units, Wake};
 
 /// Parcels that a reading thread may be ahead of its worker.
 const READ_AHEAD: usize = 2;
-/// How long a worker without work waits at most: it has to show that it lives.
+/// The longest wait of a worker without work: it must show that it lives.
 const PARK: Duration = Duration::from_millis(10);
 
-/// What a member of the group is doing, for its stall detection.
+/// The state of a member's loop, for its stall detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopState {
     /// Its worker's loop turns.
@@ -132,12 +132,12 @@ impl ProcessGroup for WorkerGroup<'_> {
     }
 }
 
-/// Reads one unit on a reading thread; tells whether to go on.
+/// Reads one unit on a reading thread; returns whether to go on.
 fn read<T: Message>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Read<T>>, wake: &SyncActivator) -> bool {
     let mut open = true;
     let say = |read: Read<T>| {
         let open = sender.send(read).is_ok();
-        // The worker may be gone already; then nobody is to be woken.
+        // The worker may have ended already.
         let _ = wake.activate();
         open
     };
