@@ -6,7 +6,7 @@ mod pairs;
 mod step;
 mod visit;
 
-pub(crate) use batch::{BatchWords, Gradients};
+pub(crate) use batch::{Gradients, StepReport};
 use nodes::Versions;
 pub(crate) use pairs::PairGradients;
 pub(crate) use visit::Visited;

@@ -6,7 +6,8 @@ use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::embed::push_rows::PushedRows;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 
-use super::{BatchWords, ComputeState};
+use super::{ComputeState, StepReport};
+use crate::collectives::Payload;
 use crate::config;
 use crate::config::OptimizerKind;
 use crate::embedding::NodeEmbeddings;
@@ -18,8 +19,8 @@ impl ComputeState {
     ///
     /// What fails is kept, and told by [`ComputeState::report`].
     pub(crate) fn apply(&mut self, reduced: Reduced) {
-        let examples: u64 =
-            reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.examples).sum();
+        let reports = reduced.words.iter().filter_map(|words| StepReport::from_words(words).ok());
+        let examples: u64 = reports.map(|report| report.examples).sum();
         if examples == 0 {
             return;
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use timely::worker::Worker;
 
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -50,14 +50,13 @@ impl EdgePass {
     /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
-        worker: &mut Worker,
-        job: &Job,
+        driver: &mut Driver<'_>,
         context: &WorkerContext,
-        agreement: &mut Agreement,
+        collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         match self {
-            Self::Ranking(ranking) => ranking.evaluate(worker, &*job.runtime, context, agreement),
-            Self::Classifying(classifying) => classifying.evaluate(worker, &*job.runtime, context, agreement),
+            Self::Ranking(ranking) => ranking.evaluate(driver, context, collectives),
+            Self::Classifying(classifying) => classifying.evaluate(driver, context, collectives),
         }
     }
 
@@ -67,14 +66,14 @@ impl EdgePass {
     /// When the table cannot be written.
     pub(crate) fn predictions(
         &self,
-        worker: &mut Worker,
+        driver: &mut Driver<'_>,
         job: &Job,
         context: &WorkerContext,
         path: PathBuf,
     ) -> Result<String, Error> {
         match self {
-            Self::Ranking(ranking) => link_predictions::predictions(worker, job, context, ranking, path),
-            Self::Classifying(classes) => class_predictions::predictions(worker, job, context, classes, path),
+            Self::Ranking(ranking) => link_predictions::predictions(driver, job, context, ranking, path),
+            Self::Classifying(classes) => class_predictions::predictions(driver, job, context, classes, path),
         }
     }
 }

@@ -12,14 +12,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
-use timely::worker::Worker;
 
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 use crate::runtime::records::Scores;
 use crate::task::Tally;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
@@ -49,10 +47,9 @@ impl Evaluation {
 
 /// Counts every worker's nodes, and adds up what all workers counted.
 pub(crate) fn evaluate(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
     compute_thread: &ComputeThread<ComputeState>,
     rows: &Arc<LayerStore>,
 ) -> Result<Evaluation, Error> {
@@ -67,18 +64,17 @@ pub(crate) fn evaluate(
                 .collect()
         })
     });
-    agree(worker, runtime, context, agreement, &counted, &|words, sums| task.finish(words, sums))
+    reduce_metrics(driver, context, collectives, &counted, &|words, sums| task.finish(words, sums))
 }
 
 /// From sums of what is counted: the number of examples, and metrics by name.
 type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
 
-/// Adds up what all workers counted, of the training, validation and test examples of the partitions that each hosts.
-pub(crate) fn agree(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+/// Adds up the counts of all workers: of the training, validation and test examples of the partitions that each hosts.
+pub(crate) fn reduce_metrics(
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
     counted: &[Vec<Tally>],
     finish: Finish<'_>,
 ) -> Result<Evaluation, Error> {
@@ -86,15 +82,15 @@ pub(crate) fn agree(
     let mut scores = [None, None, None];
     for (split, score) in scores.iter_mut().enumerate() {
         let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
-        let words = agreement.sums(worker, runtime, &own.unwrap_or_default())?;
-        let told = agreement.by_partition(worker, runtime, |part| {
+        let counts = collectives.all_reduce_counts(driver, &own.unwrap_or_default())?;
+        let floats = collectives.all_gather_parts(driver, |part| {
             let Tally { loss, sums, .. } = &counted[part - first][split];
-            std::iter::once(loss).chain(sums).map(|sum| sum.to_bits()).collect()
+            [&[*loss], &sums[..]].concat()
         })?;
         // In partition order, so that the bits do not depend on the number of workers.
-        let sum = |place: usize| told.iter().map(|words| f64::from_bits(words[place])).sum::<f64>();
-        let sums: Vec<f64> = (1..told.first().map_or(1, Vec::len)).map(sum).collect();
-        let (examples, metrics) = finish(&words, &sums);
+        let sum = |place: usize| floats.iter().map(|floats| floats[place]).sum::<f64>();
+        let sums: Vec<f64> = (1..floats.first().map_or(1, Vec::len)).map(sum).collect();
+        let (examples, metrics) = finish(&counts, &sums);
         if examples > 0 {
             *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics });
         }

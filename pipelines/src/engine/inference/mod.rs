@@ -29,11 +29,10 @@ use timely::dataflow::operators::vec::{BranchWhen, Map};
 use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Edges of a chunk at most, unless one node has more.
@@ -151,7 +150,7 @@ impl Inference {
     ///
     /// # Errors
     /// What an operator, or the compute thread, fails with.
-    pub(crate) fn pass(&mut self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<(), Error> {
+    pub(crate) fn pass(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         for _stage in 0..self.stores.len() {
             let epoch = self.stages_done;
             for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
@@ -160,13 +159,13 @@ impl Inference {
                 self.input.advance_to(time::at(epoch, step + 1));
                 self.input.flush();
                 let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
-                run_until(worker, runtime, &self.errors, &self.probe, oldest)?;
+                driver.run_until(&self.probe, oldest, &self.errors)?;
             }
             self.stages_done += 1;
             let next = time::at(epoch + 1, 0);
             self.input.advance_to(next);
             self.input.flush();
-            run_until(worker, runtime, &self.errors, &self.probe, next)?;
+            driver.run_until(&self.probe, next, &self.errors)?;
         }
         Ok(())
     }

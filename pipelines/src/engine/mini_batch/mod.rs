@@ -52,14 +52,13 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use super::{BlocksHash, Engine, EpochSums, Staleness};
-use crate::collectives::driver::{FirstError, run_until};
-use crate::compute::{ComputeState, Gradients};
+use crate::collectives::{Driver, FirstError};
+use crate::compute::{ComputeState, Gradients, StepReport};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -216,8 +215,7 @@ impl Engine for MiniBatchTraining {
     /// Trains one epoch: it ends when its last step has been applied everywhere.
     fn train_round(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -236,9 +234,9 @@ impl Engine for MiniBatchTraining {
             self.input.advance_to(time::at(epoch, step + 1));
             self.input.flush();
             let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
-            run_until(worker, runtime, &self.errors, &self.probe, oldest)?;
+            driver.run_until(&self.probe, oldest, &self.errors)?;
         }
-        run_until(worker, runtime, &self.errors, &self.probe, time::at(epoch, self.steps))?;
+        driver.run_until(&self.probe, time::at(epoch, self.steps), &self.errors)?;
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }
@@ -292,5 +290,5 @@ fn push<'scope>(
 }
 
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
-    sums.add(reduced).iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
+    sums.add(reduced).iter().filter_map(StepReport::digest).for_each(|digest| hash.update(digest));
 }

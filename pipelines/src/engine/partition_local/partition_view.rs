@@ -13,12 +13,11 @@ use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
-use timely::worker::Worker;
 
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::context::{FeatureStore, WorkerContext, halo_rows};
 use crate::error::Error;
-use crate::runtime::job::{Job, Runtime};
+use crate::runtime::job::Job;
 
 /// What a worker's partitions see when each trains by itself.
 pub(crate) struct PartitionViews {
@@ -33,8 +32,7 @@ impl PartitionViews {
     /// # Errors
     /// When the dataset was prepared without the features of foreign nodes.
     pub(crate) fn open(
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         job: &Job,
         context: &WorkerContext,
         degrees: bool,
@@ -46,7 +44,7 @@ impl PartitionViews {
         };
         let mut graph = LocalGraph::clone(&context.graph).into_partition_views();
         if degrees {
-            let found = fetch_degrees(worker, runtime, context, halo.index().nodes())?;
+            let found = fetch_degrees(driver, context, halo.index().nodes())?;
             graph = graph.with_known_degrees(halo.index().clone(), found);
         }
         let source = Arc::new(ViewRows { graph: Arc::clone(&context.graph), parts: Arc::clone(&context.parts), halo });
@@ -87,17 +85,12 @@ impl RowSource for ViewRows {
 const LIST: usize = 1 << 18;
 
 /// The in-degree of each of `nodes`, from their owners. All workers must ask, if for nothing.
-fn fetch_degrees(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
-    context: &WorkerContext,
-    nodes: &[u32],
-) -> Result<Vec<u32>, Error> {
+fn fetch_degrees(driver: &mut Driver<'_>, context: &WorkerContext, nodes: &[u32]) -> Result<Vec<u32>, Error> {
     let (mut input, probe) =
         (InputHandle::<u64, CapacityContainerBuilder<Vec<NodeDegrees>>>::new_with_builder(), probe::Handle::new());
     let found: Rc<RefCell<Vec<NodeDegrees>>> = Rc::default();
     let told = Rc::clone(&found);
-    worker.dataflow::<u64, _, _>(|scope| {
+    driver.worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
             .fetch_degrees(Arc::clone(&context.graph), Rc::clone(&context.other_meter))
@@ -109,7 +102,7 @@ fn fetch_degrees(
         input.flush();
     }
     input.close();
-    run_until(worker, runtime, &FirstError::default(), &probe, u64::MAX)?;
+    driver.run_until(&probe, u64::MAX, &FirstError::default())?;
     let mut lists = found.take();
     lists.sort_unstable_by_key(|list| list.list);
     Ok(lists.into_iter().flat_map(|list| list.degrees).collect())

@@ -52,7 +52,7 @@ use timely::worker::Worker;
 
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::config::{Mode, Train};
 use crate::context::WorkerContext;
@@ -60,7 +60,6 @@ use crate::engine::inference::Inference;
 use crate::engine::stages::{Done, Parcel, Results, Stages, Token};
 use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 use crate::tensor::Controller;
 
@@ -274,8 +273,7 @@ impl Engine for WholeGraphTraining {
     /// Trains one epoch, or where epochs may overlap as many as there are before anything else is due.
     fn train_round(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -296,7 +294,7 @@ impl Engine for WholeGraphTraining {
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
         for epoch in epoch..end {
-            run_until(worker, runtime, &self.errors, &self.probe, time::at(epoch, stages))?;
+            driver.run_until(&self.probe, time::at(epoch, stages), &self.errors)?;
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
@@ -305,13 +303,7 @@ impl Engine for WholeGraphTraining {
         Ok(done)
     }
 
-    fn compute_all(
-        &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
-        inference: &Inference,
-        embeddings: bool,
-    ) -> Result<bool, Error> {
+    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
         {
             if embeddings && !self.state.graph().has_embeddings() {
                 return Ok(false);
@@ -329,7 +321,7 @@ impl Engine for WholeGraphTraining {
             (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: Some(stage) }));
             self.input.advance_to(tick + 1);
             self.input.flush();
-            run_until(worker, runtime, &self.errors, &self.probe, tick + 1)?;
+            driver.run_until(&self.probe, tick + 1, &self.errors)?;
         }
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)

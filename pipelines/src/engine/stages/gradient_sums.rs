@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use gnnflow_dataflow::collective::all_reduce::Contribution;
 
 use super::tasks::{Done, Token};
-use crate::compute::BatchWords;
+use crate::collectives::Payload;
+use crate::compute::StepReport;
 use crate::runtime::tensor_task::NodeBack;
 
 /// What one stage of an interval adds.
@@ -69,9 +70,9 @@ impl PartSum {
             return None;
         }
         let (token, done) = self.closing.take()?;
-        let words = BatchWords { examples: self.examples, loss: self.loss, rounds: 0, digest: None };
+        let report = StepReport { examples: self.examples, loss: self.loss, ..StepReport::default() };
         let vector = self.flat.take().map(std::sync::Arc::new);
-        Some((token, Done { contribution: Some(Contribution { partition, vector, words: words.encode() }), ..done }))
+        Some((token, Done { contribution: Some(Contribution { partition, vector, words: report.to_words() }), ..done }))
     }
 }
 
@@ -94,9 +95,9 @@ mod tests {
             }
             let (_, done) = sum.finish(2, 5).unwrap();
             let contribution = done.contribution.unwrap();
-            let words = BatchWords::decode(&contribution.words).unwrap();
-            assert_eq!((contribution.partition, words.examples), (2, 4));
-            (contribution.vector.unwrap()[0].to_bits(), words.loss.to_bits())
+            let report = StepReport::from_words(&contribution.words).unwrap();
+            assert_eq!((contribution.partition, report.examples), (2, 4));
+            (contribution.vector.unwrap()[0].to_bits(), report.loss.to_bits())
         };
         let expected = sum([0, 1, 2, 3, 4]);
         for order in [[4, 3, 2, 1, 0], [2, 0, 4, 1, 3], [1, 2, 3, 4, 0]] {

@@ -8,14 +8,13 @@ use gnnflow_dataflow::ghost::links::Filter;
 use gnnflow_dataflow::ghost::{Ends, Links};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
 use gnnflow_dataflow::storage::Place;
-use timely::worker::Worker;
 
 use super::Interval;
 use super::column_shards::Columns;
 use super::edge_types::by_relation;
 use super::exchange::{ask, reverse};
 use super::transpose::transposed;
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::config::Train;
 use crate::context::{TRAIN, WorkerContext};
 use crate::error::Error;
@@ -82,10 +81,10 @@ const PREPARING_EDGES: &str = "preparing the edges for training over the whole g
 /// # Errors
 /// When there is no room, or a file of the dataset cannot be read.
 pub(crate) fn by_nodes(
-    worker: &mut Worker,
+    driver: &mut Driver<'_>,
     job: &Job,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
     count: Option<usize>,
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
 ) -> Result<GraphLinks, Error> {
@@ -110,15 +109,16 @@ pub(crate) fn by_nodes(
     let in_edges = in_edges.collect::<Result<Vec<_>, _>>()?;
     drop(busy);
     // Types need not be the same both ways.
-    let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
-    let out_edges = if symmetric { in_edges.clone() } else { reverse(worker, runtime, context, &own, slots, &place)? };
+    let symmetric = slots == 1 && is_symmetric(driver, job, graph, collectives)?;
+    let out_edges =
+        if symmetric { in_edges.clone() } else { reverse(driver, collectives, context, &own, slots, &place)? };
     let mut build = |edges: &[Arc<dyn InEdges>], [rows, table]: [u32; 2], filter: Filter<'_>| {
         let ends = Ends { rows: slots_of(&own, rows), table: slots_of(&own, table), all: nodes * u64::from(table) };
         let busy = runtime.busy(PREPARING_EDGES);
         let mut links = Links::new(ends, edges, filter, &place).map_err(room)?;
         drop(busy);
         let starts: Vec<u32> = starts.iter().map(|&start| start * table).collect();
-        let wanted = ask(worker, runtime, context, &starts, links.ghosts())?;
+        let wanted = ask(driver, collectives, &starts, links.ghosts())?;
         links.set_wanted(wanted);
         Ok::<_, Error>(Arc::new(links))
     };
@@ -165,10 +165,10 @@ fn cut(graph: &LocalGraph, own: &Range<u32>, count: Option<usize>, is_train: &dy
 /// # Errors
 /// As [`by_nodes`].
 pub(crate) fn by_columns(
-    worker: &mut Worker,
+    driver: &mut Driver<'_>,
     job: &Job,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
     count: Option<usize>,
     memory: u64,
     EdgeNeeds { self_loops, slots }: EdgeNeeds,
@@ -196,7 +196,7 @@ pub(crate) fn by_columns(
     };
     let arriving = links(&parts, [slots, 1])?;
     drop(busy);
-    let symmetric = slots == 1 && is_symmetric(worker, job, graph, agreement)?;
+    let symmetric = slots == 1 && is_symmetric(driver, job, graph, collectives)?;
     let _busy = runtime.busy(PREPARING_EDGES);
     let leaving = match symmetric {
         true => Arc::clone(&arriving),
@@ -250,7 +250,12 @@ fn training_nodes(job: &Job) -> Result<Vec<u64>, Error> {
 
 /// Whether every edge is there both ways, as often: then gradients go where activations came from. Sums of hashes of edges tell,
 /// one way and the other.
-fn is_symmetric(worker: &mut Worker, job: &Job, graph: &LocalGraph, agreement: &mut Agreement) -> Result<bool, Error> {
+fn is_symmetric(
+    driver: &mut Driver<'_>,
+    job: &Job,
+    graph: &LocalGraph,
+    collectives: &mut Collectives,
+) -> Result<bool, Error> {
     // Edges that are held out may leave their mirror images behind.
     if job.dataset.manifest().undirected && !learns_edges(job) {
         return Ok(true);
@@ -262,7 +267,7 @@ fn is_symmetric(worker: &mut Worker, job: &Job, graph: &LocalGraph, agreement: &
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         word ^ word >> 31
     };
-    let told = agreement.by_partition(worker, &*job.runtime, |part| {
+    let sums = collectives.all_gather_parts(driver, |part| {
         let (edges, first) = (graph.in_edges(part), graph.range(part).start);
         let mut sum = 0u64;
         for (local, bounds) in edges.indptr().windows(2).enumerate() {
@@ -271,7 +276,7 @@ fn is_symmetric(worker: &mut Worker, job: &Job, graph: &LocalGraph, agreement: &
                 sum = sum.wrapping_add(hash(source, node)).wrapping_sub(hash(node, source));
             }
         }
-        vec![sum]
+        sum
     })?;
-    Ok(told.iter().fold(0u64, |sum, words| sum.wrapping_add(words[0])) == 0)
+    Ok(sums.into_iter().fold(0u64, u64::wrapping_add) == 0)
 }

@@ -23,7 +23,7 @@ use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-use crate::collectives::driver::FirstError;
+use crate::collectives::FirstError;
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::engine::stages::{Scored, Stages, Token};

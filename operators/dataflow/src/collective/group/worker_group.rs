@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use gnnflow_data::prepare::{Consume, Parcel, ProcessGroup, Produce, To};
+use gnnflow_data::group::{Consume, Destination, Message, ProcessGroup, Produce};
 use gnnflow_data::{Error, Result};
 use timely::dataflow::operators::{Probe, probe};
 use timely::scheduling::{Activator, SyncActivator};
@@ -17,15 +17,15 @@ use super::units::{Read, Readers, Units, Wake};
 
 /// Parcels that a reading thread may be ahead of its worker.
 const READ_AHEAD: usize = 2;
-/// How long a worker without work waits at most: it has to show that it lives.
+/// The longest wait of a worker without work: it must show that it lives.
 const PARK: Duration = Duration::from_millis(10);
 
-/// What a member of the group is doing, for its stall detection.
+/// The state of a member's loop, for its stall detection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopState {
     /// Its worker's loop turns.
     Turn,
-    /// A parcel has been consumed, here or by another member.
+    /// A message has been consumed, here or by another member.
     Progress,
     /// It has left the loop for work of its own, until the next turn.
     Away,
@@ -59,7 +59,7 @@ impl ProcessGroup for WorkerGroup<'_> {
         self.size
     }
 
-    fn pass<T: Parcel>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()> {
+    fn exchange<T: Message>(&self, units: usize, produce: &Produce<'_, T>, consume: &mut Consume<'_, T>) -> Result<()> {
         let mut worker = self.worker.borrow_mut();
         let own_units: Vec<usize> = (self.rank..units).step_by(self.size).collect();
         let threads = self.threads.min(own_units.len());
@@ -109,7 +109,7 @@ impl ProcessGroup for WorkerGroup<'_> {
                     }
                     loop {
                         let Some(delivered) = delivery.borrow_mut().pop_front() else { break };
-                        consume(delivered.unit, delivered.parcel?)?;
+                        consume(delivered.unit, delivered.message?)?;
                         (self.sign)(LoopState::Progress);
                         drop(delivered.hold);
                         deliverer.activate();
@@ -132,17 +132,17 @@ impl ProcessGroup for WorkerGroup<'_> {
     }
 }
 
-/// Reads one unit on a reading thread; tells whether to go on.
-fn read<T: Parcel>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Read<T>>, wake: &SyncActivator) -> bool {
+/// Reads one unit on a reading thread; returns whether to go on.
+fn read<T: Message>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Read<T>>, wake: &SyncActivator) -> bool {
     let mut open = true;
     let say = |read: Read<T>| {
         let open = sender.send(read).is_ok();
-        // The worker may be gone already; then nobody is to be woken.
+        // The worker may have ended already.
         let _ = wake.activate();
         open
     };
-    let end = produce(unit, &mut |to: To, parcel: T| {
-        open = say(Ok(Some((to, parcel))));
+    let end = produce(unit, &mut |to: Destination, message: T| {
+        open = say(Ok(Some((to, message))));
         open
     });
     let whole = end.is_ok();
@@ -153,7 +153,7 @@ fn read<T: Parcel>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<Re
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use gnnflow_data::prepare::SingleProcess;
+    use gnnflow_data::group::SingleProcess;
 
     use super::*;
 
@@ -173,18 +173,18 @@ mod tests {
     /// Units and what they sent.
     type Heard = Vec<(usize, u64)>;
 
-    /// Unit `u` has `u % 5` parcels for all, and one for process `u / 3 % size`.
+    /// Unit `u` has `u % 5` messages for all, and one for process `u / 3 % size`.
     fn everything<C: ProcessGroup>(processes: &C, units: usize) -> (Heard, Heard) {
         let (mut all, mut one) = (Vec::new(), Vec::new());
         let size = processes.size();
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
-            (0..unit as u64 % 5).all(|i| send(To::All, vec![0, 10 * unit as u64 + i]));
-            send(To::One(unit / 3 % size), vec![1, unit as u64]);
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u64>) -> bool| {
+            (0..unit as u64 % 5).all(|i| send(Destination::All, vec![0, 10 * unit as u64 + i]));
+            send(Destination::Rank(unit / 3 % size), vec![1, unit as u64]);
             Ok(())
         };
         processes
-            .pass(units, &produce, &mut |unit, parcel: Vec<u64>| {
-                if parcel[0] == 0 { &mut all } else { &mut one }.push((unit, parcel[1]));
+            .exchange(units, &produce, &mut |unit, message: Vec<u64>| {
+                if message[0] == 0 { &mut all } else { &mut one }.push((unit, message[1]));
                 Ok(())
             })
             .unwrap();
@@ -209,42 +209,50 @@ mod tests {
         }
     }
 
+    /// The values of one process: of length `len`, others at every rank.
+    fn own(rank: usize, len: usize) -> Vec<u8> {
+        (0..len).map(|i| (i + 7 * rank) as u8).collect()
+    }
+
     #[test]
-    fn sums_gatherings_and_broadcasts() {
-        for workers in [1, 2, 4] {
-            let found = at(workers, |processes| {
-                let cells: Vec<AtomicU32> = (0..100_000).map(AtomicU32::new).collect();
-                let add = processes.rank() as u32 + 1;
-                processes
-                    .sum(&cells, &mut || {
-                        cells.iter().for_each(|cell| drop(cell.fetch_add(add, Ordering::Relaxed).to_string()));
+    fn collectives_return_what_a_local_loop_returns() {
+        // Nothing, one byte, one message, more messages than may be in flight.
+        for len in [0, 1, 128 << 10, 3_000_001] {
+            for workers in [1, 2, 4] {
+                let found = at(workers, move |processes| {
+                    let rank = processes.rank();
+                    let cells: Vec<AtomicU32> = (0..len as u32 / 10).map(AtomicU32::new).collect();
+                    let add = &mut || {
+                        for (i, cell) in (0u32..).zip(&cells) {
+                            cell.fetch_add(i * rank as u32, Ordering::Relaxed);
+                        }
                         Ok(())
-                    })
-                    .unwrap();
-                let own = vec![processes.rank() as u8; 300_000 + processes.rank()];
-                let gathered = processes.gather(&own).unwrap();
-                let told = processes.broadcast(own).unwrap();
-                (cells.iter().map(|cell| cell.load(Ordering::Relaxed)).collect::<Vec<_>>(), gathered, told)
-            });
-            let sum = (1..=workers as u32).sum::<u32>();
-            for (cells, gathered, told) in found {
-                assert!(cells.iter().zip(0..).all(|(&cell, before)| cell == before + sum));
-                assert_eq!(told, vec![0; 300_000]);
-                let lengths: Vec<_> = gathered.iter().map(|own| (own.len(), own[0])).collect();
-                assert_eq!(lengths, (0..workers).map(|rank| (300_000 + rank, rank as u8)).collect::<Vec<_>>());
+                    };
+                    processes.all_reduce_counts(&cells, add).unwrap();
+                    let gathered = processes.all_gather(own(rank, len + rank)).unwrap();
+                    let told = processes.broadcast((rank == 0).then(|| own(rank, len))).unwrap();
+                    processes.barrier().unwrap();
+                    (cells.into_iter().map(AtomicU32::into_inner).collect::<Vec<_>>(), gathered, told)
+                });
+                let expected: Vec<_> = (0..workers).map(|rank| own(rank, len + rank)).collect();
+                let sum = (0..workers as u32).sum::<u32>();
+                for (cells, gathered, told) in found {
+                    assert!((0u32..).zip(&cells).all(|(i, &cell)| cell == i + sum.wrapping_mul(i)));
+                    assert!(gathered == expected && told == own(0, len), "{len} bytes, {workers} workers");
+                }
             }
         }
     }
 
     #[test]
-    fn what_a_reading_thread_reports_ends_the_pass() {
+    fn errors_of_reading_threads_end_the_pass() {
         let found = at(1, |processes| {
-            let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
-                while unit < 3 && send(To::All, vec![unit as u8]) && unit == 9 {}
+            let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
+                while unit < 3 && send(Destination::All, vec![unit as u8]) && unit == 9 {}
                 if unit == 3 { Err(Error::Bug("unit 3".into())) } else { Ok(()) }
             };
             let mut seen = Vec::new();
-            let end = processes.pass(10, &produce, &mut |unit, _: Vec<u8>| {
+            let end = processes.exchange(10, &produce, &mut |unit, _: Vec<u8>| {
                 seen.push(unit);
                 Ok(())
             });

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use gnnflow_data::prepare::{SingleProcess, prepare_with};
+use gnnflow_data::group::SingleProcess;
+use gnnflow_data::prepare::prepare_with;
 use gnnflow_data::source::{Columns, Isolated, Normalize, UnknownNodes};
 use gnnflow_data::testing::{IdStyle, Modulo, TestGraph, graphs, power_law};
 use gnnflow_data::{Assignment, Goal, GraphSource, GraphStream, Manifest, Partitioner, PrepareSettings, Silent};

@@ -1,13 +1,13 @@
-//! Brings parcels to their workers, by ascending time.
+//! Brings messages to their workers, by ascending time.
 //!
-//! *In*: blocks at times `(unit, chunk)`. *Out*: nothing; parcels go to a queue, each with its capability, which whoever
-//! consumes it drops. *Kept per time*: parcels that an earlier one may still precede. *Capabilities*: held with them.
+//! *In*: blocks at times `(unit, chunk)`. *Out*: nothing; messages go to a queue, each with its capability, which the consumer
+//! drops. *Kept per time*: messages before which an earlier one may still come. *Capabilities*: held with them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use gnnflow_data::prepare::Parcel;
+use gnnflow_data::group::Message;
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
@@ -17,24 +17,24 @@ use timely::scheduling::Activator;
 use super::{Own, untick};
 use crate::wire::{WireBlock, to_destination};
 
-/// A parcel whose turn it is.
+/// A message that is next in order.
 pub struct Delivered<T> {
-    /// The unit that it was made of.
+    /// Its unit.
     pub unit: usize,
-    /// The parcel, or why it cannot be read.
-    pub parcel: gnnflow_data::Result<T>,
-    /// Keeps others from reading too far ahead while the parcel waits.
+    /// The message, or an error if it cannot be read.
+    pub message: gnnflow_data::Result<T>,
+    /// Holds the frontier while the message waits, and so bounds reading ahead.
     pub hold: Capability<u64>,
 }
 
-/// Delivered parcels, first come first.
+/// Delivered messages, in order.
 pub type Delivery<T> = Rc<RefCell<VecDeque<Delivered<T>>>>;
 
 /// Parcels in order.
 pub trait Deliver<'scope> {
-    /// Puts parcels into `delivery`, by ascending time; empty blocks from this worker announce one of `own`. After some
-    /// have been taken, wake the operator with what `ready` was called with: it tells the others.
-    fn deliver<T: Parcel>(
+    /// Puts messages into `delivery`, by ascending time; an empty block from this worker announces one of `own`. `ready` gets the
+    /// operator's activator, which the consumer uses after it has taken messages: then the frontier advances elsewhere too.
+    fn deliver<T: Message>(
         self,
         own: Own<T>,
         delivery: Delivery<T>,
@@ -43,7 +43,7 @@ pub trait Deliver<'scope> {
 }
 
 impl<'scope> Deliver<'scope> for Stream<'scope, u64, WireBlock> {
-    fn deliver<T: Parcel>(
+    fn deliver<T: Message>(
         self,
         own: Own<T>,
         delivery: Delivery<T>,
@@ -58,10 +58,10 @@ impl<'scope> Deliver<'scope> for Stream<'scope, u64, WireBlock> {
             let mut held: BTreeMap<u64, Vec<Delivered<T>>> = BTreeMap::new();
             move |(input, frontier), output| {
                 input.for_each(|time, block| {
-                    let parcel = if block.header().from as usize == me {
+                    let message = if block.header().from as usize == me {
                         own.borrow_mut()
                             .pop_front()
-                            .ok_or_else(|| gnnflow_data::Error::Bug("a parcel is missing".into()))
+                            .ok_or_else(|| gnnflow_data::Error::Bug("a message is missing".into()))
                     } else {
                         let mut bytes = Vec::with_capacity(block.row_bytes());
                         block.for_each_row_bytes(|some| bytes.extend_from_slice(some));
@@ -69,7 +69,7 @@ impl<'scope> Deliver<'scope> for Stream<'scope, u64, WireBlock> {
                     };
                     let (unit, _) = untick(*time.time());
                     let hold = time.retain(output.output_index());
-                    held.entry(*time.time()).or_default().push(Delivered { unit, parcel, hold });
+                    held.entry(*time.time()).or_default().push(Delivered { unit, message, hold });
                 });
                 let mut delivery = delivery.borrow_mut();
                 while let Some(first) = held.first_entry().filter(|first| !frontier.less_than(first.key())) {

@@ -3,12 +3,11 @@
 //! Every pass over the dump is one small dataflow, and its timestamps are `(unit, chunk)`:
 //!
 //! ```text
-//! reading threads ⇒ units ──► parcels to their processes ──► deliver ⇒ consumer     frontier ──► how far ahead may be read
+//! reading threads ⇒ units ──► messages to their processes ──► deliver ⇒ consumer     frontier ──► bound of reading ahead
 //! ```
 //!
-//! `units` emits what the threads read, `deliver` hands it on in the order of the units, whoever read them. A parcel's
-//! capability is held until it has been consumed, so the frontier says how far *every* process has come, and nobody reads
-//! further ahead of it than a few parcels.
+//! `units` emits the messages of the reading threads; `deliver` orders them by unit. The capability of a message is held until the
+//! message has been consumed. So the frontier is the progress of *every* process, and each reads only a few messages ahead of it.
 
 pub mod deliver;
 #[cfg(test)]
@@ -28,5 +27,5 @@ fn untick(tick: u64) -> (usize, u32) {
     ((tick >> 32) as usize, tick as u32)
 }
 
-/// What moves inside one process beside the blocks, which then are mere announcements: parcels for oneself need no bytes.
+/// Messages of a process to itself: they are not encoded, and an empty block announces each.
 type Own<T> = std::rc::Rc<std::cell::RefCell<std::collections::VecDeque<T>>>;

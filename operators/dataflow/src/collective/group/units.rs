@@ -1,7 +1,7 @@
-//! Emits the parcels that reading threads make of this worker's units.
+//! Emits the messages that reading threads make of this worker's units.
 //!
-//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`: one to each receiver of the parcel; for the worker itself an empty
-//! one, while the parcel waits in a queue. *Kept*: what the threads have read and nobody may have yet.
+//! *In*: nothing. *Out*: blocks at time `(unit, chunk)`: one to each receiver of the message; to the worker itself an empty
+//! one, while the message waits in a queue. *Kept*: messages of the threads that may not leave yet.
 //! *Capabilities*: one, at the next chunk.
 //!
 //! Back-pressure: a chunk leaves when it is fewer than `AHEAD` chunks from the frontier of what has been consumed
@@ -11,7 +11,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use gnnflow_data::prepare::{Parcel, To};
+use gnnflow_data::group::{Destination, Message};
 use timely::container::NoopBuilder;
 use timely::dataflow::operators::generic::operator::source;
 use timely::dataflow::operators::probe;
@@ -21,36 +21,36 @@ use timely::scheduling::{Activator, SyncActivator};
 use super::{Own, tick, untick};
 use crate::wire::{Header, Rows, WireBlock};
 
-/// Chunks of a unit that may be under way.
+/// Chunks of a unit in flight.
 const AHEAD: u32 = 8;
 
-/// What a reading thread says: a parcel, the end of its unit (`Ok(None)`), or what went wrong.
-pub type Read<T> = Result<Option<(To, T)>, gnnflow_data::Error>;
+/// A report of a reading thread: a message, the end of its unit (`Ok(None)`), or an error.
+pub type Read<T> = Result<Option<(Destination, T)>, gnnflow_data::Error>;
 
 /// The reading threads of one pass, as the operator sees them.
 pub struct Readers<T> {
     /// The units of this worker, ascending; thread `i` of `n` reads those at positions `i`, `i + n`, ….
     pub units: Vec<usize>,
-    /// What they send. Cleared by whoever gives the pass up: then the threads end.
+    /// Their messages. The pass clears them when it fails: then the threads end.
     pub channels: Rc<RefCell<Vec<Receiver<Read<T>>>>>,
-    /// What went wrong.
+    /// The first error.
     pub failed: Rc<RefCell<Option<gnnflow_data::Error>>>,
     /// Parcels for this worker itself.
     pub own: Own<T>,
 }
 
-/// How to wake the operator: when the frontier has moved, and from a reading thread.
+/// Activators of the operator.
 pub struct Wake {
-    /// On the worker's own thread.
+    /// For the worker's own thread, when the frontier has moved.
     pub here: Activator,
-    /// From anywhere.
+    /// For reading threads.
     pub anywhere: SyncActivator,
 }
 
 /// Units as a source.
 pub trait Units<'scope> {
-    /// Emits the parcels of `readers`, as far as `consumed` lets it. Calls `ready` with how to wake it.
-    fn units<T: Parcel>(
+    /// Emits the messages of `readers`, only a few chunks ahead of `consumed`. `ready` gets the activators.
+    fn units<T: Message>(
         self,
         readers: Readers<T>,
         consumed: &probe::Handle<u64>,
@@ -59,7 +59,7 @@ pub trait Units<'scope> {
 }
 
 impl<'scope> Units<'scope> for Scope<'scope, u64> {
-    fn units<T: Parcel>(
+    fn units<T: Message>(
         self,
         readers: Readers<T>,
         consumed: &probe::Handle<u64>,
@@ -95,7 +95,7 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
                         break;
                     }
                     match channels[position % channels.len()].try_recv() {
-                        Ok(Ok(Some((to, parcel)))) => {
+                        Ok(Ok(Some((to, message)))) => {
                             let mut send = |to: usize, rows: Rows| {
                                 let header = Header { to: to as u32, from: me as u32, ..Header::default() };
                                 output.session_with_builder(&*cap).give_container(&mut WireBlock::new(
@@ -106,18 +106,18 @@ impl<'scope> Units<'scope> for Scope<'scope, u64> {
                                 ));
                             };
                             match to {
-                                To::One(to) if to != me => send(to, Rows::Bytes(parcel.encode())),
-                                To::One(_) => {
-                                    own.borrow_mut().push_back(parcel);
+                                Destination::Rank(to) if to != me => send(to, Rows::Bytes(message.encode())),
+                                Destination::Rank(_) => {
+                                    own.borrow_mut().push_back(message);
                                     send(me, Rows::None);
                                 }
-                                To::All => {
+                                Destination::All => {
                                     if peers > 1 {
-                                        let bytes = parcel.encode();
+                                        let bytes = message.encode();
                                         let others = (0..peers).filter(|&to| to != me);
                                         others.for_each(|to| send(to, Rows::Bytes(bytes.clone())));
                                     }
-                                    own.borrow_mut().push_back(parcel);
+                                    own.borrow_mut().push_back(message);
                                     send(me, Rows::None);
                                 }
                             }
