@@ -11,32 +11,32 @@ use gnnflow_dataflow::storage::Place;
 use gnnflow_nn::layers::Propagation;
 use gnnflow_nn::model::Hop;
 
-use super::attend::{AttentionState, Dropped};
-use super::gather::gather;
 use super::graph_links::slots_of;
-use super::maximum::Largest;
-use super::row_table::Stored;
-use super::rows::Selection;
 use super::tasks::Token;
 use super::{HopState, Interval, WholeGraph};
 use crate::compute::ComputeState;
 use crate::config::RowDtype;
+use crate::engine::aggregation::attention::{AttentionState, Dropped};
+use crate::engine::aggregation::max::Largest;
+use crate::engine::aggregation::row_table::Stored;
+use crate::engine::aggregation::rows::Selection;
+use crate::engine::aggregation::sum::gather;
 use crate::runtime::tensor_task::{NodeRows, TensorTask, Work, matrix};
 use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// The last hop where its receivers are all nodes.
-pub(super) struct LastHop {
-    pub(super) links: Arc<Links>,
+pub(crate) struct LastHop {
+    pub(crate) links: Arc<Links>,
     /// Activations, where other workers' are among them; else those of training have the same rows.
-    pub(super) sent: Option<Stored>,
-    pub(super) attention: Option<AttentionState>,
-    pub(super) largest: Option<Largest>,
+    pub(crate) sent: Option<Stored>,
+    pub(crate) attention: Option<AttentionState>,
+    pub(crate) largest: Option<Largest>,
     /// Where each worker's ghosts begin.
-    pub(super) ghosts: Vec<usize>,
+    pub(crate) ghosts: Vec<usize>,
 }
 
 impl LastHop {
-    pub(super) fn new(
+    pub(crate) fn new(
         hop: &Hop,
         (dtype, stride): (RowDtype, usize),
         links: &Arc<Links>,
@@ -81,7 +81,7 @@ impl WholeGraph {
     }
 
     /// The last node task of an interval, whose results are the model's.
-    pub(super) fn result(&mut self, trainer: &mut ComputeState, token: Token, interval: &Interval) -> TensorTask {
+    pub(crate) fn result(&mut self, trainer: &mut ComputeState, token: Token, interval: &Interval) -> TensorTask {
         let last = self.hops.len() - 1;
         let rows = interval.rows.clone();
         let aggregated = match (&self.last_hop, &self.slices) {

@@ -10,23 +10,23 @@ use crate::runtime::tensor_task::NodeBack;
 
 /// What one stage of an interval adds.
 #[derive(Debug, Default)]
-pub(super) struct Share {
+pub(crate) struct Share {
     /// By the parameters, where it has any gradient.
-    pub(super) flat: Option<Vec<f32>>,
-    pub(super) loss: f64,
-    pub(super) examples: u64,
+    pub(crate) flat: Option<Vec<f32>>,
+    pub(crate) loss: f64,
+    pub(crate) examples: u64,
 }
 
 impl Share {
     /// Takes what a task says of the parameters.
-    pub(super) fn of(back: &mut NodeBack) -> Self {
+    pub(crate) fn of(back: &mut NodeBack) -> Self {
         Self { flat: Some(std::mem::take(&mut back.flat)), loss: back.loss, examples: back.examples }
     }
 }
 
 /// The sum of a partition's shares in an epoch.
 #[derive(Default)]
-pub(super) struct PartSum {
+pub(crate) struct PartSum {
     flat: Option<Vec<f32>>,
     loss: f64,
     examples: u64,
@@ -40,7 +40,7 @@ pub(super) struct PartSum {
 
 impl PartSum {
     /// Adds the share at `place`, when those of all places before have been added; an interval may have none.
-    pub(super) fn add(&mut self, place: usize, share: Option<Share>) {
+    pub(crate) fn add(&mut self, place: usize, share: Option<Share>) {
         self.early.insert(place, share);
         while let Some(share) = self.early.remove(&self.added) {
             self.added += 1;
@@ -49,7 +49,7 @@ impl PartSum {
     }
 
     /// Adds a share before those that are still to come.
-    pub(super) fn add_first(&mut self, share: Share) {
+    pub(crate) fn add_first(&mut self, share: Share) {
         match (&mut self.flat, share.flat) {
             (Some(sum), Some(flat)) => sum.iter_mut().zip(&flat).for_each(|(sum, x)| *sum += x),
             (sum @ None, flat) => *sum = flat,
@@ -59,12 +59,12 @@ impl PartSum {
     }
 
     /// The partition's last token is done; the sum leaves with it.
-    pub(super) fn close(&mut self, token: Token, done: Done) {
+    pub(crate) fn close(&mut self, token: Token, done: Done) {
         self.closing = Some((token, done));
     }
 
     /// The last token and the sum, when all of `places` shares have been added and that token is done.
-    pub(super) fn finish(&mut self, partition: u32, places: usize) -> Option<(Token, Done)> {
+    pub(crate) fn finish(&mut self, partition: u32, places: usize) -> Option<(Token, Done)> {
         if self.added < places {
             return None;
         }

@@ -11,13 +11,13 @@ use gnnflow_dataflow::storage::Place;
 use timely::worker::Worker;
 
 use super::Interval;
-use super::column_shards::Columns;
-use super::edge_types::by_relation;
-use super::exchange::{ask, reverse};
-use super::transpose::transposed;
 use crate::collectives::agreement::Agreement;
 use crate::config::Train;
 use crate::context::{TRAIN, WorkerContext};
+use crate::engine::aggregation::edge_types::by_relation;
+use crate::engine::aggregation::transpose::transposed;
+use crate::engine::full_graph::ghost_edges::{ask, reverse};
+use crate::engine::tensor_parallel::column_shards::Columns;
 use crate::error::Error;
 use crate::runtime::job::Job;
 
@@ -28,23 +28,23 @@ const MANY: f64 = 0.5;
 
 /// What a worker knows of the whole graph.
 pub(crate) struct GraphLinks {
-    pub(super) worker: usize,
-    pub(super) own: Range<u32>,
+    pub(crate) worker: usize,
+    pub(crate) own: Range<u32>,
     pub(crate) intervals: Vec<Interval>,
     /// Of all hops but the last: those along which rows arrive, and those along which gradients do.
-    pub(super) all: [Arc<Links>; 2],
+    pub(crate) all: [Arc<Links>; 2],
     /// Of the last hop, whose receivers are the nodes with a loss.
-    pub(super) last: [Arc<Links>; 2],
+    pub(crate) last: [Arc<Links>; 2],
     /// In-edges of the partitions hosted here, by slot.
-    pub(super) in_edges: Vec<Arc<dyn InEdges>>,
+    pub(crate) in_edges: Vec<Arc<dyn InEdges>>,
     /// In how many sums a node receives.
-    pub(super) slots: u32,
+    pub(crate) slots: u32,
     /// By worker, its first node.
-    pub(super) starts: Vec<u32>,
+    pub(crate) starts: Vec<u32>,
     /// Where numbers of edges lie.
-    pub(super) edges_at: Place,
+    pub(crate) edges_at: Place,
     /// Where rows are cut by columns.
-    pub(super) columns: Option<Columns>,
+    pub(crate) columns: Option<Columns>,
 }
 
 /// What a model asks of edges.
@@ -57,7 +57,7 @@ pub(crate) struct EdgeNeeds {
 }
 
 /// The slots of nodes.
-pub(super) fn slots_of(nodes: &Range<u32>, slots: u32) -> Range<u32> {
+pub(crate) fn slots_of(nodes: &Range<u32>, slots: u32) -> Range<u32> {
     nodes.start * slots..nodes.end * slots
 }
 

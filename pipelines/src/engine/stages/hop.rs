@@ -8,19 +8,19 @@ use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
 use gnnflow_nn::layers::Propagation;
 
 use super::Shape;
-use super::attend::AttentionState;
 use super::graph_links::GraphLinks;
-use super::head_shards::Heads;
-use super::maximum::Largest;
-use super::mirrors::Mirrors;
 use super::program::Program;
-use super::row_table::Stored;
-use super::scales::Scales;
 use crate::config::RowDtype;
+use crate::engine::aggregation::attention::AttentionState;
+use crate::engine::aggregation::max::Largest;
+use crate::engine::aggregation::row_table::Stored;
+use crate::engine::aggregation::scales::Scales;
+use crate::engine::full_graph::mirrors::Mirrors;
+use crate::engine::tensor_parallel::head_shards::Heads;
 use crate::error::Error;
 
 /// Where a hop's gradients lie.
-pub(super) enum Back {
+pub(crate) enum Back {
     /// Nobody wants them.
     Nowhere,
     /// Where the activations were: whose rows have been added up everywhere, and are not asked for again.
@@ -30,7 +30,7 @@ pub(super) enum Back {
 }
 
 impl Back {
-    pub(super) fn table<'a>(&'a self, sent: &'a Stored) -> Option<&'a Stored> {
+    pub(crate) fn table<'a>(&'a self, sent: &'a Stored) -> Option<&'a Stored> {
         match self {
             Self::Nowhere => None,
             Self::OverSent => Some(sent),
@@ -38,7 +38,7 @@ impl Back {
         }
     }
 
-    pub(super) fn table_mut<'a>(&'a mut self, sent: &'a mut Stored) -> Option<&'a mut Stored> {
+    pub(crate) fn table_mut<'a>(&'a mut self, sent: &'a mut Stored) -> Option<&'a mut Stored> {
         match self {
             Self::Nowhere => None,
             Self::OverSent => Some(sent),
@@ -48,44 +48,44 @@ impl Back {
 }
 
 /// What one hop needs and keeps.
-pub(super) struct HopState {
+pub(crate) struct HopState {
     /// Columns of what is sent, and of what arrives in each slot.
-    pub(super) width: usize,
+    pub(crate) width: usize,
     /// Columns of attention's terms that are sent behind it, by those who have the out-edges.
-    pub(super) sent_terms: usize,
-    pub(super) scales: Scales,
+    pub(crate) sent_terms: usize,
+    pub(crate) scales: Scales,
     /// For gradients.
-    pub(super) reversed: Scales,
+    pub(crate) reversed: Scales,
     /// Rows are receivers' slots; the table has senders.
-    pub(super) arriving: Arc<Links>,
+    pub(crate) arriving: Arc<Links>,
     /// Rows are senders; the table has receivers' slots.
-    pub(super) leaving: Arc<Links>,
+    pub(crate) leaving: Arc<Links>,
     /// Gradients of what is sent, where they come from elsewhere.
-    pub(super) sent_back: Option<Table>,
+    pub(crate) sent_back: Option<Table>,
     /// Activations, times `scales.before`.
-    pub(super) sent: Stored,
+    pub(crate) sent: Stored,
     /// What has arrived, at receivers: their slots side by side.
-    pub(super) arrived: Table,
+    pub(crate) arrived: Table,
     /// Gradients of what has arrived, times `scales.after`.
-    pub(super) back: Back,
+    pub(crate) back: Back,
     /// Where rows are weighed by attention.
-    pub(super) attention: Option<AttentionState>,
+    pub(crate) attention: Option<AttentionState>,
     /// Where they are, and epochs overlap.
-    pub(super) mirrors: Option<Mirrors>,
+    pub(crate) mirrors: Option<Mirrors>,
     /// Where the largest of each column arrives.
-    pub(super) largest: Option<Largest>,
+    pub(crate) largest: Option<Largest>,
     /// What own nodes hold, where a later task reads it, and its gradient.
-    pub(super) held: Option<[Table; 2]>,
+    pub(crate) held: Option<[Table; 2]>,
 }
 
 /// What hops are made of.
-pub(super) struct Making<'a> {
-    pub(super) graph: &'a GraphLinks,
-    pub(super) shape: &'a Shape,
-    pub(super) program: &'a Program,
+pub(crate) struct Making<'a> {
+    pub(crate) graph: &'a GraphLinks,
+    pub(crate) shape: &'a Shape,
+    pub(crate) program: &'a Program,
     /// By node task, whether it is done on slices.
-    pub(super) chained: &'a [bool],
-    pub(super) place: &'a Place,
+    pub(crate) chained: &'a [bool],
+    pub(crate) place: &'a Place,
 }
 
 impl Making<'_> {
@@ -93,7 +93,7 @@ impl Making<'_> {
     ///
     /// # Errors
     /// When there is no room, or rows that are more than added up are to be rounded.
-    pub(super) fn hop(&self, index: usize) -> Result<(HopState, [Vec<usize>; 2]), Error> {
+    pub(crate) fn hop(&self, index: usize) -> Result<(HopState, [Vec<usize>; 2]), Error> {
         let Self { graph, shape, program, place, .. } = *self;
         let (hop, dtype) = (&shape.hops[index], shape.row_dtype);
         let is_last = index + 1 == shape.hops.len();

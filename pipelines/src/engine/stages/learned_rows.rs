@@ -42,7 +42,7 @@ impl WholeGraph {
     ///
     /// # Errors
     /// When a task has not told it: our bug.
-    pub(super) fn move_rows(
+    pub(crate) fn move_rows(
         &self,
         trainer: &mut ComputeState,
         token: Token,

@@ -3,38 +3,23 @@
 //! Everything that reads or writes a table is done on that thread, one thing after another, so that no row is ever read while
 //! it is written; the worker sends and receives meanwhile.
 
-mod attend;
-mod chunks;
-mod column_shards;
 pub(crate) mod dataflow;
-mod edge_types;
-mod evaluate;
-mod exchange;
-mod gather;
-mod gradient_sums;
-mod graph_links;
-mod head_shards;
-mod hop;
-mod learned_rows;
-mod maximum;
-mod mirrors;
-mod moves;
-mod pair_results;
-mod program;
-mod row_table;
-mod rows;
-mod runner;
-mod scales;
+pub(crate) mod evaluate;
+pub(crate) mod gradient_sums;
+pub(crate) mod graph_links;
+pub(crate) mod hop;
+pub(crate) mod learned_rows;
+pub(crate) mod moves;
+pub(crate) mod pair_results;
+pub(crate) mod program;
+pub(crate) mod runner;
 pub(crate) mod score_pairs;
-mod send_order;
-mod shard_attention;
-mod tasks;
-mod transpose;
-mod write;
+pub(crate) mod tasks;
+pub(crate) mod write;
 
 pub(crate) use evaluate::Results;
 pub(crate) use graph_links::{EdgeNeeds, GraphLinks, INTERVAL_NODES, by_columns, by_nodes};
-pub(crate) use head_shards::Heads;
+pub(crate) use super::tensor_parallel::head_shards::Heads;
 pub(crate) use learned_rows::LearnedRows;
 pub(crate) use moves::{Parcel, window};
 pub(crate) use pair_results::Scored;
@@ -53,8 +38,8 @@ use gnnflow_dataflow::time;
 use gnnflow_nn::layers::Propagation;
 use gnnflow_nn::model::Hop;
 
-use self::chunks::{Cut, cut};
-use self::column_shards::Slices;
+use super::tensor_parallel::chunks::{Cut, cut};
+use super::tensor_parallel::column_shards::Slices;
 use self::evaluate::LastHop;
 use self::gradient_sums::PartSum;
 use self::hop::{Back, HopState, Making};
@@ -283,7 +268,7 @@ impl WholeGraph {
     }
 
     /// Whether own rows must be of one epoch: no interval goes on before all here are done with a stage.
-    pub(super) fn in_step(&self) -> bool {
+    pub(crate) fn in_step(&self) -> bool {
         self.hops.iter().any(|hop| hop.mirrors.is_some())
     }
 

@@ -8,22 +8,22 @@ use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, WireBlock};
 
 use super::WholeGraph;
 use super::evaluate::LastHop;
-use super::row_table::Stored;
-use super::rows::put_columns;
 use super::tasks::Token;
+use crate::engine::aggregation::row_table::Stored;
+use crate::engine::aggregation::rows::put_columns;
 
 /// Which table a block is for: a hop's activations, or its gradients, as senders have them.
-pub(super) const ACTIVATIONS: u32 = 0;
-pub(super) const GRADIENTS: u32 = 1;
+pub(crate) const ACTIVATIONS: u32 = 0;
+pub(crate) const GRADIENTS: u32 = 1;
 /// The same as receivers have them: slices of what has arrived, and of the gradients of what was sent.
-pub(super) const ARRIVED: u32 = 2;
-pub(super) const SENT_BACK: u32 = 3;
+pub(crate) const ARRIVED: u32 = 2;
+pub(crate) const SENT_BACK: u32 = 3;
 /// Activations of the last hop, for all nodes that receive any.
-pub(super) const FOR_ALL: u32 = 4;
+pub(crate) const FOR_ALL: u32 = 4;
 /// Gradients of senders, as mirrors of their rows have them.
-pub(super) const MIRRORED: u32 = 5;
+pub(crate) const MIRRORED: u32 = 5;
 /// Kinds of tables.
-pub(super) const KINDS: u32 = 6;
+pub(crate) const KINDS: u32 = 6;
 
 /// Messages of a worker that are on their way at once; by columns, as many as what a chunk may take, if that is more: the rows of the
 /// next chunk travel while this one is added up, and nobody has time to put any of them then.
@@ -112,7 +112,7 @@ impl WholeGraph {
     }
 
     /// Slices of own nodes' rows that a chunk is the first to need.
-    pub(super) fn slices_of(
+    pub(crate) fn slices_of(
         &self,
         token: Token,
         [hop, chunk]: [usize; 2],
@@ -132,7 +132,7 @@ impl WholeGraph {
         if kind == GRADIENTS { state.back.table(&state.sent) } else { Some(&state.sent) }
     }
 
-    pub(super) fn header(&self, token: Token, hop: usize, kind: u32) -> Header {
+    pub(crate) fn header(&self, token: Token, hop: usize, kind: u32) -> Header {
         let (from, tag) = (self.worker as u32, KINDS * hop as u32 + kind);
         Header { from, tag, key: token.tick, ..Header::default() }
     }
@@ -149,7 +149,7 @@ impl WholeGraph {
     }
 
     /// Rows of a hop's table, for those who have them as ghosts.
-    pub(super) fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<Parcel> {
+    pub(crate) fn outgoing(&self, token: Token, hop: usize, kind: u32, rows: Range<usize>) -> Vec<Parcel> {
         let Some((links, table)) = self.ghosts_from(hop, kind) else { return Vec::new() };
         if self.slices.is_some() {
             // Gradients lie by slot.
@@ -173,7 +173,7 @@ impl WholeGraph {
     }
 
     /// The message of a header that [`WholeGraph::outgoing`] or [`WholeGraph::slices_of`] has made.
-    pub(super) fn rows(&self, header: Header) -> WireBlock {
+    pub(crate) fn rows(&self, header: Header) -> WireBlock {
         let (hop, kind) = ((header.tag / KINDS) as usize, header.tag % KINDS);
         if let Some(slices) = &self.slices {
             let table = self.slices_from(hop, kind).expect("nothing is split that is not there");

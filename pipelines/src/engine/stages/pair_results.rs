@@ -12,10 +12,10 @@ use gnnflow_dataflow::time;
 use gnnflow_nn::model::NodeOutputs;
 
 use super::gradient_sums::Share;
-use super::rows::Selection;
 use super::tasks::Token;
 use super::{Interval, WholeGraph};
 use crate::compute::{ComputeState, PairGradients};
+use crate::engine::aggregation::rows::Selection;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
 use gnnflow_dataflow::storage::layer_store::LayerStore;
@@ -31,7 +31,7 @@ pub(crate) struct Scored {
 }
 
 /// The results that pairs are scored by.
-pub(super) struct Results {
+pub(crate) struct Results {
     rows: Arc<LayerStore>,
     /// Their gradients so far, by own row.
     back: Table,
@@ -44,20 +44,20 @@ impl Results {
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn new(rows: Arc<LayerStore>, own: usize, place: &Place) -> std::io::Result<Self> {
+    pub(crate) fn new(rows: Arc<LayerStore>, own: usize, place: &Place) -> std::io::Result<Self> {
         let back = Table::zeros(own, rows.dim(), place)?;
         Ok(Self { rows, back, examples: (0, 0) })
     }
 
     /// Examples of an epoch's chunks, all of which have been scored.
-    pub(super) fn examples(&self, epoch: u32) -> u64 {
+    pub(crate) fn examples(&self, epoch: u32) -> u64 {
         if self.examples.0 == epoch { self.examples.1 } else { 0 }
     }
 }
 
 impl WholeGraph {
     /// The last node task of an interval, whose results pairs are scored by; without any gradient yet.
-    pub(super) fn embed(
+    pub(crate) fn embed(
         &mut self,
         trainer: &mut ComputeState,
         token: Token,
@@ -73,7 +73,7 @@ impl WholeGraph {
     }
 
     /// Writes the results of an interval.
-    pub(super) fn end_embed(&mut self, interval: &Interval, outputs: &NodeOutputs) -> Result<(), Error> {
+    pub(crate) fn end_embed(&mut self, interval: &Interval, outputs: &NodeOutputs) -> Result<(), Error> {
         for state in &mut self.hops {
             if let Some([_, back]) = &mut state.held
                 && back.rows() > 0
@@ -115,7 +115,7 @@ impl WholeGraph {
     }
 
     /// The task of going back through the last node task of an interval.
-    pub(super) fn embed_back(&mut self, interval: &Interval, key: Key) -> Result<TensorTask, Error> {
+    pub(crate) fn embed_back(&mut self, interval: &Interval, key: Key) -> Result<TensorTask, Error> {
         let (last, rows) = (self.hops.len(), interval.rows.clone());
         let results = self.pairs.as_ref().ok_or_else(no_pairs)?;
         let gradient = matrix(results.back.some(rows.clone()).to_vec(), results.back.width());

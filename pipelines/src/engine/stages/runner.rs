@@ -2,7 +2,7 @@
 //!
 //! All of it is done on the compute thread, but for what a tensor worker does. An interval is at one stage at a time: a token
 //! that comes early waits for the one before it. Between intervals nothing here decides who comes first; the dataflow's gate does,
-//! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`super::mirrors`]), intervals
+//! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`crate::engine::full_graph::mirrors`]), intervals
 //! wait here until all are done with a stage.
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -38,7 +38,7 @@ pub(crate) struct PairSource {
 }
 
 /// Scores the chunks that `tokens` stand for, of which an epoch's first is at stage `first`.
-pub(super) fn score_pairs<'scope>(
+pub(crate) fn score_pairs<'scope>(
     tokens: StreamVec<'scope, u64, Token>,
     context: &WorkerContext,
     source: &PairSource,

@@ -12,15 +12,15 @@ use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::Header;
 use gnnflow_kernels::matrix::Matrix;
 
-use super::attend::{Dropped, OutEdges};
-use super::gather::gather;
 use super::graph_links::slots_of;
-use super::maximum::Largest;
 use super::moves::{ACTIVATIONS, ARRIVED, GRADIENTS, KINDS, Parcel, SENT_BACK};
 use super::program::Attended;
-use super::rows::Selection;
 use super::{HopState, Interval, Progress, Propagated, Stage, WholeGraph};
 use crate::compute::ComputeState;
+use crate::engine::aggregation::attention::{Dropped, OutEdges};
+use crate::engine::aggregation::max::Largest;
+use crate::engine::aggregation::rows::Selection;
+use crate::engine::aggregation::sum::gather;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, NodeRows, TensorTask, Work, matrix};
 use gnnflow_nn::parameter_versions::Choice;
@@ -101,12 +101,12 @@ impl WholeGraph {
     }
 
     /// Whether a token is an interval at a stage, rather than a chunk.
-    pub(super) fn is_interval(&self, token: Token) -> bool {
+    pub(crate) fn is_interval(&self, token: Token) -> bool {
         !matches!(self.program.stage(self.step(token)), Stage::Propagate(_) | Stage::Attend(_) | Stage::Pairs(_))
     }
 
     /// Which stage of the program a token is at.
-    pub(super) fn step(&self, token: Token) -> u32 {
+    pub(crate) fn step(&self, token: Token) -> u32 {
         token.evaluates.unwrap_or(time::step(token.tick))
     }
 
@@ -290,7 +290,7 @@ impl WholeGraph {
     }
 
     /// Adds up what arrives at an interval's nodes at hop `hop`, unless it is there already.
-    pub(super) fn gather_rows(&mut self, trainer: &mut ComputeState, token: Token, hop: usize, interval: &Interval) {
+    pub(crate) fn gather_rows(&mut self, trainer: &mut ComputeState, token: Token, hop: usize, interval: &Interval) {
         let progress = &mut self.progress[token.item as usize];
         if hop == 0 && self.constant {
             // What never changes is added up once.
@@ -316,7 +316,7 @@ impl WholeGraph {
     }
 
     /// Has a hop attend by the vectors that an interval has attended by before.
-    pub(super) fn attend_again_by(&mut self, hop: usize, token: Token) {
+    pub(crate) fn attend_again_by(&mut self, hop: usize, token: Token) {
         // Mirrors keep to those of the first interval, for all of an epoch.
         if self.hops[hop].mirrors.is_none() {
             self.attend_by(hop, token);
@@ -332,22 +332,22 @@ impl WholeGraph {
     }
 
     /// The rows of edges of these own nodes: of their slots, as far as they receive at hop `hop`.
-    pub(super) fn receivers(&self, hop: usize, nodes: &Range<u32>) -> Range<usize> {
+    pub(crate) fn receivers(&self, hop: usize, nodes: &Range<u32>) -> Range<usize> {
         self.hops[hop].arriving.rows().between(&slots_of(nodes, self.slots))
     }
 
     /// Which weights of attention are dropped.
-    pub(super) fn drop(&self, token: Token, hop: usize) -> Dropped {
+    pub(crate) fn drop(&self, token: Token, hop: usize) -> Dropped {
         Dropped { seed: self.seed, epoch: time::epoch(token.tick), hop, nothing: false }
     }
 
     /// Global ids of own rows.
-    pub(super) fn nodes(&self, rows: &Range<usize>) -> Range<u32> {
+    pub(crate) fn nodes(&self, rows: &Range<usize>) -> Range<u32> {
         self.own.start + rows.start as u32..self.own.start + rows.end as u32
     }
 
     /// What node task `index` reads of own rows.
-    pub(super) fn inputs(&self, index: usize, rows: Selection<'_>) -> NodeRows {
+    pub(crate) fn inputs(&self, index: usize, rows: Selection<'_>) -> NodeRows {
         let own = self.own.start;
         if index == 0 {
             let nodes: Vec<u32> = rows.iter().map(|row| own + row as u32).collect();
@@ -366,7 +366,7 @@ impl WholeGraph {
     }
 
     /// The same without what has arrived, for a task behind a hop.
-    pub(super) fn inputs_but_arrived(&self, index: usize, rows: Selection<'_>) -> NodeRows {
+    pub(crate) fn inputs_but_arrived(&self, index: usize, rows: Selection<'_>) -> NodeRows {
         let held_rows = |[held, _]: &[Table; 2]| rows.copy(held, |row| row);
         let initial = self.reads_initial[index].then(|| self.hops[0].held.as_ref()).flatten();
         let held = self.hops[index - 1].held.as_ref();

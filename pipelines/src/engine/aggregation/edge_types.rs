@@ -9,11 +9,11 @@ use std::sync::Arc;
 use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_dataflow::storage::{Array, Place};
 
-use super::exchange::HeldEdges;
+use super::transpose::HeldEdges;
 use crate::error::Error;
 
 /// The type of each edge of a partition, all below `slots`; nothing where they are not told apart.
-pub(super) fn types(edges: &dyn InEdges, slots: u32) -> Result<Option<&[u16]>, Error> {
+pub(crate) fn types(edges: &dyn InEdges, slots: u32) -> Result<Option<&[u16]>, Error> {
     if slots == 1 {
         return Ok(None);
     }
@@ -29,7 +29,7 @@ pub(super) fn types(edges: &dyn InEdges, slots: u32) -> Result<Option<&[u16]>, E
 ///
 /// # Errors
 /// When an edge has no type that the model knows, or there is no room at `place`.
-pub(super) fn by_relation(edges: &Arc<dyn InEdges>, slots: u32, place: &Place) -> Result<Arc<dyn InEdges>, Error> {
+pub(crate) fn by_relation(edges: &Arc<dyn InEdges>, slots: u32, place: &Place) -> Result<Arc<dyn InEdges>, Error> {
     let Some(types) = types(&**edges, slots)? else { return Ok(Arc::clone(edges)) };
     let room = |error: std::io::Error| Error::Machine(format!("no room for the edges by relation: {error}"));
     let (indptr, indices, slots) = (edges.indptr(), edges.indices(), slots as usize);

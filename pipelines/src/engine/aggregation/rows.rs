@@ -8,7 +8,7 @@ use gnnflow_kernels::matrix::Matrix;
 use crate::runtime::tensor_task::matrix;
 
 /// Copies rows of `width` numbers to columns `first..` of rows of `stride`.
-pub(super) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {
+pub(crate) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[f32], width: usize) {
     assert_eq!(out.len() * width, rows.len() * stride, "as many rows");
     for (out, row) in out.chunks_exact_mut(stride).zip(rows.chunks_exact(width)) {
         out[first..first + width].copy_from_slice(row);
@@ -17,13 +17,13 @@ pub(super) fn put_columns(out: &mut [f32], stride: usize, first: usize, rows: &[
 
 /// Own rows.
 #[derive(Clone)]
-pub(super) enum Selection<'a> {
+pub(crate) enum Selection<'a> {
     Range(Range<usize>),
     Rows(&'a [usize]),
 }
 
 impl Selection<'_> {
-    pub(super) fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
+    pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         match self {
             Self::Range(range) => Box::new(range.clone()),
             Self::Rows(rows) => Box::new(rows.iter().copied()),
@@ -31,7 +31,7 @@ impl Selection<'_> {
     }
 
     /// The rows of `table`, where `place` says that they are; those of a range lie together.
-    pub(super) fn copy(&self, table: &Table, place: impl Fn(usize) -> usize) -> Matrix {
+    pub(crate) fn copy(&self, table: &Table, place: impl Fn(usize) -> usize) -> Matrix {
         let values = match self {
             Self::Range(range) if range.is_empty() => Vec::new(),
             Self::Range(range) => table.some(place(range.start)..place(range.end - 1) + 1).to_vec(),

@@ -14,7 +14,7 @@ use super::scales::Scales;
 
 /// `out[v] = after[v] · (Σ table[u] + own[v] · table[v])` for the rows `rows` of `links`; scales are by own node, of which `first`
 /// is the first.
-pub(super) fn gather(links: &Links, rows: Range<usize>, table: &Stored, scales: &Scales, first: u32, out: &mut [f32]) {
+pub(crate) fn gather(links: &Links, rows: Range<usize>, table: &Stored, scales: &Scales, first: u32, out: &mut [f32]) {
     match table {
         Stored::F32(table) => add_up(links, rows, table, scales, first, out),
         Stored::Bf16(table) => add_up(links, rows, table, scales, first, out),

@@ -9,7 +9,7 @@ use gnnflow_dataflow::ghost::Links;
 
 /// All nodes, by the chunk that needs their rows first, and by id.
 #[derive(Debug)]
-pub(super) struct Order {
+pub(crate) struct Order {
     /// Nothing where that is the order of ids.
     nodes: Option<Vec<u32>>,
     /// By chunk and worker, where their places begin; and the number of nodes behind the last.
@@ -19,7 +19,7 @@ pub(super) struct Order {
 
 impl Order {
     /// All rows are sent before the first of so many chunks; worker w has the nodes `starts[w]..starts[w + 1]`.
-    pub(super) fn at_once(chunks: usize, starts: &[u32]) -> Self {
+    pub(crate) fn at_once(chunks: usize, starts: &[u32]) -> Self {
         let (workers, nodes) = (starts.len() - 1, starts[starts.len() - 1] as usize);
         let mut bounds: Vec<usize> = starts[..workers].iter().map(|&start| start as usize).collect();
         bounds.resize(chunks.max(1) * workers + 1, nodes);
@@ -27,7 +27,7 @@ impl Order {
     }
 
     /// A chunk needs the rows of its own nodes.
-    pub(super) fn by_chunk(chunks: &[Range<usize>], starts: &[u32]) -> Self {
+    pub(crate) fn by_chunk(chunks: &[Range<usize>], starts: &[u32]) -> Self {
         let nodes = starts[starts.len() - 1] as usize;
         let first = |chunk: &Range<usize>| {
             let chunk = chunk.clone();
@@ -39,7 +39,7 @@ impl Order {
 
     /// A chunk needs the rows of its own nodes and of all those that they have edges from; receivers have so many slots, at the
     /// rows of edges or, on the way back, at the edges' other ends.
-    pub(super) fn of_sources(
+    pub(crate) fn of_sources(
         links: &Links,
         [slots, one]: [usize; 2],
         back: bool,
@@ -83,12 +83,12 @@ impl Order {
     }
 
     /// The node at a place.
-    pub(super) fn node(&self, place: usize) -> usize {
+    pub(crate) fn node(&self, place: usize) -> usize {
         self.nodes.as_ref().map_or(place, |nodes| nodes[place] as usize)
     }
 
     /// The places of those nodes of `nodes`, all of `worker`, whose rows a chunk is the first to need.
-    pub(super) fn places(&self, chunk: usize, nodes: Range<usize>, worker: usize) -> Range<usize> {
+    pub(crate) fn places(&self, chunk: usize, nodes: Range<usize>, worker: usize) -> Range<usize> {
         let all = self.bounds[chunk * self.workers + worker]..self.bounds[chunk * self.workers + worker + 1];
         let at = |node: usize| match &self.nodes {
             None => node.clamp(all.start, all.end.max(all.start)),

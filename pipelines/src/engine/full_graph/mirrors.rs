@@ -16,16 +16,16 @@ use gnnflow_dataflow::ghost::scatter::{row_block, row_headers};
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_dataflow::wire::{Header, WireBlock};
 
-use super::attend::{AttentionState, Dropped, OutEdges};
-use super::exchange::HeldEdges;
-use super::moves::Parcel;
-use super::transpose::turned_round;
+use crate::engine::aggregation::attention::{AttentionState, Dropped, OutEdges};
+use crate::engine::aggregation::transpose::HeldEdges;
+use crate::engine::aggregation::transpose::turned_round;
+use crate::engine::stages::moves::Parcel;
 
 /// Ghosts whose gradients are computed at once.
 const TOGETHER: usize = 1 << 13;
 
 /// What a hop that attends has of other workers' rows, and they of its own.
-pub(super) struct Mirrors {
+pub(crate) struct Mirrors {
     /// Columns of what is sent, and of each of a node's terms.
     widths: [usize; 2],
     /// Rows of the table of activations before the ghosts.
@@ -50,7 +50,7 @@ impl Mirrors {
     /// Of a hop whose rows have so many columns (`widths`: of what is sent, and of each of a node's terms), `stride` with those terms that
     /// are sent; `starts` says where each worker's ghosts begin in the table of activations. Tables lie at `place`, numbers of edges at
     /// `edges_at`.
-    pub(super) fn new(
+    pub(crate) fn new(
         widths: [usize; 2],
         stride: usize,
         arriving: &Links,
@@ -74,12 +74,12 @@ impl Mirrors {
     }
 
     /// Where ghosts wait, by row of the table of activations.
-    pub(super) fn put(&mut self, rows: Range<usize>, values: &[f32]) {
+    pub(crate) fn put(&mut self, rows: Range<usize>, values: &[f32]) {
         self.latest.some_mut(rows.start - self.own..rows.end - self.own).copy_from_slice(values);
     }
 
     /// Takes ghosts as they are now, for all of an epoch, when stage `tick` begins; whether it does.
-    pub(super) fn take(&mut self, tick: u64, sent: &mut Table) -> bool {
+    pub(crate) fn take(&mut self, tick: u64, sent: &mut Table) -> bool {
         let begins = self.taken_at.replace(tick) != Some(tick);
         if begins {
             sent.some_mut(self.own..self.own + self.latest.rows()).copy_from_slice(self.latest.values());
@@ -88,14 +88,14 @@ impl Mirrors {
     }
 
     /// The destinations here of some rows of the table of activations, own ones or ghosts, whose ids are these.
-    pub(super) fn out_edges(&self, rows: Range<usize>, ids: impl Iterator<Item = u32>) -> OutEdges<'_> {
+    pub(crate) fn out_edges(&self, rows: Range<usize>, ids: impl Iterator<Item = u32>) -> OutEdges<'_> {
         let HeldEdges { indptr, indices } = &self.destinations;
         OutEdges { indptr: &indptr[rows.start..=rows.end], indices, ids: ids.collect() }
     }
 
     /// Another of so many intervals has completed its states; behind the last one, what ghosts' owners are told is computed, from `sent` and
     /// `back`. Whether it is there.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &mut self,
         intervals: usize,
         attention: &AttentionState,
@@ -123,7 +123,7 @@ impl Mirrors {
     }
 
     /// What ghosts' owners are told, as notes of messages; `header` has all but who, and which rows.
-    pub(super) fn outgoing(&self, header: Header) -> Vec<Parcel> {
+    pub(crate) fn outgoing(&self, header: Header) -> Vec<Parcel> {
         let to_worker = |(worker, bounds): (usize, &[usize])| {
             let header = Header { to: worker as u32, seq: 0, ..header };
             row_headers(header, bounds[1] - bounds[0], 4 * self.gradients.width())
@@ -132,20 +132,20 @@ impl Mirrors {
     }
 
     /// The message of a header of [`Mirrors::outgoing`].
-    pub(super) fn message(&self, header: Header) -> WireBlock {
+    pub(crate) fn message(&self, header: Header) -> WireBlock {
         let first = self.starts[header.to as usize] + header.seq as usize;
         let rows = self.gradients.some(first..first + header.aux as usize);
         row_block(header, self.gradients.width(), |values| values.extend_from_slice(rows))
     }
 
     /// Takes what another worker tells of own rows.
-    pub(super) fn hear(&mut self, header: Header, values: &[f32]) {
+    pub(crate) fn hear(&mut self, header: Header, values: &[f32]) {
         let first = header.seq as usize;
         self.told[header.from as usize].some_mut(first..first + header.aux as usize).copy_from_slice(values);
     }
 
     /// Adds what others have told of some own rows to the gradients of what they send, and of their terms.
-    pub(super) fn add_told(&self, arriving: &Links, rows: Range<usize>, dx: &mut [f32], d_left: &mut [f32]) {
+    pub(crate) fn add_told(&self, arriving: &Links, rows: Range<usize>, dx: &mut [f32], d_left: &mut [f32]) {
         let [width, terms] = self.widths;
         for (worker, first, wanted) in arriving.wanted(rows.clone()) {
             let told = self.told[worker].some(first..first + wanted.len());

@@ -20,31 +20,31 @@ use gnnflow_nn::layers::Propagation;
 use gnnflow_nn::model::Hop;
 use rayon::prelude::*;
 
-use super::attend::Dropped;
+use super::chain_attention::{AttendedRows, SliceAttention};
 use super::chunks::Cut;
 use super::head_shards::Heads;
-use super::maximum::Largest;
-use super::program::{Attended, Propagated};
-use super::row_table::{Stored, message_of};
-use super::scales::Scales;
 use super::send_order::Order;
-use super::shard_attention::{AttendedRows, SliceAttention};
 use crate::config::RowDtype;
+use crate::engine::aggregation::attention::Dropped;
+use crate::engine::aggregation::max::Largest;
+use crate::engine::aggregation::row_table::{Stored, message_of};
+use crate::engine::aggregation::scales::Scales;
+use crate::engine::stages::program::{Attended, Propagated};
 use crate::error::Error;
 
 /// What every worker knows of the whole graph where rows are cut by columns.
 pub(crate) struct Columns {
-    pub(super) worker: usize,
+    pub(crate) worker: usize,
     /// In-edges and out-edges of all nodes.
-    pub(super) links: [Arc<Links>; 2],
+    pub(crate) links: [Arc<Links>; 2],
     /// By partition, its in-edges, by slot.
-    pub(super) parts: Vec<Arc<dyn InEdges>>,
+    pub(crate) parts: Vec<Arc<dyn InEdges>>,
     /// In how many sums a node receives.
-    pub(super) slots: usize,
+    pub(crate) slots: usize,
     /// By worker, its first node; and the number of nodes behind the last.
-    pub(super) starts: Vec<u32>,
+    pub(crate) starts: Vec<u32>,
     /// What a chunk may take.
-    pub(super) memory: u64,
+    pub(crate) memory: u64,
 }
 
 /// One hop's slices.
@@ -65,7 +65,7 @@ struct SliceHop {
 }
 
 /// The slices of one worker.
-pub(super) struct Slices {
+pub(crate) struct Slices {
     graph: Columns,
     /// Of slices that are added up, and on the way to where they are.
     dtype: RowDtype,
@@ -86,7 +86,7 @@ impl Slices {
     ///
     /// # Errors
     /// When there is none, when a hop has fewer columns than there are workers, or a chunk no room for one node.
-    pub(super) fn new(
+    pub(crate) fn new(
         graph: Columns,
         Cut { chunks, pipelined }: Cut,
         hops: &[Hop],
@@ -170,7 +170,7 @@ impl Slices {
     }
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
-    pub(super) fn edge_numbers(&self, goes_back: &dyn Fn(usize) -> bool) -> u64 {
+    pub(crate) fn edge_numbers(&self, goes_back: &dyn Fn(usize) -> bool) -> u64 {
         let [arriving, leaving] = [0, 1].map(|direction: usize| self.graph.links[direction].num_edges());
         let hop = |(index, hop): (usize, &SliceHop)| {
             let edges = arriving + if goes_back(index) { leaving } else { 0 };
@@ -180,14 +180,14 @@ impl Slices {
     }
 
     /// What slices may take that are added up at once.
-    pub(super) fn chunk_memory(&self) -> u64 {
+    pub(crate) fn chunk_memory(&self) -> u64 {
         self.graph.memory
     }
 
     /// Cuts whole rows of own nodes that `chunk` is the first to need, as far as they are among the own rows `rows` of a table, into
     /// slices for everybody: of activations, and, where a hop attends, the terms behind them; or of gradients, a node's slots side
     /// by side. [`Slices::slices`] makes the messages.
-    pub(super) fn split(
+    pub(crate) fn split(
         &self,
         header: Header,
         [hop, chunk]: [usize; 2],
@@ -221,7 +221,7 @@ impl Slices {
     }
 
     /// The message of a header of [`Slices::split`], out of `table`.
-    pub(super) fn slices(&self, header: Header, hop: usize, back: bool, table: &Table) -> WireBlock {
+    pub(crate) fn slices(&self, header: Header, hop: usize, back: bool, table: &Table) -> WireBlock {
         let order = in_order(&self.orders, &self.hops[hop], back);
         let first = self.graph.starts[self.graph.worker] as usize;
         let slots = if back { self.graph.slots } else { 1 };
@@ -236,7 +236,7 @@ impl Slices {
     }
 
     /// Puts slices that have been split off where they are added up.
-    pub(super) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
+    pub(crate) fn put(&mut self, hop: usize, back: bool, block: &WireBlock) {
         let header = block.header();
         let places = header.seq as usize..(header.seq + header.aux) as usize;
         let order = in_order(&self.orders, &self.hops[hop], back);
@@ -249,12 +249,12 @@ impl Slices {
     }
 
     /// How attention's heads are cut at a hop that attends.
-    pub(super) fn heads(&self, hop: usize) -> Option<&Heads> {
+    pub(crate) fn heads(&self, hop: usize) -> Option<&Heads> {
         self.attention[self.hops[hop].first].as_ref().map(|attention| &attention.heads)
     }
 
     /// What the gradients at a chunk's receivers say of the attention that they pay, by `vectors`, where it is by any.
-    pub(super) fn attend(&mut self, stage: Attended, drop: Dropped, vectors: Option<&[f32]>) {
+    pub(crate) fn attend(&mut self, stage: Attended, drop: Dropped, vectors: Option<&[f32]>) {
         let (of, back) = (attended(&self.hops, stage.hop, vectors), gradients(&self.hops, stage.hop));
         if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
             let rows = self.chunks[stage.chunk as usize].clone();
@@ -263,12 +263,12 @@ impl Slices {
     }
 
     /// The columns of a hop that `worker` adds up.
-    pub(super) fn columns(&self, hop: usize, worker: usize) -> Range<usize> {
+    pub(crate) fn columns(&self, hop: usize, worker: usize) -> Range<usize> {
         self.hops[hop].columns[worker].clone()
     }
 
     /// Adds up the slices of a chunk's nodes; what is gathered now is sent to the nodes' owners.
-    pub(super) fn propagate(
+    pub(crate) fn propagate(
         &mut self,
         header: Header,
         stage: Propagated,

@@ -9,24 +9,24 @@ use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_nn::layers::Propagation;
 use gnnflow_nn::model::Hop;
 
+use super::chain_attention::SliceAttention;
 use super::column_shards::Columns;
 use super::head_shards::Heads;
-use super::shard_attention::SliceAttention;
 use crate::config::Bytes;
 use crate::error::Error;
 
 /// How slices are added up.
-pub(super) struct Cut {
-    pub(super) chunks: Vec<Range<usize>>,
+pub(crate) struct Cut {
+    pub(crate) chunks: Vec<Range<usize>>,
     /// Whether rows are sent chunk by chunk.
-    pub(super) pipelined: bool,
+    pub(crate) pipelined: bool,
 }
 
 /// Cuts all nodes into chunks for slices of these hops: every worker does it alike, for the widest slice that any of them has.
 ///
 /// # Errors
 /// When a chunk has no room for one node.
-pub(super) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
+pub(crate) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
     let workers = graph.starts.len() - 1;
     let width = |hop: &Hop| match hop.propagation {
         Propagation::Nothing => 0,

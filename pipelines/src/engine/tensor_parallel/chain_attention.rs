@@ -24,23 +24,23 @@ use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, KEPT};
 use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_kernels::dense::elementwise::Dropout;
 
-use super::attend::Dropped;
 use super::head_shards::{Heads, Piece};
-use super::rows::put_columns;
+use crate::engine::aggregation::attention::Dropped;
+use crate::engine::aggregation::rows::put_columns;
 
 /// What hops that attend by the same terms read of nodes: what is propagated, and, behind the columns of the first hop's slices, the terms
 /// of out-edges and of in-edges.
 #[derive(Clone, Copy)]
-pub(super) struct AttendedRows<'a> {
-    pub(super) rows: &'a Table,
-    pub(super) terms: &'a Table,
+pub(crate) struct AttendedRows<'a> {
+    pub(crate) rows: &'a Table,
+    pub(crate) terms: &'a Table,
     /// The vectors that the attention is by, where it is by any.
-    pub(super) vectors: Option<&'a [f32]>,
+    pub(crate) vectors: Option<&'a [f32]>,
 }
 
 /// One worker's pieces of a hop that attends, and of those that follow it with the same attention.
-pub(super) struct SliceAttention {
-    pub(super) heads: Heads,
+pub(crate) struct SliceAttention {
+    pub(crate) heads: Heads,
     worker: usize,
     slope: f64,
     share: f64,
@@ -55,7 +55,7 @@ pub(super) struct SliceAttention {
 
 impl SliceAttention {
     /// Room for `nodes` nodes; `again`, where more hops attend by the same terms.
-    pub(super) fn new(
+    pub(crate) fn new(
         heads: Heads,
         worker: usize,
         [slope, share]: [f64; 2],
@@ -79,7 +79,7 @@ impl SliceAttention {
     }
 
     /// The ranges of a whole row of `width` columns, which the terms follow, that make a row of a worker's slices.
-    pub(super) fn ranges(heads: &Heads, worker: usize, width: usize) -> Vec<Range<usize>> {
+    pub(crate) fn ranges(heads: &Heads, worker: usize, width: usize) -> Vec<Range<usize>> {
         let [columns, touched] = heads.of(worker);
         let behind = |first: usize| first + touched.start..first + touched.end;
         match heads.by_column() {
@@ -157,7 +157,7 @@ impl SliceAttention {
     }
 
     /// What arrives at the nodes `rows`, `[rows, columns]`, into `out`.
-    pub(super) fn forward(
+    pub(crate) fn forward(
         &mut self,
         links: &Links,
         rows: Range<usize>,
@@ -187,7 +187,7 @@ impl SliceAttention {
 
     /// From the gradients of what has arrived at the nodes `rows`, what is missing of their states; `adds`, where a later hop has told of
     /// the terms already.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         &mut self,
         links: &Links,
         rows: Range<usize>,
@@ -222,7 +222,7 @@ impl SliceAttention {
 
     /// The gradients of the nodes `rows`: of their columns, and, piece by piece, of the terms of out-edges, by this hop and, where it
     /// `adds`, the later ones.
-    pub(super) fn backward(
+    pub(crate) fn backward(
         &mut self,
         links: &Links,
         rows: Range<usize>,
@@ -277,7 +277,7 @@ impl SliceAttention {
     }
 
     /// What [`SliceAttention::backward`] of the first hop has come to, row by row, and behind it the gradients of the terms of in-edges.
-    pub(super) fn join(&self, rows: Range<usize>, dx: &[f32], d_left: &[f32]) -> Vec<f32> {
+    pub(crate) fn join(&self, rows: Range<usize>, dx: &[f32], d_left: &[f32]) -> Vec<f32> {
         let (columns, entries) = (self.heads.of(self.worker)[0].len(), self.heads.entries(self.worker).len());
         let stride = columns + 2 * entries;
         let mut out = vec![0.0; rows.len() * stride];

@@ -13,15 +13,15 @@ use gnnflow_kernels::aggregate::maximum::{Maximum, MaximumBackward, NOBODY};
 use super::rows::put_columns;
 
 /// Who was the largest, by receiver and column: ids, as the bits of numbers.
-pub(super) struct Largest(Table);
+pub(crate) struct Largest(Table);
 
 impl Largest {
-    pub(super) fn new(receivers: usize, width: usize, place: &Place) -> std::io::Result<Self> {
+    pub(crate) fn new(receivers: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         Ok(Self(Table::zeros(receivers, width, place)?))
     }
 
     /// What arrives at `rows` of `links`, into `out`, and who is remembered for it.
-    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, out: &mut [f32]) {
+    pub(crate) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, out: &mut [f32]) {
         let width = sent.width();
         if rows.is_empty() || width == 0 {
             return;
@@ -38,20 +38,20 @@ impl Largest {
     }
 
     /// Writes who was the largest at `rows` behind their gradients, of `width` columns.
-    pub(super) fn beside(&self, rows: Range<usize>, width: usize, back: &mut Table) {
+    pub(crate) fn beside(&self, rows: Range<usize>, width: usize, back: &mut Table) {
         let stride = back.width();
         put_columns(back.some_mut(rows.clone()), stride, width, self.0.some(rows), stride - width);
     }
 
     /// The gradients of what the senders `rows` send, where receivers' rows in `back` are as [`Largest::beside`] leaves them.
-    pub(super) fn backward(links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
+    pub(crate) fn backward(links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
         let width = back.width() / 2;
         let ids = back.values().get(width..).unwrap_or_default();
         go_back(links, rows, [back.values(), ids], back.width(), width, out);
     }
 
     /// The same where receivers' gradients are rows by themselves, of all nodes.
-    pub(super) fn backward_apart(&self, links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
+    pub(crate) fn backward_apart(&self, links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
         go_back(links, rows, [back.values(), self.0.values()], back.width(), back.width(), out);
     }
 }

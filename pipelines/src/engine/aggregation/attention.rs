@@ -18,36 +18,36 @@ use gnnflow_kernels::dense::elementwise::Dropout;
 use gnnflow_nn::model::Hop;
 
 /// What a hop that attends keeps besides its rows.
-pub(super) struct AttentionState {
+pub(crate) struct AttentionState {
     heads: usize,
     /// Columns of what is sent, and of each of a node's terms.
     columns: usize,
-    pub(super) terms: usize,
+    pub(crate) terms: usize,
     /// Where terms are as wide as what is sent, the vectors that they are made with.
     vectors: Option<Vec<f32>>,
     slope: f64,
     /// Share of the weights that are dropped.
     share: f64,
     /// Of receivers, `[_, terms + KEPT · heads]`.
-    pub(super) states: Table,
+    pub(crate) states: Table,
     /// Gradients of receivers' terms, `[_, terms]`.
-    pub(super) d_right: Table,
+    pub(crate) d_right: Table,
     /// The node of each row of the tables of activations and of gradients, where weights are dropped.
     nodes: [Vec<u32>; 2],
 }
 
 /// The out-edges of some of the senders, and whose they are.
-pub(super) struct OutEdges<'a> {
+pub(crate) struct OutEdges<'a> {
     /// As of [`AttentionBackward`]; destinations are rows of the table of gradients.
-    pub(super) indptr: &'a [i64],
-    pub(super) indices: &'a [u32],
+    pub(crate) indptr: &'a [i64],
+    pub(crate) indices: &'a [u32],
     /// Global ids of the senders.
-    pub(super) ids: Vec<u32>,
+    pub(crate) ids: Vec<u32>,
 }
 
 impl<'a> OutEdges<'a> {
     /// Those of some rows of `links`.
-    pub(super) fn of(links: &'a Links, rows: Range<usize>) -> Self {
+    pub(crate) fn of(links: &'a Links, rows: Range<usize>) -> Self {
         let ids = ids(links, rows.clone());
         let (indptr, indices) = links.edges(rows);
         Self { indptr, indices, ids }
@@ -56,17 +56,17 @@ impl<'a> OutEdges<'a> {
 
 /// Which weights an epoch drops at a hop, and of which rows.
 #[derive(Clone, Copy)]
-pub(super) struct Dropped {
-    pub(super) seed: u64,
-    pub(super) epoch: u32,
-    pub(super) hop: usize,
+pub(crate) struct Dropped {
+    pub(crate) seed: u64,
+    pub(crate) epoch: u32,
+    pub(crate) hop: usize,
     /// None: this is no training.
-    pub(super) nothing: bool,
+    pub(crate) nothing: bool,
 }
 
 impl AttentionState {
     /// Of a hop that attends and drops `share` of the weights, with room for `receivers`.
-    pub(super) fn new(
+    pub(crate) fn new(
         hop: &Hop,
         [slope, share]: [f64; 2],
         receivers: usize,
@@ -92,7 +92,7 @@ impl AttentionState {
     }
 
     /// Says by which vectors receivers attend from now on.
-    pub(super) fn attend_by(&mut self, vectors: Vec<f32>) {
+    pub(crate) fn attend_by(&mut self, vectors: Vec<f32>) {
         self.vectors = Some(vectors);
     }
 
@@ -110,7 +110,7 @@ impl AttentionState {
     }
 
     /// What arrives at `rows` of `links`, into `out`, and their states.
-    pub(super) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Dropped, out: &mut [f32]) {
+    pub(crate) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Dropped, out: &mut [f32]) {
         let ids = ids(links, rows.clone());
         let mut states = self.states.some(rows.clone()).to_vec();
         let dropout = self.dropout(drop, &ids, 0);
@@ -122,7 +122,7 @@ impl AttentionState {
     }
 
     /// From the gradient of what has arrived at `rows`, that of their terms, which is kept, and what is missing of their states.
-    pub(super) fn backward_right(
+    pub(crate) fn backward_right(
         &mut self,
         links: &Links,
         rows: Range<usize>,
@@ -148,7 +148,7 @@ impl AttentionState {
     }
 
     /// The gradients of what senders send and of their terms: `sent` has their own rows, `back` what receivers have.
-    pub(super) fn backward_left(
+    pub(crate) fn backward_left(
         &self,
         OutEdges { indptr, indices, ids }: OutEdges<'_>,
         sent: &[f32],

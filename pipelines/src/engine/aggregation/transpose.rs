@@ -6,13 +6,26 @@ use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_dataflow::storage::{Array, Place};
 
-use super::exchange::HeldEdges;
+/// Edges by one end: what a partition's nodes have at the other.
+pub(crate) struct HeldEdges {
+    pub(crate) indptr: Vec<i64>,
+    pub(crate) indices: Array<u32>,
+}
+
+impl InEdges for HeldEdges {
+    fn indptr(&self) -> &[i64] {
+        &self.indptr
+    }
+    fn indices(&self) -> &[u32] {
+        &self.indices
+    }
+}
 
 /// All nodes' out-edges, from all slots' in-edges, by partition.
 ///
 /// # Errors
 /// When there is no room for them at `place`.
-pub(super) fn transposed(
+pub(crate) fn transposed(
     parts: &[Arc<dyn InEdges>],
     slots: usize,
     place: &Place,
@@ -50,7 +63,7 @@ pub(super) fn transposed(
 ///
 /// # Errors
 /// When there is no room for them at `place`.
-pub(super) fn turned_round(links: &Links, place: &Place) -> std::io::Result<HeldEdges> {
+pub(crate) fn turned_round(links: &Links, place: &Place) -> std::io::Result<HeldEdges> {
     let mut indptr = vec![0i64; links.table_rows() + 1];
     for_each_edge(links, |source, _| indptr[source + 1] += 1);
     (1..indptr.len()).for_each(|row| indptr[row] += indptr[row - 1]);

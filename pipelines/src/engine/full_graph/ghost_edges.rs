@@ -16,29 +16,15 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use super::edge_types::types;
 use crate::collectives::driver::{FirstError, run_until};
 use crate::context::WorkerContext;
+use crate::engine::aggregation::transpose::HeldEdges;
+use crate::engine::aggregation::edge_types::types;
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 
-/// Edges by one end: what a partition's nodes have at the other.
-pub(super) struct HeldEdges {
-    pub(super) indptr: Vec<i64>,
-    pub(super) indices: Array<u32>,
-}
-
-impl InEdges for HeldEdges {
-    fn indptr(&self) -> &[i64] {
-        &self.indptr
-    }
-    fn indices(&self) -> &[u32] {
-        &self.indices
-    }
-}
-
 /// Tells every worker which of its rows are ghosts here, and hears which of the own rows are ghosts elsewhere: by worker.
-pub(super) fn ask(
+pub(crate) fn ask(
     worker: &mut Worker,
     runtime: &dyn Runtime,
     context: &WorkerContext,
@@ -64,7 +50,7 @@ pub(super) fn ask(
 }
 
 /// The out-edges of own nodes to the `slots` slots of each node, from the owners of the edges' other ends, by partition hosted here.
-pub(super) fn reverse(
+pub(crate) fn reverse(
     worker: &mut Worker,
     runtime: &dyn Runtime,
     context: &WorkerContext,

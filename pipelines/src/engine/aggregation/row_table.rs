@@ -18,28 +18,28 @@ use super::scales::scale_rows;
 use crate::config::RowDtype;
 
 /// A table of rows that neighbors add up.
-pub(super) enum Stored {
+pub(crate) enum Stored {
     F32(Table),
     Bf16(Table<bf16>),
 }
 
 impl Stored {
     /// Rows of zeros.
-    pub(super) fn zeros(dtype: RowDtype, rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
+    pub(crate) fn zeros(dtype: RowDtype, rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         Ok(match dtype {
             RowDtype::F32 => Self::F32(Table::zeros(rows, width, place)?),
             RowDtype::Bf16 => Self::Bf16(Table::zeros(rows, width, place)?),
         })
     }
 
-    pub(super) fn rows(&self) -> usize {
+    pub(crate) fn rows(&self) -> usize {
         match self {
             Self::F32(table) => table.rows(),
             Self::Bf16(table) => table.rows(),
         }
     }
 
-    pub(super) fn width(&self) -> usize {
+    pub(crate) fn width(&self) -> usize {
         match self {
             Self::F32(table) => table.width(),
             Self::Bf16(table) => table.width(),
@@ -47,7 +47,7 @@ impl Stored {
     }
 
     /// Bytes of a row.
-    pub(super) fn row_bytes(&self) -> usize {
+    pub(crate) fn row_bytes(&self) -> usize {
         self.width()
             * match self {
                 Self::F32(_) => size_of::<f32>(),
@@ -59,7 +59,7 @@ impl Stored {
     ///
     /// # Panics
     /// When they are.
-    pub(super) fn exact(&self) -> &Table {
+    pub(crate) fn exact(&self) -> &Table {
         match self {
             Self::F32(table) => table,
             Self::Bf16(_) => unreachable!("rows that are only added up are rounded"),
@@ -70,7 +70,7 @@ impl Stored {
     ///
     /// # Panics
     /// When they are rounded.
-    pub(super) fn exact_mut(&mut self) -> &mut Table {
+    pub(crate) fn exact_mut(&mut self) -> &mut Table {
         match self {
             Self::F32(table) => table,
             Self::Bf16(_) => unreachable!("rows that are only added up are rounded"),
@@ -78,7 +78,7 @@ impl Stored {
     }
 
     /// Makes zeros of some rows.
-    pub(super) fn clear(&mut self, rows: Range<usize>) {
+    pub(crate) fn clear(&mut self, rows: Range<usize>) {
         match self {
             Self::F32(table) => table.some_mut(rows).fill(0.0),
             Self::Bf16(table) => table.some_mut(rows).fill(bf16::ZERO),
@@ -89,7 +89,7 @@ impl Stored {
     ///
     /// # Panics
     /// When there are not as many.
-    pub(super) fn write(&mut self, rows: Range<usize>, values: &[f32], scale: Option<&[f32]>) {
+    pub(crate) fn write(&mut self, rows: Range<usize>, values: &[f32], scale: Option<&[f32]>) {
         match self {
             Self::F32(table) => {
                 let (width, place) = (table.width(), table.some_mut(rows));
@@ -113,7 +113,7 @@ impl Stored {
     ///
     /// # Panics
     /// When there are not as many.
-    pub(super) fn write_times(&mut self, rows: Range<usize>, values: &[f32], scale: f32) {
+    pub(crate) fn write_times(&mut self, rows: Range<usize>, values: &[f32], scale: f32) {
         match self {
             Self::F32(table) => {
                 let place = table.some_mut(rows);
@@ -125,7 +125,7 @@ impl Stored {
     }
 
     /// Some rows, as they are added up.
-    pub(super) fn read(&self, rows: Range<usize>) -> Cow<'_, [f32]> {
+    pub(crate) fn read(&self, rows: Range<usize>) -> Cow<'_, [f32]> {
         match self {
             Self::F32(table) => Cow::Borrowed(table.some(rows)),
             Self::Bf16(table) => Cow::Owned(table.some(rows).iter().map(|x| x.to_f32()).collect()),
@@ -136,7 +136,7 @@ impl Stored {
     ///
     /// # Panics
     /// When the row has fewer.
-    pub(super) fn write_row(&mut self, row: usize, values: &[f32], scale: f32) {
+    pub(crate) fn write_row(&mut self, row: usize, values: &[f32], scale: f32) {
         match self {
             Self::F32(table) => {
                 let out = &mut table.some_mut(row..row + 1)[..values.len()];
@@ -147,7 +147,7 @@ impl Stored {
     }
 
     /// The message of a header of `row_headers` with the rows `wanted`.
-    pub(super) fn message(&self, header: Header, wanted: &[u32]) -> WireBlock {
+    pub(crate) fn message(&self, header: Header, wanted: &[u32]) -> WireBlock {
         let row = |&row: &u32| row as usize..row as usize + 1;
         match self {
             Self::F32(table) => row_block(header, table.width(), |values| {
@@ -165,7 +165,7 @@ impl Stored {
     ///
     /// # Panics
     /// When there are not as many.
-    pub(super) fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
+    pub(crate) fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
         self.put_at(1, rows, block);
     }
 
@@ -173,7 +173,7 @@ impl Stored {
     ///
     /// # Panics
     /// When there are not as many.
-    pub(super) fn put_at(&mut self, each: usize, places: impl Iterator<Item = usize>, block: &WireBlock) {
+    pub(crate) fn put_at(&mut self, each: usize, places: impl Iterator<Item = usize>, block: &WireBlock) {
         let row_bytes = each * self.row_bytes();
         let all: &mut [u8] = match self {
             Self::F32(table) => bytemuck::cast_slice_mut(table.some_mut(0..table.rows())),
@@ -197,7 +197,7 @@ impl Stored {
 ///
 /// # Panics
 /// When these are not as many as the header says.
-pub(super) fn message_of(dtype: RowDtype, header: Header, width: usize, fill: impl FnOnce(&mut Vec<f32>)) -> WireBlock {
+pub(crate) fn message_of(dtype: RowDtype, header: Header, width: usize, fill: impl FnOnce(&mut Vec<f32>)) -> WireBlock {
     if dtype == RowDtype::F32 {
         return row_block(header, width, fill);
     }
