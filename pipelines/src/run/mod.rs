@@ -45,7 +45,7 @@ use crate::plan::Plan;
 use crate::runtime::job::Job;
 use crate::runtime::records::EpochRecord;
 use crate::task;
-use gnnflow_nn::parameter_versions::ParameterService;
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
                     _ => by_nodes(worker, job, &context, &mut agreement, train.intervals, shape.edges())?,
                 };
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
-                let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
+                let parameters = Arc::new(ParameterVersions::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
                 let controller = elsewhere::controller(
