@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::{KindOptions, LayerSpec};
@@ -73,8 +73,8 @@ impl Layer for Gin {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Sum)
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::Sum)
     }
 
     fn sends_as_held(&self) -> bool {

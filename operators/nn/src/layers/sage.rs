@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -107,11 +107,11 @@ impl Layer for Sage {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
+    fn aggregation(&self) -> Option<Aggregation> {
         match self.aggregator {
-            Aggregator::Mean => Some(Propagation::Mean),
-            Aggregator::Gcn => Some(Propagation::MeanWithSelf),
-            Aggregator::Pool => Some(Propagation::Max),
+            Aggregator::Mean => Some(Aggregation::Mean),
+            Aggregator::Gcn => Some(Aggregation::MeanWithSelf),
+            Aggregator::Pool => Some(Aggregation::Max),
         }
     }
 

@@ -15,7 +15,7 @@ use gnnflow_data::rng::Key;
 use super::{Model, Order};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
-use crate::layers::{Layer, Pass, Propagation};
+use crate::layers::{Aggregation, Layer, Pass};
 use crate::ops::{PANEL, activate, widen};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -24,7 +24,7 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
     /// How rows are put together.
-    pub propagation: Propagation,
+    pub aggregation: Aggregation,
     /// Columns of what is sent, and of what arrives in each of the [slots](Hop::slots).
     pub width: usize,
     /// Columns of what a node holds meanwhile: of its own row, and, where a readout joins them, of the results of the layers before.
@@ -36,15 +36,15 @@ pub struct Hop {
 impl Hop {
     /// In how many sums a node receives: one for each relation, where those are kept apart.
     pub fn slots(&self) -> usize {
-        match self.propagation {
-            Propagation::MeanByRelation { relations } => relations,
+        match self.aggregation {
+            Aggregation::MeanByRelation { relations } => relations,
             _ => 1,
         }
     }
 
     /// Whether the largest of each column arrives, rather than a sum.
     pub fn takes_largest(&self) -> bool {
-        self.propagation == Propagation::Max
+        self.aggregation == Aggregation::Max
     }
 
     /// Whether rows are weighed by attention.
@@ -54,13 +54,13 @@ impl Hop {
 
     /// Whether attention's terms are as wide as what is sent.
     pub fn attends_by_column(&self) -> bool {
-        matches!(self.propagation, Propagation::Attention { dynamic: true, .. })
+        matches!(self.aggregation, Aggregation::Attention { dynamic: true, .. })
     }
 
     /// Heads of attention; 0 where there is none.
     pub fn heads(&self) -> usize {
-        match self.propagation {
-            Propagation::Attention { heads, .. } => heads,
+        match self.aggregation {
+            Aggregation::Attention { heads, .. } => heads,
             _ => 0,
         }
     }
@@ -113,7 +113,7 @@ impl Model {
     pub fn hops(&self) -> Result<Vec<Hop>> {
         let asks_initial = self.layers.iter().any(|layer| layer.needs_initial());
         let hop = |(index, layer): (usize, &dyn Layer)| {
-            let propagation = layer.propagation().ok_or_else(|| {
+            let aggregation = layer.aggregation().ok_or_else(|| {
                 let why = format!(
                     "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
                      \"sage\", \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
@@ -121,7 +121,7 @@ impl Model {
                 );
                 Error::spec("kind", why)
             })?;
-            if let Propagation::Attention { heads, dynamic: true, .. } = propagation {
+            if let Aggregation::Attention { heads, dynamic: true, .. } = aggregation {
                 let found = layer.attention_vectors().map(|vectors| vectors.dims().to_vec());
                 if heads == 0 || found != Some(vec![heads, layer.sent_dim() / heads]) {
                     let why =
@@ -131,7 +131,7 @@ impl Model {
             }
             let [own, results] = self.held_columns(index);
             let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
-            Ok(Hop { propagation, width: layer.sent_dim(), held: own + results, keeps_held })
+            Ok(Hop { aggregation, width: layer.sent_dim(), held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
     }
@@ -176,7 +176,7 @@ impl Model {
     pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
         let (before, after) = (self.layers.get(index.checked_sub(1)?)?, self.layers.get(index)?);
         let plain = self.order != Order::Interleaved && after.sends_as_held();
-        let attends = |layer: &dyn Layer| layer.propagation().filter(|p| matches!(p, Propagation::Attention { .. }));
+        let attends = |layer: &dyn Layer| layer.aggregation().filter(|p| matches!(p, Aggregation::Attention { .. }));
         // Slices have the terms of one attention.
         let alike = attends(&**before) == attends(&**after);
         before.by_column().filter(|_| plain && alike)
@@ -245,8 +245,8 @@ impl Model {
                 let layer = &self.layers[index - 1];
                 let own;
                 (own, results) = self.take_apart(index - 1, inputs.held)?;
-                let aggregated = match layer.propagation() {
-                    Some(Propagation::Nothing) => own.as_ref(),
+                let aggregated = match layer.aggregation() {
+                    Some(Aggregation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
                 };
                 let aggregated = layer.merge_arrived(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
@@ -283,8 +283,8 @@ impl Model {
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
         let block = alone(held.dim(0)?);
         let sent = layer.send(&Pass::new(&block), &held)?;
-        let terms = match layer.propagation() {
-            Some(Propagation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
+        let terms = match layer.aggregation() {
+            Some(Aggregation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
             _ => None,
         };
         let held = match (results.is_empty(), self.held_columns(index)[0]) {

@@ -50,7 +50,7 @@ use std::time::Duration;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::time;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 
 use self::chunks::{Cut, cut};
@@ -205,7 +205,7 @@ impl WholeGraph {
             None => None,
         };
         let last_hop = match (hops.last(), shape.hops.last()) {
-            (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.propagation != Propagation::Nothing => {
+            (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.aggregation != Aggregation::Nothing => {
                 Some(LastHop::new(hop, (shape.row_dtype, state.sent.width()), &all[0], &starts, place).map_err(room)?)
             }
             _ => None,
