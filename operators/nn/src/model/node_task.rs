@@ -209,7 +209,8 @@ impl Model {
     pub fn task_works_by_row(&self, index: usize, training: bool) -> bool {
         let before = index.checked_sub(1);
         let mut layers = [before, Some(index)].into_iter().flatten().filter_map(|layer| self.layers.get(layer));
-        let mixes = before.and_then(|before| self.joints.get(before)).is_some_and(|joint| joint.running().is_some());
+        let mixes =
+            before.and_then(|before| self.residual_norms.get(before)).is_some_and(|norm| norm.running().is_some());
         !(training && mixes) && layers.all(|layer| layer.works_by_row())
     }
 
@@ -256,7 +257,7 @@ impl Model {
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
                 let z = layer.apply_node(&pass, own, &aggregated)?;
-                self.joints[index - 1].apply(z, own, sums)?
+                self.residual_norms[index - 1].apply(z, own, sums)?
             }
         };
         if let Some(readout) = self.readout.as_ref().filter(|_| index > 0) {
