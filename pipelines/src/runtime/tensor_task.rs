@@ -8,7 +8,7 @@ use gnnflow_data::rng::Key;
 use gnnflow_kernels::matrix::{Matrix, Values};
 use gnnflow_nn::Model;
 use gnnflow_nn::model::{NodeInputs, NodeOutputs};
-use gnnflow_nn::ops::seeded;
+use gnnflow_nn::ops::inject_gradient;
 
 use crate::error::Error;
 use gnnflow_nn::node_targets::NodeTargets;
@@ -230,7 +230,7 @@ fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &M
     let mut ends = Vec::new();
     let mut seed = |result: &Tensor, gradient: Matrix| -> Result<(), Error> {
         let gradient = tensor(gradient, count, model)?;
-        ends.push(seeded(result, &gradient).map_err(gnnflow_nn::Error::from)?);
+        ends.push(inject_gradient(result, &gradient).map_err(gnnflow_nn::Error::from)?);
         Ok(())
     };
     if let Some(gradient) = gradient.held {
