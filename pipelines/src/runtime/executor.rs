@@ -73,7 +73,7 @@ pub enum Enlisted {
 pub struct Asked {
     /// The task.
     pub task: Arc<TensorTask>,
-    /// How many rows its first half has, where it may come in halves ([`TensorTask::run_behind`]).
+    /// How many rows its first half has, where it may come in halves ([`TensorTask::run_from_row`]).
     pub half: Option<usize>,
 }
 

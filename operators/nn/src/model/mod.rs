@@ -23,7 +23,7 @@ use super::params::{ParamBuilder, Params};
 use super::perceptron::Perceptron;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-pub use node_task::{Hop, NodeInputs, NodeOutputs, half_of_rows};
+pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
 

@@ -85,7 +85,7 @@ pub struct NodeInputs<'a> {
     pub aggregated: Option<&'a Tensor>,
     /// What they held before the first layer, where a layer asks for it.
     pub initial: Option<&'a Tensor>,
-    /// How many of the task's rows stand before these, where they are its second half ([`half_of_rows`]); else 0.
+    /// How many of the task's rows stand before these, where they are its second half ([`split_row`]); else 0.
     pub first: usize,
 }
 
@@ -101,7 +101,7 @@ pub struct NodeOutputs {
 }
 
 /// How many of a task's rows its first half has: about half of them, a multiple of [`PANEL`]. `None` where it has no more than that.
-pub fn half_of_rows(rows: usize) -> Option<usize> {
+pub fn split_row(rows: usize) -> Option<usize> {
     Some(rows.div_ceil(2).next_multiple_of(PANEL)).filter(|&half| half < rows)
 }
 
@@ -192,18 +192,18 @@ impl Model {
         !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
     }
 
-    /// Whether task `index` comes to the same bits when its rows are cut in two ([`half_of_rows`]), so that one half may be computed while the
+    /// Whether task `index` comes to the same bits when its rows are cut in two ([`split_row`]), so that one half may be computed while the
     /// other is on its way (Dorylus, section 6: Lambda-internal streaming). Not where a batch norm reads all rows, in training, nor with a
     /// registered layer of which nothing is known ([`Layer::works_by_row`]).
     ///
     /// ```
     /// use candle_core::Device;
-    /// use gnnflow_nn::model::half_of_rows;
+    /// use gnnflow_nn::model::split_row;
     /// use gnnflow_nn::{Model, ModelSpec, Registry};
     ///
     /// let model = Model::build(&ModelSpec::new("gcn", 2, 3, 8, 2), &Registry::default(), &Device::Cpu, 7)?;
     /// assert!(model.task_works_by_row(1, true));
-    /// assert_eq!([2000, 512].map(half_of_rows), [Some(1024), None]);
+    /// assert_eq!([2000, 512].map(split_row), [Some(1024), None]);
     /// # Ok::<(), gnnflow_nn::Error>(())
     /// ```
     pub fn task_works_by_row(&self, index: usize, training: bool) -> bool {
