@@ -285,7 +285,7 @@ fn push<'scope>(
         pushed.on_thread("move rows", compute_thread.clone(), move |trainer: &mut ComputeState, pushed: PushedRows| {
             // SAFETY: every batch of the step has its rows, at every worker, or its gradients would not all be here; and those of
             // the next step wait until they have been applied everywhere.
-            unsafe { trainer.move_rows(&rows, &pushed) }
+            unsafe { trainer.update_rows(&rows, &pushed) }
         })
     };
     moved.on_frontier(move |tick| pull.applied(tick))
