@@ -31,11 +31,9 @@ use crate::config::{self, CachePolicy, Config};
 use crate::context::seed_split::SeedSplit;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::strategies;
-use crate::engine::stages::Scored;
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::Task;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -405,23 +403,6 @@ impl WorkerContext {
         }
         let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
         Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
-    }
-
-    /// Where training over the whole graph writes the results that edges are scored by, and how many chunks of these an epoch has.
-    ///
-    /// # Errors
-    /// When there is no room for the rows.
-    pub(crate) fn scored(&self, train: &config::Train) -> Result<Scored, Error> {
-        let width = self.task.objective().width();
-        let rows = Arc::new(
-            LayerStore::create(&self.scratch, &self.graph, self.worker, width)
-                .map_err(Error::io("reserve scratch space in", &self.scratch))?,
-        );
-        let chunks = match train.edge_share(&self.train_nodes) {
-            Some(share) => share.most().div_ceil(train.batch as u64) as u32,
-            None => self.steps(train.batch),
-        };
-        Ok(Scored { rows, chunks })
     }
 
     /// Steps of an epoch: as many as the partition with most training nodes needs.

@@ -56,7 +56,7 @@ impl<'a> OutEdges<'a> {
 
 /// Which weights an epoch drops at a hop, and of which rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Dropped {
+pub(crate) struct DropoutKey {
     pub(crate) seed: u64,
     pub(crate) epoch: u32,
     pub(crate) hop: usize,
@@ -91,12 +91,12 @@ impl AttentionState {
         })
     }
 
-    /// Says by which vectors receivers attend from now on.
-    pub(crate) fn attend_by(&mut self, vectors: Vec<f32>) {
+    /// Sets the vectors that receivers attend by from now on.
+    pub(crate) fn set_vectors(&mut self, vectors: Vec<f32>) {
         self.vectors = Some(vectors);
     }
 
-    fn dropout<'a>(&'a self, drop: Dropped, rows: &'a [u32], table: usize) -> Option<EdgeDropout<'a>> {
+    fn dropout<'a>(&'a self, drop: DropoutKey, rows: &'a [u32], table: usize) -> Option<EdgeDropout<'a>> {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
@@ -110,7 +110,14 @@ impl AttentionState {
     }
 
     /// What arrives at `rows` of `links`, into `out`, and their states.
-    pub(crate) fn forward(&mut self, links: &Links, rows: Range<usize>, sent: &Table, drop: Dropped, out: &mut [f32]) {
+    pub(crate) fn forward(
+        &mut self,
+        links: &Links,
+        rows: Range<usize>,
+        sent: &Table,
+        drop: DropoutKey,
+        out: &mut [f32],
+    ) {
         let ids = ids(links, rows.clone());
         let mut states = self.states.some(rows.clone()).to_vec();
         let dropout = self.dropout(drop, &ids, 0);
@@ -127,7 +134,7 @@ impl AttentionState {
         links: &Links,
         rows: Range<usize>,
         sent: &Table,
-        drop: Dropped,
+        drop: DropoutKey,
         gradient: &[f32],
     ) {
         let ids = ids(links, rows.clone());
@@ -153,7 +160,7 @@ impl AttentionState {
         OutEdges { indptr, indices, ids }: OutEdges<'_>,
         sent: &[f32],
         back: &Table,
-        drop: Dropped,
+        drop: DropoutKey,
     ) -> [Vec<f32>; 2] {
         let (heads, columns, stride, rows) = (self.heads, self.columns, back.width(), ids.len());
         let (gradient, states) = (

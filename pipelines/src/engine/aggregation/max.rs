@@ -1,7 +1,7 @@
 //! The largest of each column, forwards and backwards.
 //!
 //! A receiver remembers whose number it has taken, column by column. In the table of gradients that stands behind the gradients
-//! ([`Largest::beside`]), so that senders, who have all their receivers' rows there, find themselves in it.
+//! ([`Argmax::append`]), so that senders, who have all their receivers' rows there, find themselves in it.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use gnnflow_kernels::aggregate::maximum::{Maximum, MaximumBackward, NOBODY};
 use super::rows::put_columns;
 
 /// Who was the largest, by receiver and column: ids, as the bits of numbers.
-pub(crate) struct Largest(Table);
+pub(crate) struct Argmax(Table);
 
-impl Largest {
+impl Argmax {
     pub(crate) fn new(receivers: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         Ok(Self(Table::zeros(receivers, width, place)?))
     }
@@ -38,12 +38,12 @@ impl Largest {
     }
 
     /// Writes who was the largest at `rows` behind their gradients, of `width` columns.
-    pub(crate) fn beside(&self, rows: Range<usize>, width: usize, back: &mut Table) {
+    pub(crate) fn append(&self, rows: Range<usize>, width: usize, back: &mut Table) {
         let stride = back.width();
         put_columns(back.some_mut(rows.clone()), stride, width, self.0.some(rows), stride - width);
     }
 
-    /// The gradients of what the senders `rows` send, where receivers' rows in `back` are as [`Largest::beside`] leaves them.
+    /// The gradients of what the senders `rows` send, where receivers' rows in `back` are as [`Argmax::append`] leaves them.
     pub(crate) fn backward(links: &Links, rows: Range<usize>, back: &Table, out: &mut [f32]) {
         let width = back.width() / 2;
         let ids = back.values().get(width..).unwrap_or_default();

@@ -17,13 +17,80 @@ use rayon::prelude::*;
 use super::scales::scale_rows;
 use crate::config::RowDtype;
 
-/// A table of rows that neighbors add up.
-pub(crate) enum Stored {
+/// A table of rows that other workers have copies of.
+pub(crate) trait WireRows {
+    /// Returns the number of rows.
+    fn rows(&self) -> usize;
+    /// Returns the bytes of a row.
+    fn row_bytes(&self) -> usize;
+    /// Returns the message of a header of `row_headers` with the rows `wanted`.
+    fn message(&self, header: Header, wanted: &[u32]) -> WireBlock;
+    /// Stores the rows of such a message.
+    ///
+    /// # Panics
+    /// When there are not as many.
+    fn put(&mut self, rows: Range<usize>, block: &WireBlock);
+}
+
+impl WireRows for Table {
+    fn rows(&self) -> usize {
+        Table::rows(self)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.width() * size_of::<f32>()
+    }
+
+    fn message(&self, header: Header, wanted: &[u32]) -> WireBlock {
+        row_block(header, self.width(), |values| {
+            wanted.iter().for_each(|&row| values.extend_from_slice(self.some(row as usize..row as usize + 1)));
+        })
+    }
+
+    fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
+        let mut out = self.some_mut(rows);
+        block.for_each_row_bytes(|bytes| {
+            let (here, rest) = std::mem::take(&mut out).split_at_mut(bytes.len() / size_of::<f32>());
+            bytemuck::cast_slice_mut(here).copy_from_slice(bytes);
+            out = rest;
+        });
+        assert!(out.is_empty(), "as many rows as the header says");
+    }
+}
+
+impl WireRows for RowTable {
+    fn rows(&self) -> usize {
+        self.rows()
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.row_bytes()
+    }
+
+    fn message(&self, header: Header, wanted: &[u32]) -> WireBlock {
+        match self {
+            Self::F32(table) => table.message(header, wanted),
+            Self::Bf16(table) => {
+                let mut bytes = Vec::with_capacity(wanted.len() * self.row_bytes());
+                let row = |&row: &u32| row as usize..row as usize + 1;
+                wanted.iter().for_each(|wanted| bytes.extend_from_slice(bytemuck::cast_slice(table.some(row(wanted)))));
+                WireBlock::new(header, Vec::new(), Vec::new(), Rows::Bytes(bytes))
+            }
+        }
+    }
+
+    fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
+        self.put_at(1, rows, block);
+    }
+}
+
+/// A table of rows that neighbors sum.
+pub(crate) enum RowTable {
     F32(Table),
     Bf16(Table<bf16>),
 }
 
-impl Stored {
+impl RowTable {
     /// Rows of zeros.
     pub(crate) fn zeros(dtype: RowDtype, rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         Ok(match dtype {
@@ -60,17 +127,6 @@ impl Stored {
     /// # Panics
     /// When they are.
     pub(crate) fn exact(&self) -> &Table {
-        match self {
-            Self::F32(table) => table,
-            Self::Bf16(_) => unreachable!("rows that are only added up are rounded"),
-        }
-    }
-
-    /// The same, to be written.
-    ///
-    /// # Panics
-    /// When they are rounded.
-    pub(crate) fn exact_mut(&mut self) -> &mut Table {
         match self {
             Self::F32(table) => table,
             Self::Bf16(_) => unreachable!("rows that are only added up are rounded"),
@@ -146,30 +202,7 @@ impl Stored {
         }
     }
 
-    /// The message of a header of `row_headers` with the rows `wanted`.
-    pub(crate) fn message(&self, header: Header, wanted: &[u32]) -> WireBlock {
-        let row = |&row: &u32| row as usize..row as usize + 1;
-        match self {
-            Self::F32(table) => row_block(header, table.width(), |values| {
-                wanted.iter().for_each(|wanted| values.extend_from_slice(table.some(row(wanted))));
-            }),
-            Self::Bf16(table) => {
-                let mut bytes = Vec::with_capacity(wanted.len() * self.row_bytes());
-                wanted.iter().for_each(|wanted| bytes.extend_from_slice(bytemuck::cast_slice(table.some(row(wanted)))));
-                WireBlock::new(header, Vec::new(), Vec::new(), Rows::Bytes(bytes))
-            }
-        }
-    }
-
-    /// Puts the rows of such a message.
-    ///
-    /// # Panics
-    /// When there are not as many.
-    pub(crate) fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
-        self.put_at(1, rows, block);
-    }
-
-    /// The same, where rows need not lie together: `each` of them begin at every one of `places`.
+    /// Stores the rows of a message that need not lie together: `each` of them begin at every one of `places`.
     ///
     /// # Panics
     /// When there are not as many.
@@ -193,7 +226,7 @@ impl Stored {
     }
 }
 
-/// The message of a header of `row_headers` for [`Stored::put_at`], with rows of `width` numbers that `fill` adds.
+/// The message of a header of `row_headers` for [`RowTable::put_at`], with rows of `width` numbers that `fill` adds.
 ///
 /// # Panics
 /// When these are not as many as the header says.
@@ -218,13 +251,13 @@ mod tests {
         let (values, scale) = ((0..12).map(|i| 1.0 + i as f32 / 700.0).collect::<Vec<f32>>(), [0.5, 3.0, 1.0, -1.0]);
         for (dtype, bytes) in [(RowDtype::F32, 4), (RowDtype::Bf16, 2)] {
             let as_stored = |x: f32| if bytes == 4 { x } else { bf16::from_f32(x).to_f32() };
-            let read = |stored: &Stored| -> Vec<f32> {
+            let read = |stored: &RowTable| -> Vec<f32> {
                 match stored {
-                    Stored::F32(table) => table.values().to_vec(),
-                    Stored::Bf16(table) => table.values().iter().map(|x| x.to_f32()).collect(),
+                    RowTable::F32(table) => table.values().to_vec(),
+                    RowTable::Bf16(table) => table.values().iter().map(|x| x.to_f32()).collect(),
                 }
             };
-            let [mut from, mut to] = [(); 2].map(|()| Stored::zeros(dtype, 5, 3, &Place::Memory).unwrap());
+            let [mut from, mut to] = [(); 2].map(|()| RowTable::zeros(dtype, 5, 3, &Place::Memory).unwrap());
             assert_eq!((from.rows(), from.width(), from.row_bytes()), (5, 3, 3 * bytes));
             from.write(1..5, &values, Some(&scale));
             let wanted = [4, 1, 2];

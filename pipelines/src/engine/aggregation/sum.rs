@@ -9,15 +9,22 @@ use gnnflow_kernels::aggregate::{Coefficient, Own, Propagate, Scale, Sources};
 use gnnflow_kernels::simd::element::Element;
 use rayon::prelude::*;
 
-use super::row_table::Stored;
+use super::row_table::RowTable;
 use super::scales::Scales;
 
 /// `out[v] = after[v] · (Σ table[u] + own[v] · table[v])` for the rows `rows` of `links`; scales are by own node, of which `first`
 /// is the first.
-pub(crate) fn gather(links: &Links, rows: Range<usize>, table: &Stored, scales: &Scales, first: u32, out: &mut [f32]) {
+pub(crate) fn gather(
+    links: &Links,
+    rows: Range<usize>,
+    table: &RowTable,
+    scales: &Scales,
+    first: u32,
+    out: &mut [f32],
+) {
     match table {
-        Stored::F32(table) => add_up(links, rows, table, scales, first, out),
-        Stored::Bf16(table) => add_up(links, rows, table, scales, first, out),
+        RowTable::F32(table) => add_up(links, rows, table, scales, first, out),
+        RowTable::Bf16(table) => add_up(links, rows, table, scales, first, out),
     }
 }
 
@@ -88,11 +95,11 @@ mod tests {
         let width = 20;
         let values: Vec<f32> = (0..links.table_rows() * width).map(|i| (i as f32).sin()).collect();
         for dtype in [RowDtype::F32, RowDtype::Bf16] {
-            let mut table = Stored::zeros(dtype, links.table_rows(), width, &Place::Memory).unwrap();
+            let mut table = RowTable::zeros(dtype, links.table_rows(), width, &Place::Memory).unwrap();
             table.write(0..links.table_rows(), &values, None);
             let read = |place: usize| match &table {
-                Stored::F32(table) => table.values()[place],
-                Stored::Bf16(table) => table.values()[place].to_f32(),
+                RowTable::F32(table) => table.values()[place],
+                RowTable::Bf16(table) => table.values()[place].to_f32(),
             };
             let mut out = vec![0.0; 3 * width];
             gather(&links, 0..3, &table, &scales, 1, &mut out);

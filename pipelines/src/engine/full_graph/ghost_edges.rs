@@ -18,8 +18,8 @@ use timely::worker::Worker;
 
 use crate::collectives::driver::{FirstError, run_until};
 use crate::context::WorkerContext;
-use crate::engine::aggregation::transpose::HeldEdges;
 use crate::engine::aggregation::edge_types::types;
+use crate::engine::aggregation::transpose::HeldEdges;
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 

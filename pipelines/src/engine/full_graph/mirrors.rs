@@ -16,10 +16,10 @@ use gnnflow_dataflow::ghost::scatter::{row_block, row_headers};
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_dataflow::wire::{Header, WireBlock};
 
-use crate::engine::aggregation::attention::{AttentionState, Dropped, OutEdges};
+use crate::engine::aggregation::attention::{AttentionState, DropoutKey, OutEdges};
 use crate::engine::aggregation::transpose::HeldEdges;
 use crate::engine::aggregation::transpose::turned_round;
-use crate::engine::stages::moves::Parcel;
+use crate::engine::stages::message::Outgoing;
 
 /// Ghosts whose gradients are computed at once.
 const TOGETHER: usize = 1 << 13;
@@ -43,7 +43,7 @@ pub(crate) struct Mirrors {
     /// Intervals that have completed their states for that.
     completed: usize,
     /// What was told of own rows: by worker, those that it has as ghosts, `[_, width + terms]`.
-    told: Vec<Table>,
+    received: Vec<Table>,
 }
 
 impl Mirrors {
@@ -59,7 +59,7 @@ impl Mirrors {
     ) -> std::io::Result<Self> {
         let (own, rows) = (arriving.table().len(), arriving.table_rows());
         let both = widths[0] + widths[1];
-        let told = |worker: usize| Table::zeros(arriving.wanted_by(worker).len(), both, place);
+        let received = |worker: usize| Table::zeros(arriving.wanted_by(worker).len(), both, place);
         Ok(Self {
             widths,
             own,
@@ -69,12 +69,16 @@ impl Mirrors {
             destinations: turned_round(arriving, edges_at)?,
             gradients: Table::zeros(rows - own, both, place)?,
             completed: 0,
-            told: (0..starts.len()).map(told).collect::<Result<_, _>>()?,
+            received: (0..starts.len()).map(received).collect::<Result<_, _>>()?,
         })
     }
 
     /// Where ghosts wait, by row of the table of activations.
-    pub(crate) fn put(&mut self, rows: Range<usize>, values: &[f32]) {
+    pub(crate) fn put(&mut self, rows: Range<usize>, block: &WireBlock) {
+        self.put_values(rows, block.rows_f32().expect("rows of attention are numbers"));
+    }
+
+    fn put_values(&mut self, rows: Range<usize>, values: &[f32]) {
         self.latest.some_mut(rows.start - self.own..rows.end - self.own).copy_from_slice(values);
     }
 
@@ -101,7 +105,7 @@ impl Mirrors {
         attention: &AttentionState,
         arriving: &Links,
         [sent, back]: [&Table; 2],
-        drop: Dropped,
+        drop: DropoutKey,
     ) -> bool {
         self.completed = (self.completed + 1) % intervals;
         if self.completed > 0 {
@@ -123,12 +127,12 @@ impl Mirrors {
     }
 
     /// What ghosts' owners are told, as notes of messages; `header` has all but who, and which rows.
-    pub(crate) fn outgoing(&self, header: Header) -> Vec<Parcel> {
+    pub(crate) fn outgoing(&self, header: Header) -> Vec<Outgoing> {
         let to_worker = |(worker, bounds): (usize, &[usize])| {
             let header = Header { to: worker as u32, seq: 0, ..header };
             row_headers(header, bounds[1] - bounds[0], 4 * self.gradients.width())
         };
-        self.starts.windows(2).enumerate().flat_map(to_worker).map(Parcel::Rows).collect()
+        self.starts.windows(2).enumerate().flat_map(to_worker).map(Outgoing::Note).collect()
     }
 
     /// The message of a header of [`Mirrors::outgoing`].
@@ -138,17 +142,18 @@ impl Mirrors {
         row_block(header, self.gradients.width(), |values| values.extend_from_slice(rows))
     }
 
-    /// Takes what another worker tells of own rows.
-    pub(crate) fn hear(&mut self, header: Header, values: &[f32]) {
+    /// Stores the gradients of own rows that another worker has computed.
+    pub(crate) fn receive(&mut self, header: Header, block: &WireBlock) {
+        let values = block.rows_f32().expect("gradients of mirrors are numbers");
         let first = header.seq as usize;
-        self.told[header.from as usize].some_mut(first..first + header.aux as usize).copy_from_slice(values);
+        self.received[header.from as usize].some_mut(first..first + header.aux as usize).copy_from_slice(values);
     }
 
     /// Adds what others have told of some own rows to the gradients of what they send, and of their terms.
-    pub(crate) fn add_told(&self, arriving: &Links, rows: Range<usize>, dx: &mut [f32], d_left: &mut [f32]) {
+    pub(crate) fn add_received(&self, arriving: &Links, rows: Range<usize>, dx: &mut [f32], d_left: &mut [f32]) {
         let [width, terms] = self.widths;
         for (worker, first, wanted) in arriving.wanted(rows.clone()) {
-            let told = self.told[worker].some(first..first + wanted.len());
+            let told = self.received[worker].some(first..first + wanted.len());
             for (&row, told) in wanted.iter().zip(told.chunks_exact(width + terms)) {
                 let row = row as usize - rows.start;
                 let add = |sum: &mut [f32], told: &[f32]| sum.iter_mut().zip(told).for_each(|(sum, x)| *sum += x);
@@ -175,9 +180,9 @@ mod tests {
         let links = Links::new(Ends::nodes(0..1, 2), &parts, Default::default(), &Place::Memory).unwrap();
         let mut sent = Table::zeros(2, 3, &Place::Memory).unwrap();
         let mut mirrors = Mirrors::new([2, 1], 3, &links, &[1, 1], [&Place::Memory; 2]).unwrap();
-        mirrors.put(1..2, &[1.0; 3]);
+        mirrors.put_values(1..2, &[1.0; 3]);
         assert!(mirrors.take(7, &mut sent));
-        mirrors.put(1..2, &[2.0; 3]);
+        mirrors.put_values(1..2, &[2.0; 3]);
         assert!(!mirrors.take(7, &mut sent));
         assert_eq!(sent.values(), [0.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
         assert!(mirrors.take(9, &mut sent));

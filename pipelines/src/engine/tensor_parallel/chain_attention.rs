@@ -24,8 +24,8 @@ use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, KEPT};
 use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_kernels::dense::elementwise::Dropout;
 
-use super::head_shards::{Heads, Piece};
-use crate::engine::aggregation::attention::Dropped;
+use super::head_shards::{HeadShards, Piece};
+use crate::engine::aggregation::attention::DropoutKey;
 use crate::engine::aggregation::rows::put_columns;
 
 /// What hops that attend by the same terms read of nodes: what is propagated, and, behind the columns of the first hop's slices, the terms
@@ -39,8 +39,8 @@ pub(crate) struct AttendedRows<'a> {
 }
 
 /// One worker's pieces of a hop that attends, and of those that follow it with the same attention.
-pub(crate) struct SliceAttention {
-    pub(crate) heads: Heads,
+pub(crate) struct ChainAttention {
+    pub(crate) heads: HeadShards,
     worker: usize,
     slope: f64,
     share: f64,
@@ -53,10 +53,10 @@ pub(crate) struct SliceAttention {
     nodes: Vec<u32>,
 }
 
-impl SliceAttention {
+impl ChainAttention {
     /// Room for `nodes` nodes; `again`, where more hops attend by the same terms.
     pub(crate) fn new(
-        heads: Heads,
+        heads: HeadShards,
         worker: usize,
         [slope, share]: [f64; 2],
         (nodes, again): (usize, bool),
@@ -79,7 +79,7 @@ impl SliceAttention {
     }
 
     /// The ranges of a whole row of `width` columns, which the terms follow, that make a row of a worker's slices.
-    pub(crate) fn ranges(heads: &Heads, worker: usize, width: usize) -> Vec<Range<usize>> {
+    pub(crate) fn ranges(heads: &HeadShards, worker: usize, width: usize) -> Vec<Range<usize>> {
         let [columns, touched] = heads.of(worker);
         let behind = |first: usize| first + touched.start..first + touched.end;
         match heads.by_column() {
@@ -95,7 +95,7 @@ impl SliceAttention {
         columns.len() + lefts + piece.terms.start - touched.start
     }
 
-    fn dropout<'a>(&'a self, drop: Dropped, rows: Range<usize>, piece: &Piece) -> Option<EdgeDropout<'a>> {
+    fn dropout<'a>(&'a self, drop: DropoutKey, rows: Range<usize>, piece: &Piece) -> Option<EdgeDropout<'a>> {
         let words = [u64::MAX, u64::from(drop.epoch), drop.hop as u64];
         let key = words.into_iter().fold(Key::new(drop.seed, Purpose::Dropout), Key::fold);
         let dropout = Dropout::new(self.share, key);
@@ -114,7 +114,7 @@ impl SliceAttention {
         rows: Range<usize>,
         of: AttendedRows<'a>,
         piece: &Piece,
-        drop: Dropped,
+        drop: DropoutKey,
     ) -> Attention<'a, i64, f32> {
         let [columns, touched] = self.heads.of(self.worker);
         let (indptr, indices) = links.edges(rows.clone());
@@ -140,7 +140,7 @@ impl SliceAttention {
         rows: Range<usize>,
         (of, vectors): (AttendedRows<'a>, &'a [f32]),
         piece: &Piece,
-        drop: Dropped,
+        drop: DropoutKey,
     ) -> DynamicAttention<'a, i64, f32> {
         let first = piece.columns.start - self.heads.of(self.worker)[0].start;
         let (indptr, indices) = links.edges(rows.clone());
@@ -162,7 +162,7 @@ impl SliceAttention {
         links: &Links,
         rows: Range<usize>,
         of: AttendedRows<'_>,
-        drop: Dropped,
+        drop: DropoutKey,
         out: &mut [f32],
     ) {
         let [columns, _] = self.heads.of(self.worker);
@@ -193,7 +193,7 @@ impl SliceAttention {
         rows: Range<usize>,
         of: AttendedRows<'_>,
         (back, adds): (&Table, bool),
-        drop: Dropped,
+        drop: DropoutKey,
     ) {
         let [columns, _] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);
@@ -228,7 +228,7 @@ impl SliceAttention {
         rows: Range<usize>,
         of: AttendedRows<'_>,
         (back, adds): (&Table, bool),
-        drop: Dropped,
+        drop: DropoutKey,
     ) -> [Vec<f32>; 2] {
         let [columns, touched] = self.heads.of(self.worker);
         let entries = self.heads.entries(self.worker);
@@ -276,7 +276,7 @@ impl SliceAttention {
         [out, terms]
     }
 
-    /// What [`SliceAttention::backward`] of the first hop has come to, row by row, and behind it the gradients of the terms of in-edges.
+    /// What [`ChainAttention::backward`] of the first hop has come to, row by row, and behind it the gradients of the terms of in-edges.
     pub(crate) fn join(&self, rows: Range<usize>, dx: &[f32], d_left: &[f32]) -> Vec<f32> {
         let (columns, entries) = (self.heads.of(self.worker)[0].len(), self.heads.entries(self.worker).len());
         let stride = columns + 2 * entries;

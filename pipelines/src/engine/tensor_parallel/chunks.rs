@@ -9,9 +9,9 @@ use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 
-use super::chain_attention::SliceAttention;
-use super::column_shards::Columns;
-use super::head_shards::Heads;
+use super::chain_attention::ChainAttention;
+use super::head_shards::HeadShards;
+use super::topology::AllEdges;
 use crate::config::Bytes;
 use crate::error::Error;
 
@@ -26,18 +26,18 @@ pub(crate) struct Cut {
 ///
 /// # Errors
 /// When a chunk has no room for one node.
-pub(crate) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
+pub(crate) fn cut(graph: &AllEdges, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
     let workers = graph.starts.len() - 1;
     let width = |hop: &Hop| match hop.aggregation {
         Aggregation::Nothing => 0,
         Aggregation::Attention { .. } => {
-            let cut = Heads::of_hop(hop, graph.parts.len(), workers);
-            let row = |worker| SliceAttention::ranges(&cut, worker, hop.width).iter().map(Range::len).sum();
+            let cut = HeadShards::of_hop(hop, graph.parts.len(), workers);
+            let row = |worker| ChainAttention::ranges(&cut, worker, hop.width).iter().map(Range::len).sum();
             (0..workers).map(row).max().unwrap_or(0)
         }
         _ => intervals(hop.width, workers).iter().map(Range::len).max().unwrap_or(0),
     };
-    chunks(&graph.parts, graph.slots, hops.iter().map(width).max().unwrap_or(0), graph.memory)
+    chunks(&graph.parts, graph.slots, hops.iter().map(width).max().unwrap_or(0), graph.chunk_memory)
 }
 
 /// Cuts all nodes into ranges, each of one partition, that take at most `memory` bytes with slices of `width` numbers: the edges'

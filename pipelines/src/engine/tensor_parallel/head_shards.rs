@@ -23,7 +23,7 @@ pub(crate) struct Piece {
 
 /// The pieces of a hop.
 #[derive(Clone, Debug)]
-pub(crate) struct Heads {
+pub(crate) struct HeadShards {
     heads: usize,
     /// Columns of a node's term; and whether those are the row's.
     terms: usize,
@@ -33,7 +33,7 @@ pub(crate) struct Heads {
     of_worker: Vec<Range<usize>>,
 }
 
-impl Heads {
+impl HeadShards {
     /// Cuts the heads of a hop that attends for as many granules as there are `parts`, shared by `workers`.
     pub(crate) fn of_hop(hop: &Hop, parts: usize, workers: usize) -> Self {
         match hop.attends_by_column() {
@@ -141,7 +141,7 @@ mod tests {
     fn pieces_are_whole_heads_or_parts_of_one_and_do_not_depend_on_workers() {
         for (width, heads, parts) in [(64, 8, 4), (64, 4, 3), (47, 1, 4), (6, 2, 4), (3, 1, 4), (12, 3, 1), (40, 5, 8)]
         {
-            let alone = Heads::new(width, heads, parts, 1);
+            let alone = HeadShards::new(width, heads, parts, 1);
             let each = width / heads;
             let mut next = 0;
             for piece in alone.pieces(0) {
@@ -153,7 +153,7 @@ mod tests {
             }
             assert_eq!(next, width);
             for workers in 1..=parts.min(width) {
-                let some = Heads::new(width, heads, parts, workers);
+                let some = HeadShards::new(width, heads, parts, workers);
                 let all: Vec<Piece> = (0..workers).flat_map(|worker| some.pieces(worker).to_vec()).collect();
                 assert_eq!(all, alone.pieces(0), "{workers} workers");
                 assert!((0..workers).all(|worker| !some.pieces(worker).is_empty()));
@@ -167,9 +167,9 @@ mod tests {
 
     #[test]
     fn terms_of_columns_are_of_whole_heads() {
-        let alone = Heads::whole(24, 6, 4, 1);
+        let alone = HeadShards::whole(24, 6, 4, 1);
         for workers in 1..=4 {
-            let some = Heads::whole(24, 6, 4, workers);
+            let some = HeadShards::whole(24, 6, 4, workers);
             let all: Vec<Piece> = (0..workers).flat_map(|worker| some.pieces(worker).to_vec()).collect();
             assert_eq!(all, alone.pieces(0), "{workers} workers");
             assert!((0..workers).all(|worker| some.of(worker)[0] == some.entries(worker) && some.by_column()));
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn parts_of_a_head_are_summed_up() {
-        let heads = Heads::new(6, 2, 4, 2);
+        let heads = HeadShards::new(6, 2, 4, 2);
         // Granules 0..2, 2..4, 4..5, 5..6: the second is cut where head 0 ends.
         let found: Vec<_> = heads.pieces.iter().map(|piece| piece.heads.start).collect();
         assert_eq!(found, [0, 0, 1, 1, 1]);

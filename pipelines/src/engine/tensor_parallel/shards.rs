@@ -11,7 +11,6 @@ use bytemuck::Pod;
 use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::ghost::intervals::intervals;
 use gnnflow_dataflow::ghost::scatter::{row_blocks, row_headers};
-use gnnflow_dataflow::graph::local_graph::InEdges;
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_dataflow::wire::{Header, WireBlock};
 use gnnflow_kernels::aggregate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
@@ -20,43 +19,29 @@ use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 use rayon::prelude::*;
 
-use super::chain_attention::{AttendedRows, SliceAttention};
+use super::chain_attention::{AttendedRows, ChainAttention};
 use super::chunks::Cut;
-use super::head_shards::Heads;
+use super::head_shards::HeadShards;
 use super::send_order::Order;
+use super::topology::AllEdges;
 use crate::config::RowDtype;
-use crate::engine::aggregation::attention::Dropped;
-use crate::engine::aggregation::max::Largest;
-use crate::engine::aggregation::row_table::{Stored, message_of};
+use crate::engine::aggregation::attention::DropoutKey;
+use crate::engine::aggregation::max::Argmax;
+use crate::engine::aggregation::row_table::{RowTable, message_of};
 use crate::engine::aggregation::scales::Scales;
 use crate::engine::stages::program::{Attended, Propagated};
 use crate::error::Error;
 
-/// What every worker knows of the whole graph where rows are cut by columns.
-pub(crate) struct Columns {
-    pub(crate) worker: usize,
-    /// In-edges and out-edges of all nodes.
-    pub(crate) links: [Arc<Links>; 2],
-    /// By partition, its in-edges, by slot.
-    pub(crate) parts: Vec<Arc<dyn InEdges>>,
-    /// In how many sums a node receives.
-    pub(crate) slots: usize,
-    /// By worker, its first node; and the number of nodes behind the last.
-    pub(crate) starts: Vec<u32>,
-    /// What a chunk may take.
-    pub(crate) memory: u64,
-}
-
 /// One hop's slices.
-struct SliceHop {
+struct ShardHop {
     scales: Arc<Scales>,
     /// The columns of each worker.
     columns: Vec<Range<usize>>,
     width: usize,
     /// Activations, and when those have been added up, gradients: none of them is asked for again, but by attention.
-    rows: Stored,
+    rows: RowTable,
     /// Gradients of what has arrived, by slot, where they cannot lie where activations were.
-    back: Option<Stored>,
+    back: Option<RowTable>,
     /// Whether rows are weighed by attention: by that of the first hop of the chain of hops that this one is of.
     attends: bool,
     first: usize,
@@ -65,15 +50,15 @@ struct SliceHop {
 }
 
 /// The slices of one worker.
-pub(crate) struct Slices {
-    graph: Columns,
+pub(crate) struct Shards {
+    graph: AllEdges,
     /// Of slices that are added up, and on the way to where they are.
     dtype: RowDtype,
-    hops: Vec<SliceHop>,
+    hops: Vec<ShardHop>,
     /// By hop, where it attends and is the first of its chain.
-    attention: Vec<Option<SliceAttention>>,
+    attention: Vec<Option<ChainAttention>>,
     /// By hop, where the largest of each column arrives: whose.
-    largest: Vec<Option<Largest>>,
+    largest: Vec<Option<Argmax>>,
     /// Gradients of what nodes held before the first layer, where later hops read it.
     initial_back: Option<Table>,
     chunks: Vec<Range<usize>>,
@@ -81,13 +66,13 @@ pub(crate) struct Slices {
     orders: [Order; 3],
 }
 
-impl Slices {
+impl Shards {
     /// Makes room for the slices of all nodes.
     ///
     /// # Errors
     /// When there is none, when a hop has fewer columns than there are workers, or a chunk no room for one node.
     pub(crate) fn new(
-        graph: Columns,
+        graph: AllEdges,
         Cut { chunks, pipelined }: Cut,
         hops: &[Hop],
         by_column: &[Option<[f32; 2]>],
@@ -97,7 +82,7 @@ impl Slices {
     ) -> Result<Self, Error> {
         let room = |error: std::io::Error| Error::Machine(format!("no room for slices of the whole graph: {error}"));
         let (nodes, workers) = (graph.starts[graph.starts.len() - 1] as usize, graph.starts.len() - 1);
-        let (mut made, mut attentions, mut largest): (Vec<SliceHop>, Vec<_>, Vec<_>) = Default::default();
+        let (mut made, mut attentions, mut largest): (Vec<ShardHop>, Vec<_>, Vec<_>) = Default::default();
         let chained = |task: usize| by_column[task].is_some();
         for (index, hop) in hops.iter().enumerate() {
             let width = if hop.aggregation == Aggregation::Nothing { 0 } else { hop.width };
@@ -114,13 +99,13 @@ impl Slices {
             let first = if chained(index) { made[index - 1].first } else { index };
             let (mut more, mut attention) = (0, None);
             if let Aggregation::Attention { slope, dropout, .. } = hop.aggregation {
-                let heads = Heads::of_hop(hop, graph.parts.len(), workers);
+                let heads = HeadShards::of_hop(hop, graph.parts.len(), workers);
                 columns = (0..workers).map(|worker| heads.of(worker)[0].clone()).collect();
                 if first == index {
-                    let ranges = SliceAttention::ranges(&heads, graph.worker, width);
+                    let ranges = ChainAttention::ranges(&heads, graph.worker, width);
                     more = ranges[1..].iter().map(Range::len).sum();
                     let room_for = (nodes, chained(index + 1));
-                    let state = SliceAttention::new(heads, graph.worker, [slope, dropout], room_for, place);
+                    let state = ChainAttention::new(heads, graph.worker, [slope, dropout], room_for, place);
                     attention = Some(state.map_err(room)?);
                 }
             }
@@ -133,19 +118,19 @@ impl Slices {
             // In a chain, they lie where the slices were that this hop's had been propagated to.
             let apart = (hop.attends() || graph.slots > 1) && !chained(index + 1);
             let back = match apart && goes_back(index) {
-                true => Some(Stored::zeros(dtype, nodes * graph.slots, own, place).map_err(room)?),
+                true => Some(RowTable::zeros(dtype, nodes * graph.slots, own, place).map_err(room)?),
                 false => None,
             };
             largest.push(match hop.takes_largest() {
-                true => Some(Largest::new(nodes, own, place).map_err(room)?),
+                true => Some(Argmax::new(nodes, own, place).map_err(room)?),
                 false => None,
             });
-            made.push(SliceHop {
+            made.push(ShardHop {
                 back,
                 scales,
                 columns,
                 width,
-                rows: Stored::zeros(dtype, nodes, own + more, place).map_err(room)?,
+                rows: RowTable::zeros(dtype, nodes, own + more, place).map_err(room)?,
                 attends: hop.attends(),
                 first,
                 by_column: by_column[index].unwrap_or([1.0, 0.0]),
@@ -158,7 +143,7 @@ impl Slices {
             false => None,
         };
         let order = |back: bool| match pipelined && chunks.len() > 1 {
-            true => Order::of_sources(&graph.links[usize::from(back)], [graph.slots, 1], back, &chunks, &graph.starts),
+            true => Order::of_sources(graph.links(back), [graph.slots, 1], back, &chunks, &graph.starts),
             false => Order::at_once(chunks.len(), &graph.starts),
         };
         let own = match pipelined {
@@ -171,22 +156,27 @@ impl Slices {
 
     /// What this worker adds up in an epoch: edges times columns, forwards and backwards.
     pub(crate) fn edge_numbers(&self, goes_back: &dyn Fn(usize) -> bool) -> u64 {
-        let [arriving, leaving] = [0, 1].map(|direction: usize| self.graph.links[direction].num_edges());
-        let hop = |(index, hop): (usize, &SliceHop)| {
+        let [arriving, leaving] = [&self.graph.arriving, &self.graph.leaving].map(|links| links.num_edges());
+        let hop = |(index, hop): (usize, &ShardHop)| {
             let edges = arriving + if goes_back(index) { leaving } else { 0 };
             edges * hop.columns[self.graph.worker].len()
         };
         self.hops.iter().enumerate().map(hop).sum::<usize>() as u64
     }
 
+    /// Returns the number of chunks.
+    pub(crate) fn chunks(&self) -> usize {
+        self.chunks.len()
+    }
+
     /// What slices may take that are added up at once.
     pub(crate) fn chunk_memory(&self) -> u64 {
-        self.graph.memory
+        self.graph.chunk_memory
     }
 
     /// Cuts whole rows of own nodes that `chunk` is the first to need, as far as they are among the own rows `rows` of a table, into
     /// slices for everybody: of activations, and, where a hop attends, the terms behind them; or of gradients, a node's slots side
-    /// by side. [`Slices::slices`] makes the messages.
+    /// by side. [`Shards::message`] makes the messages.
     pub(crate) fn split(
         &self,
         header: Header,
@@ -194,7 +184,7 @@ impl Slices {
         back: bool,
         rows: Range<usize>,
     ) -> Vec<Header> {
-        let SliceHop { columns, width, .. } = &self.hops[hop];
+        let ShardHop { columns, width, .. } = &self.hops[hop];
         if *width == 0 || rows.is_empty() {
             return Vec::new();
         }
@@ -212,16 +202,16 @@ impl Slices {
 
     /// The ranges of a whole row that make a row of a worker's slices.
     fn ranges(&self, hop: usize, back: bool, worker: usize) -> Vec<Range<usize>> {
-        let SliceHop { columns, width, .. } = &self.hops[hop];
+        let ShardHop { columns, width, .. } = &self.hops[hop];
         let (columns, slots) = (&columns[worker], if back { self.graph.slots } else { 1 });
         match self.heads(hop).filter(|_| !back) {
-            Some(heads) => SliceAttention::ranges(heads, worker, *width),
+            Some(heads) => ChainAttention::ranges(heads, worker, *width),
             None => (0..slots).map(|slot| slot * width + columns.start..slot * width + columns.end).collect(),
         }
     }
 
-    /// The message of a header of [`Slices::split`], out of `table`.
-    pub(crate) fn slices(&self, header: Header, hop: usize, back: bool, table: &Table) -> WireBlock {
+    /// The message of a header of [`Shards::split`], out of `table`.
+    pub(crate) fn message(&self, header: Header, hop: usize, back: bool, table: &Table) -> WireBlock {
         let order = in_order(&self.orders, &self.hops[hop], back);
         let first = self.graph.starts[self.graph.worker] as usize;
         let slots = if back { self.graph.slots } else { 1 };
@@ -240,7 +230,7 @@ impl Slices {
         let header = block.header();
         let places = header.seq as usize..(header.seq + header.aux) as usize;
         let order = in_order(&self.orders, &self.hops[hop], back);
-        let SliceHop { rows: table, back: gradients, .. } = &mut self.hops[hop];
+        let ShardHop { rows: table, back: gradients, .. } = &mut self.hops[hop];
         let (table, slots) = match gradients {
             Some(gradients) if back => (gradients, self.graph.slots),
             _ => (table, 1),
@@ -249,16 +239,16 @@ impl Slices {
     }
 
     /// How attention's heads are cut at a hop that attends.
-    pub(crate) fn heads(&self, hop: usize) -> Option<&Heads> {
+    pub(crate) fn heads(&self, hop: usize) -> Option<&HeadShards> {
         self.attention[self.hops[hop].first].as_ref().map(|attention| &attention.heads)
     }
 
     /// What the gradients at a chunk's receivers say of the attention that they pay, by `vectors`, where it is by any.
-    pub(crate) fn attend(&mut self, stage: Attended, drop: Dropped, vectors: Option<&[f32]>) {
+    pub(crate) fn attend(&mut self, stage: Attended, drop: DropoutKey, vectors: Option<&[f32]>) {
         let (of, back) = (attended(&self.hops, stage.hop, vectors), gradients(&self.hops, stage.hop));
         if let Some(attention) = &mut self.attention[self.hops[stage.hop].first] {
             let rows = self.chunks[stage.chunk as usize].clone();
-            attention.complete(&self.graph.links[0], rows, of, (back.exact(), !stage.split), drop);
+            attention.complete(&self.graph.arriving, rows, of, (back.exact(), !stage.split), drop);
         }
     }
 
@@ -272,7 +262,7 @@ impl Slices {
         &mut self,
         header: Header,
         stage: Propagated,
-        drop: Dropped,
+        drop: DropoutKey,
         vectors: Option<&[f32]>,
     ) -> Vec<WireBlock> {
         let rows = self.chunks[stage.chunk as usize].clone();
@@ -280,7 +270,7 @@ impl Slices {
         if self.hops[hop].width == 0 {
             return Vec::new(); // nothing is on edges there
         }
-        let links = &self.graph.links[usize::from(back)];
+        let links = self.graph.links(back);
         let own = self.hops[hop].columns[self.graph.worker].len();
         let slots = self.graph.slots;
         let state = &self.hops[hop];
@@ -309,8 +299,8 @@ impl Slices {
         let mut out = vec![0.0; rows.len() * slots * own];
         let (receivers, scales) = (rows.start * slots..rows.end * slots, &state.scales);
         match table {
-            Stored::F32(table) => add_up(links, receivers, table, scales, back, &mut out),
-            Stored::Bf16(table) => add_up(links, receivers, table, scales, back, &mut out),
+            RowTable::F32(table) => add_up(links, receivers, table, scales, back, &mut out),
+            RowTable::Bf16(table) => add_up(links, receivers, table, scales, back, &mut out),
         }
         match back {
             true => self.gather_back(header, stage, rows, out, &[]),
@@ -390,12 +380,12 @@ impl Slices {
 }
 
 /// What a hop that attends reads.
-fn attended<'a>(hops: &'a [SliceHop], hop: usize, vectors: Option<&'a [f32]>) -> AttendedRows<'a> {
+fn attended<'a>(hops: &'a [ShardHop], hop: usize, vectors: Option<&'a [f32]>) -> AttendedRows<'a> {
     AttendedRows { rows: hops[hop].rows.exact(), terms: hops[hops[hop].first].rows.exact(), vectors }
 }
 
 /// Where the gradients of what has arrived at a hop are.
-fn gradients(hops: &[SliceHop], hop: usize) -> &Stored {
+fn gradients(hops: &[ShardHop], hop: usize) -> &RowTable {
     match &hops[hop].back {
         Some(back) => back,
         // Attention reads activations once more, but those of the hop behind have been read.
@@ -405,7 +395,7 @@ fn gradients(hops: &[SliceHop], hop: usize) -> &Stored {
 }
 
 /// In which order a hop's rows are sent.
-fn in_order<'a>([activations, gradients, attended]: &'a [Order; 3], hop: &SliceHop, back: bool) -> &'a Order {
+fn in_order<'a>([activations, gradients, attended]: &'a [Order; 3], hop: &ShardHop, back: bool) -> &'a Order {
     match (back, hop.attends) {
         (false, _) => activations,
         (true, false) => gradients,
