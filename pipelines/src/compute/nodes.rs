@@ -3,50 +3,40 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_nn::JumpingKnowledge;
+use gnnflow_nn::ModelProfile;
 
 use super::ComputeState;
-use crate::config::RowDtype;
-use crate::engine::stages::Shape;
 use crate::error::Error;
 use crate::runtime::tensor_task::{TensorResult, TensorTask};
 use gnnflow_nn::node_targets::NodeTargets;
-use gnnflow_nn::parameter_versions::ParameterService;
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// The parameters' versions, and which of them the model has.
 pub(super) struct Versions {
-    service: Arc<ParameterService>,
+    service: Arc<ParameterVersions>,
     loaded: u64,
 }
 
 impl ComputeState {
-    /// What training over the whole graph must know of the model.
+    /// Returns what full-graph training must know of the model. Learned rows make the first task learn.
     ///
     /// # Errors
-    /// When it cannot be run in pieces of nodes.
-    pub(crate) fn shape(&mut self) -> Result<Shape, Error> {
-        Ok(Shape {
-            hops: self.model.hops()?,
-            first_learns: self.model.first_task_learns() || self.learns_rows,
-            first_is_constant: self.model.first_task_is_constant() && !self.learns_rows,
-            reads_initial: (0..=self.model.num_layers()).map(|index| self.model.task_reads_initial(index)).collect(),
-            by_column: (0..=self.model.num_layers()).map(|index| self.model.task_by_column(index)).collect(),
-            by_row: (0..=self.model.num_layers())
-                .map(|i| [false, true].map(|training| self.model.task_works_by_row(i, training)))
-                .collect(),
-            vectors: (0..self.model.num_layers()).map(|index| self.model.attention_vectors(index)).collect(),
-            reads_out: self.model.spec().jumping_knowledge != JumpingKnowledge::None,
-            pipelined: true,
-            overlaps: false,
-            staleness: 0,
-            row_dtype: RowDtype::F32,
-            pairs: None,
-            seed: self.seed,
-        })
+    /// When the model cannot be run in pieces of nodes.
+    pub(crate) fn profile(&mut self) -> Result<ModelProfile, Error> {
+        let mut profile = self.model.profile()?;
+        if self.learns_rows {
+            (profile.tasks[0].learns, profile.tasks[0].constant) = (true, false);
+        }
+        Ok(profile)
+    }
+
+    /// Returns the seed of the run.
+    pub(crate) fn seed(&mut self) -> u64 {
+        self.seed
     }
 
     /// Publishes the parameters from now on, as often as they change.
-    pub(crate) fn serve(&mut self, service: Arc<ParameterService>) {
+    pub(crate) fn serve(&mut self, service: Arc<ParameterVersions>) {
         let loaded = service.publish(&self.params);
         self.versions = Some(Versions { service, loaded });
     }
@@ -121,7 +111,7 @@ mod tests {
         let (width, len) = (model.hops().unwrap()[0].width, model.params().flat_len());
         let settings = (&config::Model::default(), &config::Train::default());
         let mut trainer = ComputeState::new(model, Arc::new(Nothing), settings, 1).unwrap();
-        let service = Arc::new(ParameterService::new(0, 1, 1));
+        let service = Arc::new(ParameterVersions::new(0, 1, 1));
         trainer.serve(Arc::clone(&service));
         let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();
         let task = TensorTask {

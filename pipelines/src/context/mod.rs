@@ -18,7 +18,7 @@ use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
-use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop};
+use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, Strategy};
 use gnnflow_dataflow::sample::seeds::NodeBatches;
 use gnnflow_dataflow::wire::RowSource;
 use gnnflow_dataflow::wire::meter::Meter;
@@ -31,11 +31,9 @@ use crate::config::{self, CachePolicy, Config};
 use crate::context::seed_split::SeedSplit;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::strategies;
-use crate::engine::stages::Scored;
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::Task;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -348,20 +346,20 @@ impl WorkerContext {
     }
 
     /// The hops of a batch, the seeds' own first.
-    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, choices: Vec<Choice>) -> Vec<Hop> {
-        let (count, seed, pool) = (choices.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
+    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, strategies: Vec<Strategy>) -> Vec<Hop> {
+        let (count, seed, pool) = (strategies.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
         let pool = if train.fused_sampling { pool } else { pool.in_two_steps() };
-        let hop = |(hop, choice)| Hop {
+        let hop = |(hop, strategy)| Hop {
             graph: Arc::clone(graph),
             seed,
             hop: hop as u32,
-            choice,
+            strategy,
             columns: strategies::batch_columns(self.columns, &train.sampler),
             last: hop + 1 == count,
             pool: pool.clone(),
             meter: Rc::clone(&self.meter),
         };
-        choices.into_iter().enumerate().map(hop).collect()
+        strategies.into_iter().enumerate().map(hop).collect()
     }
 
     /// Where edges' rows are fetched from, where the model reads them; batches see `graph`, and `meter` counts.
@@ -405,23 +403,6 @@ impl WorkerContext {
         }
         let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
         Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
-    }
-
-    /// Where training over the whole graph writes the results that edges are scored by, and how many chunks of these an epoch has.
-    ///
-    /// # Errors
-    /// When there is no room for the rows.
-    pub(crate) fn scored(&self, train: &config::Train) -> Result<Scored, Error> {
-        let width = self.task.objective().width();
-        let rows = Arc::new(
-            LayerStore::create(&self.scratch, &self.graph, self.worker, width)
-                .map_err(Error::io("reserve scratch space in", &self.scratch))?,
-        );
-        let chunks = match train.edge_share(&self.train_nodes) {
-            Some(share) => share.most().div_ceil(train.batch as u64) as u32,
-            None => self.steps(train.batch),
-        };
-        Ok(Scored { rows, chunks })
     }
 
     /// Steps of an epoch: as many as the partition with most training nodes needs.

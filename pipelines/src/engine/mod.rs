@@ -1,10 +1,13 @@
 //! Dataflows, one a file; and what all ways of training have in common.
 
+pub(crate) mod aggregation;
+pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod partition_local;
 pub(crate) mod sampling;
 pub(crate) mod stages;
+pub(crate) mod tensor_parallel;
 
 use bytemuck::{Pod, Zeroable};
 use gnnflow_dataflow::collective::all_reduce::Reduced;

@@ -27,15 +27,24 @@ use crate::config::Metric;
 use crate::context;
 use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
+use crate::engine::full_graph;
+use crate::engine::full_graph::topology::Topology;
 use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{PartitionParallel, Visits};
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
-use crate::engine::stages::dataflow::WholeGraphTraining;
+use crate::engine::stages::dataflow::StagedTraining;
+use crate::engine::stages::intervals::EdgeNeeds;
+use crate::engine::stages::learned_rows::LearnedRows;
+use crate::engine::stages::pair_results::Scored;
+use crate::engine::stages::runner::StageRunner;
 use crate::engine::stages::score_pairs::PairSource;
-use crate::engine::stages::{LearnedRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
+use crate::engine::stages::state::{EpochState, StageConfig};
+use crate::engine::stages::synchrony::Synchrony;
+use crate::engine::tensor_parallel;
+use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
 use crate::evaluate::edge_pass::EdgePass;
@@ -46,7 +55,7 @@ use crate::plan::Plan;
 use crate::runtime::job::Job;
 use crate::runtime::records::EpochRecord;
 use crate::task;
-use gnnflow_nn::parameter_versions::ParameterService;
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -142,7 +151,7 @@ impl<'a> Run<'a> {
             "fastgcn" => Some(strategies::importance(driver, &context, &mut collectives)?),
             _ => None,
         };
-        let choices = strategies::choices(job, &context, model, train, importance)?;
+        let strategies = strategies::strategies(job, &context, model, train, importance)?;
         let subgraphs = match &examples {
             task::Source::Nodes(split) => Subgraphs::open(job, &context, train, &split.train)?,
             task::Source::Links(_) | task::Source::Edges(..) => None,
@@ -171,47 +180,43 @@ impl<'a> Run<'a> {
         };
         let training: Box<dyn Engine> = match train.schedule {
             config::Schedule::FullGraph | config::Schedule::TensorParallel => {
-                let overlaps = train.mode() == config::Mode::Async;
-                let pipelined = train.mode() != config::Mode::Sync;
                 let source = match train.learns_edges() {
-                    true => Some(PairSource { book, scored: context.scored(train)? }),
+                    true => Some(PairSource { book, scored: Scored::open(&context, train)? }),
                     false => None,
                 };
-                let pairs = source.as_ref().map(|source| source.scored.clone());
-                let staleness = if overlaps { train.staleness() } else { 0 };
-                let row_dtype = train.row_dtype();
-                let shape = Shape {
-                    overlaps,
-                    staleness,
-                    row_dtype,
-                    pipelined,
-                    pairs,
-                    ..compute_thread.call(ComputeState::shape)?
-                };
-                let graph = match train.schedule {
-                    config::Schedule::TensorParallel => {
-                        let memory = train.chunk_memory();
-                        by_columns(driver, job, &context, &mut collectives, train.intervals, memory, shape.edges())?
-                    }
-                    _ => by_nodes(driver, job, &context, &mut collectives, train.intervals, shape.edges())?,
-                };
+                let (profile, seed) = compute_thread
+                    .call(|compute: &mut ComputeState| Ok::<_, Error>((compute.profile()?, compute.seed())))?;
+                let by_columns = train.schedule == config::Schedule::TensorParallel;
+                let synchrony = Synchrony::of(train, &profile.hops);
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
-                let parameters = Arc::new(ParameterService::new(rank, workers, staleness));
+                let config = StageConfig { profile, synchrony, row_dtype: train.row_dtype(), seed, place };
+                let needs = EdgeNeeds::of(&config.profile.hops);
+                let (own, intervals, exchange): (_, _, Box<dyn FnOnce(&StageConfig) -> _>) = match by_columns {
+                    true => {
+                        let (count, memory) = (train.intervals, train.chunk_memory());
+                        let mut edges = AllEdges::open(driver, job, &context, &mut collectives, count, memory, needs)?;
+                        let intervals = std::mem::take(&mut edges.intervals);
+                        (edges.own.clone(), intervals, Box::new(move |config| tensor_parallel::open(edges, config)))
+                    }
+                    false => {
+                        let graph = Topology::open(driver, job, &context, &mut collectives, train.intervals, needs)?;
+                        let intervals = graph.intervals.clone();
+                        (graph.own.clone(), intervals, Box::new(move |config| full_graph::open(&graph, config)))
+                    }
+                };
+                let stale = synchrony.staleness() as usize;
+                let parameters = Arc::new(ParameterVersions::new(rank, workers, stale));
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
-                let controller = elsewhere::controller(
-                    driver,
-                    job,
-                    train,
-                    &mut collectives,
-                    &parameters,
-                    (&spec_of_model, &shape, &graph.intervals[..], params),
-                )?;
+                let of_model = (&spec_of_model, &config.profile, &intervals[..]);
+                let controller = elsewhere::controller(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
-                let learnt = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
-                let state = WholeGraph::new(graph, shape, context.features.clone(), parameters, &place)?;
-                let state = Stages::new(state.learning(learnt), compute_thread.clone(), controller);
-                Box::new(WholeGraphTraining::build(
+                let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
+                let pairs = source.as_ref().map(|source| source.scored.clone());
+                let (features, program) = (context.features.clone(), exchange(&config)?);
+                let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
+                let state = StageRunner::new(state.learning(learned), compute_thread.clone(), controller);
+                Box::new(StagedTraining::build(
                     driver.worker,
                     &context,
                     train,
@@ -222,12 +227,12 @@ impl<'a> Run<'a> {
             }
             config::Schedule::PartitionParallel => {
                 let views = PartitionViews::open(driver, job, &context, degrees)?;
-                let visits = Visits { views, book, choices, degrees, window, train: train.clone() };
+                let visits = Visits { views, book, strategies, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(driver.worker, &context, visits, &compute_thread))
             }
             _ => {
                 let cache = context.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
+                let batches = Batches { book, strategies, subgraphs, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
         };

@@ -1,0 +1,169 @@
+//! Choosing by weight, type and time: positions in one row.
+
+use gnnflow_data::rng::Key;
+
+use super::pick::Taken;
+use super::sum_tree::SumTree;
+use super::{Draw, Fanouts, Neighbors, PerEdgeStrategy};
+
+/// Chooses by a [`PerEdgeStrategy`]; its memory is reused from row to row.
+pub(super) struct Chooser<'c> {
+    strategy: &'c PerEdgeStrategy,
+    tools: Tools,
+    /// Positions in the row that may be taken, where not all may.
+    old_enough: Vec<u32>,
+    /// The same by type.
+    by_type: Vec<Vec<u32>>,
+    /// Types that the row has.
+    types: Vec<usize>,
+}
+
+#[derive(Default)]
+struct Tools {
+    taken: Taken,
+    tree: SumTree<f32>,
+    latest: Vec<(i64, u32)>,
+}
+
+/// The row of a node, and under which keys it is drawn from.
+struct Row<'t, N> {
+    topology: &'t N,
+    node: u32,
+    sources: &'t [u32],
+    hop: Key,
+}
+
+impl<'c> Chooser<'c> {
+    pub(super) fn new(strategy: &'c PerEdgeStrategy) -> Self {
+        let types = match &strategy.fanouts {
+            Fanouts::Each(_) => 0,
+            Fanouts::ByType(fanouts) => fanouts.len(),
+        };
+        Self {
+            strategy,
+            tools: Tools::default(),
+            old_enough: Vec::new(),
+            by_type: vec![Vec::new(); types],
+            types: Vec::new(),
+        }
+    }
+
+    /// Appends to `picks` the positions in `node`'s row of the edges that are taken. `hop` is the hop's key, `tree` the
+    /// index and time of the seed whose tree this is, where seeds have trees.
+    pub(super) fn choose<N: Neighbors>(
+        &mut self,
+        topology: &N,
+        node: u32,
+        hop: Key,
+        tree: Option<(u32, i64)>,
+        picks: &mut Vec<u32>,
+    ) {
+        let Self { strategy, tools, old_enough, by_type, types } = self;
+        let row = Row { topology, node, sources: topology.neighbors(node), hop };
+        let key = hop.fold(u64::from(node));
+        let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
+        let len = row.sources.len();
+        let among = tree.filter(|_| strategy.temporal).map(|(_, time)| {
+            let times = topology.edge_times(node).expect("edges have times");
+            old_enough.clear();
+            old_enough.extend((0..len as u32).filter(|&at| times[at as usize] < time));
+            &old_enough[..]
+        });
+        match &strategy.fanouts {
+            Fanouts::Each(fanout) => tools.draw(&row, strategy.draw, *fanout, among, key, picks),
+            Fanouts::ByType(fanouts) => {
+                let type_of = topology.edge_types(node).expect("edges have types");
+                let mut sort = |at: u32| {
+                    let edge_type = usize::from(type_of[at as usize]);
+                    if fanouts.get(edge_type).is_some_and(|&fanout| fanout != 0) {
+                        if by_type[edge_type].is_empty() {
+                            types.push(edge_type);
+                        }
+                        by_type[edge_type].push(at);
+                    }
+                };
+                match among {
+                    Some(among) => among.iter().for_each(|&at| sort(at)),
+                    None => (0..len as u32).for_each(&mut sort),
+                }
+                types.sort_unstable();
+                for edge_type in types.drain(..) {
+                    let (key, among) = (key.fold(edge_type as u64), &mut by_type[edge_type]);
+                    tools.draw(&row, strategy.draw, fanouts[edge_type], Some(among), key, picks);
+                    among.clear();
+                }
+            }
+        }
+    }
+}
+
+impl Tools {
+    /// Appends what `draw` takes among the positions `among`, or the whole row.
+    fn draw<N: Neighbors>(
+        &mut self,
+        row: &Row<'_, N>,
+        draw: Draw,
+        fanout: i64,
+        among: Option<&[u32]>,
+        key: Key,
+        picks: &mut Vec<u32>,
+    ) {
+        let count = among.map_or(row.sources.len(), <[u32]>::len);
+        let at = |i: usize| among.map_or(i as u32, |among| among[i]);
+        // As many as there are is all of them, but for draws with replacement.
+        let k = usize::try_from(fanout).ok();
+        match draw {
+            Draw::Weighted | Draw::WeightedWithReplacement => {
+                let weights = row.topology.edge_weights(row.node).expect("edges have weights");
+                self.tree.fill((0..count).map(|i| weights[at(i) as usize]));
+                match k {
+                    Some(k) if draw == Draw::WeightedWithReplacement => {
+                        if self.tree.positive() > 0 {
+                            picks.extend((0..k as u64).map(|j| at(self.tree.find(key.unit(j)))));
+                        }
+                    }
+                    Some(k) if k < self.tree.positive() => picks.extend((0..k as u64).map(|j| {
+                        let found = self.tree.find(key.unit(j));
+                        self.tree.remove(found);
+                        at(found)
+                    })),
+                    _ => picks.extend((0..count).filter(|&i| self.tree.is_positive(i)).map(at)),
+                }
+            }
+            Draw::UniformWithReplacement => match k {
+                Some(k) if count > 0 => {
+                    picks.extend((0..k as u64).map(|j| at(key.below(j, count as u64) as usize)));
+                }
+                _ => picks.extend((0..count).map(at)),
+            },
+            Draw::Uniform | Draw::Labor | Draw::Last if k.is_none_or(|k| count <= k) => {
+                picks.extend((0..count).map(at));
+            }
+            Draw::Uniform => {
+                self.taken.subset(key, count, k.unwrap_or(count), |i| picks.push(at(i)));
+            }
+            Draw::Labor => {
+                let limit = labor_limit(k.unwrap_or(count), count);
+                let takes = |at: &u32| row.hop.fold(u64::from(row.sources[*at as usize])).draw(0) < limit;
+                picks.extend((0..count).map(at).filter(takes));
+            }
+            Draw::Last => {
+                let times = row.topology.edge_times(row.node).expect("edges have times");
+                self.latest.clear();
+                self.latest.extend((0..count).map(|i| (times[at(i) as usize], at(i))));
+                let k = k.unwrap_or(count);
+                if k > 0 {
+                    self.latest.select_nth_unstable(count - k);
+                    let first = picks.len();
+                    picks.extend(self.latest[count - k..].iter().map(|&(_, at)| at));
+                    picks[first..].sort_unstable();
+                }
+            }
+        }
+    }
+}
+
+/// The draws below which a source is taken, of a node with `count` > `k` in-edges: `k / count` of all.
+fn labor_limit(k: usize, count: usize) -> u64 {
+    (((k as u128) << 64) / count as u128) as u64
+}
