@@ -22,7 +22,7 @@ use crate::error::Error;
 use crate::runtime::job::Runtime;
 use crate::runtime::records::Scores;
 use crate::task::Tally;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.
 #[derive(Clone, Debug, Default)]
@@ -54,20 +54,21 @@ pub(crate) fn evaluate(
     context: &WorkerContext,
     agreement: &mut Agreement,
     compute_thread: &ComputeThread<ComputeState>,
-    rows: &Arc<LayerStore>,
+    rows: &Arc<RowStore>,
 ) -> Result<Evaluation, Error> {
     let hosted = context.placement.parts_of(context.worker);
     let (rows, task) = (Arc::clone(rows), Arc::clone(context.task.nodes()?));
     let counting = Arc::clone(&task);
     // By partition hosted here, then by split.
-    let counted: Vec<Vec<Tally>> = compute_thread.call(move |trainer| {
-        trainer.on_threads(|| {
+    let counted = compute_thread.call(move |trainer| -> Result<Vec<Vec<Tally>>, Error> {
+        let rows = rows.read()?;
+        Ok(trainer.on_threads(|| {
             hosted
                 .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
                 .collect()
-        })
+        }))
     });
-    agree(worker, runtime, context, agreement, &counted, &|words, sums| task.finish(words, sums))
+    agree(worker, runtime, context, agreement, &counted?, &|words, sums| task.finish(words, sums))
 }
 
 /// From sums of what is counted: the number of examples, and metrics by name.

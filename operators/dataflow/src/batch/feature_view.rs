@@ -6,7 +6,7 @@ use gnnflow_data::dataset::RowLayout;
 
 use super::gather_buffer::GatherBuffer;
 use super::halo::HaloRows;
-use crate::wire::RowSource;
+use crate::storage::{RowReader, RowSource};
 use gnnflow_kernels::matrix::{Matrix, Number};
 
 /// The rows of one time.
@@ -33,6 +33,14 @@ impl FeatureView {
         self.packed.as_ref().map_or_else(|| self.number.bytes() * self.dim, |layout| layout.row_bytes())
     }
 
+    /// Opens the rows for one gather.
+    ///
+    /// # Panics
+    /// When they are being written: a bug.
+    pub fn open(&self) -> Box<dyn RowReader + '_> {
+        self.source.open().unwrap_or_else(|busy| panic!("gather into a batch: {busy}"))
+    }
+
     /// Writes a row as it lies to `place` of a batch's.
     #[inline]
     pub(crate) fn put(&self, row: &[u8], place: usize, into: &mut GatherBuffer) {
@@ -48,7 +56,8 @@ impl FeatureView {
 
     /// A new matrix of the rows of `nodes`, all of which are here.
     pub(crate) fn gather(&self, nodes: &[u32]) -> Matrix {
-        let row_of = |node| self.source.row(node);
+        let rows = self.open();
+        let row_of = |node| rows.row(node);
         if self.packed.is_none() {
             return Matrix::gather(self.number, self.dim, row_of, nodes);
         }
@@ -59,7 +68,8 @@ impl FeatureView {
 
     /// Writes the rows of those `nodes` that stand at `places` there.
     pub(crate) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut GatherBuffer) {
-        let row_of = |node| self.source.row(node);
+        let rows = self.open();
+        let row_of = |node| rows.row(node);
         match self.packed {
             None => into.gather(row_of, nodes, places),
             Some(_) => {
@@ -86,6 +96,7 @@ mod tests {
     use gnnflow_data::source::FeatureDtype::{Bf16, F32};
 
     use super::*;
+    use crate::storage::Busy;
     use gnnflow_kernels::matrix::Values;
 
     /// Packed rows of three nodes.
@@ -96,6 +107,12 @@ mod tests {
             self.1
         }
 
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl RowReader for Packed {
         fn row(&self, node: u32) -> &[u8] {
             &self.0[node as usize * self.1..][..self.1]
         }

@@ -265,7 +265,8 @@ mod tests {
     use timely::dataflow::operators::vec::ToStream;
 
     use super::*;
-    use crate::embed::table::{Draw, Table};
+    use crate::embed::table::{Draw, EmbeddingTable};
+    use crate::storage::Place;
     use crate::testing::{book, local, random_graph};
     use gnnflow_kernels::sparse::SparseOptimizer;
 
@@ -288,7 +289,8 @@ mod tests {
     /// One loop over partitions and nodes: sums in order, then the kernel of one row.
     fn expected(optimizer: SparseOptimizer, ticks: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
         let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), 1, 0, false));
-        let table = Table::create(None, &graph, 0, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
+        let table = EmbeddingTable::create(&Place::Memory, &graph, 0, dim, optimizer).unwrap();
+        let table = table.drawn(Draw::Uniform(0.1), 5);
         for tick in 0..ticks {
             let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, tick, dim, nodes)).collect();
             let examples: u64 = pushes.iter().map(|push| push.examples).sum();
@@ -305,12 +307,12 @@ mod tests {
                 if let Some(rows) = sum {
                     let block = WireBlock::new(Header::default(), vec![], vec![node], Rows::F32(rows));
                     let pushed = PushedRows { tick, examples, blocks: vec![block] };
-                    // SAFETY: there is no other thread.
-                    unsafe { table.apply(&pushed, 0.1) };
+                    table.apply(&pushed, 0.1).unwrap();
                 }
             }
         }
-        (0..NODES).map(|node| bits(table.row_f32(node))).collect()
+        let rows = table.read().unwrap();
+        (0..NODES).map(|node| bits(rows.row(node))).collect()
     }
 
     fn bits(row: &[f32]) -> Vec<u32> {
@@ -332,8 +334,8 @@ mod tests {
                     let me = worker.index();
                     let graph =
                         Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), worker.peers(), me, false));
-                    let table = Table::create(None, &graph, me, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
-                    let table = Rc::new(table);
+                    let table = EmbeddingTable::create(&Place::Memory, &graph, me, dim, optimizer).unwrap();
+                    let table = Rc::new(table.drawn(Draw::Uniform(0.1), 5));
                     let (applied, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
                     let hosted = Arc::clone(&graph);
                     worker.dataflow::<u64, _, _>(|scope| {
@@ -353,14 +355,13 @@ mod tests {
                             // Times may be whole in any order; the test applies them as they should be.
                             assert_eq!(pushed.tick, done, "one time after another");
                             done += 1;
-                            // SAFETY: each worker has a table of its own, and reads it when all is done.
-                            unsafe { applied.apply(pushed, 0.1) };
+                            applied.apply(pushed, 0.1).unwrap();
                         });
                     });
                     while worker.step() {}
-                    let mut seen = results.lock().unwrap();
+                    let (mut seen, rows) = (results.lock().unwrap(), table.read().unwrap());
                     for node in (0..NODES).filter(|&node| hosted.hosts(node)) {
-                        seen[node as usize] = bits(table.row_f32(node));
+                        seen[node as usize] = bits(rows.row(node));
                     }
                 })
                 .unwrap()

@@ -20,8 +20,9 @@ use crate::batch::edge_rows::Distinct;
 use crate::batch::mini_batch::MiniBatch;
 use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
+use crate::storage::{Busy, RowReader, RowSource};
 use crate::wire::meter::{Meter, Stage};
-use crate::wire::{Header, MESSAGE_BYTES, RowSource, Rows, WireBlock};
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::matrix::{Matrix, Number};
 
 /// Rows of edges, by partition of the destination and position among its in-edges.
@@ -77,6 +78,12 @@ impl RowSource for PartEdges {
         self.row_bytes
     }
 
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
+    }
+}
+
+impl RowReader for PartEdges {
     fn row(&self, at: u32) -> &[u8] {
         let all = self.rows.part(self.part).expect("edges are asked for where they are");
         let row = self.base + at as usize;

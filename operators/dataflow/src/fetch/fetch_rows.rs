@@ -173,7 +173,8 @@ impl Rpc<MiniBatch> for FetchRpc {
             let answer = match asked.tag {
                 DEGREES_ONLY => Rows::None,
                 _ if rows.source.changes() => {
-                    Rows::Bytes(nodes.iter().flat_map(|&node| rows.source.row(node)).copied().collect())
+                    let open = rows.open();
+                    Rows::Bytes(nodes.iter().flat_map(|&node| open.row(node)).copied().collect())
                 }
                 _ => Rows::Gather(rows.source, nodes.to_vec()),
             };

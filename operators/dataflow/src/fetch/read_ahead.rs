@@ -16,7 +16,7 @@ use crate::batch::mini_batch::MiniBatch;
 
 /// Reading ahead of `fetch_rows`.
 pub trait ReadAhead<'scope> {
-    /// Says of each batch which `rows` it will want. A source that does not [read ahead](crate::wire::RowSource::reads_ahead) is not
+    /// Says of each batch which `rows` it will want. A source that does not [read ahead](crate::storage::RowSource::reads_ahead) is not
     /// asked to; one that does passes nodes over that are elsewhere.
     fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self;
 }
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
     use crate::batch::mini_batch::BatchKey;
-    use crate::wire::RowSource;
+    use crate::storage::{Busy, RowReader, RowSource};
     use gnnflow_kernels::matrix::Number;
 
     struct Told {
@@ -54,8 +54,8 @@ mod tests {
             0
         }
 
-        fn row(&self, _node: u32) -> &[u8] {
-            &[]
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            unreachable!("nothing is gathered")
         }
 
         fn reads_ahead(&self) -> bool {

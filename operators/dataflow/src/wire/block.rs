@@ -20,33 +20,13 @@ use timely::bytes::arc::Bytes;
 use timely::dataflow::channels::ContainerBytes;
 
 use super::codec::{self, Codec};
+use crate::storage::RowSource;
 
 /// First half of every block's first word.
 pub(super) const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"gfb1");
 /// Words that a header takes.
 pub(super) const HEADER_WORDS: usize = 4;
 const HEADER_BYTES: usize = 64;
-
-/// Rows that can be copied straight into a message: a feature matrix, a layer's outputs.
-pub trait RowSource: Send + Sync {
-    /// Bytes of one row.
-    fn row_bytes(&self) -> usize;
-    /// The row of global node id `node`.
-    ///
-    /// # Panics
-    /// When this process does not hold the row: requests are routed by ownership, so that is our bug.
-    fn row(&self, node: u32) -> &[u8];
-    /// Whether rows may change between being asked for and leaving; they are then copied at once.
-    fn changes(&self) -> bool {
-        false
-    }
-    /// Whether it is of use to say which rows will be wanted, as it is where they may not be in memory.
-    fn reads_ahead(&self) -> bool {
-        false
-    }
-    /// Starts reading the rows of those `nodes` that this process holds; they will be wanted soon.
-    fn will_need(&self, _nodes: &[u32]) {}
-}
 
 /// What a block is about. The meaning of `tag`, `key`, `seq` and `aux` is the operator's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,7 +79,8 @@ pub enum Rows {
     Bytes(Vec<u8>),
     /// A stretch of numbers that several blocks share.
     Shared(Arc<Vec<f32>>, Range<usize>),
-    /// Rows of these nodes, gathered while the block is written to the network (or read, inside one process).
+    /// Rows of these nodes, gathered while the block is written to the network (or read, inside one process). The source is open for
+    /// as long as that takes.
     Gather(Arc<dyn RowSource>, Vec<u32>),
 }
 
@@ -243,6 +224,9 @@ impl WireBlock {
 
     /// Calls `each` with stretches of the row matrix, in order: once for a matrix at rest, once a row for one that is
     /// still to be gathered.
+    ///
+    /// # Panics
+    /// When rows are to be gathered from a source that is being written: a bug.
     pub fn for_each_row_bytes(&self, mut each: impl FnMut(&[u8])) {
         match &self.0 {
             Repr::Owned { rows, .. } => match rows {
@@ -250,7 +234,10 @@ impl WireBlock {
                 Rows::F32(rows) => each(bytemuck::cast_slice(rows)),
                 Rows::Bytes(rows) => each(rows),
                 Rows::Shared(rows, range) => each(bytemuck::cast_slice(&rows[range.clone()])),
-                Rows::Gather(source, nodes) => nodes.iter().for_each(|&node| each(source.row(node))),
+                Rows::Gather(source, nodes) => {
+                    let rows = source.open().unwrap_or_else(|busy| panic!("gather into a message: {busy}"));
+                    nodes.iter().for_each(|&node| each(rows.row(node)));
+                }
             },
             Repr::View(bytes) => {
                 let sections = self.sections();
@@ -366,6 +353,7 @@ mod tests {
     use timely::bytes::arc::BytesMut;
 
     use super::*;
+    use crate::storage::{Busy, RowReader};
 
     struct Matrix(Vec<f32>, usize);
 
@@ -373,6 +361,12 @@ mod tests {
         fn row_bytes(&self) -> usize {
             4 * self.1
         }
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl RowReader for Matrix {
         fn row(&self, node: u32) -> &[u8] {
             bytemuck::cast_slice(&self.0[node as usize * self.1..(node as usize + 1) * self.1])
         }
@@ -411,6 +405,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "gather into a message: rows cannot be read: they are being written")]
+    fn rows_that_are_being_written_are_not_sent() {
+        let graph = crate::testing::local(&vec![vec![]; 9], &crate::testing::book(9, 1), 1, 0, false);
+        let store = crate::storage::RowStore::create(&crate::storage::Place::Memory, &Arc::new(graph), 0, 3).unwrap();
+        let store = Arc::new(store);
+        let block = WireBlock::new(Header::default(), vec![], vec![], Rows::Gather(store.clone(), vec![8, 1]));
+        block.for_each_row_bytes(|row| assert_eq!(row, [0; 12]));
+        let _writer = store.write().unwrap();
+        block.into_bytes(&mut Vec::new());
     }
 
     #[test]

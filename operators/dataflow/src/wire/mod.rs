@@ -9,7 +9,7 @@ mod codec;
 pub mod meter;
 mod route;
 
-pub use block::{Header, RowSource, Rows, WireBlock};
+pub use block::{Header, Rows, WireBlock};
 pub use codec::{Codec, codec, set_codec};
 pub use route::{WholeBlock, to_destination};
 

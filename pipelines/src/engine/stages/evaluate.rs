@@ -22,7 +22,7 @@ use super::{HopState, Interval, WholeGraph};
 use crate::compute::ComputeState;
 use crate::config::RowDtype;
 use crate::runtime::tensor_task::{NodeRows, TensorTask, Work, matrix};
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// The last hop where its receivers are all nodes.
 pub(super) struct LastHop {
@@ -68,9 +68,9 @@ impl LastHop {
 #[derive(Clone)]
 pub(crate) struct Results {
     /// The model's results.
-    pub(crate) results: Arc<LayerStore>,
+    pub(crate) results: Arc<RowStore>,
     /// What the last layer reads of a node, unless those are the results.
-    pub(crate) embeddings: Option<Arc<LayerStore>>,
+    pub(crate) embeddings: Option<Arc<RowStore>>,
 }
 
 impl WholeGraph {

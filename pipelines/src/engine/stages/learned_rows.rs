@@ -56,9 +56,6 @@ impl WholeGraph {
         let nodes = self.nodes(&interval.rows).collect();
         learnt.rows.set_learning_rate(learnt.rate(epoch));
         let pushed = PushedRows::at_home(token.tick, examples, nodes, Arc::new(gradient));
-        // SAFETY: while an epoch is under way, rows are read and written on the compute thread alone, which this is. Others are
-        // asked for rows when its last token is done everywhere.
-        unsafe { trainer.move_rows(&learnt.rows, &pushed) };
-        Ok(())
+        trainer.move_rows(&learnt.rows, &pushed)
     }
 }

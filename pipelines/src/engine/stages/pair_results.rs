@@ -18,21 +18,21 @@ use super::{Interval, WholeGraph};
 use crate::compute::{ComputeState, PairGradients};
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 use gnnflow_nn::tensors::read;
 
 /// Pairs that are learned from.
 #[derive(Clone)]
 pub(crate) struct Scored {
     /// Where results of own nodes are written.
-    pub(crate) rows: Arc<LayerStore>,
+    pub(crate) rows: Arc<RowStore>,
     /// How many chunks an epoch has: as many as the partition with most pairs needs.
     pub(crate) chunks: u32,
 }
 
 /// The results that pairs are scored by.
 pub(super) struct Results {
-    rows: Arc<LayerStore>,
+    rows: Arc<RowStore>,
     /// Their gradients so far, by own row.
     back: Table,
     /// An epoch, and the examples that all partitions' chunks had in it so far.
@@ -44,8 +44,8 @@ impl Results {
     ///
     /// # Errors
     /// When there is none.
-    pub(super) fn new(rows: Arc<LayerStore>, own: usize, place: &Place) -> std::io::Result<Self> {
-        let back = Table::zeros(own, rows.dim(), place)?;
+    pub(super) fn new(rows: Arc<RowStore>, own: usize, place: &Place) -> std::io::Result<Self> {
+        let back = Table::zeros(own, rows.width(), place)?;
         Ok(Self { rows, back, examples: (0, 0) })
     }
 
@@ -84,8 +84,8 @@ impl WholeGraph {
         let nodes: Vec<u32> = self.nodes(&interval.rows).collect();
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
         results.back.some_mut(interval.rows.clone()).fill(0.0);
-        let into = &results.rows;
-        Ok(read(&outputs.held, |found| into.write(&nodes, found))?)
+        let mut into = results.rows.write()?;
+        Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
     }
 
     /// Takes what a chunk of a partition's pairs says, but for the gradients of rows, which it returns.

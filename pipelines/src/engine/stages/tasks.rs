@@ -351,8 +351,9 @@ impl WholeGraph {
         let own = self.own.start;
         if index == 0 {
             let nodes: Vec<u32> = rows.iter().map(|row| own + row as u32).collect();
-            let FeatureView { source, number, dim, .. } = &self.features;
-            let held = Matrix::gather(*number, *dim, |node| source.row(node), &nodes);
+            let FeatureView { number, dim, .. } = self.features;
+            let features = self.features.open();
+            let held = Matrix::gather(number, dim, |node| features.row(node), &nodes);
             return NodeRows { held: Some(held), ..NodeRows::default() };
         }
         let HopState { arrived, arriving, .. } = &self.hops[index - 1];

@@ -45,7 +45,8 @@ impl WholeGraph {
             (Stage::Loss | Stage::Embed, Some(TensorResult::Outputs(outputs))) => {
                 let nodes: Vec<u32> = self.nodes(&interval.rows).collect();
                 if let Some(into) = &self.results {
-                    read(&outputs.held, |found| into.results.write(&nodes, found))?;
+                    let mut into = into.results.write()?;
+                    read(&outputs.held, |found| into.set(&nodes, found))?;
                 }
                 Vec::new()
             }
@@ -122,7 +123,8 @@ impl WholeGraph {
             }
             if let Some(store) = embeddings {
                 let nodes: Vec<u32> = range.clone().collect();
-                read(&outputs.held, |found| store.write(&nodes, found))?;
+                let mut into = store.write()?;
+                read(&outputs.held, |found| into.set(&nodes, found))?;
             }
             let Some(found) = outputs.sent.as_ref().filter(|_| width > 0) else { return Ok(()) };
             let Some([left, right]) = &outputs.terms else {

@@ -11,8 +11,8 @@ use super::*;
 use crate::batch::halo::HaloRows;
 use crate::batch::mini_batch::BatchKey;
 use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use crate::storage::RowReader;
 use crate::testing::{Adjacency, TellingRows, book, local, random_graph};
-use crate::wire::RowSource;
 use gnnflow_kernels::matrix::{Number, Values};
 use gnnflow_kernels::sample::{Columns, Fanout};
 
