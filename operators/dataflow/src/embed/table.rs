@@ -2,8 +2,9 @@
 //!
 //! Initial rows depend on the seed and the global id of the node, so they are the same on any number of workers.
 //!
-//! `fetch_rows` reads rows from an [`EmbeddingTable`], which is a [`RowSource`]. [`EmbeddingTable::apply`] takes one optimizer step on the
-//! rows that a push has gradients for. The table checks that the two do not overlap; see [`storage::row_store`](crate::storage::row_store).
+//! `fetch_rows` reads rows from an [`EmbeddingTable`], which is a [`RowSource`]. [`EmbeddingTable::apply`] takes one optimizer
+//! step on the rows that a push has gradients for. The table checks that the two do not overlap; see
+//! [`storage::row_store`](crate::storage::row_store).
 
 use std::io;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -179,9 +180,9 @@ impl EmbeddingTable {
         })
     }
 
-    /// Takes one optimizer step on the rows that `pushed` has gradients for. A row's gradient is the sum of its gradients in the order of
-    /// the push, divided by the number of examples. Returns the number of rows that moved. Runs in parallel on the threads of a
-    /// rayon pool, elsewhere on the caller's thread, with the same bits.
+    /// Takes one optimizer step on the rows that `pushed` has gradients for. A row's gradient is the sum of its gradients in the
+    /// order of the push, divided by the number of examples. Returns the number of rows that moved. Runs in parallel on the
+    /// threads of a rayon pool, elsewhere on the caller's thread, with the same bits.
     ///
     /// # Errors
     /// [`Busy`] when the rows are being read or written.
@@ -255,7 +256,7 @@ mod tests {
     use crate::testing::{book, local, random_graph};
 
     #[test]
-    fn rows_are_drawn_for_nodes_not_for_workers() {
+    fn initial_rows_do_not_depend_on_the_number_of_workers() {
         let (graph, book, folder) = (random_graph(101, 3), book(101, 4), tempfile::tempdir().unwrap());
         for draw in [Draw::Uniform(0.3), Draw::Normal(2.0), Draw::Zeros] {
             for workers in [1, 2, 4] {
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_have_the_moments_that_were_asked_for() {
+    fn draws_have_the_requested_mean_and_variance() {
         let rows = |draw: Draw| -> Vec<f64> {
             let row = |node| {
                 let mut row = [0.0; 50];

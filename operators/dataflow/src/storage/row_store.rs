@@ -4,9 +4,9 @@
 //! memory: with [`Place::Folder`] they lie in mapped files without names, and the system keeps in memory the parts in use.
 //!
 //! Rows are read by some operators and written by others, often on different threads. Frontiers and gates of the dataflow
-//! separate these uses in time. A lock checks this at run time: neither [`RowStore::read`] nor [`RowStore::write`] ever waits, and both
-//! return [`Busy`] when the uses overlap. In a correct dataflow the lock is never contended. It costs one atomic operation for each
-//! gather and each write.
+//! separate these uses in time. A lock checks this at run time: neither [`RowStore::read`] nor [`RowStore::write`] ever waits,
+//! and both return [`Busy`] when the uses overlap. In a correct dataflow the lock is never contended. It costs one atomic
+//! operation for each gather and each write.
 
 use std::io;
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
