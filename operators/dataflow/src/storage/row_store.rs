@@ -230,7 +230,7 @@ mod tests {
         let graph = random_graph(NODES, 3);
         let store = |worker: usize| {
             let graph = Arc::new(local(&graph, &book(NODES, PARTS), workers, worker, false));
-            let place = if worker % 2 == 0 { Place::Folder(folder.to_owned()) } else { Place::Memory };
+            let place = if worker.is_multiple_of(2) { Place::Folder(folder.to_owned()) } else { Place::Memory };
             RowStore::create(&place, &graph, worker, width).unwrap()
         };
         (0..workers).map(store).collect()
