@@ -51,15 +51,15 @@ impl ComputeState {
         Ok(())
     }
 
-    /// Moves the learned rows that a step has gradients for.
+    /// Takes one optimizer step on the learned rows that `pushed` has gradients for.
     ///
-    /// # Safety
-    /// Nobody reads or writes rows meanwhile.
-    pub(crate) unsafe fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) {
+    /// # Errors
+    /// [`Error::Bug`] when the rows are being read or written.
+    pub(crate) fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) -> Result<(), Error> {
         let start = Instant::now();
-        // SAFETY: the caller's promise.
-        self.pool.install(|| unsafe { rows.apply(pushed) });
+        let moved = self.pool.install(|| rows.apply(pushed));
         self.spent.step += start.elapsed();
+        moved
     }
 }
 

@@ -20,7 +20,6 @@ use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, Strategy};
 use gnnflow_dataflow::sample::seeds::NodeBatches;
-use gnnflow_dataflow::wire::RowSource;
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sample::Columns;
@@ -34,6 +33,7 @@ use crate::engine::sampling::strategies;
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::Task;
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -250,10 +250,8 @@ impl RowSource for FeatureStore {
         self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
     }
 
-    fn row(&self, node: u32) -> &[u8] {
-        let (part, row) = self.find(node);
-        let bytes = part.features.row_bytes();
-        &part.features.bytes()[row * bytes..(row + 1) * bytes]
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
     }
 
     fn reads_ahead(&self) -> bool {
@@ -269,6 +267,14 @@ impl RowSource for FeatureStore {
         for (part, rows) in self.parts.iter().zip(rows) {
             part.iter().for_each(|part| part.features.will_need(rows.iter().copied()));
         }
+    }
+}
+
+impl RowReader for FeatureStore {
+    fn row(&self, node: u32) -> &[u8] {
+        let (part, row) = self.find(node);
+        let bytes = part.features.row_bytes();
+        &part.features.bytes()[row * bytes..(row + 1) * bytes]
     }
 }
 

@@ -20,7 +20,7 @@ use crate::evaluate::{Evaluation, reduce_metrics};
 use crate::task::Tally;
 use crate::task::classes::{Classes, cross_entropy, largest};
 use crate::task::edge_classification::edges::ClassedEdges;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Edges whose ends are asked for at once.
 const CHUNK: usize = 8192;
@@ -40,7 +40,7 @@ impl Classifying {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         (edges, classes): (ClassedEdges, Arc<Classes>),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {

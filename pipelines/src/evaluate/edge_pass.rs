@@ -16,7 +16,7 @@ use crate::evaluate::ranking::Ranking;
 use crate::evaluate::{class_predictions, link_predictions};
 use crate::runtime::job::Job;
 use crate::task::Source;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Ranks or classes of edges, by the model's results of their ends.
 pub(crate) enum EdgePass {
@@ -29,7 +29,7 @@ impl EdgePass {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         source: Source,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Option<Self> {

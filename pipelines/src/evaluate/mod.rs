@@ -20,7 +20,7 @@ use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::runtime::records::Scores;
 use crate::task::Tally;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.
 #[derive(Clone, Debug, Default)]
@@ -51,20 +51,21 @@ pub(crate) fn evaluate(
     context: &WorkerContext,
     collectives: &mut Collectives,
     compute_thread: &ComputeThread<ComputeState>,
-    rows: &Arc<LayerStore>,
+    rows: &Arc<RowStore>,
 ) -> Result<Evaluation, Error> {
     let hosted = context.placement.parts_of(context.worker);
     let (rows, task) = (Arc::clone(rows), Arc::clone(context.task.nodes()?));
     let counting = Arc::clone(&task);
     // By partition hosted here, then by split.
-    let counted: Vec<Vec<Tally>> = compute_thread.call(move |trainer| {
-        trainer.on_threads(|| {
+    let counted = compute_thread.call(move |trainer| -> Result<Vec<Vec<Tally>>, Error> {
+        let rows = rows.read()?;
+        Ok(trainer.on_threads(|| {
             hosted
                 .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
                 .collect()
-        })
+        }))
     });
-    reduce_metrics(driver, context, collectives, &counted, &|words, sums| task.finish(words, sums))
+    reduce_metrics(driver, context, collectives, &counted?, &|words, sums| task.finish(words, sums))
 }
 
 /// From sums of what is counted: the number of examples, and metrics by name.

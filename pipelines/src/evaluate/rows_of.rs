@@ -23,7 +23,7 @@ use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Nodes whose rows are wanted, and pairs of their places.
 type Wanted = (BatchKey, Vec<u32>, Option<Arc<Pairs>>);
@@ -53,7 +53,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         compute_thread: &ComputeThread<ComputeState>,
         name: &str,
         take: impl Fn(&mut S, &ComputeState, &Brought<'_>) -> Result<(), Error> + Send + Sync + 'static,
@@ -62,7 +62,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
         let state: Arc<Mutex<S>> = Arc::default();
         let (kept, changed, take) = (errors.clone(), Arc::clone(&state), Arc::new(take));
         let source = Arc::clone(results) as _;
-        let rows = FeatureView { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
+        let rows = FeatureView { source, number: Number::F32, dim: results.width(), packed: None, halo: None };
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)

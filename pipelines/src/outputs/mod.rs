@@ -36,7 +36,7 @@ use crate::checkpoint::tensor_file::{self, Tensor, beside};
 use crate::collectives::{Driver, FirstError};
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -198,11 +198,11 @@ pub(crate) fn predictions(
     driver: &mut Driver<'_>,
     context: &WorkerContext,
     manifest: &Manifest,
-    results: &LayerStore,
+    results: &RowStore,
     scores: bool,
     path: PathBuf,
 ) -> Result<String, Error> {
-    let task = context.task.nodes()?;
+    let (task, results) = (context.task.nodes()?, results.read()?);
     let answer = task.answer();
     let width = if scores { task.score_width() } else { 0 };
     let mut fields = vec![
@@ -217,12 +217,12 @@ pub(crate) fn predictions(
     let schema = Arc::new(Schema::new(fields));
     let rows = |part: usize, nodes: std::ops::Range<usize>| {
         let partition = context.parts.get(part);
-        let [prediction, label] = task.answers(part, nodes.clone(), results)?;
+        let [prediction, label] = task.answers(part, nodes.clone(), &results)?;
         let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
         let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
         if width > 0 {
-            let row = |local: usize| results.row_f32(partition.range.start as u32 + local as u32);
+            let row = |local: usize| results.row(partition.range.start as u32 + local as u32);
             let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
             columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
         }

@@ -74,8 +74,7 @@ impl Run<'_> {
             let parts = self.context.placement.parts_of(self.context.worker);
             let (folder, generation, model) = (checkpoints(&self.job.run_dir), self.generation(), self.fingerprint());
             let busy = driver.runtime.busy("reading the learned rows of the checkpoint");
-            // SAFETY: no epoch is under way.
-            unsafe { rows.load(&folder, parts, generation, &model)? };
+            rows.load(&folder, parts, generation, &model)?;
             drop(busy);
             // Nobody asks for rows that are not there yet.
             self.collectives.barrier(driver)?;

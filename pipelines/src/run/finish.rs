@@ -69,8 +69,7 @@ impl Run<'_> {
             self.compute_thread.call(move |trainer| trainer.set_params(best))?;
             if let Some(rows) = &self.context.embeddings {
                 let busy = driver.runtime.busy("taking up the best learned rows");
-                // SAFETY: nothing is under way.
-                unsafe { rows.take_best() };
+                rows.take_best()?;
                 drop(busy);
                 // Nobody asks for rows that are not those yet.
                 self.collectives.barrier(driver)?;
@@ -95,15 +94,16 @@ impl Run<'_> {
                     None => (self.inference.embeddings().clone(), carried),
                 };
                 let path = self.job.run_dir.join("embeddings.parquet");
-                let dim = rows.dim() - carried;
-                let rows = (dim, |node| &rows.row_f32(node)[..dim]);
+                let (dim, rows) = (rows.width() - carried, rows.read()?);
+                let rows = (dim, |node| &rows.row(node)[..dim]);
                 outputs::embeddings(driver, &self.context, manifest, rows, path)?;
             }
         }
         let mut rows_sha256 = String::new();
         if let Some(rows) = &self.context.embeddings {
             let path = self.job.run_dir.join("node_embeddings.parquet");
-            let rows = (rows.dim(), |node| rows.row(node));
+            let (dim, rows) = (rows.dim(), rows.read()?);
+            let rows = (dim, |node| rows.row(node));
             rows_sha256 = outputs::embeddings(driver, &self.context, manifest, rows, path)?;
         }
         if let Some(folder) = &self.folder {

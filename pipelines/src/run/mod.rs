@@ -386,8 +386,7 @@ impl<'a> Run<'a> {
             self.best = Some(self.compute_thread.call(|trainer| trainer.params().to_vec()));
             if let Some(rows) = &self.context.embeddings {
                 let _busy = self.job.runtime.busy("keeping the best learned rows");
-                // SAFETY: no epoch is under way.
-                unsafe { rows.keep_best() };
+                rows.keep_best()?;
             }
         }
         Ok(better)

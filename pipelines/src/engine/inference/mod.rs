@@ -33,7 +33,7 @@ use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::{Place, RowStore};
 
 /// Edges of a chunk at most, unless one node has more.
 pub(crate) const CHUNK_EDGES: usize = 1 << 18;
@@ -49,7 +49,7 @@ pub(crate) struct Inference {
     probe: probe::Handle<u64>,
     errors: FirstError,
     /// By stage.
-    stores: Vec<Arc<LayerStore>>,
+    stores: Vec<Arc<RowStore>>,
     /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
     chunks: Vec<(u32, Range<u32>)>,
     /// Stages computed so far, all passes counted: the next one's epoch in timestamps.
@@ -70,12 +70,13 @@ impl Inference {
         nodes: usize,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Result<Self, Error> {
-        let mut stores: Vec<Arc<LayerStore>> = Vec::new();
+        let place = Place::Folder(context.scratch.clone());
+        let mut stores: Vec<Arc<RowStore>> = Vec::new();
         for (stage, over) in written_over(stages).into_iter().enumerate() {
             stores.push(match over {
                 Some(earlier) => Arc::clone(&stores[earlier]),
                 None => Arc::new(
-                    LayerStore::create(&context.scratch, &context.graph, context.worker, stages[stage].width)
+                    RowStore::create(&place, &context.graph, context.worker, stages[stage].width)
                         .map_err(Error::io("reserve scratch space in", &context.scratch))?,
                 ),
             });
@@ -89,12 +90,12 @@ impl Inference {
             stage => FeatureView {
                 source: Arc::clone(&below[stage - 1]) as _,
                 number: Number::F32,
-                dim: below[stage - 1].dim(),
+                dim: below[stage - 1].width(),
                 packed: None,
                 halo: None,
             },
         };
-        let own: Vec<Vec<Arc<LayerStore>>> =
+        let own: Vec<Vec<Arc<RowStore>>> =
             stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
         let alone: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
         let (kept, into) = (errors.clone(), stores.clone());
@@ -171,12 +172,12 @@ impl Inference {
     }
 
     /// The model's results, as the last pass left them.
-    pub(crate) fn results(&self) -> &Arc<LayerStore> {
+    pub(crate) fn results(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len() - 1]
     }
 
     /// What the last stage read, as the last pass left it; the results where there is but one stage.
-    pub(crate) fn embeddings(&self) -> &Arc<LayerStore> {
+    pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len().saturating_sub(2)]
     }
 }

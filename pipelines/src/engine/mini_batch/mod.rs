@@ -189,7 +189,7 @@ impl MiniBatchTraining {
                     });
                     let (dense, pushes): (StreamVec<'_, u64, Contribution>, StreamVec<'_, u64, RowGradients>) =
                         split.ok_err(|part: Result<Contribution, RowGradients>| part);
-                    push(pushes, context, rows, pull, compute_thread).probe_with(&probe);
+                    push(pushes, context, rows, pull, compute_thread, &errors).probe_with(&probe);
                     dense
                 }
                 _ => gradients.map(|gradients| gradients.dense),
@@ -265,6 +265,7 @@ fn push<'scope>(
     rows: &Arc<NodeEmbeddings>,
     pull: &Rc<Pull>,
     compute_thread: &ComputeThread<ComputeState>,
+    errors: &FirstError,
 ) -> StreamVec<'scope, u64, ()> {
     let asynchronous = rows.config().is_async();
     let pushed = pushes.push_rows(PushTo {
@@ -273,20 +274,18 @@ fn push<'scope>(
         arrival: if asynchronous { Arrival::EachBatch } else { Arrival::Together },
         meter: Rc::clone(&context.meter),
     });
-    let (rows, pull) = (Arc::clone(rows), Rc::clone(pull));
+    let (rows, pull, errors) = (Arc::clone(rows), Rc::clone(pull), errors.clone());
     let moved = if asynchronous {
-        pushed.map(move |pushed| {
-            // SAFETY: rows are read by this thread alone, and no answer holds a reference to one: answers are copies.
-            unsafe { rows.apply(&pushed) }
-        })
+        // This thread also reads the rows, and replies hold copies, so the two never overlap.
+        pushed.map(move |pushed| rows.apply(&pushed))
     } else {
+        // A step's gradients are complete when every batch of the step has its rows, at every worker. Batches of the next step read
+        // rows after the gradients have been applied everywhere.
         pushed.on_thread("move rows", compute_thread.clone(), move |trainer: &mut ComputeState, pushed: PushedRows| {
-            // SAFETY: every batch of the step has its rows, at every worker, or its gradients would not all be here; and those of
-            // the next step wait until they have been applied everywhere.
-            unsafe { trainer.update_rows(&rows, &pushed) }
+            trainer.update_rows(&rows, &pushed)
         })
     };
-    moved.on_frontier(move |tick| pull.applied(tick))
+    moved.flat_map(move |moved| errors.capture(moved)).on_frontier(move |tick| pull.applied(tick))
 }
 
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {

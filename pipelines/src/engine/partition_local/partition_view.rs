@@ -8,7 +8,7 @@ use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
-use gnnflow_dataflow::wire::RowSource;
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;
@@ -64,11 +64,8 @@ impl RowSource for ViewRows {
         self.parts.row_bytes()
     }
 
-    fn row(&self, node: u32) -> &[u8] {
-        match self.graph.hosts(node) {
-            true => self.parts.row(node),
-            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
-        }
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
     }
 
     fn reads_ahead(&self) -> bool {
@@ -78,6 +75,15 @@ impl RowSource for ViewRows {
     fn will_need(&self, nodes: &[u32]) {
         self.parts.will_need(nodes);
         self.halo.will_need(nodes);
+    }
+}
+
+impl RowReader for ViewRows {
+    fn row(&self, node: u32) -> &[u8] {
+        match self.graph.hosts(node) {
+            true => self.parts.row(node),
+            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
+        }
     }
 }
 

@@ -54,8 +54,9 @@ impl EpochState {
             }
             (Stage::Loss | Stage::Embed, Some(TensorResult::Outputs(outputs))) => {
                 let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
-                if let Some(into) = &self.sink {
-                    read(&outputs.held, |found| into.results.write(&nodes, found))?;
+                if let Some(sink) = &self.sink {
+                    let mut into = sink.results.write()?;
+                    read(&outputs.held, |found| into.set(&nodes, found))?;
                 }
                 Vec::new()
             }
@@ -99,7 +100,8 @@ impl EpochState {
             written = nodes.hold(index, &interval.rows, &outputs.held).and_then(|()| {
                 let Some(store) = embeddings else { return Ok(()) };
                 let nodes: Vec<u32> = nodes.nodes(&interval.rows).collect();
-                Ok(read(&outputs.held, |found| store.write(&nodes, found))?)
+                let mut into = store.write()?;
+                Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
             });
         });
         written?;

@@ -55,9 +55,6 @@ impl EpochState {
         let nodes = self.nodes.nodes(&interval.rows).collect();
         learned.rows.set_learning_rate(learned.rate(epoch));
         let pushed = PushedRows::at_home(token.time, examples, nodes, Arc::new(gradient));
-        // SAFETY: while an epoch is under way, rows are read and written on the compute thread alone, which this is. Others are
-        // asked for rows when its last token is done everywhere.
-        unsafe { compute.update_rows(&learned.rows, &pushed) };
-        Ok(())
+        compute.update_rows(&learned.rows, &pushed)
     }
 }

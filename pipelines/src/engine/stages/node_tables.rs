@@ -76,8 +76,9 @@ impl NodeTables {
     pub(crate) fn inputs(&self, index: usize, rows: &Selection<'_>, aggregated: Option<Matrix>) -> NodeRows {
         if index == 0 {
             let nodes: Vec<u32> = rows.iter().map(|row| self.node(row)).collect();
-            let FeatureView { source, number, dim, .. } = &self.features;
-            let held = Matrix::gather(*number, *dim, |node| source.row(node), &nodes);
+            let FeatureView { number, dim, .. } = self.features;
+            let features = self.features.open();
+            let held = Matrix::gather(number, dim, |node| features.row(node), &nodes);
             return NodeRows { held: Some(held), ..NodeRows::default() };
         }
         let held_rows = |held: &Held| rows.copy(&held.rows, |row| row);

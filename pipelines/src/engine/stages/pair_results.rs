@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use gnnflow_data::rng::Key;
 use gnnflow_dataflow::embed::push_rows::{PushedRows, RowGradients};
-use gnnflow_dataflow::storage::layer_store::LayerStore;
-use gnnflow_dataflow::storage::{Place, Table};
+use gnnflow_dataflow::storage::{Place, RowStore, Table};
 use gnnflow_dataflow::time;
 use gnnflow_nn::model::NodeOutputs;
 use gnnflow_nn::tensors::read;
@@ -28,7 +27,7 @@ use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work, matrix};
 #[derive(Clone)]
 pub(crate) struct Scored {
     /// Where results of own nodes are written.
-    pub(crate) rows: Arc<LayerStore>,
+    pub(crate) rows: Arc<RowStore>,
     /// How many chunks an epoch has: as many as the partition with most pairs needs.
     pub(crate) chunks: u32,
 }
@@ -39,8 +38,8 @@ impl Scored {
     /// # Errors
     /// When there is no room.
     pub(crate) fn open(context: &WorkerContext, train: &config::Train) -> Result<Self, Error> {
-        let width = context.task.objective().width();
-        let rows = LayerStore::create(&context.scratch, &context.graph, context.worker, width)
+        let (width, place) = (context.task.objective().width(), Place::Folder(context.scratch.clone()));
+        let rows = RowStore::create(&place, &context.graph, context.worker, width)
             .map_err(Error::io("reserve scratch space in", &context.scratch))?;
         let chunks = match train.edge_share(&context.train_nodes) {
             Some(share) => share.most().div_ceil(train.batch as u64) as u32,
@@ -52,7 +51,7 @@ impl Scored {
 
 /// The results that pairs are scored by.
 pub(crate) struct PairResults {
-    rows: Arc<LayerStore>,
+    rows: Arc<RowStore>,
     /// Their gradients so far, by own row.
     gradient: Table,
     /// An epoch, and the examples that all partitions' chunks had in it so far.
@@ -64,8 +63,8 @@ impl PairResults {
     ///
     /// # Errors
     /// When there is no room.
-    pub(crate) fn new(rows: Arc<LayerStore>, own: usize, place: &Place) -> std::io::Result<Self> {
-        let gradient = Table::zeros(own, rows.dim(), place)?;
+    pub(crate) fn new(rows: Arc<RowStore>, own: usize, place: &Place) -> std::io::Result<Self> {
+        let gradient = Table::zeros(own, rows.width(), place)?;
         Ok(Self { rows, gradient, examples: (0, 0) })
     }
 
@@ -94,7 +93,8 @@ impl EpochState {
         let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
         let results = self.pairs.as_mut().ok_or_else(no_pairs)?;
         results.gradient.some_mut(interval.rows.clone()).fill(0.0);
-        Ok(read(&outputs.held, |found| results.rows.write(&nodes, found))?)
+        let mut into = results.rows.write()?;
+        Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
     }
 
     /// Takes what a chunk of a partition's pairs says of the parameters, and returns the gradients of rows.

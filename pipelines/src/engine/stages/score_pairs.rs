@@ -51,7 +51,7 @@ pub(crate) fn score_pairs<'scope>(
 ) -> StreamVec<'scope, u64, ()> {
     let (book, hosted) = (Arc::clone(&source.book), context.graph.hosted());
     let rows = Arc::clone(&source.scored.rows);
-    let dim = rows.dim();
+    let dim = rows.width();
     let rows = FeatureView { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
     let (scored, added) = (Arc::clone(state), Arc::clone(state));
     let (kept, spoilt) = (errors.clone(), errors.clone());

@@ -7,8 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
-use gnnflow_dataflow::storage::Place;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::{Place, RowStore};
 use gnnflow_dataflow::wire::WireBlock;
 use gnnflow_nn::ModelProfile;
 use gnnflow_nn::parameter_versions::ParameterVersions;
@@ -78,9 +77,9 @@ pub(super) enum Progress {
 #[derive(Clone)]
 pub(crate) struct ResultSink {
     /// The model's results.
-    pub(crate) results: Arc<LayerStore>,
+    pub(crate) results: Arc<RowStore>,
     /// What the last layer reads of a node, unless those are the results.
-    pub(crate) embeddings: Option<Arc<LayerStore>>,
+    pub(crate) embeddings: Option<Arc<RowStore>>,
 }
 
 /// The tables of one worker, and the program that works on them.

@@ -34,7 +34,7 @@ use crate::evaluate::Evaluation;
 use crate::evaluate::rows_of::{Brought, RowsOf, distinct};
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::edges::LinkEdges;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// What edges are compared with takes at most so many bytes at once.
 const QUERY_BYTES: usize = 64 << 20;
@@ -98,7 +98,7 @@ impl Ranking {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         edges: LinkEdges,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
@@ -107,7 +107,7 @@ impl Ranking {
         let (parts, first_part) = (context.placement.parts(), hosted.start);
         let order = (0..parts).map(|i| (first_part + i) % parts);
         let blocks = order.flat_map(|part| blocks(&edges.nodes, context.graph.range(part))).collect();
-        Self { rows, first_part, blocks, edges, width: results.dim(), ranked: Vec::new() }
+        Self { rows, first_part, blocks, edges, width: results.width(), ranked: Vec::new() }
     }
 
     /// Ranks all held-out edges by the model's results, and returns their metrics.
