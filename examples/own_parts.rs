@@ -9,7 +9,7 @@ use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
 use gnnflow_data::rng::Key;
 use gnnflow_kernels::sample::Sampler;
 use gnnflow_nn::initial::Initial;
-use gnnflow_nn::{Layer, LayerSpec, ParamBuilder, Pass, Result, ops};
+use gnnflow_nn::{Layer, LayerInfo, LayerSpec, ParamBuilder, Pass, Result, ops};
 
 /// Stripes of a hundred nodes, dealt out in turn.
 struct Stripes;
@@ -60,11 +60,8 @@ impl GraphConv {
 }
 
 impl Layer for GraphConv {
-    fn in_dim(&self) -> usize {
-        self.dims.0
-    }
-    fn out_dim(&self) -> usize {
-        self.dims.1
+    fn info(&self) -> LayerInfo {
+        LayerInfo::new(self.dims.0, self.dims.1)
     }
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         Ok(ops::segment_sum(pass.block, sent)?)

@@ -30,7 +30,7 @@ pub use check_device::{Comparison, DeviceReport, check_device};
 pub use device::device;
 pub use error::{Error, Result};
 pub use graph_block::GraphBlock;
-pub use layers::{Layer, Pass};
+pub use layers::{Layer, LayerInfo, Pass};
 pub use model::{JumpingKnowledge, KindOptions, LayerSpec, Model, ModelSpec, Norm, Registry};
 pub use params::{ParamBuilder, Params};
 pub use profile::{ModelProfile, TaskProfile};

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::gcn::{edge_weights, propagated};
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::model::LayerSpec;
 
@@ -30,40 +30,17 @@ impl Appnp {
 }
 
 impl Layer for Appnp {
-    fn in_dim(&self) -> usize {
-        self.dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        Some(Aggregation::Symmetric)
-    }
-
-    fn by_column(&self) -> Option<[f32; 2]> {
-        Some([(1.0 - self.teleport) as f32, self.teleport as f32])
-    }
-
-    fn sends_as_held(&self) -> bool {
-        true
-    }
-
-    fn reads_own(&self) -> bool {
-        false
-    }
-
-    fn needs_degrees(&self) -> bool {
-        true
-    }
-
-    fn needs_initial(&self) -> bool {
-        true
+    fn info(&self) -> LayerInfo {
+        LayerInfo {
+            needs_degrees: true,
+            needs_initial: true,
+            reads_own: false,
+            sends_input: true,
+            row_independent: true,
+            aggregation: Some(Aggregation::Symmetric),
+            element_wise: Some([(1.0 - self.teleport) as f32, self.teleport as f32]),
+            ..LayerInfo::new(self.dim, self.dim)
+        }
     }
 
     fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {

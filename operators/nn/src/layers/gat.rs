@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -77,29 +77,15 @@ impl Gat {
 }
 
 impl Layer for Gat {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
+    fn info(&self) -> LayerInfo {
         let (heads, dropout) = (self.heads, self.attention_dropout);
-        Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
-    }
-
-    fn sent_dim(&self) -> usize {
-        if self.concat { self.out_dim } else { self.heads * self.out_dim }
-    }
-
-    fn reads_own(&self) -> bool {
-        false
+        LayerInfo {
+            sent_dim: if self.concat { self.out_dim } else { heads * self.out_dim },
+            reads_own: false,
+            row_independent: true,
+            aggregation: Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout }),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
     fn attention_terms(&self, _: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {

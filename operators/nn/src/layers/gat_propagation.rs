@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gat::{SLOPE, attend, attended};
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -70,37 +70,18 @@ impl GatPropagation {
 }
 
 impl Layer for GatPropagation {
-    fn in_dim(&self) -> usize {
-        if self.vectors.is_some() { self.columns() } else { self.carries() }
-    }
-
-    fn out_dim(&self) -> usize {
-        if self.bias.is_some() { self.width } else { self.carries() }
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        let (heads, dropout) = (self.heads, self.attention_dropout);
-        Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
-    }
-
-    fn by_column(&self) -> Option<[f32; 2]> {
-        self.bias.is_none().then_some([1.0, 0.0])
-    }
-
-    fn sent_dim(&self) -> usize {
-        self.columns()
-    }
-
-    fn carried_dim(&self) -> usize {
-        self.in_dim() - self.columns()
-    }
-
-    fn sends_as_held(&self) -> bool {
-        true
-    }
-
-    fn reads_own(&self) -> bool {
-        self.bias.is_none()
+    fn info(&self) -> LayerInfo {
+        let (heads, dropout, last) = (self.heads, self.attention_dropout, self.bias.is_some());
+        let in_dim = if self.vectors.is_some() { self.columns() } else { self.carries() };
+        LayerInfo {
+            sent_dim: self.columns(),
+            carried_dim: in_dim - self.columns(),
+            reads_own: !last,
+            sends_input: true,
+            aggregation: Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout }),
+            element_wise: (!last).then_some([1.0, 0.0]),
+            ..LayerInfo::new(in_dim, if last { self.width } else { self.carries() })
+        }
     }
 
     fn attention_terms(&self, held: &Tensor, _: &Tensor) -> Result<[Tensor; 2]> {

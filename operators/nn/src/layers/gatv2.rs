@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gat::{SLOPE, attend, attended, head_width};
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -52,41 +52,34 @@ impl Gatv2 {
         let bias = params.add("bias", &[out_dim], Initial::Zeros)?;
         Ok(Self { in_dim, out_dim, heads, last, attention_dropout, source, destination, edge, attention, bias })
     }
+
+    /// Columns of all heads together.
+    fn columns(&self) -> usize {
+        if self.last { self.heads * self.out_dim } else { self.out_dim }
+    }
 }
 
 impl Layer for Gatv2 {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn needs_edge_features(&self) -> bool {
-        self.edge.is_some()
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
+    fn info(&self) -> LayerInfo {
         let (heads, dropout) = (self.heads, self.attention_dropout);
-        // Features of edges are only where blocks are.
-        self.edge.is_none().then_some(Aggregation::Attention { heads, dynamic: true, slope: SLOPE, dropout })
-    }
-
-    fn sent_dim(&self) -> usize {
-        if self.last { self.heads * self.out_dim } else { self.out_dim }
-    }
-
-    fn reads_own(&self) -> bool {
-        false
+        LayerInfo {
+            sent_dim: self.columns(),
+            needs_edge_features: self.edge.is_some(),
+            reads_own: false,
+            row_independent: true,
+            // Full-graph schedules hold no features of edges.
+            aggregation: self.edge.is_none().then_some(Aggregation::Attention {
+                heads,
+                dynamic: true,
+                slope: SLOPE,
+                dropout,
+            }),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
     fn attention_terms(&self, held: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
-        let sizes = self.attention.abs()?.reshape((1, self.sent_dim()))?;
+        let sizes = self.attention.abs()?.reshape((1, self.columns()))?;
         let right = linear(held, &self.destination.0, Some(&self.destination.1))?;
         Ok([sent.broadcast_mul(&sizes)?, right.broadcast_mul(&sizes)?])
     }

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
@@ -84,36 +84,16 @@ pub(super) fn propagated(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor
 }
 
 impl Layer for Gcn {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        Some(Aggregation::Symmetric)
-    }
-
-    fn sent_dim(&self) -> usize {
-        self.in_dim.min(self.out_dim)
-    }
-
-    fn sends_as_held(&self) -> bool {
-        !self.transforms_first()
-    }
-
-    fn reads_own(&self) -> bool {
-        false
-    }
-
-    fn needs_degrees(&self) -> bool {
-        true
+    fn info(&self) -> LayerInfo {
+        LayerInfo {
+            sent_dim: self.in_dim.min(self.out_dim),
+            needs_degrees: true,
+            reads_own: false,
+            sends_input: !self.transforms_first(),
+            row_independent: true,
+            aggregation: Some(Aggregation::Symmetric),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {

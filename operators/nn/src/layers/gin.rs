@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::{KindOptions, LayerSpec};
@@ -61,24 +61,13 @@ impl Gin {
 }
 
 impl Layer for Gin {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        Some(Aggregation::Sum)
-    }
-
-    fn sends_as_held(&self) -> bool {
-        true
+    fn info(&self) -> LayerInfo {
+        LayerInfo {
+            sends_input: true,
+            row_independent: true,
+            aggregation: Some(Aggregation::Sum),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gin::Epsilon;
-use super::{Layer, Pass};
+use super::{Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -45,16 +45,8 @@ impl Gine {
 }
 
 impl Layer for Gine {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn needs_edge_features(&self) -> bool {
-        true
+    fn info(&self) -> LayerInfo {
+        LayerInfo { needs_edge_features: true, ..LayerInfo::new(self.in_dim, self.out_dim) }
     }
 
     fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -31,24 +31,13 @@ impl Mlp {
 }
 
 impl Layer for Mlp {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        Some(Aggregation::Nothing)
-    }
-
-    fn sends_as_held(&self) -> bool {
-        true
+    fn info(&self) -> LayerInfo {
+        LayerInfo {
+            sends_input: true,
+            row_independent: true,
+            aggregation: Some(Aggregation::Nothing),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
     /// Nothing arrives: a destination has its own row.

@@ -1,8 +1,9 @@
-//! Layers, each written once as the pieces that every schedule calls.
+//! Layers of graph neural networks, each written once as the pieces that every schedule calls.
 //!
-//! A layer turns the rows of a block's sources into rows of its destinations. Its pieces are: what a node [sends](Layer::send),
-//! a value on every edge ([`Layer::apply_edge`]), the sum of what arrives ([`Layer::aggregate`]), and what the node makes of it
-//! ([`Layer::apply_node`]). [`Layer::forward`] runs them one after another; other schedules run them apart.
+//! A layer maps the rows of a block's sources to rows of its destinations. Its pieces are: the row that a node
+//! [sends](Layer::send), a value on every edge ([`Layer::apply_edge`]), the reduction of the received rows
+//! ([`Layer::aggregate`]), and the node's new row ([`Layer::apply_node`]). [`Layer::forward`] runs all of them; full-graph
+//! schedules run them separately.
 
 mod appnp;
 mod gat;
@@ -38,104 +39,165 @@ pub use rgcn::Rgcn;
 pub use sage::{Aggregator, Sage};
 pub use sgc::Sgc;
 
-/// One run of a layer over a block.
+/// The inputs of one run of a layer over a block, besides the rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Pass<'a> {
     /// The edges.
     pub block: &'a Arc<GraphBlock>,
-    /// The true in-degree of every source, self-loops not counted; for layers that [need](Layer::needs_degrees) them.
+    /// The true in-degree of every source, without self-loops. Required by [`LayerInfo::needs_degrees`].
     pub degrees: Option<&'a [u32]>,
-    /// The key of this layer's dropout masks when training; `None` at inference.
+    /// The key of this layer's dropout masks in training; `None` at inference.
     pub dropout: Option<Key>,
-    /// What the destinations had before the first layer, `[num_dst, in_dim]`; for layers that [ask](Layer::needs_initial) for it.
+    /// The destinations' rows before the first layer, `[num_dst, in_dim]`. Required by [`LayerInfo::needs_initial`].
     pub initial: Option<&'a Tensor>,
 }
 
 impl<'a> Pass<'a> {
-    /// A run at inference, without degrees.
+    /// A pass at inference, without degrees.
     pub fn new(block: &'a Arc<GraphBlock>) -> Self {
         Self { block, degrees: None, dropout: None, initial: None }
     }
 
-    /// The degrees of the block's sources.
+    /// Returns the in-degree of every source of the block.
     ///
     /// # Errors
-    /// [`Error::Input`] when there are none, or fewer than sources.
+    /// [`Error::Input`] when degrees are missing or fewer than the sources.
     pub fn source_degrees(&self) -> Result<&'a [u32]> {
         let sources = self.block.num_src();
         let known = self.degrees.and_then(|degrees| degrees.get(..sources));
         known.ok_or_else(|| Error::Input(format!("the layer needs the degrees of the block's {sources} sources")))
     }
 
-    /// The features of the edges of `block`, `[E, dim]`, which is [`Pass::block`] or that
-    /// [with self-loops](GraphBlock::with_self_loops); for layers that [need](Layer::needs_edge_features) them.
+    /// Returns the features of the edges of `block`, `[E, dim]`. `block` is [`Pass::block`] itself or the same block
+    /// [with self-loops](GraphBlock::with_self_loops). For layers with [`LayerInfo::needs_edge_features`].
     ///
     /// # Errors
-    /// [`Error::Input`] when there are none; and when the device has no memory left.
+    /// [`Error::Input`] when the block has no edge features; [`Error::Tensor`] when the device is out of memory.
     pub fn edge_features(&self, block: &GraphBlock, device: &Device) -> Result<Tensor> {
         let missing =
             || Error::Input(format!("the layer needs the features of the block's {} edges", block.num_edges()));
         block.edge_features_on(device)?.ok_or_else(missing)
     }
 
-    /// What the destinations had before the first layer.
+    /// Returns the destinations' rows before the first layer.
     ///
     /// # Errors
-    /// [`Error::Input`] when it is not there.
+    /// [`Error::Input`] when they are missing.
     pub fn initial_rows(&self) -> Result<&'a Tensor> {
-        self.initial.ok_or_else(|| Error::Input("the layer needs what its destinations had at first".to_owned()))
+        self.initial.ok_or_else(|| Error::Input("the layer needs its destinations' rows before the first layer".into()))
     }
 }
 
-/// How what arrives at a node is put together, for layers that need no value on an edge but what their two ends have: schedules
-/// over whole graphs ([`Model::node_task`](super::Model::node_task)) then sum rows where they lie, and hold nothing for each edge.
+/// How a node reduces the rows that its in-neighbors send.
+///
+/// Every weight follows from the two ends of an edge. Full-graph schedules ([`Model::node_task`](super::Model::node_task))
+/// therefore have fused kernels for these reductions, and store no value per edge.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Aggregation {
-    /// Nothing arrives.
+    /// No reduction: the layer reads no edges.
     Nothing,
     /// The sum over the in-edges.
     Sum,
-    /// The mean over the in-edges; zeros where there are none.
+    /// The mean over the in-edges; zeros for a node without in-edges.
     Mean,
-    /// The mean over the in-neighbors and the node itself, self-loops not counted.
+    /// The mean over the in-neighbors and the node itself. Stored self-loops are skipped.
     MeanWithSelf,
-    /// The largest of each column over the in-edges; zeros where there are none.
+    /// The maximum of each column over the in-edges; zeros for a node without in-edges.
     Max,
-    /// The sum over the in-neighbors and the node itself, self-loops not counted, of `1 / sqrt((d_i + 1)(d_j + 1))` times what
-    /// they send.
+    /// GCN's normalized sum over the in-neighbors and the node itself: weight `1 / sqrt((d_i + 1)(d_j + 1))`. Stored
+    /// self-loops are skipped.
     Symmetric,
-    /// The mean over the in-edges of each relation, side by side; zeros where a relation has none.
+    /// The mean over the in-edges of each relation, concatenated by relation; zeros for a relation without in-edges.
     MeanByRelation {
-        /// Types of edges.
+        /// The number of edge types.
         relations: usize,
     },
-    /// The sum over the in-neighbors and the node itself, self-loops not counted, weighted for each head by the softmax of
-    /// `leaky_relu(left_j + right_i)`, of [`Layer::attention_terms`]; or, where it is dynamic, of the sum over the head's columns c of
-    /// `sign(a_c) · leaky_relu(left_jc + right_ic)`, of [`Layer::attention_vectors`].
+    /// For each head, the sum over the in-neighbors and the node itself, weighted by a softmax. Stored self-loops are skipped.
+    ///
+    /// The logits are `leaky_relu(left_j + right_i)` with the scores of [`Layer::attention_terms`]. With `dynamic`, they are
+    /// the sum over the head's columns c of `sign(a_c) · leaky_relu(left_jc + right_ic)`, where a is
+    /// [`Layer::attention_vectors`].
     Attention {
-        /// Heads, side by side in a row.
+        /// The number of heads, concatenated in a row.
         heads: usize,
-        /// Whether terms are as wide as what is sent, which they are computed of again: GATv2's attention, rather than GAT's.
+        /// Whether this is GATv2's attention instead of GAT's: scores have the width of the sent row.
         dynamic: bool,
         /// Leaky ReLU's slope below 0.
         slope: f64,
-        /// Share of the weights that training drops.
+        /// The share of attention weights that training drops.
         dropout: f64,
     },
 }
 
+/// The fixed properties of a layer: widths in columns, needed inputs, and what a full-graph schedule may rely on.
+///
+/// [`LayerInfo::new`] assumes nothing but the widths, so a user's layer needs no other field to train with mini-batches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerInfo {
+    /// Columns of the input row.
+    pub in_dim: usize,
+    /// Columns of the output row.
+    pub out_dim: usize,
+    /// Columns of the row that a node sends.
+    pub sent_dim: usize,
+    /// Trailing input columns that earlier layers computed for this one. They are not part of a node's embedding.
+    pub carried_dim: usize,
+    /// Whether [`Pass::degrees`] must be set.
+    pub needs_degrees: bool,
+    /// Whether [`Pass::edge_features`] must be available, with [`KindOptions::edge_dim`](super::KindOptions) columns.
+    pub needs_edge_features: bool,
+    /// Whether [`Pass::initial`] must be set.
+    pub needs_initial: bool,
+    /// Whether [`Layer::apply_node`] reads the destination's own input row.
+    pub reads_own: bool,
+    /// Whether [`Layer::send`] sends the input row unchanged, except for the [carried](LayerInfo::carried_dim) columns. No
+    /// parameter is then learned before the aggregation.
+    pub sends_input: bool,
+    /// Whether every piece that works on nodes computes a row from that row alone, with the same bits wherever the rows are cut
+    /// at multiples of [`PANEL`](super::ops::PANEL), and draws no dropout masks. Tasks may then be split
+    /// ([`Model::task_works_by_row`](super::Model::task_works_by_row)). The pieces are [`Layer::send`], [`Layer::attention_terms`],
+    /// [`Layer::merge_aggregated`] and [`Layer::apply_node`].
+    pub row_independent: bool,
+    /// The reduction of the received rows, if full-graph schedules have a kernel for it.
+    pub aggregation: Option<Aggregation>,
+    /// `[a, b]` if the layer is element-wise linear: output = a · aggregated + b · initial. Tensor-parallel training then
+    /// chains aggregations without gathering full rows. If the next layer has attention, it reuses this layer's scores.
+    pub element_wise: Option<[f32; 2]>,
+}
+
+impl LayerInfo {
+    /// A layer that sends rows of `in_dim` columns, returns rows of `out_dim` columns and reads the destination's own row.
+    /// It needs no further inputs and gives no guarantees to full-graph schedules.
+    pub fn new(in_dim: usize, out_dim: usize) -> Self {
+        Self {
+            in_dim,
+            out_dim,
+            sent_dim: in_dim,
+            carried_dim: 0,
+            needs_degrees: false,
+            needs_edge_features: false,
+            needs_initial: false,
+            reads_own: true,
+            sends_input: false,
+            row_independent: false,
+            aggregation: None,
+            element_wise: None,
+        }
+    }
+}
+
 /// A layer of a graph neural network.
 ///
-/// A block's destinations are its first sources, so `h_dst` is always the first rows of `h_src`. A user's own layer implements
-/// this trait and is [registered](super::Registry::register) by name:
+/// A block's destinations are its first sources, so `h_dst` is always the first rows of `h_src`. A user's layer implements this
+/// trait and is [registered](super::Registry::register) by name:
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
 /// use gnnflow_kernels::block::Block;
 /// use gnnflow_nn::initial::Initial;
-/// use gnnflow_nn::{GraphBlock, Layer, LayerSpec, Model, ModelSpec, ParamBuilder, Pass, Registry, Result, ops};
+/// use gnnflow_nn::{GraphBlock, Layer, LayerInfo, LayerSpec, Model, ModelSpec, ParamBuilder, Pass, Registry, Result, ops};
 ///
-/// /// The higher-order layer of Morris and others (2019): W₁·h_dst + W₂·Σ h_src + b.
+/// /// The higher-order layer of Morris et al. (2019): W₁·h_dst + W₂·Σ h_src + b.
 /// struct GraphConv { dims: (usize, usize), own: Var, neighbor: Var, bias: Var }
 ///
 /// impl GraphConv {
@@ -151,8 +213,7 @@ pub enum Aggregation {
 /// }
 ///
 /// impl Layer for GraphConv {
-///     fn in_dim(&self) -> usize { self.dims.0 }
-///     fn out_dim(&self) -> usize { self.dims.1 }
+///     fn info(&self) -> LayerInfo { LayerInfo::new(self.dims.0, self.dims.1) }
 ///     fn aggregate(&self, pass: &Pass, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
 ///         Ok(ops::segment_sum(pass.block, sent)?)
 ///     }
@@ -171,104 +232,46 @@ pub enum Aggregation {
 /// # Ok::<(), gnnflow_nn::Error>(())
 /// ```
 pub trait Layer: Send + Sync {
-    /// Columns of what comes in.
-    fn in_dim(&self) -> usize;
+    /// Returns the layer's fixed properties. They never change.
+    fn info(&self) -> LayerInfo;
 
-    /// Columns of what comes out.
-    fn out_dim(&self) -> usize;
-
-    /// Whether [`Pass::degrees`] must be there.
-    fn needs_degrees(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Pass::edge_features`] must be there: edges have features of [`KindOptions::edge_dim`](super::KindOptions)
-    /// columns.
-    fn needs_edge_features(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Pass::initial`] must be there.
-    fn needs_initial(&self) -> bool {
-        false
-    }
-
-    /// How what arrives is put together, where that is one of the ways that whole graphs have kernels for.
-    fn aggregation(&self) -> Option<Aggregation> {
-        None
-    }
-
-    /// Where a node's new row is, column by column, a times what has arrived and b times what it held before the first layer:
-    /// `[a, b]`. Schedules that cut rows by columns then need not put them together. Where the layer behind it attends, as this one
-    /// does, it is by the same terms: those of the first of such layers.
-    fn by_column(&self) -> Option<[f32; 2]> {
-        None
-    }
-
-    /// Columns of what is sent. By default, of what comes in.
-    fn sent_dim(&self) -> usize {
-        self.in_dim()
-    }
-
-    /// Columns at the end of what comes in that are no part of a node's embedding: what the layers before have put there for this one.
-    fn carried_dim(&self) -> usize {
-        0
-    }
-
-    /// Whether [`Layer::send`] sends what a node holds as it is (less [what is carried](Layer::carried_dim)), so that there is nothing to learn in it.
-    fn sends_as_held(&self) -> bool {
-        false
-    }
-
-    /// For schedules over whole graphs: what [`Layer::apply_node`] is given of what has arrived by [`Layer::aggregation`]. By
-    /// default, all of it as it is.
+    /// Maps the result of [`LayerInfo::aggregation`] to the input of [`Layer::apply_node`], in full-graph schedules:
+    /// `[N, sent_dim]` (for each relation, if they are separate) → `[N, _]`. By default, returns it unchanged.
     ///
     /// # Errors
     /// As [`Layer::send`].
-    fn merge_arrived(&self, arrived: &Tensor) -> Result<Tensor> {
-        Ok(arrived.clone())
+    fn merge_aggregated(&self, aggregated: &Tensor) -> Result<Tensor> {
+        Ok(aggregated.clone())
     }
 
-    /// Whether [`Layer::merge_arrived`], [`Layer::apply_node`], [`Layer::send`] and [`Layer::attention_terms`] make the same of a
-    /// node's row, to the bit, whichever rows stand beside it, where these are cut at multiples of [`PANEL`](super::ops::PANEL)
-    /// rows; and draw no masks of their own. Rows may then be worked on in parts ([`Model::task_works_by_row`](super::Model::task_works_by_row)).
-    /// By default not: nothing is known of a registered layer.
-    fn works_by_row(&self) -> bool {
-        false
-    }
-
-    /// Whether [`Layer::apply_node`] reads what the node held.
-    fn reads_own(&self) -> bool {
-        true
-    }
-
-    /// For [`Aggregation::Attention`]: what a node has for its out-edges and what for its in-edges, each `[N, heads]`, from what it
-    /// holds and what it sends. Where that is dynamic, each `[N, sent_dim]`: `|a|` times what it sends, and `|a|` times what it has for
-    /// its in-edges.
+    /// Computes the attention scores of nodes, for [`Aggregation::Attention`]: as sources and as destinations, each
+    /// `[N, heads]`, from the input rows and the sent rows. With `dynamic`, each is `[N, sent_dim]`: `|a|` times the sent row,
+    /// and `|a|` times the row that the node has as a destination.
     ///
     /// # Errors
-    /// By default, always: the layer has no attention. As [`Layer::send`] otherwise.
+    /// By default always, since the layer has no attention. Otherwise as [`Layer::send`].
     fn attention_terms(&self, held: &Tensor, sent: &Tensor) -> Result<[Tensor; 2]> {
         let _ = (held, sent);
         Err(Error::Input("the layer has no attention".to_owned()))
     }
 
-    /// For [`Aggregation::Attention`] that is dynamic: the vectors a, `[heads, sent_dim / heads]`. By default, none.
+    /// Returns the attention vectors a, `[heads, sent_dim / heads]`, for `dynamic` [`Aggregation::Attention`]. By default, none.
     fn attention_vectors(&self) -> Option<&Var> {
         None
     }
 
-    /// What every source sends along its edges: `[num_src, in_dim]` → `[num_src, _]`. By default, what it holds.
+    /// Computes the row that every source sends along its out-edges: `[num_src, in_dim]` → `[num_src, sent_dim]`. By default,
+    /// its input row.
     ///
     /// # Errors
-    /// When shapes disagree or the device fails; so with every piece.
+    /// When shapes do not match or the device fails. This holds for every piece.
     fn send(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
         let _ = pass;
         Ok(h_src.clone())
     }
 
-    /// A value for every edge, `[E, _]`, from what its destination holds and what its ends send (`sent`'s first rows are the
-    /// destinations'). By default, none.
+    /// Computes a value for every edge, `[E, _]`, from the destinations' input rows and all sent rows. The first rows of
+    /// `sent` are those of the destinations. By default, none.
     ///
     /// # Errors
     /// As [`Layer::send`].
@@ -277,19 +280,20 @@ pub trait Layer: Send + Sync {
         Ok(None)
     }
 
-    /// What arrives at every destination: `[num_src, _]` and the edges' values → `[num_dst, _]`.
+    /// Reduces the received rows of every destination: `[num_src, sent_dim]` and the edges' values → `[num_dst, _]`.
     ///
     /// # Errors
     /// As [`Layer::send`].
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor>;
 
-    /// What a destination makes of what it held and what arrived: → `[num_dst, out_dim]`, before any activation.
+    /// Computes the destinations' new rows from their input rows and the aggregated rows: → `[num_dst, out_dim]`, before any
+    /// activation.
     ///
     /// # Errors
     /// As [`Layer::send`].
     fn apply_node(&self, pass: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor>;
 
-    /// All pieces in turn: `[num_src, in_dim]` → `[num_dst, out_dim]`.
+    /// Runs all pieces: `[num_src, in_dim]` → `[num_dst, out_dim]`.
     ///
     /// # Errors
     /// As [`Layer::send`].
@@ -301,8 +305,8 @@ pub trait Layer: Send + Sync {
         self.apply_node(pass, &h_dst, &aggregated)
     }
 
-    /// `max(_, 0)` of [`Layer::forward`], masked by `dropout`: what the next layer begins with. A layer that ends with a matrix product can do
-    /// both at once ([`linear_relu`](super::ops::linear_relu)), with the same bits.
+    /// Returns ReLU of [`Layer::forward`], masked by `dropout`: the input of the next layer. A layer that ends with a matrix
+    /// product can fuse both with the same bits ([`linear_relu`](super::ops::linear_relu)).
     ///
     /// # Errors
     /// As [`Layer::send`].

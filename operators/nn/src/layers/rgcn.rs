@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -67,30 +67,19 @@ impl Rgcn {
 }
 
 impl Layer for Rgcn {
-    fn in_dim(&self) -> usize {
-        self.in_dim
+    fn info(&self) -> LayerInfo {
+        LayerInfo {
+            sends_input: true,
+            row_independent: true,
+            aggregation: Some(Aggregation::MeanByRelation { relations: self.relations }),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        Some(Aggregation::MeanByRelation { relations: self.relations })
-    }
-
-    fn sends_as_held(&self) -> bool {
-        true
-    }
-
-    fn merge_arrived(&self, arrived: &Tensor) -> Result<Tensor> {
+    fn merge_aggregated(&self, aggregated: &Tensor) -> Result<Tensor> {
         // [R, O, I] as [O, R · I]: relations side by side, as they arrive.
         let weights = self.weights()?.transpose(0, 1)?.flatten_from(1)?.contiguous()?;
-        Ok(matmul(arrived, &weights.t()?.contiguous()?)?)
+        Ok(matmul(aggregated, &weights.t()?.contiguous()?)?)
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {

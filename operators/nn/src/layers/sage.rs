@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Tensor, Var};
 
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -95,36 +95,20 @@ impl Sage {
 }
 
 impl Layer for Sage {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        match self.aggregator {
-            Aggregator::Mean => Some(Aggregation::Mean),
-            Aggregator::Gcn => Some(Aggregation::MeanWithSelf),
-            Aggregator::Pool => Some(Aggregation::Max),
+    fn info(&self) -> LayerInfo {
+        let aggregation = match self.aggregator {
+            Aggregator::Mean => Aggregation::Mean,
+            Aggregator::Gcn => Aggregation::MeanWithSelf,
+            Aggregator::Pool => Aggregation::Max,
+        };
+        LayerInfo {
+            sent_dim: if self.transforms_first() { self.out_dim } else { self.in_dim },
+            reads_own: self.own.is_some(),
+            sends_input: self.pool.is_none() && !self.transforms_first(),
+            row_independent: true,
+            aggregation: Some(aggregation),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
         }
-    }
-
-    fn sent_dim(&self) -> usize {
-        if self.transforms_first() { self.out_dim } else { self.in_dim }
-    }
-
-    fn sends_as_held(&self) -> bool {
-        self.pool.is_none() && !self.transforms_first()
-    }
-
-    fn reads_own(&self) -> bool {
-        self.own.is_some()
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gcn::{edge_weights, propagated};
-use super::{Aggregation, Layer, Pass};
+use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -39,36 +39,16 @@ impl Sgc {
 }
 
 impl Layer for Sgc {
-    fn in_dim(&self) -> usize {
-        self.in_dim
-    }
-
-    fn out_dim(&self) -> usize {
-        self.out_dim
-    }
-
-    fn works_by_row(&self) -> bool {
-        true
-    }
-
-    fn aggregation(&self) -> Option<Aggregation> {
-        Some(Aggregation::Symmetric)
-    }
-
-    fn by_column(&self) -> Option<[f32; 2]> {
-        self.map.is_none().then_some([1.0, 0.0])
-    }
-
-    fn sends_as_held(&self) -> bool {
-        true
-    }
-
-    fn reads_own(&self) -> bool {
-        false
-    }
-
-    fn needs_degrees(&self) -> bool {
-        true
+    fn info(&self) -> LayerInfo {
+        LayerInfo {
+            needs_degrees: true,
+            reads_own: false,
+            sends_input: true,
+            row_independent: true,
+            aggregation: Some(Aggregation::Symmetric),
+            element_wise: self.map.is_none().then_some([1.0, 0.0]),
+            ..LayerInfo::new(self.in_dim, self.out_dim)
+        }
     }
 
     fn apply_edge(&self, pass: &Pass<'_>, _: &Tensor, sent: &Tensor) -> Result<Option<Tensor>> {

@@ -129,7 +129,7 @@ impl Model {
             let norm = if last { Norm::None } else { spec.norm };
             residual_norms.push(ResidualNorm::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
         }
-        if predictor.is_none() && layers.iter().any(|layer| layer.needs_initial()) {
+        if predictor.is_none() && layers.iter().any(|layer| layer.info().needs_initial) {
             let why = format!("{:?} asks for what came before the first layer, and is not registered so", spec.kind);
             return Err(Error::spec("kind", why));
         }
@@ -174,23 +174,23 @@ impl Model {
 
     /// Whether any layer needs degrees.
     pub fn needs_degrees(&self) -> bool {
-        self.layers.iter().any(|layer| layer.needs_degrees())
+        self.layers.iter().any(|layer| layer.info().needs_degrees)
     }
 
     /// Whether any layer needs the features of edges.
     pub fn needs_edge_features(&self) -> bool {
-        self.layers.iter().any(|layer| layer.needs_edge_features())
+        self.layers.iter().any(|layer| layer.info().needs_edge_features)
     }
 
     /// Columns of the input of each layer, and of the last one's result.
     pub fn dims(&self) -> Vec<usize> {
-        let ins = self.layers.iter().map(|layer| layer.in_dim());
-        ins.chain(self.layers.last().map(|layer| layer.out_dim())).collect()
+        let ins = self.layers.iter().map(|layer| layer.info().in_dim);
+        ins.chain(self.layers.last().map(|layer| layer.info().out_dim)).collect()
     }
 
     /// Columns at the end of what the last of [`Model::stages`] reads that are no part of a node's embedding.
     pub fn carried_dim(&self) -> usize {
-        self.layers.last().filter(|_| self.readout.is_none()).map_or(0, |layer| layer.carried_dim())
+        self.layers.last().filter(|_| self.readout.is_none()).map_or(0, |layer| layer.info().carried_dim)
     }
 
     /// The vectors that the decoder knows of relations, `[relations, result]`, where it knows any.
@@ -269,7 +269,7 @@ impl Model {
                     h = activate(&h, activation, mask)?;
                 }
             }
-            let initial = if layer.needs_initial() { Some(prefix(&first, block.num_dst())?) } else { None };
+            let initial = if layer.info().needs_initial { Some(prefix(&first, block.num_dst())?) } else { None };
             let pass = Pass { block, degrees, dropout: key.map(|key| key.fold(1)), initial: initial.as_ref() };
             if self.ends_with_relu(index) {
                 h = layer.forward_relu(&pass, &h, mask(key_of(index + 1)))?;
@@ -300,11 +300,11 @@ impl Model {
     /// The steps of exact inference, in order; the last one's result is the model's.
     pub fn stages(&self) -> Vec<Stage> {
         let first = usize::from(self.predictor.is_some());
-        let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.in_dim());
+        let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.info().in_dim);
         let predict = self.predictor.iter().map(|_| Stage { width, edges: false, own: Vec::new() });
         let layers = self.layers.iter().map(|layer| {
-            let own = if layer.needs_initial() { vec![0] } else { Vec::new() };
-            Stage { width: layer.out_dim(), edges: true, own }
+            let info = layer.info();
+            Stage { width: info.out_dim, edges: true, own: if info.needs_initial { vec![0] } else { Vec::new() } }
         });
         let end = first + self.layers.len();
         let readout = self.readout.iter().map(|readout| Stage {
@@ -370,7 +370,7 @@ impl Model {
     }
 
     fn check(&self, index: usize, block: &GraphBlock, h: &Tensor) -> Result<()> {
-        let (found, wanted) = (h.dims(), [block.num_src(), self.layers[index].in_dim()]);
+        let (found, wanted) = (h.dims(), [block.num_src(), self.layers[index].info().in_dim]);
         if found != wanted {
             return Err(Error::Input(format!("layer {index} got rows of shape {found:?} where {wanted:?} belongs")));
         }

@@ -15,7 +15,7 @@ use gnnflow_data::rng::Key;
 use super::{Model, Order};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
-use crate::layers::{Aggregation, Layer, Pass};
+use crate::layers::{Aggregation, Layer, LayerInfo, Pass};
 use crate::ops::{PANEL, activate, widen};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -111,9 +111,10 @@ impl Model {
     /// # Errors
     /// [`Error::Spec`] when a layer, or what stands behind the last one, cannot be run in pieces of nodes.
     pub fn hops(&self) -> Result<Vec<Hop>> {
-        let asks_initial = self.layers.iter().any(|layer| layer.needs_initial());
+        let asks_initial = self.layers.iter().any(|layer| layer.info().needs_initial);
         let hop = |(index, layer): (usize, &dyn Layer)| {
-            let aggregation = layer.aggregation().ok_or_else(|| {
+            let info = layer.info();
+            let aggregation = info.aggregation.ok_or_else(|| {
                 let why = format!(
                     "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
                      \"sage\", \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
@@ -123,7 +124,7 @@ impl Model {
             })?;
             if let Aggregation::Attention { heads, dynamic: true, .. } = aggregation {
                 let found = layer.attention_vectors().map(|vectors| vectors.dims().to_vec());
-                if heads == 0 || found != Some(vec![heads, layer.sent_dim() / heads]) {
+                if heads == 0 || found != Some(vec![heads, info.sent_dim / heads]) {
                     let why =
                         format!("{:?} attends by vectors of its heads, and has {found:?} for them", self.spec.kind);
                     return Err(Error::spec("kind", why));
@@ -131,7 +132,7 @@ impl Model {
             }
             let [own, results] = self.held_columns(index);
             let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
-            Ok(Hop { aggregation, width: layer.sent_dim(), held: own + results, keeps_held })
+            Ok(Hop { aggregation, width: info.sent_dim, held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
     }
@@ -144,13 +145,13 @@ impl Model {
 
     /// Whether what stands behind layer `index` reads the row that its nodes had before it.
     fn reads_own(&self, index: usize) -> bool {
-        self.layers[index].reads_own() || self.spec.residual
+        self.layers[index].info().reads_own || self.spec.residual
     }
 
     /// Columns of what a node holds at hop `index`: of its own row, and of results of the layers before, for a readout.
     fn held_columns(&self, index: usize) -> [usize; 2] {
         let results = if self.readout.is_some() { index * self.spec.hidden } else { 0 };
-        [if results == 0 || self.reads_own(index) { self.layers[index].in_dim() } else { 0 }, results]
+        [if results == 0 || self.reads_own(index) { self.layers[index].info().in_dim } else { 0 }, results]
     }
 
     /// Takes apart what a node held at hop `index`: its own row, if it is there, and the results of the layers before.
@@ -168,23 +169,23 @@ impl Model {
 
     /// Whether task `index` reads what its nodes held before the first layer.
     pub fn task_reads_initial(&self, index: usize) -> bool {
-        index > 0 && self.layers[index - 1].needs_initial()
+        index > 0 && self.layers[index - 1].info().needs_initial
     }
 
     /// Where task `index`, which is neither the first nor the last, does the same with every column: `[a, b]`, where what nodes hold
     /// becomes a times what has arrived and b times what they held before the first layer; and that is what they send.
     pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
-        let (before, after) = (self.layers.get(index.checked_sub(1)?)?, self.layers.get(index)?);
-        let plain = self.order != Order::Interleaved && after.sends_as_held();
-        let attends = |layer: &dyn Layer| layer.aggregation().filter(|p| matches!(p, Aggregation::Attention { .. }));
+        let (before, after) = (self.layers.get(index.checked_sub(1)?)?.info(), self.layers.get(index)?.info());
+        let plain = self.order != Order::Interleaved && after.sends_input;
+        let attends = |info: LayerInfo| info.aggregation.filter(|kind| matches!(kind, Aggregation::Attention { .. }));
         // Slices have the terms of one attention.
-        let alike = attends(&**before) == attends(&**after);
-        before.by_column().filter(|_| plain && alike)
+        let alike = attends(before) == attends(after);
+        before.element_wise.filter(|_| plain && alike)
     }
 
     /// Whether the first task has anything to learn: else no gradient needs to come so far.
     pub fn first_task_learns(&self) -> bool {
-        self.predictor.is_some() || !self.layers[0].sends_as_held()
+        self.predictor.is_some() || !self.layers[0].info().sends_input
     }
 
     /// Whether the first task does the same in every epoch: it learns nothing, and drops nothing.
@@ -194,7 +195,7 @@ impl Model {
 
     /// Whether task `index` comes to the same bits when its rows are cut in two ([`split_row`]), so that one half may be computed while the
     /// other is on its way (Dorylus, section 6: Lambda-internal streaming). Not where a batch norm reads all rows, in training, nor with a
-    /// registered layer of which nothing is known ([`Layer::works_by_row`]).
+    /// registered layer of which nothing is known ([`LayerInfo::row_independent`]).
     ///
     /// ```
     /// use candle_core::Device;
@@ -211,7 +212,7 @@ impl Model {
         let mut layers = [before, Some(index)].into_iter().flatten().filter_map(|layer| self.layers.get(layer));
         let mixes =
             before.and_then(|before| self.residual_norms.get(before)).is_some_and(|norm| norm.running().is_some());
-        !(training && mixes) && layers.all(|layer| layer.works_by_row())
+        !(training && mixes) && layers.all(|layer| layer.info().row_independent)
     }
 
     /// Runs node task `index`, from 0 to [`Model::num_layers`]. `dropout` is the key of the nodes' masks when training, which no
@@ -246,11 +247,11 @@ impl Model {
                 let layer = &self.layers[index - 1];
                 let own;
                 (own, results) = self.take_apart(index - 1, inputs.held)?;
-                let aggregated = match layer.aggregation() {
+                let aggregated = match layer.info().aggregation {
                     Some(Aggregation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
                 };
-                let aggregated = layer.merge_arrived(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
+                let aggregated = layer.merge_aggregated(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
                 // Layers that read nothing of their own do not look at it.
                 let own = own.as_ref().unwrap_or(&aggregated);
                 let block = alone(aggregated.dim(0)?);
@@ -284,7 +285,7 @@ impl Model {
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
         let block = alone(held.dim(0)?);
         let sent = layer.send(&Pass::new(&block), &held)?;
-        let terms = match layer.aggregation() {
+        let terms = match layer.info().aggregation {
             Some(Aggregation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
             _ => None,
         };
