@@ -137,7 +137,8 @@ fn a_budget_that_does_not_hold_the_nodes_is_refused_with_what_they_take() {
 
 /// The blocks of one language on the book's page of partitioners.
 fn blocks(language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src/partitioners.md")).unwrap();
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src/partitioners.md")).unwrap();
     let until = |block: &str| block.split("\n```").next().unwrap_or_default().to_owned();
     text.split(&format!("\n```{language}\n")).skip(1).map(until).collect()
 }
