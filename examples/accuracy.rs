@@ -231,7 +231,7 @@ fn page(table: &str) -> Result<String, Box<dyn Error>> {
         "# Accuracy on real graphs\n\n\
          Test accuracy (or what is named) in per cent at the best validation epoch, or the last where nothing validates: mean and standard deviation over seeds of training \
          (the data's split is the same in all). The perceptron is the same pipeline with `model.kind = \"mlp\"`: it sees \
-         features, no edges; graphs without features learn a row for each node (docs/embeddings.md) and have none. Seconds are those of training and evaluating one seed, on a machine that did other work too.\n\n\
+         features, no edges; graphs without features learn a row for each node (docs/book/src/embeddings.md) and have none. Seconds are those of training and evaluating one seed, on a machine that did other work too.\n\n\
          | pipeline | model | seeds | test accuracy | perceptron | gain | bar | published | seconds |\n\
          |---|---|---|---|---|---|---|---|---|\n\
          {table}\n\

@@ -41,8 +41,9 @@ fn files(place: &Place) {
 
 /// The commands in the docs' blocks of `sh`.
 fn commands() -> Vec<String> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/data.md")).unwrap();
-    let blocks = text.split("\n```sh\n").skip(1).filter_map(|rest| rest.split("\n```").next());
+    let book = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src");
+    let text = ["data.md", "updates.md"].map(|page| std::fs::read_to_string(book.join(page)).unwrap()).concat();
+    let blocks = text.split("\n```sh files=import\n").skip(1).filter_map(|rest| rest.split("\n```").next());
     blocks.flat_map(|block| block.lines().map(String::from).collect::<Vec<_>>()).collect()
 }
 

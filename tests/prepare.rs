@@ -135,9 +135,10 @@ fn a_budget_that_does_not_hold_the_nodes_is_refused_with_what_they_take() {
     assert!(!place.path("out").exists());
 }
 
-/// The blocks of one language in `docs/partition.md`.
+/// The blocks of one language on the book's page of partitioners.
 fn blocks(language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/partition.md")).unwrap();
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src/partitioners.md")).unwrap();
     let until = |block: &str| block.split("\n```").next().unwrap_or_default().to_owned();
     text.split(&format!("\n```{language}\n")).skip(1).map(until).collect()
 }
@@ -145,7 +146,7 @@ fn blocks(language: &str) -> Vec<String> {
 #[test]
 fn the_documents_commands_run() {
     let place = Place::new();
-    place.write("dump.toml", &blocks("toml")[0]);
+    place.write("dump.toml", &blocks("toml file=dump.toml")[0]);
     let commands: Vec<String> =
         blocks("sh").iter().flat_map(|block| block.lines().map(String::from).collect::<Vec<_>>()).collect();
     assert!(commands.len() >= 4);

@@ -1,29 +1,265 @@
-//! What the README shows is what the program takes.
+//! The README and the book show what the program takes: listings parse, commands run, links lead somewhere.
 
-use std::path::Path;
+mod common;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use common::Place;
 use gnnflow_pipelines::config::{Config, Registered};
 
-/// The code blocks of one language in the README.
-fn blocks(language: &str) -> Vec<String> {
-    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let after = |block: &str| block.split("\n```").next().unwrap_or_default().to_owned();
-    text.split(&format!("\n```{language}\n")).skip(1).map(after).collect()
+/// A fenced listing. The words after its language are attributes:
+///
+/// | attribute | meaning |
+/// |---|---|
+/// | `fragment` | TOML: a part of a pipeline file, completed by [`BASE`] before it is checked |
+/// | `registered` | TOML: uses the names that `examples/own_parts.rs` registers |
+/// | `file=NAME` | TOML: the page's commands find it under this name |
+/// | `run` | TOML: is run, besides |
+/// | `no-run="REASON"` | commands that cannot run here |
+/// | `fails=CODE` | commands that end with this exit code |
+/// | `files=import` | commands that `tests/import.rs` runs, with the files that they name |
+struct Listing {
+    language: String,
+    attributes: String,
+    text: String,
+    place: String,
+}
+
+impl Listing {
+    fn has(&self, attribute: &str) -> bool {
+        self.attributes.split_whitespace().any(|word| word == attribute)
+    }
+
+    fn value(&self, attribute: &str) -> Option<&str> {
+        let (_, rest) = self.attributes.split_once(&format!("{attribute}="))?;
+        rest.split_whitespace().next()
+    }
+}
+
+/// The rest of a pipeline that a fragment is a part of.
+const BASE: [&str; 4] =
+    ["[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n", "[partition]\n", "[model]\n", "[train]\n"];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Files with this extension in a folder and the folders in it.
+fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => found.extend(files(&path, extension)),
+            false if path.extension().is_some_and(|found| found == extension) => found.push(path),
+            false => {}
+        }
+    }
+    found.sort();
+    found
+}
+
+fn book() -> PathBuf {
+    root().join("docs/book/src")
+}
+
+/// The book's pages and the other documents: all Markdown that a user reads.
+fn documents() -> Vec<PathBuf> {
+    let mut found = files(&book(), "md");
+    assert!(found.len() >= 30);
+    found.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    let others = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    found.extend(others.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
+    found
+}
+
+/// The listings of a document, and its text without them.
+fn listings(path: &Path) -> (Vec<Listing>, String) {
+    let (mut found, mut prose): (Vec<Listing>, _) = (vec![], String::new());
+    let mut open = false;
+    for (number, line) in read(path).lines().enumerate() {
+        match (line.strip_prefix("```"), open) {
+            (Some(info), false) => {
+                let (language, attributes) = info.split_once(' ').unwrap_or((info, ""));
+                let place = format!("{}:{}", path.strip_prefix(root()).unwrap().display(), number + 1);
+                let (language, attributes) = (language.to_owned(), attributes.to_owned());
+                found.push(Listing { language, attributes, text: String::new(), place });
+                open = true;
+            }
+            (Some(_), true) => open = false,
+            (None, true) => found.last_mut().unwrap().text.extend([line, "\n"]),
+            (None, false) => prose.extend([line, "\n"]),
+        }
+    }
+    assert!(!open, "{}: a listing without an end", path.display());
+    (found, prose)
+}
+
+/// A fragment with those sections of [`BASE`] that it does not have.
+fn completed(fragment: &str) -> String {
+    let missing = BASE.iter().filter(|section| !fragment.lines().any(|line| section.starts_with(&format!("{line}\n"))));
+    missing.fold(format!("{fragment}\n"), |text, section| text + section)
 }
 
 #[test]
-fn its_pipelines_are_valid() {
-    let pipelines = blocks("toml");
-    assert!(!pipelines.is_empty());
-    for text in pipelines {
-        Config::parse(&text, Path::new("README.toml"), &[], &Registered::default()).unwrap();
+fn every_toml_listing_is_a_valid_pipeline_or_a_part_of_one() {
+    let mut count = 0;
+    for path in documents() {
+        for listing in listings(&path).0.iter().filter(|listing| listing.language == "toml") {
+            let text = if listing.has("fragment") { completed(&listing.text) } else { listing.text.clone() };
+            let own = |name: &str| if listing.has("registered") { vec![name.to_owned()] } else { vec![] };
+            let registered =
+                Registered { partitioners: own("stripes"), samplers: own("nearest"), layers: own("graphconv") };
+            if let Err(error) = Config::parse(&text, Path::new(&listing.place), &[], &registered) {
+                panic!("{}: {error}", listing.place);
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 15, "{count}");
+}
+
+#[test]
+fn every_command_runs_or_says_why_not() {
+    let binary = Path::new(env!("CARGO_BIN_EXE_gnnflow")).parent().unwrap();
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap());
+    let mut count = 0;
+    for document in documents() {
+        let place = Place::new();
+        for pipeline in common::ready_made() {
+            let name = pipeline.file_name().unwrap().to_string_lossy().into_owned();
+            place.write(&format!("pipelines/{name}"), read(&pipeline));
+        }
+        let found = listings(&document).0;
+        for listing in &found {
+            if let Some(name) = listing.value("file") {
+                place.write(name, &listing.text);
+            }
+        }
+        let run = |commands: &str, code: i32, at: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-e", "-c", commands]).current_dir(place.path(".")).env("PATH", &path).stdin(Stdio::null());
+            let output = shell.output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{at}: {}", String::from_utf8_lossy(&output.stderr));
+        };
+        for listing in &found {
+            let commands = listing.text.lines().any(|line| line.starts_with("gnnflow "));
+            if listing.language == "toml" && listing.has("run") {
+                run(&format!("gnnflow run {}", listing.value("file").unwrap()), 0, &listing.place);
+            } else if listing.language == "sh" && commands {
+                if listing.has("files=import") {
+                    continue;
+                }
+                if let Some(reason) = listing.value("no-run") {
+                    assert!(reason.len() > 2, "{}", listing.place);
+                    continue;
+                }
+                run(&listing.text, listing.value("fails").map_or(0, |code| code.parse().unwrap()), &listing.place);
+                count += 1;
+            }
+        }
+    }
+    assert!(count >= 8, "{count}");
+}
+
+#[test]
+fn every_rust_listing_is_a_part_of_an_example() {
+    let examples: Vec<String> = files(&root().join("examples"), "rs").iter().map(|path| read(path)).collect();
+    let mut count = 0;
+    for document in documents() {
+        for listing in listings(&document).0.iter().filter(|listing| listing.language == "rust") {
+            assert!(examples.iter().any(|text| text.contains(&listing.text)), "{}: not in examples/", listing.place);
+            count += 1;
+        }
+    }
+    assert!(count >= 5, "{count}");
+}
+
+/// Where the links and pictures of a text lead.
+fn targets(prose: &str) -> impl Iterator<Item = &str> {
+    prose.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+/// The anchors of a page's headings, as mdBook and GitHub make them.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let prose = listings(page).1;
+    for line in prose.lines() {
+        if let Some(heading) = line.strip_prefix('#') {
+            let heading = heading.trim_start_matches('#').trim().to_lowercase();
+            let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+            found.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+        }
+        if let Some(include) = line.strip_prefix("{{#include ").and_then(|rest| rest.strip_suffix("}}")) {
+            found.append(&mut anchors(&page.parent().unwrap().join(include)));
+        }
+    }
+    found
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    for document in documents() {
+        let prose = listings(&document).1;
+        for include in prose.lines().filter_map(|line| line.strip_prefix("{{#include ")?.strip_suffix("}}")) {
+            assert!(document.parent().unwrap().join(include).exists(), "{} includes {include}", document.display());
+        }
+        for target in targets(&prose).filter(|target| !target.contains("://")) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let path = match file {
+                "" => document.clone(),
+                file => document.parent().unwrap().join(file),
+            };
+            assert!(path.exists(), "{} links {target}", document.display());
+            if !anchor.is_empty() {
+                assert!(anchors(&path).contains(anchor), "{} links {target}", document.display());
+            }
+            if document.starts_with(book()) {
+                let inside = path.canonicalize().unwrap().starts_with(book().canonicalize().unwrap());
+                assert!(inside, "{} links {target}, which is not a part of the book", document.display());
+            }
+        }
     }
 }
 
 #[test]
-fn it_has_the_two_commands_that_ci_runs() {
-    let commands: Vec<String> =
-        blocks("sh").iter().flat_map(|block| block.lines().map(str::to_owned).collect::<Vec<_>>()).collect();
+fn every_page_is_in_the_summary_and_every_picture_on_a_page() {
+    let src = book();
+    let summary = read(&src.join("SUMMARY.md"));
+    let mut listed = BTreeMap::new();
+    targets(&summary).for_each(|target| *listed.entry(src.join(target)).or_insert(0) += 1);
+    for page in files(&src, "md").into_iter().filter(|page| !page.ends_with("SUMMARY.md")) {
+        assert_eq!(listed.remove(&page), Some(1), "{}", page.display());
+    }
+    assert!(listed.is_empty(), "{listed:?}");
+
+    let mut used = BTreeSet::new();
+    for page in files(&src, "md") {
+        let prose = listings(&page).1;
+        let pictures = targets(&prose).filter(|target| target.ends_with(".svg"));
+        used.extend(pictures.map(|target| page.parent().unwrap().join(target).canonicalize().unwrap()));
+    }
+    let pictures = files(&src.join("img"), "svg");
+    assert!(pictures.len() >= 12);
+    for picture in pictures {
+        assert!(used.contains(&picture.canonicalize().unwrap()), "no page shows {}", picture.display());
+    }
+}
+
+#[test]
+fn the_readme_has_the_two_commands_that_ci_runs() {
+    let commands: Vec<String> = listings(&root().join("README.md"))
+        .0
+        .iter()
+        .filter(|listing| listing.language == "sh")
+        .flat_map(|listing| listing.text.lines().map(str::to_owned).collect::<Vec<_>>())
+        .collect();
     for start in ["cargo run ", "cargo test "] {
         assert_eq!(commands.iter().filter(|command| command.starts_with(start)).count(), 1, "{start}");
     }
@@ -38,13 +274,5 @@ fn the_pipelines_behind_the_table_of_accuracies_are_valid() {
         for sets in [&[][..], &["train.seed=2".to_owned()]] {
             Config::load(&file, sets, &Registered::default()).unwrap();
         }
-    }
-}
-#[test]
-fn the_files_that_it_links_are_there() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(root.join("README.md")).unwrap();
-    for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-        assert!(link.contains("://") || root.join(link).exists(), "README.md links {link}");
     }
 }

@@ -42,7 +42,7 @@ fn compile(nvcc: &str, arch: &str, source: &Path, ptx: &Path) {
         }
         Err(error) => fail(&format!(
             "the feature `cuda` needs nvcc, and {nvcc:?} cannot be run: {error}. Put it on the path or into NVCC; \
-             `. tools/cuda/env.sh` fetches one; docs/cuda.md says more"
+             `. tools/cuda/env.sh` fetches one; docs/book/src/gpu.md says more"
         )),
     }
 }

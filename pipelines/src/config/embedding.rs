@@ -5,7 +5,7 @@ use gnnflow_dataflow::embed::table::Draw;
 use gnnflow_kernels::sparse;
 
 section! {
-    /// A learnt row for each node, in the place of features (`model.embedding = {}` asks for one; see docs/embeddings.md).
+    /// A learnt row for each node, in the place of features (`model.embedding = {}` asks for one; see docs/book/src/embeddings.md).
     pub struct Embedding {
         /// Numbers of a node's row: what the first layer reads.
         #[schemars(range(min = 1, max = 65536))]

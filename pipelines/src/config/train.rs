@@ -38,7 +38,7 @@ section! {
         pub link: Option<Link> = None,
         /// Edge classification: which edges are classified, and how.
         pub edge: Option<EdgeTask> = None,
-        /// How the work is laid out. `auto`: by `mini-batch`, `full-graph` or `tensor-parallel`, whichever the plan's formulas find fastest for this graph, its partitions and the keys given here ([how](schedules.md#auto)).
+        /// How the work is laid out. `auto`: by `mini-batch`, `full-graph` or `tensor-parallel`, whichever the plan's formulas find fastest for this graph, its partitions and the keys given here (the page "Choosing a schedule" of the book says how).
         pub schedule: Schedule = Schedule::MiniBatch,
         /// Passes over the train nodes.
         #[schemars(range(min = 1, max = 1000000))]

@@ -92,7 +92,7 @@ fn why(error: &candle_core::Error) -> String {
 
 fn missing(library: &str, files: &str) -> String {
     format!(
-        "{library} does not start: {files} must be where the loader looks or in GNNFLOW_CUDA_LIB_DIR (docs/cuda.md)"
+        "{library} does not start: {files} must be where the loader looks or in GNNFLOW_CUDA_LIB_DIR (docs/book/src/gpu.md)"
     )
 }
 
