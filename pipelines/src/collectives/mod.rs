@@ -46,6 +46,9 @@ pub(crate) struct Collectives {
     meter: Rc<Meter>,
 }
 
+/// A message of [`Collectives::all_to_all`]: its sender and its words.
+type Arrived = (usize, Vec<u32>);
+
 impl Collectives {
     /// The collectives of the worker of rank `rank`. `meter` counts their messages.
     pub(crate) fn new(placement: Placement, rank: usize, meter: Rc<Meter>) -> Self {
@@ -109,9 +112,9 @@ impl Collectives {
         &mut self,
         driver: &mut Driver<'_>,
         len: usize,
-        mut own: impl FnMut(usize) -> (PartitionRows, T),
+        own: impl FnMut(usize) -> (PartitionRows, T),
     ) -> Result<(Vec<f32>, Vec<T>), Error> {
-        let own = self.placement.parts_of(self.rank).map(|part| own(part));
+        let own = self.placement.parts_of(self.rank).map(own);
         let (rows, words) = own.map(|(rows, value)| (rows, value.to_words())).unzip();
         let (sum, words) = self.gather(driver, T::WORDS, words, Some((len, rows)))?;
         Ok((sum, words.iter().map(|words| T::from_words(words)).collect::<Result<_, _>>()?))
@@ -149,10 +152,10 @@ impl Collectives {
         send: impl FnOnce(&mut Sender<'_, '_, T>) -> Result<(), Error>,
         mut receive: impl FnMut(usize, &[T]) -> Result<(), Error>,
     ) -> Result<(), Error> {
-        const { assert!(size_of::<T>() % 4 == 0 && align_of::<T>() <= 4, "values are sent as 32-bit words") };
+        const { assert!(size_of::<T>().is_multiple_of(4) && align_of::<T>() <= 4, "values are sent as 32-bit words") };
         let (mut input, probe) = (InputHandle::new_with_builder(), probe::Handle::new());
         // Senders and words of messages that the receiver does not have yet.
-        let arrived: Rc<RefCell<Vec<(usize, Vec<u32>)>>> = Rc::default();
+        let arrived: Rc<RefCell<Vec<Arrived>>> = Rc::default();
         let (queue, meter) = (Rc::clone(&arrived), Rc::clone(&self.meter));
         driver.worker.dataflow::<u64, _, _>(|scope| {
             let blocks = scope.input_from(&mut input).scatter(meter);

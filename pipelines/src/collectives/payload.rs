@@ -65,11 +65,11 @@ impl<T: Value> Payload for Vec<T> {
     fn to_words(&self) -> Vec<u64> {
         let words = packed(bytemuck::cast_slice(self));
         // Where values do not fill words, the words do not tell the number of values.
-        if size_of::<T>() % 8 == 0 { words } else { [&[self.len() as u64], &words[..]].concat() }
+        if size_of::<T>().is_multiple_of(8) { words } else { [&[self.len() as u64], &words[..]].concat() }
     }
 
     fn from_words(words: &[u64]) -> Result<Self, Error> {
-        let (len, words) = if size_of::<T>() % 8 == 0 {
+        let (len, words) = if size_of::<T>().is_multiple_of(8) {
             (8 * words.len() / size_of::<T>(), words)
         } else {
             let (&len, rest) = words.split_first().ok_or_else(short)?;

@@ -148,7 +148,7 @@ fn all_to_all_brings_every_value_to_its_receiver() {
     for workers in [1, 2, 4] {
         for len in [0, 1, message, (WINDOW as usize + 3) * message + 5] {
             // Most values go to worker 0.
-            let to = move |rank: usize, i: usize| if i % 10 == 0 { (rank + i / 10) % workers } else { 0 };
+            let to = move |rank: usize, i: usize| if i.is_multiple_of(10) { (rank + i / 10) % workers } else { 0 };
             let found = at(workers, move |all, driver| {
                 let rank = driver.worker.index();
                 let mut lists = vec![Vec::new(); workers];

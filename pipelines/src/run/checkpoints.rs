@@ -145,7 +145,7 @@ mod tests {
                 let header = (progress.clone(), (5u64, vec!["velocity".to_owned()]));
                 let found = at(workers, move |all, driver| {
                     let (progress, (steps, names)) = header.clone();
-                    let own = (driver.worker.index() == 0).then(|| Some((progress, (steps, Json(names)))));
+                    let own = (driver.worker.index() == 0).then_some(Some((progress, (steps, Json(names)))));
                     let told: Option<Header> = all.broadcast(driver, own).unwrap();
                     told.unwrap()
                 });

@@ -191,17 +191,17 @@ impl<'a> Run<'a> {
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
                 let config = StageConfig { profile, synchrony, row_dtype: train.row_dtype(), seed, place };
                 let needs = EdgeNeeds::of(&config.profile.hops);
-                let (own, intervals, exchange): (_, _, Box<dyn FnOnce(&StageConfig) -> _>) = match by_columns {
+                let (own, intervals, program) = match by_columns {
                     true => {
                         let (count, memory) = (train.intervals, train.chunk_memory());
                         let mut edges = AllEdges::open(driver, job, &context, &mut collectives, count, memory, needs)?;
                         let intervals = std::mem::take(&mut edges.intervals);
-                        (edges.own.clone(), intervals, Box::new(move |config| tensor_parallel::open(edges, config)))
+                        (edges.own.clone(), intervals, tensor_parallel::open(edges, &config)?)
                     }
                     false => {
                         let graph = Topology::open(driver, job, &context, &mut collectives, train.intervals, needs)?;
-                        let intervals = graph.intervals.clone();
-                        (graph.own.clone(), intervals, Box::new(move |config| full_graph::open(&graph, config)))
+                        let program = full_graph::open(&graph, &config)?;
+                        (graph.own, graph.intervals, program)
                     }
                 };
                 let stale = synchrony.staleness() as usize;
@@ -213,7 +213,7 @@ impl<'a> Run<'a> {
                 let examples = context.train_nodes.iter().sum();
                 let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
                 let pairs = source.as_ref().map(|source| source.scored.clone());
-                let (features, program) = (context.features.clone(), exchange(&config)?);
+                let features = context.features.clone();
                 let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
                 let state = StageRunner::new(state.learning(learned), compute_thread.clone(), controller);
                 Box::new(StagedTraining::build(
