@@ -14,7 +14,7 @@ use crate::model::{Hop, JumpingKnowledge, Model};
 /// use candle_core::Device;
 /// use gnnflow_nn::{Model, ModelSpec, Registry};
 ///
-/// let model = Model::build(&ModelSpec::new("gcn", 2, 3, 8, 4), &Registry::default(), &Device::Cpu, 7)?;
+/// let model = Model::build(&ModelSpec::new("gcn", 2, 16, 8, 4), &Registry::default(), &Device::Cpu, 7)?;
 /// let profile = model.profile()?;
 /// assert_eq!((profile.hops.len(), profile.tasks.len()), (2, 3));
 /// assert_eq!((profile.hops[0].width, profile.hops[1].width), (8, 4));
