@@ -142,20 +142,24 @@ impl Control {
     }
 
     /// Takes a connection that has passed the handshake. False when the rank has one already.
-    pub(super) fn attach(self: &Arc<Self>, rank: usize, stream: TcpStream) -> io::Result<bool> {
-        stream.set_read_timeout(None)?;
-        // A heartbeat is a few dozen bytes: a peer whose buffers are full has long been silent.
-        stream.set_write_timeout(Some(self.interval()))?;
+    pub(super) fn attach(self: &Arc<Self>, rank: usize, stream: TcpStream) -> Result<bool, ClusterError> {
+        let second_handle = || {
+            stream.set_read_timeout(None)?;
+            // A heartbeat is a few dozen bytes: a peer whose buffers are full has long been silent.
+            stream.set_write_timeout(Some(self.interval()))?;
+            stream.try_clone()
+        };
+        let mut reader = second_handle().map_err(|e| ClusterError::system("configure a connection", &e))?;
         let mut peers = self.peers();
         let peer = &mut peers[rank];
         if peer.attached {
             return Ok(false);
         }
-        let mut reader = stream.try_clone()?;
         let control = self.clone();
         std::thread::Builder::new()
             .name(format!("cluster:peer-{rank}"))
-            .spawn(move || control.read(rank, &mut reader))?;
+            .spawn(move || control.read(rank, &mut reader))
+            .map_err(ClusterError::no_thread)?;
         (peer.writer, peer.attached) = (Some(stream), true);
         peer.forgive();
         self.changed.notify_all();

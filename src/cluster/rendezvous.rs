@@ -256,10 +256,11 @@ impl Rendezvous {
             .map_err(Refusal::from)
             .and_then(|()| answer(stream, &self.party, addresses, |claim| self.is_taken(claim), HANDSHAKE));
         match answered {
-            Ok(claim) => match stream.try_clone().and_then(|stream| self.keep(&claim, stream)) {
+            Ok(claim) => match self.keep(&claim, stream.try_clone()) {
                 Ok(true) => {}
                 Ok(false) => self.refuse(from, &format!("says it is rank {}, which has joined already", claim.rank)),
-                Err(error) => self.note(claim.rank, format!("its connection cannot be used: {error}")),
+                // The peer has our answer and does not dial again: without this connection the run cannot begin.
+                Err(error) => drop(self.control.board.post(error)),
             },
             Err(Refusal::Stranger(why)) => self.refuse(from, &why),
             Err(Refusal::Fatal(error)) => {
@@ -268,14 +269,10 @@ impl Rendezvous {
         }
     }
 
-    /// Keeps a connection to the process of a claim, which both sides count on. False when there is one already.
-    fn keep(self: &Arc<Self>, claim: &Claim, stream: TcpStream) -> std::io::Result<bool> {
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(&stream);
-        let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
-        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
-        // Without it a cut link goes unnoticed for a quarter of an hour as long as there are unacknowledged bytes.
-        socket.set_tcp_user_timeout(Some(self.user_timeout))?;
+    /// Keeps a connection to the process of a claim. Both sides have completed the handshake and rely on it, so an error here
+    /// ends the run. False when there is a connection already.
+    fn keep(self: &Arc<Self>, claim: &Claim, stream: std::io::Result<TcpStream>) -> Result<bool, ClusterError> {
+        let stream = stream.and_then(|stream| self.configure(stream)).map_err(cannot_configure)?;
         match claim.kind {
             Kind::Control => {
                 let kept = self.control.attach(claim.rank, stream)?;
@@ -286,8 +283,8 @@ impl Rendezvous {
                 Ok(kept)
             }
             Kind::Data => {
-                stream.set_read_timeout(None)?;
-                stream.set_write_timeout(None)?;
+                let unlimited = stream.set_read_timeout(None).and_then(|()| stream.set_write_timeout(None));
+                unlimited.map_err(cannot_configure)?;
                 let taken = self.is_taken(claim);
                 if !taken {
                     self.data()[claim.rank] = Some((claim.process.clone(), stream));
@@ -295,6 +292,17 @@ impl Rendezvous {
                 Ok(!taken)
             }
         }
+    }
+
+    /// Sets the options of a socket that all connections share.
+    fn configure(&self, stream: TcpStream) -> std::io::Result<TcpStream> {
+        stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        let probe = (self.user_timeout / 5).clamp(Duration::from_secs(1), Duration::from_secs(10));
+        socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(probe).with_interval(probe).with_retries(3))?;
+        // Without it a cut link goes unnoticed for a quarter of an hour as long as there are unacknowledged bytes.
+        socket.set_tcp_user_timeout(Some(self.user_timeout))?;
+        Ok(stream)
     }
 
     /// Dials one lower rank until both connections stand.
@@ -308,8 +316,8 @@ impl Rendezvous {
                             let mut announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
                             announced.clone_from(&claim.announced);
                         }
-                        if let Err(error) = self.keep(&claim, stream) {
-                            self.control.board.post(ClusterError::system("configure a connection", &error));
+                        if let Err(error) = self.keep(&claim, Ok(stream)) {
+                            self.control.board.post(error);
                         }
                         break;
                     }
@@ -348,4 +356,8 @@ impl Rendezvous {
         }
         Err(Refusal::Stranger(problem))
     }
+}
+
+fn cannot_configure(error: std::io::Error) -> ClusterError {
+    ClusterError::system("configure a connection", &error)
 }
