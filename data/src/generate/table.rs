@@ -20,6 +20,7 @@ use super::part_paths;
 use super::stream::TableStream;
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::fs::sync_folder;
 
 /// Raw bytes of a row group. With [`MAX_IN_FLIGHT`] it bounds the memory of a writer.
 const ROW_GROUP_BYTES: usize = 8 << 20;
@@ -117,7 +118,7 @@ impl<'a> Output<'a> {
         for name in &self.tables {
             rename(&self.staging.path().join(name), &self.out.join(name))?;
         }
-        File::open(self.out).and_then(|folder| folder.sync_all()).map_err(Error::io(self.out, "sync"))?;
+        sync_folder(self.out).map_err(Error::io(self.out, "sync"))?;
         Ok(self.bytes)
     }
 

@@ -7,9 +7,10 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::labels::class;
 use super::npy::Array;
-use super::records::{Records, count, show};
+use super::records::{Records, show};
 use crate::dataset::split;
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
 use crate::progress::Progress;
@@ -225,7 +226,7 @@ pub(super) fn next_row(records: &mut Records, taken: u64, rows: u64, wanted_by: 
     if records.advance()? {
         return Ok(());
     }
-    let reason = format!("has {}, but {wanted_by} {rows}; was it cut off?", count(taken as usize, "row"));
+    let reason = format!("has {}, but {wanted_by} {rows}; was it cut off?", plural(taken as usize, "row"));
     Err(Error::File { path: records.path().into(), reason })
 }
 

@@ -7,9 +7,10 @@ use arrow::datatypes::{DataType, Field};
 
 use super::columns::{Column, next_row, no_more};
 use super::npy::{Array, Item};
-use super::records::{Records, count, float, int, show};
+use super::records::{Records, float, int, show};
 use super::rows::element;
 use crate::error::{Error, Result};
+use crate::format::plural;
 
 /// What labels are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +87,7 @@ impl Labels {
                     }
                     if records.len() != width {
                         return Err(records
-                            .wrong(format!("{}, but the rows before have {width}", count(records.len(), "label"))));
+                            .wrong(format!("{}, but the rows before have {width}", plural(records.len(), "label"))));
                     }
                     self.taken += 1;
                 }

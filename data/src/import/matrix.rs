@@ -6,9 +6,10 @@ use arrow::datatypes::{DataType, Field};
 use super::archive::Npz;
 use super::columns::{Column, next_row, no_more};
 use super::npy::{Array, WIDEST};
-use super::records::{Records, count};
+use super::records::Records;
 use super::rows::{element, matrix};
 use crate::error::Result;
+use crate::format::plural;
 
 /// Rows of numbers: where they come from.
 pub(super) enum Source {
@@ -118,7 +119,7 @@ impl Matrix {
                 for _ in 0..rows {
                     next_row(records, self.taken, self.rows, &self.wanted_by)?;
                     if records.len() != self.width {
-                        let found = count(records.len(), "number");
+                        let found = plural(records.len(), "number");
                         return Err(records.wrong(format!("{found}, but the rows before have {}", self.width)));
                     }
                     for i in 0..self.width {

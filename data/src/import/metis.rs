@@ -11,12 +11,12 @@ use super::input::Input;
 use super::labels::{LabelStyle, Labels};
 use super::matrix::Matrix;
 use super::npy::Array;
-use super::records::count;
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe};
 use crate::error::{Error, Result};
 use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
+use crate::format::plural;
 use crate::progress::Progress;
 use crate::rng::{Key, Purpose};
 
@@ -115,7 +115,7 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
         _ => {
             return wrong(format!(
                 "{} where the header is wanted: nodes, edges, and perhaps format and number of node weights",
-                count(numbers.len(), "number")
+                plural(numbers.len(), "number")
             ));
         }
     };

@@ -17,10 +17,11 @@ use super::archive::Npz;
 use super::columns::{self, ArrayInts, Column, Count, Ints, Names, Section, Splits};
 use super::labels::{LabelStyle, Labels};
 use super::matrix::Matrix;
-use super::records::{Delimiter, Records, count, int};
+use super::records::{Delimiter, Records, int};
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, OgbPart, Recipe, ogb_split, ogb_types};
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::generate::table::Output;
 use crate::progress::Progress;
 
@@ -328,7 +329,7 @@ impl Pairs {
                 if self.records.len() != 2 {
                     return Err(self
                         .records
-                        .wrong(format!("{} where two nodes are wanted", count(self.records.len(), "field"))));
+                        .wrong(format!("{} where two nodes are wanted", plural(self.records.len(), "field"))));
                 }
                 for end in 0..2 {
                     let node = self.records.int(end, "node")?;

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use super::input::Lines;
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::progress::Progress;
 
 /// What stands between two fields of a line.
@@ -172,7 +173,7 @@ impl<'a> Records<'a> {
     fn needed(&self, i: usize) -> Result<&[u8]> {
         self.get(i).ok_or_else(|| {
             let hint = if self.len() == 1 { "; is the delimiter right (--delimiter)?" } else { "" };
-            self.wrong(format!("{} where field {} is wanted{hint}", count(self.len(), "field"), i + 1))
+            self.wrong(format!("{} where field {} is wanted{hint}", plural(self.len(), "field"), i + 1))
         })
     }
 
@@ -198,12 +199,7 @@ pub(super) fn show(field: &[u8]) -> String {
     format!("{text:?}")
 }
 
-/// "1 field", "2 fields".
-pub(super) fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-/// A decimal integer, all of `field`.
+/// Parses all of `field` as a decimal integer.
 #[inline]
 pub(super) fn int(field: &[u8]) -> Option<i64> {
     let (negative, digits) = match field {

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use super::TextOptions;
 use super::input::Lines;
-use super::records::{Delimiter, Records, count, int, is_comment};
+use super::records::{Delimiter, Records, int, is_comment};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
+use crate::format::plural;
 
 /// Records that are looked at.
 const SAMPLE: usize = 100;
@@ -160,7 +161,7 @@ impl Sample {
             Some(at) if at >= self.width && self.width > 0 => {
                 let reason = format!(
                     "{} in its first line, where at least {} are wanted; is the delimiter right (--delimiter)?",
-                    count(self.width, "field"),
+                    plural(self.width, "field"),
                     at + 1
                 );
                 Err(Error::File { path: self.path.clone(), reason })

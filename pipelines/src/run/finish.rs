@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use gnnflow_data::format::hex;
+use gnnflow_data::process_memory::high_water_mark;
 use timely::worker::Worker;
 
 use super::Run;
 use crate::config;
 use crate::error::Error;
 use crate::outputs;
-use crate::outputs::hex;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::runtime::records::TensorUse;
 
@@ -68,7 +69,7 @@ impl Run<'_> {
         let bytes = meters.iter().map(|meter| meter.bytes()).sum();
         let messages = meters.iter().map(|meter| meter.messages()).sum();
         let tensor = self.training.tensor().unwrap_or_default();
-        let own: Vec<u64> = [bytes, messages, peak_rss_bytes()]
+        let own: Vec<u64> = [bytes, messages, high_water_mark()]
             .into_iter()
             .chain(self.spent.0.iter().map(|time| time.as_nanos() as u64))
             .chain(self.training.cached().map_or([0; 2], |counts| [counts.hits, counts.misses]))
@@ -176,12 +177,4 @@ fn notes(train: &config::Train) -> Vec<String> {
     let later_edges = "evaluation, predictions and embeddings read all edges, also edges that are later than a node's time; \
                        with sampler = \"temporal\" only training leaves later edges out";
     (train.sampler == "temporal").then(|| later_edges.to_owned()).into_iter().collect()
-}
-
-/// The most memory that this process has had, in bytes, as the system counts it.
-fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
 }

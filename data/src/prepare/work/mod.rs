@@ -21,7 +21,6 @@ use super::folder::{Growing, Lock, SCRATCH};
 use super::journal::Journal;
 use super::pairs::Pairs;
 use super::process_group::ProcessGroup;
-use super::quality;
 use super::recorder::Recorder;
 use super::scan::{self, Scan};
 use super::write_nodes::NodeFiles;
@@ -31,6 +30,7 @@ use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
 use crate::ids::NodeIds;
 use crate::partitioner::{GraphStream, Partitioner};
+use crate::process_memory;
 use crate::progress::Progress;
 use crate::source::{GraphSource, SelfLoops, UnknownNodes};
 
@@ -218,7 +218,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         let left_out: u64 = gathered(self.processes, &unknown)?.into_iter().sum();
         let unknown = cleaning.unknown.unwrap_or(left_out);
         cleaning.counts.edges_dropped = left_out - unknown;
-        let peak_rss = gathered(self.processes, &quality::peak_rss())?.into_iter().max().unwrap_or(0);
+        let peak_rss = gathered(self.processes, &process_memory::peak())?.into_iter().max().unwrap_or(0);
         if let Some(twice) = all.iter().filter_map(|(.., topology)| topology.twice).min() {
             return Err(self.duplicate(twice, &scan, &relabel)?);
         }
