@@ -37,6 +37,21 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     persist(file, path)
 }
 
+/// Replaces a file by way of a hidden file `.<name>.new` beside it, without a sync: for reports that can be written again.
+///
+/// A process that is killed leaves either content, and perhaps the hidden file, which the next call overwrites.
+///
+/// # Errors
+/// When the file cannot be written or renamed.
+pub fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    name.push(".new");
+    let new = path.with_file_name(name);
+    std::fs::write(&new, bytes)?;
+    std::fs::rename(&new, path)
+}
+
 /// Syncs the entries of a folder.
 pub(crate) fn sync_folder(folder: &Path) -> Result<()> {
     File::open(folder)?.sync_all()
@@ -55,12 +70,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn write_atomic_replaces_a_file_and_leaves_no_other() {
+    fn writing_replaces_a_file_and_leaves_no_other() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.json");
         write_atomic(&path, b"first").unwrap();
         write_atomic(&path, b"second").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"second");
+        replace(&path, b"third").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"third");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         assert!(write_atomic(&folder.path().join("missing/a.json"), b"").is_err());
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use gnnflow_data::fs::write_atomic;
+use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::{PassRecord, Quality};
 use gnnflow_pipelines::Error;
 use plotters::prelude::*;
@@ -45,7 +45,7 @@ pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
     partition_section(&mut page, quality)?;
     page.push_str("</body></html>\n");
     let path = dataset.join(FILE);
-    write_atomic(&path, page.as_bytes()).map_err(Error::io("write", &path))
+    replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
 /// Table, heat map and passes as HTML.
