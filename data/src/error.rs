@@ -1,17 +1,17 @@
-//! Errors: what went wrong, where exactly, whose fault it is, and what to do about it.
+//! Errors, with their place, their cause and a remedy.
 //!
 //! Every message is one line. Variants carry the path, row group, row and column (a [`Place`]) of what is wrong.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Result of this crate.
+/// Result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What a user can do when the system refuses a thread.
+/// Remedy for a thread that the system cannot start.
 pub const FEWER_THREADS: &str = "raise the limits on threads and memory (ulimit -u, ulimit -v), or take fewer threads (train.threads, RAYON_NUM_THREADS)";
 
-/// Whose fault an error is; decides the exit code of the program.
+/// The party at fault for an error. It decides the exit code of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// The command line or the pipeline file.
@@ -22,12 +22,12 @@ pub enum Fault {
     Machine,
     /// Another process or the network.
     Cluster,
-    /// A bug of ours.
+    /// A bug in gnnflow.
     Bug,
 }
 
 impl Fault {
-    /// The exit code of a program that ends with this fault.
+    /// Returns the exit code of a program that ends with this fault.
     ///
     /// ```
     /// use gnnflow_data::Fault;
@@ -68,12 +68,12 @@ impl fmt::Display for Place {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file or folder that the user named is not there.
+    /// A file or folder that the user named does not exist.
     #[error("{}: there is no such file or folder ({role})", path.display())]
     Missing {
-        /// What was named.
+        /// The path that was named.
         path: PathBuf,
-        /// What it was named for, like "graph.nodes".
+        /// The setting that names it, such as "graph.nodes".
         role: &'static str,
     },
     /// A folder or list without any Parquet file.
@@ -81,7 +81,7 @@ pub enum Error {
     NoFiles {
         /// The folder, or an empty path when the list itself is empty.
         path: PathBuf,
-        /// What it was named for.
+        /// The setting that names it.
         role: &'static str,
     },
     /// Not a Parquet file, or one that is cut off or damaged.
@@ -89,7 +89,7 @@ pub enum Error {
     NotParquet {
         /// The file.
         path: PathBuf,
-        /// What the reader said.
+        /// The message of the reader.
         reason: String,
     },
     /// An object in a store, or the store itself, that cannot be read.
@@ -99,7 +99,8 @@ pub enum Error {
         url: PathBuf,
         /// What is wrong and what to do about it.
         problem: String,
-        /// Whose fault it is: of the input when it is missing, refused or changing, of the network when it cannot be reached.
+        /// The party at fault: the input if the object is missing, refused or changing; the network if it cannot be
+        /// reached.
         fault: Fault,
     },
     /// A column that the settings name is not in the file.
@@ -109,12 +110,12 @@ pub enum Error {
         path: PathBuf,
         /// The key of `columns` that names it.
         role: &'static str,
-        /// The name that was asked for.
+        /// The requested name.
         column: String,
-        /// The columns that the file has.
+        /// The columns of the file.
         available: Vec<String>,
     },
-    /// A column of a type that cannot play its role.
+    /// A column has a type that is not possible for its role.
     #[error("{}: column \"{column}\" is {found}, but graph.columns.{role} needs {wanted}", path.display())]
     ColumnType {
         /// The file.
@@ -125,7 +126,7 @@ pub enum Error {
         column: String,
         /// Its Arrow type.
         found: String,
-        /// What it should be.
+        /// The expected type.
         wanted: String,
     },
     /// A null where a value is needed.
@@ -141,10 +142,10 @@ pub enum Error {
         place: Box<Place>,
         /// The value.
         value: f64,
-        /// "" or what to do about it.
+        /// Empty, or the remedy.
         hint: &'static str,
     },
-    /// A row whose list is longer or shorter than the rows before.
+    /// A row whose list has another length than the rows before.
     #[error("{place}: {found} values, but the rows before have {expected}")]
     Width {
         /// Where.
@@ -154,14 +155,14 @@ pub enum Error {
         /// Width of the rows before.
         expected: usize,
     },
-    /// A value that means nothing here (a label out of range, an unknown split name, a negative type, …).
+    /// A value out of its domain (a label out of range, an unknown split name, a negative type, …).
     #[error("{place}: {value} is not {wanted}")]
     Value {
         /// Where.
         place: Box<Place>,
         /// The value, as text.
         value: String,
-        /// What would be right.
+        /// The expected value.
         wanted: String,
     },
     /// Two nodes with one id.
@@ -171,40 +172,40 @@ pub enum Error {
         id: String,
         /// The row, over all node files, that used the id first.
         first: u64,
-        /// Where it came again.
+        /// The place of the second occurrence.
         second: Box<Place>,
     },
-    /// An edge that ends at no node.
+    /// An edge with an end that is not a node.
     #[error(
         "{place}: {id} is no node's id; add the node to the node files, or set graph.unknown_nodes to \"drop\" or \"create\""
     )]
     UnknownNode {
         /// Where.
         place: Box<Place>,
-        /// The id that no node has.
+        /// The unknown id.
         id: String,
     },
-    /// `isolated = "fail"`, and there are some.
+    /// `isolated = "fail"`, and the graph has isolated nodes.
     #[error("node {id} has no edge to or from another node{}; set graph.isolated to \"drop\" or \"keep\"", nor_others(*others))]
     Isolated {
-        /// The first one's id.
+        /// The id of the first isolated node.
         id: String,
-        /// How many more there are.
+        /// Number of further isolated nodes.
         others: u64,
     },
-    /// `duplicates = "fail"`, and there are some.
+    /// `duplicates = "fail"`, and the edges have duplicates.
     #[error("{place}: the edge {src} → {dst} stands already in {first}; set graph.duplicates to \"drop\" or \"keep\"")]
     DuplicateEdge {
-        /// Where the edge came again.
+        /// The place of the second occurrence.
         place: Box<Place>,
-        /// Where it was first, as text.
+        /// The place of the first occurrence, as text.
         first: String,
         /// Source id.
         src: String,
         /// Destination id.
         dst: String,
     },
-    /// An edge is to be removed that is not there.
+    /// An update removes an edge that does not exist.
     #[error("{place}: there is no edge {src} → {dst} to remove; set --missing ignore to pass over such rows")]
     MissingEdge {
         /// Where.
@@ -214,7 +215,7 @@ pub enum Error {
         /// Destination id.
         dst: String,
     },
-    /// A node is to be added that is there already.
+    /// An update adds a node that exists.
     #[error("{place}: node {id} is in the dataset already; an update adds nodes, it does not change them")]
     NodeExists {
         /// Where.
@@ -222,7 +223,7 @@ pub enum Error {
         /// The node's id.
         id: String,
     },
-    /// `self_loops = "fail"`, and there are some.
+    /// `self_loops = "fail"`, and the edges have self-loops.
     #[error("{place}: node {id} has an edge to itself; set graph.self_loops to \"keep\" or \"drop\"")]
     SelfLoop {
         /// Where.
@@ -230,35 +231,35 @@ pub enum Error {
         /// The node's id.
         id: String,
     },
-    /// More than the format can hold.
+    /// A quantity exceeds a limit of the format.
     #[error("{what}: {found} is more than gnnflow can hold ({limit})")]
     TooLarge {
-        /// What there is too much of.
+        /// The quantity.
         what: String,
-        /// How much.
+        /// Its value.
         found: u64,
-        /// The most.
+        /// The limit.
         limit: u64,
     },
-    /// A setting that cannot work.
+    /// A setting with an invalid value.
     #[error("{key}: {reason}")]
     Setting {
         /// The key, as in the pipeline file.
         key: &'static str,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A partitioner gave up.
+    /// A partitioner failed.
     #[error("partition method \"{method}\": {reason}")]
     Partitioner {
         /// Its name.
         method: String,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Whose fault that is.
+        /// The party at fault.
         fault: Fault,
     },
-    /// A line of a text file that is not what the format says.
+    /// A line of a text file does not follow the format.
     #[error("{}:{line}: {reason}", path.display())]
     Line {
         /// The file.
@@ -268,7 +269,7 @@ pub enum Error {
         /// What is wrong with it, and what to do.
         reason: String,
     },
-    /// A file that is to be imported, and cannot be.
+    /// A file cannot be imported.
     #[error("{}: {reason}", path.display())]
     File {
         /// The file, or a folder that lacks one.
@@ -281,7 +282,7 @@ pub enum Error {
     NotADataset {
         /// The folder.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
     /// The dataset was written by a version of gnnflow with another layout.
@@ -294,7 +295,7 @@ pub enum Error {
         /// Version of this build.
         expected: u64,
     },
-    /// A file of a prepared dataset that is not what the manifest says.
+    /// A file of a prepared dataset differs from the manifest.
     #[error(
         "{}: damaged: {reason}; restore the file from a copy, or delete the dataset's folder and run `gnnflow prepare` again",
         path.display()
@@ -305,49 +306,49 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// The folder for the dataset holds something else, which is left alone.
+    /// The output folder exists and is not a prepared dataset. It stays unchanged.
     #[error("{}: exists and is not a prepared dataset; it is left alone: name another folder or move it away", path.display())]
     Occupied {
         /// The folder.
         path: PathBuf,
     },
-    /// The memory budget does not hold what preparing needs for every node.
+    /// The memory budget is smaller than the per-node state of a preparation.
     #[error(
         "partition.memory is {memory} bytes, but the {nodes} nodes of this graph take {needed} while it is prepared: set it to at least that"
     )]
     Budget {
         /// Number of nodes.
         nodes: u64,
-        /// Bytes that they take.
+        /// Needed bytes.
         needed: u64,
-        /// Bytes that there are.
+        /// Budget in bytes.
         memory: u64,
     },
-    /// The operating system said no.
+    /// An operating system error.
     #[error("{}: cannot {action}: {source}{}", path.display(), remedy(source))]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was tried, as a verb.
+        /// The failed action, as a verb.
         action: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// The operating system has no threads to give.
+    /// The operating system could not start a thread.
     #[error("cannot start {what}: {source}; {}", FEWER_THREADS)]
     Threads {
-        /// Which threads.
+        /// The threads.
         what: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Something that cannot happen.
+    /// A violated invariant.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
 }
 
 impl Error {
-    /// Whose fault it is.
+    /// Returns the party at fault.
     pub fn fault(&self) -> Fault {
         match self {
             Self::Setting { .. } | Self::Budget { .. } => Fault::Usage,
@@ -358,18 +359,18 @@ impl Error {
         }
     }
 
-    /// For `map_err`: an error of the operating system while it was asked to `action` `path`.
+    /// Returns a function for `map_err`: it makes an error of the operating system for `action` on `path`.
     pub fn io(path: impl AsRef<Path>, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { path: path.as_ref().to_path_buf(), action, source }
     }
 }
 
-/// "" or how many others it is true of.
+/// Returns the end of a message about a node and `others` further ones; empty for 0.
 fn nor_others(others: u64) -> String {
     if others == 0 { String::new() } else { format!(", nor have {others} others") }
 }
 
-/// What a user can do about an error of the operating system.
+/// Returns a remedy for an error of the operating system.
 fn remedy(source: &std::io::Error) -> &'static str {
     match source.kind() {
         std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
@@ -380,7 +381,7 @@ fn remedy(source: &std::io::Error) -> &'static str {
     }
 }
 
-/// "did you mean" and the list of what there is.
+/// Returns a "did you mean" hint and the list of columns.
 fn hint(wanted: &str, available: &[String]) -> String {
     let list = available.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
     let all = if list.is_empty() { "it has no columns".into() } else { format!("it has {list}") };
@@ -390,7 +391,7 @@ fn hint(wanted: &str, available: &[String]) -> String {
     }
 }
 
-/// The name closest to `wanted`, if any is close enough to be a slip of the finger.
+/// Returns the name closest to `wanted`, if it is close enough to be a typing error.
 ///
 /// ```
 /// use gnnflow_data::error::closest;
@@ -408,7 +409,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_column_names_what_is_there_and_what_was_meant() {
+    fn missing_column_error_lists_columns_and_suggests_the_closest() {
         let error = Error::MissingColumn {
             path: "nodes.parquet".into(),
             role: "label",
@@ -423,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_the_machines_fault_and_says_what_to_do() {
+    fn full_disk_is_a_machine_fault_with_a_remedy() {
         let error = Error::io("out", "write")(std::io::Error::from(std::io::ErrorKind::StorageFull));
         assert!(error.to_string().ends_with("free some space or choose another disk"), "{error}");
         assert_eq!(error.fault(), Fault::Machine);

@@ -1,4 +1,4 @@
-//! A prepared dataset, written back as a Parquet dump.
+//! Writes a prepared dataset as a Parquet dump.
 //!
 //! ```text
 //! nodes.parquet   node_id, features, label, split, node_type, node_time, partition     partition after partition
@@ -6,12 +6,18 @@
 //! pipeline.toml   reads the two
 //! ```
 //!
-//! Ids are the user's. Every directed edge of the dataset is a row, both directions of an undirected graph too, after all
-//! policies: preparing the export with `undirected = false`, `duplicates = "keep"` and every node in the partition of column
-//! `partition` gives the same graph with the same numbering. Features are what the dataset holds, scaled and rounded if it is.
-//! Types and classes have their names, unless the dataset's numbering does not follow the names' order: then they are numbers.
+//! Ids are the user's. Every directed edge of the dataset is a row, so an undirected graph has two rows for each edge.
+//! The edges are those that remain after all policies of the preparation.
 //!
-//! One partition after the other is read, in place; in memory are some row groups (about 0.4 GiB at most).
+//! To get the same graph with the same numbering, prepare the export with `undirected = false`, `duplicates = "keep"`
+//! and every node in the partition that the column `partition` names. Features are written as the dataset stores them,
+//! that is, scaled and rounded.
+//!
+//! Types and classes are written as names if the numbering of the dataset follows the order of the names. Otherwise
+//! they are written as numbers.
+//!
+//! Partitions are read one after the other from mapped files. In memory are only some row groups (about 0.4 GiB at
+//! most).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,10 +33,10 @@ use crate::generate::table::{Note, Output, group_rows};
 use crate::import::{EDGES, NODES, PIPELINE, Recipe, element, flag_lists, matrix, split_name};
 use crate::progress::Progress;
 
-/// Key in the Parquet footer under which a file says what it was exported from.
+/// Key in the Parquet footer for the origin of an exported file.
 pub(crate) const NOTE_KEY: &str = "gnnflow.export";
 
-/// What an export has written.
+/// Result of an export.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Exported {
     /// `nodes.parquet`: a file, or a folder of files.
@@ -45,14 +51,15 @@ pub struct Exported {
     pub edges: u64,
     /// Number of partitions.
     pub parts: usize,
-    /// Size of the Parquet files together.
+    /// Size of all Parquet files, in bytes.
     pub bytes: u64,
 }
 
-/// Writes `dataset` into folder `out`, in files of at least `file_rows` rows each, or else one file for each table.
+/// Writes `dataset` to folder `out`. With `file_rows`, each table is a folder of files with at least that many rows
+/// each; otherwise it is one file.
 ///
 /// # Errors
-/// A damaged dataset; a folder that cannot be written.
+/// When the dataset is damaged or the folder cannot be written.
 pub fn export(dataset: &Dataset, out: &Path, file_rows: Option<u64>, progress: &dyn Progress) -> Result<Exported> {
     if file_rows == Some(0) {
         return Err(Error::Setting { key: "--file-rows", reason: "must be at least 1".into() });
@@ -81,7 +88,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
         undirected: false,
         keep_duplicates: true,
         features: manifest.features.dim,
-        // Columns of several types are exported as one, which holds all their numbers.
+        // Features of several dtypes are exported as one column whose type can represent all of them.
         feature_dtype: manifest.features.layout().dtype().unwrap_or_default().word(),
         label: labels.map(|labels| labels.kind != LabelKind::Value),
         num_classes: labels
@@ -105,7 +112,7 @@ fn recipe(dataset: &Dataset) -> Recipe {
     }
 }
 
-/// Which numbers are written as names.
+/// Whether numbers are written as names, for each kind of number.
 #[derive(Clone, Copy, Debug)]
 struct Names {
     classes: bool,
@@ -117,7 +124,7 @@ struct Names {
 impl Names {
     fn of(dataset: &Dataset) -> Self {
         let manifest = dataset.manifest();
-        // Only names in order get the same numbers again.
+        // Only sorted names get the same numbers again when the export is prepared.
         let ordered = |names: &[String], count: u64| {
             !names.is_empty() && names.len() as u64 == count && names.is_sorted_by(|a, b| a < b)
         };
@@ -125,7 +132,7 @@ impl Names {
         let labels = manifest.labels.as_ref();
         Self {
             classes: labels.is_some_and(|labels| {
-                // A class that no node has would be forgotten; a node without label has no name.
+                // A class without nodes would be lost, and an unlabelled node has no name.
                 labels.kind == LabelKind::Class
                     && ordered(&labels.names, labels.classes.into())
                     && labels.counts.iter().all(|&count| count > 0)
@@ -133,7 +140,7 @@ impl Names {
             }),
             node_types: types(&manifest.node_types),
             edge_types: types(&manifest.edge_columns.edge_type),
-            // An edge without label has none in the dump either.
+            // An unlabelled edge is null in the dump.
             edge_classes: manifest.edge_columns.label.as_ref().is_some_and(|labels| {
                 ordered(&labels.names, labels.classes.into()) && labels.counts.iter().all(|&count| count > 0)
             }),
@@ -238,7 +245,7 @@ impl NodeTable<'_> {
     }
 }
 
-/// Edges: sources may lie in any partition, so that all nodes' ids are mapped.
+/// The edge table. A source may be in any partition, so the node files of all partitions are mapped.
 struct EdgeTable<'a> {
     dataset: &'a Dataset,
     nodes: Vec<Nodes>,
@@ -260,7 +267,7 @@ impl<'a> EdgeTable<'a> {
             let topology = self.dataset.topology(part)?;
             let indptr = topology.indptr();
             for rows in chunks(topology.indices().len(), group_rows(row_bytes)) {
-                // The destinations of these rows: from the node whose list holds the first of them.
+                // Start with the local node whose edge list contains the first row.
                 let mut local = indptr.partition_point(|&start| start as usize <= rows.start) - 1;
                 let destinations = rows.clone().map(|row| {
                     while indptr[local + 1] as usize <= row {
@@ -325,7 +332,7 @@ impl<'a> EdgeTable<'a> {
         (fields, 32 + 4 * width)
     }
 
-    /// Partition and local number of a global id; topologies name no others.
+    /// Returns partition and local number of a global id. All ids in a topology have an owner.
     fn owner(&self, node: u64) -> (usize, usize) {
         let book = self.dataset.book();
         let part = book.owner(node).unwrap_or_default();
@@ -358,7 +365,7 @@ fn int_ids(nodes: &Nodes) -> &[i64] {
     }
 }
 
-/// `0..length` in pieces of at most `most`.
+/// Returns the range `0..length` in chunks of at most `most`.
 fn chunks(length: usize, most: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     (0..length).step_by(most).map(move |start| start..(start + most).min(length))
 }
@@ -388,7 +395,7 @@ fn types_column(types: &[u16], info: &TypeInfo, by_name: bool) -> ArrayRef {
     }
 }
 
-/// Classes of edges; null = unlabelled.
+/// Returns the classes of edges; null for unlabelled edges.
 fn classes_column(classes: &[i32], info: &LabelInfo, by_name: bool) -> ArrayRef {
     let classes = classes.iter().map(|&class| usize::try_from(class).ok());
     match by_name {
@@ -397,7 +404,7 @@ fn classes_column(classes: &[i32], info: &LabelInfo, by_name: bool) -> ArrayRef 
     }
 }
 
-/// Numbers as names.
+/// Returns the names of numbers.
 fn named(numbers: impl Iterator<Item = usize>, names: &[String]) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(numbers.map(|number| names.get(number).map_or("", String::as_str))))
 }

@@ -1,7 +1,7 @@
-//! Who owns which node: the partition book.
+//! The partition book: it maps nodes to the partitions that own them.
 //!
-//! Nodes are relabelled so that partition `p` owns one contiguous range of global ids. The whole book is
-//! therefore `parts + 1` numbers, however large the graph (DistDGL, section III-B).
+//! Nodes are relabelled so that partition `p` owns one contiguous range of global ids. The book is therefore `parts +
+//! 1` numbers for any size of graph (DistDGL, section III-B).
 
 /// Ranges of global node ids, one per partition.
 ///
@@ -17,15 +17,15 @@
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionBook {
-    /// `offsets[p]..offsets[p + 1]` are the ids of partition `p`; never decreasing.
+    /// `offsets[p]..offsets[p + 1]` are the global ids of partition `p`. Offsets never decrease.
     offsets: Vec<u64>,
 }
 
 impl PartitionBook {
-    /// Takes `parts + 1` offsets. `None` unless they start at 0 and never decrease.
+    /// Creates a book from `parts + 1` offsets. Returns `None` unless they start at 0 and never decrease.
     pub fn new(offsets: Vec<u64>) -> Option<Self> {
-        let whole = offsets.len() > 1 && offsets[0] == 0 && offsets.is_sorted();
-        whole.then_some(Self { offsets })
+        let valid = offsets.len() > 1 && offsets[0] == 0 && offsets.is_sorted();
+        valid.then_some(Self { offsets })
     }
 
     /// Number of partitions.
@@ -51,7 +51,7 @@ impl PartitionBook {
         self.offsets[part]..self.offsets[part + 1]
     }
 
-    /// The partition that owns global id `node`, or `None` past the last node. O(log parts).
+    /// Returns the partition that owns global id `node`, or `None` beyond the last node. Time: O(log parts).
     #[inline]
     pub fn owner(&self, node: u64) -> Option<usize> {
         let owner = self.offsets.partition_point(|&start| start <= node);
@@ -63,13 +63,13 @@ impl PartitionBook {
 mod tests {
     use super::*;
 
-    /// The obvious program: look through every range.
+    /// The reference implementation: a linear search over all ranges.
     fn owner_by_search(offsets: &[u64], node: u64) -> Option<usize> {
         (0..offsets.len() - 1).find(|&p| (offsets[p]..offsets[p + 1]).contains(&node))
     }
 
     #[test]
-    fn owner_is_the_range_that_holds_the_node() {
+    fn owner_equals_linear_search() {
         for offsets in [vec![0, 1], vec![0, 0, 5], vec![0, 5, 5, 5, 9], vec![0, 2, 4, 6, 8]] {
             let book = PartitionBook::new(offsets.clone()).unwrap();
             for node in 0..12 {
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_books_are_refused() {
+    fn new_refuses_offsets_that_do_not_start_at_0_or_decrease() {
         for offsets in [vec![], vec![0], vec![1, 2], vec![0, 5, 4]] {
             assert_eq!(PartitionBook::new(offsets), None);
         }

@@ -1,4 +1,4 @@
-//! What a partition method is: a function from a stream of edges to a part for every node.
+//! Partition methods: a method reads a stream of edges and assigns a part to every node.
 
 use std::fmt;
 use std::sync::atomic::AtomicU32;
@@ -9,36 +9,38 @@ use crate::error::Result;
 use crate::ids::NodeIds;
 use crate::partition_book::PartitionBook;
 
-/// Most partitions that a dataset can have.
+/// The largest number of partitions of a dataset.
 pub const MAX_PARTS: u32 = 1 << 16;
 
-/// What is wanted of a partitioner.
+/// Requirements for a partitioner.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Goal {
-    /// Number of parts, at least one.
+    /// Number of parts; at least 1.
     pub parts: u32,
-    /// Decides every random choice.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Bytes that may be held at a time, beside a few dozen for every node. What needs more goes to disk, is sketched, or is
-    /// refused with the number of bytes that it takes. It may change how long things take, and the result; not whether one
-    /// memory budget gives one result.
+    /// Memory budget in bytes, in addition to a few dozen bytes per node. A method that needs more spills to disk, uses
+    /// a sketch, or fails with the number of bytes that it needs.
+    ///
+    /// The budget may change the running time and the result. Equal budgets give equal results.
     pub memory: u64,
-    /// How even the parts have to be.
+    /// Balance constraints.
     pub balance: Targets,
 }
 
 impl Goal {
-    /// So many parts, with everything else at its default.
+    /// A goal with `parts` parts and all other settings at their defaults.
     pub fn new(parts: u32) -> Self {
         Self { parts, seed: 1, memory: 2 << 30, balance: Targets::default() }
     }
 }
 
-/// Bounds on the largest part over the mean part, for everything that can be balanced. Methods keep those that they can, and
-/// say in their documentation which those are; the report shows all of them.
+/// Upper bounds on the ratio of the largest part to the mean part, one for each quantity that can be balanced.
+///
+/// The documentation of each method names the bounds that it enforces. The report shows the ratios of all quantities.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Targets {
-    /// Nodes. SDT-GNN's β.
+    /// Nodes (β in SDT-GNN).
     pub nodes: f64,
     /// In-edges of the nodes.
     pub edges: Option<f64>,
@@ -48,18 +50,18 @@ pub struct Targets {
     pub val: Option<f64>,
     /// Nodes of the test split.
     pub test: Option<f64>,
-    /// Nodes of every type, each type by itself.
+    /// Nodes of every type; the bound holds for each type separately.
     pub types: Option<f64>,
 }
 
 impl Default for Targets {
-    /// Nodes within 5%, as SDT-GNN has it; nothing else is asked for.
+    /// Bounds nodes to 5 % above the mean, as SDT-GNN does. All other quantities are unbounded.
     fn default() -> Self {
         Self { nodes: 1.05, edges: None, train: None, val: None, test: None, types: None }
     }
 }
 
-/// A way to cut a graph into parts.
+/// A method that cuts a graph into parts.
 ///
 /// ```
 /// use gnnflow_data::partitioner::{Assignment, Goal, GraphStream, Partitioner};
@@ -78,48 +80,50 @@ impl Default for Targets {
 /// }
 /// ```
 pub trait Partitioner: Send + Sync {
-    /// Its name, as in `partition.method`.
+    /// The name, as in `partition.method`.
     fn name(&self) -> &str;
 
-    /// Whatever else decides the result (thresholds, a file's digest, …), as text. Part of the dataset's fingerprint.
+    /// Returns all other settings that affect the result (thresholds, a file's digest, …) as text. It is part of the
+    /// dataset's fingerprint.
     fn settings(&self) -> String {
         String::new()
     }
 
-    /// Bytes that [`assign`](Partitioner::assign) holds however small the budget: arrays over all nodes. A budget that does not
-    /// hold them is refused before any work.
+    /// Returns the bytes of arrays over all nodes that [`assign`](Partitioner::assign) needs with any budget. Smaller
+    /// budgets are refused before any work starts.
     fn state_bytes(&self, _nodes: u64, _goal: &Goal) -> u64 {
         0
     }
 
-    /// Whether `goal.memory` decides the result, and not only how long it takes.
+    /// Returns whether `goal.memory` affects the result, and not only the running time.
     fn memory_decides(&self) -> bool {
         false
     }
 
-    /// Gives every node one of `goal.parts` parts. The same graph and goal give the same assignment, whatever the
-    /// number of threads and processes.
+    /// Assigns one of `goal.parts` parts to every node. Equal graphs and goals give equal assignments for any number of
+    /// threads and processes.
     ///
-    /// When several processes prepare one dataset, each of them runs this method on the same stream and comes to the same
-    /// result. So whatever decides how often the stream's methods are called has to come from the stream and the goal.
+    /// When several processes prepare one dataset, every process runs this method on the same stream and computes the
+    /// same result. Therefore the number of calls of stream methods may depend only on the stream and the goal.
     ///
     /// # Errors
     /// Errors of the stream, or [`Error::Partitioner`](crate::Error::Partitioner).
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment>;
 }
 
-/// A graph that can be read as often as one likes, but never held whole. Nodes are their indexes: rows of the dump.
+/// A graph that can be read several times but is never held in memory as a whole. Nodes are numbered by their rows in
+/// the dump.
 ///
-/// Every method that reads edges is told the name of the pass, which users see while it runs and in `partition.json`.
+/// Every method that reads edges takes the name of the pass. Users see it while the pass runs and in `partition.json`.
 pub trait GraphStream {
     /// Number of nodes.
     fn num_nodes(&self) -> u64;
 
-    /// Number of edge rows in the dump: before mirroring, and before duplicates are dropped; without those of nodes that a filter
-    /// has dropped.
+    /// Number of edge rows in the dump, before mirroring and before duplicates are dropped. Edges of nodes that a
+    /// filter has dropped do not count.
     fn num_edges(&self) -> u64;
 
-    /// Whether each row stands for both directions.
+    /// Whether each row stands for both directions of an edge.
     fn undirected(&self) -> bool;
 
     /// Split of each node: 0 none, 1 train, 2 validation, 3 test.
@@ -128,79 +132,82 @@ pub trait GraphStream {
     /// Type of each node; empty when nodes have no types.
     fn node_types(&self) -> &[u16];
 
-    /// The user's ids of the nodes, for methods that read something else about them.
+    /// The user's ids of the nodes, for methods that read more data about them.
     fn node_ids(&self) -> &NodeIds;
 
-    /// Visits all edges `(source, destination)` in dump order, some thousands at a time, one call after the other.
+    /// Visits all edges `(source, destination)` in dump order, in sequential calls with some thousands of edges each.
     ///
     /// # Errors
-    /// What is wrong with the dump, or what `visit` returned.
+    /// An error in the dump, or an error of `visit`.
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()>;
 
-    /// Visits all edges in any order, from several threads at once, for sums: `visit` may only add to `cells` (with
-    /// [`Relaxed`](std::sync::atomic::Ordering::Relaxed) `fetch_add`), and look at what does not change meanwhile. When it
-    /// returns, `cells` has grown by the contributions of all edges, also of those that other processes have visited.
+    /// Visits all edges in any order, from several threads at once, to add up sums.
+    ///
+    /// `visit` may only add to `cells` (with [`Relaxed`](std::sync::atomic::Ordering::Relaxed) `fetch_add`) and read
+    /// data that does not change meanwhile. On return, `cells` includes the contributions of all edges, also of those
+    /// that other processes visited.
     ///
     /// # Errors
-    /// What is wrong with the dump.
+    /// An error in the dump.
     fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()>;
 
-    /// Counts keys: `key` gives one for each edge, or none. `consume` gets every key with how often it came, in ascending order,
-    /// some thousands at a time. Sorts on disk what does not fit in `memory` bytes.
+    /// Counts keys. `key` returns at most one key for each edge. `consume` gets every key with its count, in ascending
+    /// order, some thousands at a time. Keys that do not fit in `memory` bytes are sorted on disk.
     ///
     /// # Errors
-    /// What is wrong with the dump, a full disk, or what `consume` returned.
+    /// An error in the dump, a full disk, or an error of `consume`.
     fn count_keys(&self, pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()>;
 
-    /// Work without the stream that is too much to be done by every process: one does it, all get the result.
+    /// Runs work that does not use the stream and is too expensive to repeat in every process. One process runs it; all
+    /// get the result.
     ///
     /// # Errors
-    /// What `work` returned.
+    /// An error of `work`.
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>>;
 
-    /// What [`keep`](GraphStream::keep) was last given under `name`, perhaps by a preparation that was killed. A partitioner
-    /// of several passes goes on from there.
+    /// Returns the bytes that [`keep`](GraphStream::keep) last stored under `name`, also those of a preparation that
+    /// was killed. A partitioner of several passes can resume from them.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// When the bytes cannot be read.
     fn kept(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Keeps `bytes` under `name`, for the next try should this one be killed.
+    /// Stores `bytes` under `name`, so that a later preparation can resume if this one is killed.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// When the bytes cannot be written.
     fn keep(&self, name: &str, bytes: &[u8]) -> Result<()>;
 }
 
-/// What looks at some thousands of edges `(source, destination)` at a time.
+/// A function that reads some thousands of edges `(source, destination)` at a time.
 pub type VisitEdges<'a> = dyn FnMut(&[(u32, u32)]) -> Result<()> + 'a;
 
-/// What adds up something over some thousands of edges `(source, destination)` at a time.
+/// A function that adds up sums over some thousands of edges `(source, destination)` at a time.
 pub type AddEdges<'a> = dyn Fn(&[(u32, u32)]) + Sync + 'a;
 
-/// The key of an edge `(source, destination)`.
+/// A function that returns the key of an edge `(source, destination)`.
 pub type EdgeKey<'a> = dyn Fn(u32, u32) -> Option<u64> + Sync + 'a;
 
-/// What takes keys and their counts.
+/// A function that takes keys and their counts.
 pub type ConsumeKeys<'a> = dyn FnMut(&[(u64, u64)]) -> Result<()> + 'a;
 
-/// A part for every node, by the node's index.
+/// A part for every node, by node index.
 pub enum Assignment {
-    /// Part `p` is the range `p` of the book.
+    /// Part `p` is range `p` of the book.
     Ranges(PartitionBook),
-    /// Computed when asked for.
+    /// Computed on demand.
     Computed(Box<dyn Fn(u64) -> u32 + Send + Sync>),
-    /// Looked up.
+    /// Stored in a table.
     Stored(Vec<u16>),
 }
 
 impl Assignment {
-    /// An assignment that is computed when asked for.
+    /// Creates an assignment that is computed on demand.
     pub fn computed(part: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
         Self::Computed(Box::new(part))
     }
 
-    /// The part of node index `node`.
+    /// Returns the part of node index `node`.
     ///
     /// # Panics
     /// When there is no such node.

@@ -1,16 +1,16 @@
-//! How far a long piece of work has come, told to whoever shows it.
+//! Progress of long operations.
 
-/// Hears about progress. Called from several threads; must be quick.
+/// Receives progress reports. Methods are called from several threads and must return quickly.
 pub trait Progress: Send + Sync {
-    /// A stage begins: `total` units of work, if known (rows, say).
+    /// Starts a stage of `total` units of work (rows, for example), if the total is known.
     fn stage(&self, name: &str, total: Option<u64>, unit: &str);
-    /// `by` more units of the current stage are done.
+    /// Adds `by` completed units to the current stage.
     fn advance(&self, by: u64);
-    /// The current stage is done.
+    /// Ends the current stage.
     fn done(&self);
 }
 
-/// Shows nothing.
+/// Ignores all reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Silent;
 

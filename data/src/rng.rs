@@ -1,25 +1,25 @@
-//! Counter-based randomness: every draw is a pure function of what it is for.
+//! Counter-based random numbers: every draw is a pure function of a key and an index.
 //!
-//! There is no generator and no state. A [`Key`] is folded from the seed, a [`Purpose`] and whatever names the
-//! piece of work (partition, epoch, step, hop, node); draw `i` under that key is a hash of both. Threads and
-//! processes therefore never share a stream, and the same work draws the same numbers wherever it runs.
+//! There is no generator and no state. A [`Key`] is folded from the seed, a [`Purpose`] and the coordinates of a piece
+//! of work (partition, epoch, step, hop, node). Draw `i` under a key is a hash of both. Therefore threads and processes
+//! never share a stream, and the same work draws the same numbers on every machine.
 //!
 //! The hash is two rounds of xor-shift-multiply with the constant of Pelle Evensen's `rrmxmx` family. It is fast
 //! (about one nanosecond) and passes the chi-square tests below; it is not cryptographic.
 
-/// What a draw is for. Two purposes never share draws, even under the same seed.
+/// The use of a draw. Different purposes have independent draws, even under the same seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
     /// Order of the training seeds within an epoch.
     Shuffle = 1,
-    /// Which neighbors a hop takes.
+    /// Choice of neighbors in a hop.
     Sample = 2,
     /// Dropout masks.
     Dropout = 3,
     /// Initial parameters.
     Init = 4,
-    /// Which nodes are train, validation and test.
+    /// Random split into train, validation and test nodes.
     Split = 5,
     /// Random partition assignment.
     Partition = 6,
@@ -27,11 +27,11 @@ pub enum Purpose {
     GenerateEdges = 7,
     /// Synthetic graphs: node classes, features, splits.
     GenerateNodes = 8,
-    /// Pairs of nodes that are taken for no edges.
+    /// Negative samples: node pairs that serve as non-edges.
     Negative = 9,
 }
 
-/// A position in the space of all draws.
+/// A key of a sequence of draws.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Purpose};
@@ -55,30 +55,30 @@ const fn mix(mut x: u64) -> u64 {
 }
 
 impl Key {
-    /// The root of everything that `purpose` draws under `seed`.
+    /// The root key of `purpose` under `seed`.
     #[inline]
     pub const fn new(seed: u64, purpose: Purpose) -> Self {
         Self(mix(mix(seed.wrapping_add(GOLDEN)).wrapping_add((purpose as u64).wrapping_mul(GOLDEN))))
     }
 
-    /// The key below this one for `word` (a partition, an epoch, a node, …). Order matters.
+    /// Returns the child key for `word` (a partition, an epoch, a node, …). The order of folds matters.
     #[inline(always)]
     pub const fn fold(self, word: u64) -> Self {
         Self(mix(self.0.rotate_left(17) ^ mix(word.wrapping_add(GOLDEN))))
     }
 
-    /// The key below this one for a name (a parameter's name, say).
+    /// Returns the child key for a name, such as that of a parameter.
     pub fn fold_str(self, name: &str) -> Self {
         name.bytes().fold(self.fold(name.len() as u64), |key, byte| key.fold(u64::from(byte)))
     }
 
-    /// The key as a number, for machines that draw by the same hash elsewhere: `hash(bits + i · 0x9e3779b97f4a7c15)`.
+    /// Returns the key as a number, for devices that compute the same hash: `hash(bits + i · 0x9e3779b97f4a7c15)`.
     #[inline(always)]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
-    /// The key whose [`Key::bits`] these are.
+    /// Returns the key with these [`Key::bits`].
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
@@ -108,10 +108,10 @@ impl Key {
     }
 }
 
-/// A permutation of `0..n` that is computed, not stored: O(1) memory, any element on its own.
+/// A permutation of `0..n` that is computed on demand: O(1) memory and random access.
 ///
-/// A four-round Feistel network over the smallest even number of bits that holds `n`, walked until it lands
-/// inside (cycle walking): fewer than four steps on average.
+/// It is a four-round Feistel network over the smallest even number of bits that holds `n`. It is applied repeatedly
+/// until the result is below `n` (cycle walking), which takes fewer than four steps on average.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Permutation, Purpose};
@@ -129,23 +129,23 @@ pub struct Permutation {
 }
 
 impl Permutation {
-    /// The permutation of `0..n` that `key` names.
+    /// Creates the permutation of `0..n` for `key`.
     pub fn new(key: Key, n: u64) -> Self {
         let bits = u64::BITS - n.saturating_sub(1).leading_zeros();
         Self { key, n, half_bits: bits.div_ceil(2).max(1) }
     }
 
-    /// How many elements are permuted.
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.n
     }
 
-    /// Whether nothing is permuted.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
 
-    /// Where `i` goes.
+    /// Returns the position of `i`.
     ///
     /// # Panics
     /// When `i` is not below [`Permutation::len`].
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permutations_are_permutations() {
+    fn permutation_is_a_bijection() {
         for n in [0u64, 1, 2, 3, 5, 64, 65, 1000, 4097] {
             let order = Permutation::new(Key::new(n, Purpose::Shuffle), n);
             let mut seen = vec![false; n as usize];
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn permutations_spread_every_element_evenly() {
+    fn permutation_of_an_element_is_uniform_over_keys() {
         // Chi-square over 8 places, 4,000 keys, one fixed element: 7 degrees of freedom, 0.999 quantile 24.3.
         for element in 0..8 {
             let mut counts = [0f64; 8];
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_are_uniform_along_both_axes() {
+    fn draws_are_uniform_over_counters_and_over_keys() {
         // 256 cells: 255 degrees of freedom, 0.999 quantile about 330.
         let root = Key::new(1, Purpose::Sample);
         for name in ["counter", "fold"] {

@@ -1,4 +1,4 @@
-//! What a dump is, and how to treat it: plain settings, filled from `[graph]` of a pipeline file.
+//! Settings of a dump: its files, its columns and the policies for its data. `[graph]` of a pipeline file sets them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,58 +9,61 @@ use crate::dump::DumpFile;
 use crate::error::{Error, Result};
 use crate::store;
 
-/// A graph in Parquet files, and what to make of it.
+/// A graph in Parquet files, with the settings that control how it is read.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphSource {
-    /// Files, or folders of `*.parquet` (taken in order of their names). At least one. A URL (`s3://`, `gs://`, `az://`, `http://`,
-    /// `https://`) stands for an object or, unless it is of HTTP, for the `*.parquet` directly below it.
+    /// Files, or folders of `*.parquet` (read in order of their names); at least one.
+    ///
+    /// A URL (`s3://`, `gs://`, `az://`, `http://`, `https://`) names an object, or all `*.parquet` objects directly
+    /// below it. HTTP URLs name objects only.
     pub nodes: Vec<PathBuf>,
-    /// Files, folders or URLs likewise. None at all is a graph without edges.
+    /// Files, folders or URLs, as for `nodes`. An empty list is a graph without edges.
     pub edges: Vec<PathBuf>,
-    /// Which column is what.
+    /// Names of the columns.
     pub columns: Columns,
-    /// Mirror every edge, after dropping duplicates when [`Duplicates::Drop`] is set.
+    /// Mirror every edge, after duplicates are dropped if [`Duplicates::Drop`] is set.
     pub undirected: bool,
-    /// What to do with edges that occur more than once.
+    /// Policy for edges that occur more than once.
     pub duplicates: Duplicates,
-    /// What to do with edges from a node to itself.
+    /// Policy for edges from a node to itself.
     pub self_loops: SelfLoops,
-    /// What to do with edges that name a node that is not among the nodes.
+    /// Policy for edges with an end that is not in the node table.
     pub unknown_nodes: UnknownNodes,
-    /// What to do with nodes that no edge joins with another node, when all other filters are done.
+    /// Policy for nodes without an edge to another node, after all other filters.
     #[serde(default, skip_serializing_if = "is_default")]
     pub isolated: Isolated,
-    /// Add the reverse of every edge as an edge of a type of its own: `rev_<name>`, or the number of types plus the type. In a graph
-    /// without types, edges get two: 0 forward, 1 reverse. Not together with `undirected`.
+    /// Add the reverse of every edge with a type of its own: `rev_<name>`, or the number of types plus the type. In a
+    /// graph without types, forward edges get type 0 and reverse edges type 1. Cannot be combined with `undirected`.
     #[serde(default, skip_serializing_if = "is_default")]
     pub reverse_edges: bool,
-    /// Keep the largest part of the graph in which every node has at least so many neighbors (edges in either direction;
-    /// multiple edges and edges to oneself do not count).
+    /// Keep the k-core: the largest subgraph in which every node has at least this many neighbors. Neighbors count in
+    /// either direction; multiple edges and self-loops do not count.
     #[serde(default, skip_serializing_if = "is_default")]
     pub k_core: Option<u32>,
-    /// Keep the largest weakly connected component, after [`k_core`](Self::k_core); of several, that of the first node.
+    /// Keep the largest weakly connected component, after [`k_core`](Self::k_core). Of several, keep the one with the
+    /// first node.
     #[serde(default, skip_serializing_if = "is_default")]
     pub largest_component: bool,
     /// How to scale features.
     pub normalize_features: Normalize,
-    /// Shares of train, validation and test among the labelled nodes, when there is no split column. They add up to
-    /// at most 1; the rest is in no split.
+    /// Fractions of train, validation and test nodes among the labelled nodes, for dumps without a split column. Their
+    /// sum is at most 1; the remaining nodes are in no split.
     pub split_fractions: Option<[f64; 3]>,
-    /// Number of classes; `None` = as many as the labels need. Labels must be below it.
+    /// Number of classes; labels must be smaller. `None`: as many as the labels need.
     pub num_classes: Option<u32>,
     /// Seed of the random split.
     pub seed: u64,
-    /// How features are stored: one type for all of [`Columns::features`], or one for each.
+    /// Storage types of features: one for all of [`Columns::features`], or one for each.
     pub feature_dtype: Vec<FeatureDtype>,
-    /// How long a server that fails in passing is asked again, since something last came of it. Never changes the dataset.
+    /// Time limit for retries of a server with temporary failures, since its last answer. It never affects the dataset.
     pub retry: Duration,
 }
 
-/// The `retry` of a source that says nothing about it.
+/// The default of [`GraphSource::retry`].
 pub const RETRY: Duration = Duration::from_secs(120);
 
 impl GraphSource {
-    /// A source with every setting at its default.
+    /// Creates a source with all other settings at their defaults.
     ///
     /// ```
     /// use gnnflow_data::source::GraphSource;
@@ -89,10 +92,10 @@ impl GraphSource {
         }
     }
 
-    /// The node files, folders and prefixes replaced by the Parquet files in them. Objects are looked up, not read.
+    /// Returns the Parquet files of the nodes: folders and prefixes are expanded. Objects are looked up but not read.
     ///
     /// # Errors
-    /// A path or URL where nothing is or that cannot be read, or no file at all.
+    /// When a path or URL does not exist or cannot be read, or when there is no file at all.
     pub fn node_files(&self) -> Result<Vec<DumpFile>> {
         if self.nodes.is_empty() {
             return Err(Error::NoFiles { path: PathBuf::new(), role: "graph.nodes" });
@@ -100,15 +103,15 @@ impl GraphSource {
         expand(&self.nodes, "graph.nodes", self.retry)
     }
 
-    /// The edge files, folders and prefixes replaced by the Parquet files in them.
+    /// Returns the Parquet files of the edges: folders and prefixes are expanded.
     ///
     /// # Errors
-    /// A path or URL where nothing is or that cannot be read, or a folder without Parquet files.
+    /// When a path or URL does not exist or cannot be read, or when a folder has no Parquet files.
     pub fn edge_files(&self) -> Result<Vec<DumpFile>> {
         expand(&self.edges, "graph.edges", self.retry)
     }
 
-    /// Checks what can be checked without reading data.
+    /// Checks all that can be checked without data.
     ///
     /// # Errors
     /// [`Error::Setting`] with the key.
@@ -133,23 +136,23 @@ impl GraphSource {
         Ok(())
     }
 
-    /// Whether nodes of the dump may be left out.
+    /// Whether a filter may drop nodes of the dump.
     pub fn drops_nodes(&self) -> bool {
         self.isolated != Isolated::Keep || self.k_core.is_some() || self.largest_component
     }
 
-    /// Whether edges have types: by a column, or by their direction.
+    /// Whether edges have types, from a column or from their direction.
     pub fn typed_edges(&self) -> bool {
         self.columns.edge_type.is_some() || self.reverse_edges
     }
 
-    /// Whether each row stands for an edge in either direction.
+    /// Whether each row stands for an edge in both directions.
     pub fn both_ways(&self) -> bool {
         self.undirected || self.reverse_edges
     }
 }
 
-/// Settings that are off leave no trace in a fingerprint: datasets of before there was such a setting stay current.
+/// Settings at their defaults are left out of fingerprints, so that datasets from before such a setting stay current.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -177,17 +180,17 @@ pub struct Columns {
     pub edge_type: Option<String>,
     /// Nodes: type, an integer in 0..65535 or a string.
     pub node_type: Option<String>,
-    /// Nodes: time, as that of edges; of a training node, the time that its neighborhood is seen at.
+    /// Nodes: time, in the unit of edge times. The neighborhood of a training node is sampled as of this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_time: Option<String>,
-    /// Edges: time, an integer, date or timestamp; kept as the 64-bit integer that it is stored as.
+    /// Edges: time, an integer, date or timestamp. It is stored as the same 64-bit integer.
     pub time: Option<String>,
     /// Edges: features, like those of nodes.
     pub edge_features: Vec<String>,
-    /// Edges: the split, for tasks on edges: as that of nodes.
+    /// Edges: the split, for tasks on edges; same values as for nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_split: Option<String>,
-    /// Edges: the class, for tasks on edges: an integer, a boolean or a string; −1 and null are none.
+    /// Edges: the class, for tasks on edges: an integer, a boolean or a string. −1 and null mean unlabelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edge_label: Option<String>,
 }
@@ -214,52 +217,52 @@ impl Default for Columns {
     }
 }
 
-/// What to do with edges that occur more than once: with the same source, destination and, when there is a type column,
-/// type. Edges that differ in time only are duplicates too; set [`Duplicates::Keep`] for them.
+/// Policy for edges that occur more than once, that is, with the same source, destination and type (if there is a type
+/// column). Edges that differ only in time are duplicates too; use [`Duplicates::Keep`] for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Duplicates {
-    /// Keep the first in dump order. In an undirected graph an edge and its mirror image are the same edge: the first
-    /// row of the pair lends its weight, type, time, features, split and label to both directions.
+    /// Keep the first in dump order. In an undirected graph, an edge and its reverse are the same edge. The first row
+    /// of the pair gives weight, type, time, features, split and label to both directions.
     #[default]
     Drop,
     /// Keep them all.
     Keep,
-    /// Stop with the first one's place.
+    /// Fail with the place of the first duplicate.
     Fail,
 }
 
-/// What to do with edges from a node to itself. They are never mirrored.
+/// Policy for edges from a node to itself. They are never mirrored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SelfLoops {
-    /// Keep those in the dump.
+    /// Keep the self-loops of the dump.
     #[default]
     Keep,
     /// Drop them.
     Drop,
-    /// Give one to every node that has none: weight 1, time 0, edge features 0, in no split, without a label, and with an edge
-    /// type of its own, the last.
+    /// Add a self-loop to every node without one. It has weight 1, time 0 and edge features 0, is unlabelled and in no
+    /// split, and has an edge type of its own, the last.
     Add,
-    /// Stop with the first one's place.
+    /// Fail with the place of the first self-loop.
     Fail,
 }
 
-/// What to do with edges that name a node that is not among the nodes.
+/// Policy for edges with an end that is not in the node table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnknownNodes {
-    /// Stop with the first one's place.
+    /// Fail with the place of the first unknown id.
     #[default]
     Fail,
-    /// Drop the edges, and count them.
+    /// Drop these edges and count them.
     Drop,
-    /// Make a node of every such id: after the nodes of the dump, by ascending id, with features of zeros (after scaling), no
-    /// label (−1, no class, or NaN), in no split, of type 0.
+    /// Create a node for every unknown id, after the nodes of the dump, by ascending id. It has features of 0 (after
+    /// scaling), no label (−1, no class, or NaN), no split, and type 0.
     Create,
 }
 
-/// What to do with nodes that no edge joins with another node.
+/// Policy for nodes without an edge to another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Isolated {
@@ -268,7 +271,7 @@ pub enum Isolated {
     Keep,
     /// Drop them.
     Drop,
-    /// Stop with the first one's id.
+    /// Fail with the id of the first isolated node.
     Fail,
 }
 
@@ -276,7 +279,7 @@ pub enum Isolated {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Normalize {
-    /// As they are.
+    /// No scaling.
     #[default]
     None,
     /// Each row divided by the sum of its absolute values, or by 1 when that is smaller.
@@ -317,7 +320,7 @@ impl FeatureDtype {
     }
 }
 
-/// Whether a path that a user wrote is a URL: not relative to anything, and not on this machine.
+/// Returns whether a path that a user wrote is a URL.
 ///
 /// ```
 /// use gnnflow_data::source::is_url;
@@ -376,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_become_their_parquet_files_in_order() {
+    fn folder_expands_to_its_parquet_files_in_order() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["b.parquet", "a.parquet", "_SUCCESS", ".hidden.parquet", "c.csv"] {
             std::fs::write(dir.path().join(name), "").unwrap();
@@ -390,13 +393,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_named() {
+    fn missing_path_error_names_the_path() {
         let error = GraphSource::new("/no/such/nodes.parquet", "/no/e").node_files().unwrap_err();
         assert_eq!(error.to_string(), "/no/such/nodes.parquet: there is no such file or folder (graph.nodes)");
     }
 
     #[test]
-    fn fractions_are_checked() {
+    fn split_fractions_out_of_range_are_refused() {
         for (fractions, word) in [([0.6, 0.6, 0.0], "more than 1"), ([-0.1, 0.5, 0.5], "outside")] {
             let source = GraphSource { split_fractions: Some(fractions), ..GraphSource::new("n", "e") };
             assert!(source.check().unwrap_err().to_string().contains(word));

@@ -1,6 +1,7 @@
-//! Small graphs for tests, and dumps of them on disk; for the tests of the floors above too.
+//! Small graphs and their dumps, for the tests of this crate and of the crates above.
 //!
-//! Not behind a feature: `cargo run` would build every floor without it and `cargo test` all of them again with it.
+//! This module is not behind a feature. With a feature, `cargo run` and `cargo test` would each build all crates
+//! separately.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +27,7 @@ use crate::source::{Columns, GraphSource};
 /// A graph in memory.
 #[derive(Clone, Debug)]
 pub struct TestGraph {
-    /// What is special about it.
+    /// The name of the shape.
     pub name: &'static str,
     /// Number of nodes.
     pub nodes: u32,
@@ -34,7 +35,7 @@ pub struct TestGraph {
     pub edges: Vec<(u32, u32)>,
 }
 
-/// Graphs of all the shapes that have ever broken something.
+/// Returns one graph of each shape that has caused a bug before.
 pub fn graphs() -> Vec<TestGraph> {
     let graph = |name, nodes, edges: &[(u32, u32)]| TestGraph { name, nodes, edges: edges.to_vec() };
     vec![
@@ -57,14 +58,14 @@ pub fn graphs() -> Vec<TestGraph> {
     ]
 }
 
-/// Edges between nodes of which a few are much more popular than most; some twice, some from a node to itself.
+/// Returns a random graph in which few nodes have most of the edges. It has duplicate edges and self-loops.
 pub fn power_law(nodes: u32, edges: u64, seed: u64) -> TestGraph {
     let key = Key::new(seed, Purpose::GenerateEdges);
     let end = |i: u64| (f64::from(nodes) * key.unit(i).powi(3)) as u32;
     TestGraph { name: "power law", nodes, edges: (0..edges).map(|i| (end(2 * i), end(2 * i + 1))).collect() }
 }
 
-/// How the ids of a dump look.
+/// The form of the ids in a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdStyle {
     /// `0, 1, 2, …`.
@@ -86,7 +87,7 @@ impl IdStyle {
         }
     }
 
-    /// The id of a node, as text.
+    /// Returns the id of a node as text.
     pub fn text(self, node: u32) -> String {
         match self {
             Self::Dense => node.to_string(),
@@ -160,7 +161,7 @@ impl TestGraph {
     }
 }
 
-/// Two uneven pieces.
+/// Splits a slice into two pieces of different lengths.
 fn pieces<T>(all: &[T]) -> [&[T]; 2] {
     let (first, second) = all.split_at(all.len() / 3);
     [first, second]
@@ -169,7 +170,7 @@ fn pieces<T>(all: &[T]) -> [&[T]; 2] {
 /// Writes one Parquet file.
 ///
 /// # Panics
-/// When it cannot: this is for tests.
+/// When the file cannot be written.
 pub fn write_parquet(path: &Path, columns: Vec<(&str, ArrayRef)>, rows_per_group: usize) {
     let field = |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
     let schema = arrow::datatypes::Schema::new(columns.iter().map(field).collect::<Vec<_>>());
@@ -187,7 +188,7 @@ pub fn float_lists(rows: &[Vec<f32>]) -> ArrayRef {
     Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(rows))
 }
 
-/// Node `v` to part `v % parts`.
+/// Assigns node `v` to part `v % parts`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Modulo;
 
@@ -202,24 +203,24 @@ impl Partitioner for Modulo {
     }
 }
 
-/// A graph in memory as partitioners see it: the naive implementation of a stream.
+/// A graph in memory as a stream for partitioners: the reference implementation.
 #[derive(Clone, Debug)]
 pub struct TestStream {
     /// The graph.
     pub graph: TestGraph,
-    /// Whether each row stands for both directions.
+    /// Whether each row stands for both directions of an edge.
     pub undirected: bool,
-    /// One a node.
+    /// Splits; one per node.
     pub splits: Vec<u8>,
-    /// One a node, or empty.
+    /// Node types; one per node, or empty.
     pub types: Vec<u16>,
     /// The users' ids: `0, 1, 2, …`.
     pub ids: Arc<NodeIds>,
-    /// Edges that are handed over at a time.
+    /// Number of edges in each call of a visitor.
     pub chunk: usize,
-    /// Names of the passes so far.
+    /// Names of the passes so far, in order.
     pub passes: RefCell<Vec<String>>,
-    /// What has been kept.
+    /// The bytes that were stored with `keep`.
     pub kept: RefCell<HashMap<String, Vec<u8>>>,
 }
 
@@ -300,8 +301,8 @@ impl GraphStream for TestStream {
     }
 }
 
-/// Writes the checksums of the files in the prepared dataset `dir`, as they are now, into its manifest: what is wrong with them is then
-/// not found by checksum.
+/// Recomputes the checksums in the manifest of the prepared dataset `dir` from its current files. Tests use it for
+/// damage that checksums must not find.
 ///
 /// # Errors
 /// When a file cannot be read or written, or the manifest is not one.
@@ -335,11 +336,11 @@ pub fn reseal(dir: &Path) -> Result<()> {
     std::fs::write(&path, manifest.to_json()?).map_err(Error::io(&path, "write"))
 }
 
-/// In-neighbors of every node, ascending.
+/// In-neighbors of every node, in ascending order.
 pub type Adjacency = Vec<Vec<u32>>;
 
-/// `nodes` nodes with between no and `most` in-edges each; self loops and multi-edges occur, and one hub hears from
-/// everyone.
+/// Returns a graph of `nodes` nodes with 0 to `most` in-edges each. Self-loops and multi-edges occur. The last node has
+/// all nodes as in-neighbors.
 pub fn random_graph(nodes: u32, most: u64) -> Adjacency {
     let key = Key::new(u64::from(nodes), Purpose::GenerateEdges);
     let mut graph: Adjacency = (0..nodes)
@@ -357,7 +358,7 @@ pub fn random_graph(nodes: u32, most: u64) -> Adjacency {
     graph
 }
 
-/// The 0.999 quantile of chi-square, by Wilson and Hilferty's approximation.
+/// Returns the 0.999 quantile of the chi-square distribution (Wilson–Hilferty approximation).
 pub fn chi_square_limit(freedom: f64) -> f64 {
     let spread = 2.0 / (9.0 * freedom);
     freedom * (1.0 - spread + 3.09 * spread.sqrt()).powi(3)

@@ -5,6 +5,7 @@ use std::io::{self, Read, Seek};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
+use gnnflow_data::format::hex;
 use object::read::{Object, ReadCache};
 use sha2::{Digest, Sha256};
 
@@ -66,7 +67,7 @@ pub(super) fn short_hash(bytes: &[u8]) -> String {
 }
 
 fn shortened(hash: &[u8]) -> String {
-    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    hex(&hash[..8])
 }
 
 /// Everything that [`Membership::join`](super::Membership::join) needs. Start from [`ClusterConfig::new`].

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::Path;
 
+use gnnflow_data::format::hex;
+
 use super::ClusterError;
 
 /// Shortest secret that is accepted, in bytes.
@@ -89,7 +91,7 @@ pub(crate) fn random_hex(bytes: usize) -> Result<String, ClusterError> {
         what: "get random bytes from the system".into(),
         problem: e.to_string(),
     })?;
-    Ok(buffer.iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&buffer))
 }
 
 fn world_readable(path: &Path) -> bool {

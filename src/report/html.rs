@@ -3,6 +3,7 @@
 use super::partition::partition_section;
 use super::table::{costs, metric_names, splits, stages};
 use super::{bytes, chart, count, plural, seconds};
+use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::Quality;
 use gnnflow_pipelines::summary::{EpochRecord, Scores};
 use gnnflow_pipelines::{Error, Summary};
@@ -29,9 +30,8 @@ pub fn write(run_dir: &Path, summary: &Summary, quality: Option<&Quality>) -> Re
     };
     let pipeline = std::fs::read_to_string(run_dir.join("pipeline.toml")).unwrap_or_default();
     let page = page(summary, &epochs, quality, &pipeline)?;
-    let (path, beside) = (run_dir.join(FILE), run_dir.join(format!(".{FILE}.new")));
-    std::fs::write(&beside, page).map_err(Error::io("write", &beside))?;
-    std::fs::rename(&beside, &path).map_err(Error::io("write", &path))
+    let path = run_dir.join(FILE);
+    replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
 fn page(summary: &Summary, epochs: &[EpochRecord], quality: Option<&Quality>, pipeline: &str) -> Result<String, Error> {

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::Path;
 
+use gnnflow_data::fs::replace;
 use gnnflow_data::prepare::{PassRecord, Quality};
 use gnnflow_pipelines::Error;
 use plotters::prelude::*;
@@ -43,9 +44,8 @@ pub fn write_partition(dataset: &Path, quality: &Quality) -> Result<(), Error> {
     );
     partition_section(&mut page, quality)?;
     page.push_str("</body></html>\n");
-    let (path, beside) = (dataset.join(FILE), dataset.join(format!(".{FILE}.new")));
-    std::fs::write(&beside, page).map_err(Error::io("write", &beside))?;
-    std::fs::rename(&beside, &path).map_err(Error::io("write", &path))
+    let path = dataset.join(FILE);
+    replace(&path, page.as_bytes()).map_err(Error::io("write", &path))
 }
 
 /// Table, heat map and passes as HTML.

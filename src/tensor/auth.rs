@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use arrow_flight::HandshakeRequest;
 use arrow_flight::flight_service_client::FlightServiceClient;
+use gnnflow_data::format::hex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 use tonic::metadata::MetadataMap;
@@ -62,10 +63,6 @@ struct Proof {
     proof: String,
     #[serde(default)]
     token: String,
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Without a secret (this machine only) the proof is one in form.

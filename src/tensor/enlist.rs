@@ -5,6 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use arrow_flight::Action;
+use gnnflow_data::format::plural;
 use tonic::Streaming;
 
 use super::auth::{Known, Why};
@@ -54,8 +55,8 @@ pub(super) async fn enlist(
     loop {
         let why = match Stay::begin(address, listens, secret.as_ref()).await {
             Ok(mut stay) => {
-                let processes = stay.servers.len();
-                told(&format!("enlisted with the run at {address}, of {processes} process{}", plural(processes)))?;
+                let processes = plural(stay.servers.len(), "process");
+                told(&format!("enlisted with the run at {address}, of {processes}"))?;
                 let others = others(&stay, listens, secret.as_ref());
                 let ended = stay.listen().await;
                 others.into_iter().for_each(|other| other.abort());
@@ -80,10 +81,6 @@ pub(super) async fn enlist(
         }
         tokio::time::sleep(BEAT.min(post.patience)).await;
     }
-}
-
-fn plural(number: usize) -> &'static str {
-    if number == 1 { "" } else { "es" }
 }
 
 /// Stays with the other processes of a run, until these are ended by who calls.

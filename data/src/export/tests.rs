@@ -1,4 +1,4 @@
-//! Export, prepare again with the same partitions: the same graph.
+//! Prepares an exported dataset again with the same partitions and compares the graphs.
 
 use std::fs::File;
 
@@ -13,7 +13,7 @@ use crate::progress::Silent;
 use crate::source::{Columns, Duplicates, FeatureDtype, GraphSource, SelfLoops};
 use crate::testing::{IdStyle, Modulo, graphs};
 
-/// Every node to the part that column `partition` of the nodes says.
+/// Assigns every node to the part in column `partition` of the node table.
 struct Column(Vec<u16>);
 
 impl Partitioner for Column {
@@ -57,7 +57,7 @@ fn columns(dataset: &Dataset) -> Columns {
     }
 }
 
-/// Exports, prepares again, and compares all but fingerprints and names of files.
+/// Exports, prepares again, and compares everything but fingerprints and file names.
 fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
     let out = dir.join("export");
     let exported = export(dataset, &out, file_rows, &Silent).unwrap();
@@ -84,9 +84,9 @@ fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
     assert_eq!((&manifest.labels, &manifest.node_types), (&other.labels, &other.node_types));
     let (columns, others) = (&manifest.edge_columns, &other.edge_columns);
     assert_eq!((columns.features, columns.split), (others.features, others.split));
-    // A class of no edge that is left is forgotten.
-    let whole = columns.label.as_ref().is_none_or(|labels| labels.counts.iter().all(|&count| count > 0));
-    assert!(!whole || columns.label == others.label, "{:?} and {:?}", columns.label, others.label);
+    // A class without any remaining edge is lost.
+    let complete = columns.label.as_ref().is_none_or(|labels| labels.counts.iter().all(|&count| count > 0));
+    assert!(!complete || columns.label == others.label, "{:?} and {:?}", columns.label, others.label);
     for part in 0..3 {
         let (a, b) = (dataset.partition(part).unwrap(), again.partition(part).unwrap());
         assert_eq!((a.topology.indptr(), a.topology.indices()), (b.topology.indptr(), b.topology.indices()));
@@ -100,7 +100,7 @@ fn round_trip(dataset: &Dataset, dir: &Path, file_rows: Option<u64>) {
 }
 
 #[test]
-fn preparing_an_export_gives_the_same_graph() {
+fn export_prepared_again_gives_the_same_graph() {
     for graph in graphs() {
         for (ids, undirected, self_loops, dtype) in [
             (IdStyle::Dense, true, SelfLoops::Keep, FeatureDtype::F32),
@@ -125,12 +125,12 @@ fn preparing_an_export_gives_the_same_graph() {
 }
 
 #[test]
-fn types_that_are_not_in_the_order_of_their_names_are_numbers() {
+fn types_not_in_the_order_of_their_names_are_exported_as_numbers() {
     let graph = graphs().into_iter().find(|graph| graph.name == "multi-edge").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut source = graph.dump(dir.path(), IdStyle::Dense).unwrap();
     source.columns.edge_type = Some("etype".into());
-    // The type of added loops is the last, though its name would come first.
+    // The type of added self-loops is the last number, but its name sorts first.
     source.self_loops = SelfLoops::Add;
     let dataset = prepared(&source, &Modulo, &dir.path().join("dataset"));
     assert!(!Names::of(&dataset).edge_types);
@@ -141,7 +141,7 @@ fn types_that_are_not_in_the_order_of_their_names_are_numbers() {
 }
 
 #[test]
-fn a_damaged_dataset_is_refused() {
+fn damaged_dataset_is_not_exported() {
     let graph = graphs().into_iter().find(|graph| graph.name == "path").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let dataset = prepared(&graph.dump(dir.path(), IdStyle::Dense).unwrap(), &Modulo, &dir.path().join("dataset"));

@@ -1,4 +1,4 @@
-//! Synthetic graphs of any size, written as Parquet dumps.
+//! Generators of synthetic graphs of any size. The graphs are written as Parquet dumps.
 //!
 //! | generator | structure | made for |
 //! |---|---|---|

@@ -1,5 +1,5 @@
-//! A table whose rows come as a stream of row groups: encoded on all threads and written by a thread of its own, while the
-//! caller reads on.
+//! A table whose rows arrive as a stream of row groups. Row groups are encoded on all threads and written by a separate
+//! thread, while the caller continues to read.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use rayon::prelude::*;
 use super::table::{GroupFile, Note, window};
 use crate::error::{Error, Result};
 
-/// Row groups that wait for the writer.
+/// Capacity of the queue of row groups to the writer.
 const WAITING: usize = 4;
 
-/// A table under way. Its files are the same bytes whatever the number of threads.
+/// A table that is being written. Its files have the same bytes for any number of threads.
 pub(crate) struct TableStream {
     name: &'static str,
     groups: Option<SyncSender<Vec<ArrayRef>>>,
@@ -52,7 +52,7 @@ impl TableStream {
     /// Appends a row group: columns in the schema's order, all of one length.
     ///
     /// # Errors
-    /// Whatever has kept the writer from writing an earlier one.
+    /// An error of the writer on an earlier row group.
     pub(crate) fn push(&mut self, columns: Vec<ArrayRef>) -> Result<()> {
         let sent = self.groups.as_ref().map(|groups| groups.send(columns));
         match sent {
@@ -61,7 +61,7 @@ impl TableStream {
         }
     }
 
-    /// Waits until all is on disk, and returns rows and bytes.
+    /// Waits until all row groups are on disk, and returns the numbers of rows and bytes.
     pub(super) fn finish(mut self) -> Result<(u64, u64)> {
         self.join()
     }
@@ -76,7 +76,7 @@ impl TableStream {
 }
 
 impl Drop for TableStream {
-    /// A table that is not finished is not wanted any more.
+    /// Cancels the writer of a table that is not finished.
     fn drop(&mut self) {
         if self.writer.is_some() {
             self.given_up.store(true, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Drop for TableStream {
     }
 }
 
-/// Where the row groups go.
+/// The destination of the row groups.
 struct Files {
     target: PathBuf,
     schema: SchemaRef,
@@ -112,7 +112,8 @@ impl Files {
         Ok((rows, bytes))
     }
 
-    /// Writes row groups until the file is full or there are no more. Returns rows, bytes, and the row group that did not fit.
+    /// Writes row groups until the file is full or the stream ends. Returns rows, bytes, and the row group that did not
+    /// fit.
     fn write_file(
         &self,
         path: &Path,

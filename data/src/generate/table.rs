@@ -1,4 +1,5 @@
-//! Writes tables as Parquet: row groups made and encoded on all threads, appended in order, published whole.
+//! Writes tables as Parquet. Row groups are created and encoded on all threads and appended in order. All tables are
+//! published together.
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -19,14 +20,16 @@ use rayon::prelude::*;
 use super::part_paths;
 use super::stream::TableStream;
 use crate::error::{Error, Result};
+use crate::fs::sync_folder;
 use crate::progress::Progress;
 
-/// Raw bytes of a row group. With [`MAX_IN_FLIGHT`] it bounds the memory of a writer.
+/// Raw bytes of a row group. Together with [`MAX_IN_FLIGHT`] it bounds the memory of a writer.
 const ROW_GROUP_BYTES: usize = 8 << 20;
-/// The most row groups that are made, or encoded and waiting to be written, at one time (twice: see `write_file`).
+/// The largest number of row groups that are being created or encoded at the same time. As many again may wait to be
+/// written (see `write_file`).
 const MAX_IN_FLIGHT: usize = 16;
 
-/// A table by its schema and a function that makes any range of its rows.
+/// A table, as its schema and a function that creates any range of its rows.
 pub(super) struct Table<'a> {
     /// File or folder name.
     pub(super) name: &'static str,
@@ -38,7 +41,7 @@ pub(super) struct Table<'a> {
     pub(super) make: &'a (dyn Fn(Range<u64>) -> Result<Vec<ArrayRef>> + Sync),
 }
 
-/// What the footers of a dump's files say about how they came to be.
+/// An entry in the Parquet footers of a dump that names its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
     /// Its key in the footer.
@@ -46,7 +49,7 @@ pub(crate) struct Note {
     pub(crate) text: String,
 }
 
-/// A folder in which tables become visible only when all of them are whole.
+/// A folder in which tables become visible only when all of them are complete.
 pub(crate) struct Output<'a> {
     out: &'a Path,
     staging: tempfile::TempDir,
@@ -56,7 +59,7 @@ pub(crate) struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    /// Makes the folder where it is missing.
+    /// Creates the folder if it does not exist.
     pub(crate) fn new(out: &'a Path, note: Note) -> Result<Self> {
         fs::create_dir_all(out).map_err(Error::io(out, "create"))?;
         let staging = tempfile::Builder::new().prefix(".writing-").tempdir_in(out);
@@ -79,8 +82,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Begins a table whose rows come one group after the other, in a folder of files of at least `file_rows` rows each, or
-    /// else in one file.
+    /// Starts a table whose row groups arrive as a stream. With `file_rows`, the table is a folder of files with at
+    /// least that many rows each; otherwise it is one file.
     pub(crate) fn stream(&self, name: &'static str, schema: SchemaRef, file_rows: Option<u64>) -> Result<TableStream> {
         TableStream::begin(name, self.staging.path().join(name), schema, file_rows, self.note.clone())
     }
@@ -102,8 +105,8 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    /// Moves all tables into place and returns their size. Older ones of the same names go first, so that an
-    /// interruption in between leaves a dump that lacks a table, never a mixture of two.
+    /// Moves all tables into place and returns their size in bytes. Old tables of the same names are removed first: an
+    /// interruption leaves an incomplete dump, never a mixture of two dumps.
     pub(crate) fn publish(self) -> Result<u64> {
         let old = self.staging.path().join("old");
         fs::create_dir(&old).map_err(Error::io(&old, "create"))?;
@@ -117,17 +120,17 @@ impl<'a> Output<'a> {
         for name in &self.tables {
             rename(&self.staging.path().join(name), &self.out.join(name))?;
         }
-        File::open(self.out).and_then(|folder| folder.sync_all()).map_err(Error::io(self.out, "sync"))?;
+        sync_folder(self.out).map_err(Error::io(self.out, "sync"))?;
         Ok(self.bytes)
     }
 
-    /// Where a table will be.
+    /// Returns the final path of a table.
     pub(crate) fn place(&self, name: &str) -> PathBuf {
         self.out.join(name)
     }
 }
 
-/// Ids are packed by difference; features are noise that no codec shrinks, so they stay plain.
+/// Ids are delta-encoded. Features stay uncompressed, because they are noise that no codec shrinks.
 fn properties(schema: &SchemaRef, note: &Note) -> WriterProperties {
     let fast = Compression::ZSTD(ZstdLevel::try_new(1).unwrap_or_default());
     let mut properties = WriterProperties::builder()
@@ -155,12 +158,12 @@ fn properties(schema: &SchemaRef, note: &Note) -> WriterProperties {
     properties.build()
 }
 
-/// Rows of a row group, by the raw size of a row.
+/// Returns the number of rows of a row group, from the raw size of a row.
 pub(crate) fn group_rows(row_bytes: usize) -> usize {
     (ROW_GROUP_BYTES / row_bytes).clamp(1 << 10, 1 << 20)
 }
 
-/// Row groups that are encoded at one time.
+/// Returns the number of row groups that are encoded at the same time.
 pub(super) fn window() -> usize {
     (2 * rayon::current_num_threads()).min(MAX_IN_FLIGHT)
 }
@@ -194,13 +197,13 @@ impl GroupFile {
         Ok(file.metadata().map_err(Error::io(path, "read"))?.len())
     }
 
-    /// The two halves, which may be used at the same time.
+    /// Returns the encoder and the appender, which may be used concurrently.
     pub(super) fn halves(&mut self) -> (&Encoder, Appender<'_>) {
         (&self.encoder, Appender { path: &self.path, writer: &mut self.writer })
     }
 }
 
-/// Makes encoded row groups, on any thread.
+/// Encodes row groups, on any thread.
 pub(super) struct Encoder {
     path: PathBuf,
     schema: SchemaRef,
@@ -233,7 +236,7 @@ impl Appender<'_> {
 
 /// Writes `rows` of the table as one synced file and returns its size.
 ///
-/// A window of row groups is made and encoded in parallel while the window before it is written.
+/// A window of row groups is created and encoded in parallel while the previous window is written.
 fn write_file(path: &Path, table: &Table, rows: Range<u64>, note: &Note, progress: &dyn Progress) -> Result<u64> {
     let mut file = GroupFile::create(path, &table.schema, note)?;
     let (encoder, mut appender) = file.halves();
@@ -266,7 +269,7 @@ fn write_file(path: &Path, table: &Table, rows: Range<u64>, note: &Note, progres
     file.close()
 }
 
-/// What the Parquet writer met: the operating system's refusal, or else a bug, for the data is our own.
+/// Converts an error of the Parquet writer: an I/O error, or else a bug, because the data is our own.
 fn write_error(path: &Path, error: ParquetError) -> Error {
     let error = match error {
         ParquetError::External(inner) => match inner.downcast::<std::io::Error>() {

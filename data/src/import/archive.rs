@@ -23,7 +23,7 @@ struct Member {
 }
 
 impl Npz {
-    /// Reads the archive's directory.
+    /// Reads the directory of the archive.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let fail = |reason: String| Error::File { path: path.into(), reason };
         let unreadable = |error: zip::result::ZipError| match error {
@@ -53,7 +53,7 @@ impl Npz {
         Ok(Self { path: path.into(), members })
     }
 
-    /// The name of the only array.
+    /// Returns the name of the only array, or `None` if there are several.
     pub(super) fn only(&self) -> Option<&str> {
         match &self.members[..] {
             [only] => Some(&only.name),
@@ -61,12 +61,12 @@ impl Npz {
         }
     }
 
-    /// Whether there is such an array.
+    /// Whether the archive has this array.
     pub(super) fn has(&self, name: &str) -> bool {
         self.members.iter().any(|member| member.name == name)
     }
 
-    /// Opens an array. Each call opens the file anew, so that several can be read side by side.
+    /// Opens an array. Each call opens the file again, so that several arrays can be read concurrently.
     pub(super) fn array(&self, name: &str) -> Result<Array> {
         let Some(member) = self.members.iter().find(|member| member.name == name) else {
             let near = closest(name, self.members.iter().map(|member| member.name.as_str()));
@@ -85,7 +85,7 @@ impl Npz {
         Array::begin(&self.path, name, at, Box::new(reader), member.bytes)
     }
 
-    /// That something is wrong with the archive.
+    /// Returns an error about the archive.
     pub(super) fn fail(&self, reason: impl Into<String>) -> Error {
         Error::File { path: self.path.clone(), reason: reason.into() }
     }
@@ -96,7 +96,7 @@ impl Npz {
     }
 }
 
-/// Compares the checksum when all has been read.
+/// A reader that compares the checksum at the end of the data.
 struct Checked {
     inner: Box<dyn Read>,
     crc: crc32fast::Hasher,

@@ -1,4 +1,4 @@
-//! Columns of a node table, each a stream with one value for each node: from arrays, from text, or computed.
+//! Columns of a node table. Each is a stream with one value per node, from an array, from text or computed.
 
 use std::sync::Arc;
 
@@ -7,36 +7,43 @@ use arrow::datatypes::{DataType, Field, Schema};
 
 use super::labels::class;
 use super::npy::Array;
-use super::records::{Records, count, show};
+use super::records::{Records, show};
 use crate::dataset::split;
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
 use crate::progress::Progress;
 
 /// One column.
 pub(super) trait Column {
-    /// Name and type.
+    /// Returns name and type.
     fn field(&self) -> Field;
-    /// Raw bytes of a value.
+    /// Returns the raw bytes of a value.
     fn row_bytes(&self) -> usize {
         8
     }
-    /// The next `rows` values. An error when there are fewer.
+    /// Returns the next `rows` values.
+    ///
+    /// # Errors
+    /// When there are fewer.
     fn take(&mut self, rows: usize) -> Result<ArrayRef>;
-    /// An error when there are more.
+    /// Checks that no values remain.
+    ///
+    /// # Errors
+    /// When there are more values.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
-/// Columns of one schema, and for how many nodes in a row they hold.
+/// A range of consecutive nodes and their columns. All sections of a table have the same schema.
 pub(super) struct Section {
     pub(super) rows: u64,
     pub(super) columns: Vec<Box<dyn Column>>,
 }
 
-/// Writes a node table: section after section, all of the same schema.
+/// Writes a node table, one section after the other.
 pub(super) fn write(
     output: &mut Output,
     name: &'static str,
@@ -64,7 +71,7 @@ pub(super) fn write(
     Ok(rows)
 }
 
-/// `from`, `from + 1`, ….
+/// Consecutive integers from `next`.
 pub(super) struct Count {
     pub(super) name: &'static str,
     pub(super) next: i64,
@@ -98,7 +105,7 @@ impl Column for Constant {
     }
 }
 
-/// Splits, one byte a node.
+/// Splits; one byte per node.
 pub(super) struct Splits {
     pub(super) of: Vec<u8>,
     pub(super) at: usize,
@@ -116,7 +123,7 @@ impl Column for Splits {
     }
 }
 
-/// The word for a split.
+/// Returns the name of a split.
 pub(crate) fn split_name(which: u8) -> &'static str {
     match which {
         split::TRAIN => "train",
@@ -126,7 +133,7 @@ pub(crate) fn split_name(which: u8) -> &'static str {
     }
 }
 
-/// Integers in a text file, one in each row, under a name; or −1 where there is no file.
+/// Integers from a text file with one row per node; −1 for all nodes if there is no file.
 pub(super) struct Ints {
     pub(super) name: String,
     pub(super) rows: u64,
@@ -158,7 +165,7 @@ impl Column for Ints {
     }
 }
 
-/// Integers of an array, under a name.
+/// Integers from an array.
 pub(super) struct ArrayInts {
     pub(super) name: String,
     pub(super) array: Array,
@@ -176,7 +183,7 @@ impl Column for ArrayInts {
     }
 }
 
-/// What each node was called before it was numbered: a table of numbers, ascending from 0, and names.
+/// Original names of the nodes, from a table of node numbers (ascending from 0) and names.
 pub(super) struct Names {
     pub(super) rows: u64,
     pub(super) source: Option<Records<'static>>,
@@ -220,12 +227,15 @@ impl Column for Names {
     }
 }
 
-/// Goes to the next row of a text file that must have one.
+/// Advances to the next row of a text file.
+///
+/// # Errors
+/// When the file ends.
 pub(super) fn next_row(records: &mut Records, taken: u64, rows: u64, wanted_by: &str) -> Result<()> {
     if records.advance()? {
         return Ok(());
     }
-    let reason = format!("has {}, but {wanted_by} {rows}; was it cut off?", count(taken as usize, "row"));
+    let reason = format!("has {}, but {wanted_by} {rows}; was it cut off?", plural(taken as usize, "row"));
     Err(Error::File { path: records.path().into(), reason })
 }
 

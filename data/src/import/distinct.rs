@@ -1,16 +1,16 @@
-//! The distinct ids of an edge stream, in order.
+//! Distinct ids of an edge stream, in ascending order.
 //!
-//! Memory: integers in `0..2^29` take one bit each, up to the largest (64 MiB at most); other integers 12 to 16 bytes for
-//! each distinct one; strings themselves and about 40 bytes for each distinct one.
+//! Memory: integers in `0..2^29` take one bit each, up to the largest (64 MiB at most). Each distinct other integer
+//! takes 12 to 16 bytes. Each distinct string takes its own bytes and about 40 more.
 
 use std::collections::HashSet;
 
 use rayon::slice::ParallelSliceMut;
 
-/// Integers below this are kept as bits.
+/// Integers from 0 to below this bound are kept in a bit set.
 const BITS: i64 = 1 << 29;
 
-/// Fewest integers that are sorted at a time.
+/// Minimal number of integers in a sort.
 const SORT: usize = 1 << 20;
 
 /// Distinct integers.
@@ -56,7 +56,7 @@ impl DistinctInts {
         self.sorted = merged;
     }
 
-    /// All of them, ascending.
+    /// Returns all integers in ascending order.
     pub(super) fn finish(mut self) -> impl Iterator<Item = i64> {
         self.merge();
         let below = self.sorted.partition_point(|&id| id < 0);
@@ -82,7 +82,7 @@ impl DistinctTexts {
         }
     }
 
-    /// All of them, ascending.
+    /// Returns all strings in ascending order.
     pub(super) fn finish(self) -> Vec<Box<str>> {
         let mut all: Vec<_> = self.seen.into_iter().collect();
         all.par_sort_unstable();
@@ -97,7 +97,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn the_same_as_a_sorted_set() {
+    fn distinct_ids_equal_a_sorted_set() {
         let key = Key::new(5, Purpose::GenerateEdges);
         for spread in [0, 3, 20, 34, 63] {
             let ids: Vec<i64> = (0..30_000).map(|i| key.draw(i) as i64 >> (63 - spread)).collect();

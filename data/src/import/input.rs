@@ -1,4 +1,4 @@
-//! Files as streams of bytes or lines, unpacked on the way.
+//! Files as streams of bytes or lines, decompressed while they are read.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -7,20 +7,21 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 
-/// Bytes that are read at a time.
+/// Size of read buffers in bytes.
 const BUFFER: usize = 1 << 18;
 
-/// Longest line that is taken for text.
+/// The length limit of a line in bytes.
 const LONGEST_LINE: u64 = 256 << 20;
 
-/// A file, unpacked on the way when it begins as gzip or Zstandard does, whatever its name.
+/// A file that is decompressed while it is read, if it starts with the magic bytes of gzip or Zstandard. Its name does
+/// not matter.
 pub(super) struct Input<'a> {
     path: PathBuf,
     reader: Box<dyn BufRead + 'a>,
     packing: &'static str,
 }
 
-/// Opens a file that the user has named.
+/// Opens a file that the user named.
 pub(super) fn open(path: &Path) -> Result<File> {
     let file = File::open(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf(), role: "import" },
@@ -33,7 +34,7 @@ pub(super) fn open(path: &Path) -> Result<File> {
 }
 
 impl<'a> Input<'a> {
-    /// Opens a file. `progress` hears of the bytes that are read from disk.
+    /// Opens a file. `progress` counts the bytes that are read from disk.
     pub(super) fn open(path: &Path, progress: Option<&'a dyn Progress>) -> Result<Self> {
         let counted = Counted { inner: open(path)?, progress };
         let mut plain = BufReader::with_capacity(BUFFER, counted);
@@ -66,23 +67,24 @@ impl<'a> Input<'a> {
         &self.path
     }
 
-    /// The bytes that come next; none at the end.
+    /// Returns the next buffered bytes; empty at the end of the file.
     pub(super) fn fill(&mut self) -> Result<&[u8]> {
         match self.reader.fill_buf() {
-            // The borrow of a buffer that is returned may not outlive a match on the error: asked for again below.
+            // The borrow checker rejects returning this buffer from a match on the error, so it is requested again
+            // below.
             Ok(_) => {}
             Err(error) => return Err(broken(&self.path, self.packing, error)),
         }
         self.reader.fill_buf().map_err(|error| broken(&self.path, self.packing, error))
     }
 
-    /// So many of the bytes that [`fill`](Input::fill) gave are done with.
+    /// Marks the first `bytes` bytes of [`fill`](Input::fill) as read.
     pub(super) fn consume(&mut self, bytes: usize) {
         self.reader.consume(bytes);
     }
 }
 
-/// What a reader that unpacks has met.
+/// Converts an error of a decompressing reader.
 pub(super) fn broken(path: &Path, packing: &str, error: io::Error) -> Error {
     use io::ErrorKind::{InvalidData, InvalidInput, Other, UnexpectedEof};
     match error.kind() {
@@ -130,7 +132,7 @@ impl<'a> Lines<'a> {
         self.append()
     }
 
-    /// Appends the next line to this one, for quotes that go on.
+    /// Appends the next line to the current line, for quoted fields with line breaks.
     pub(super) fn append(&mut self) -> Result<bool> {
         let Input { path, reader, packing } = &mut self.input;
         let read = reader.take(LONGEST_LINE).read_until(b'\n', &mut self.line);
@@ -151,12 +153,12 @@ impl<'a> Lines<'a> {
         Ok(true)
     }
 
-    /// This line, without its end.
+    /// Returns the current line without its line break.
     pub(super) fn line(&self) -> &[u8] {
         &self.line
     }
 
-    /// The number of this line.
+    /// Returns the number of the current line.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
@@ -166,7 +168,7 @@ impl<'a> Lines<'a> {
         self.input.path()
     }
 
-    /// That something is wrong with this line.
+    /// Returns an error about the current line.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
         Error::Line { path: self.path().into(), line: self.number, reason: reason.into() }
     }

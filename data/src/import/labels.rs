@@ -1,4 +1,4 @@
-//! Labels: classes, values, or a flag for each class, from an array or text.
+//! Labels: classes, values, or one flag per class. They are read from an array or from text.
 
 use std::sync::Arc;
 
@@ -7,26 +7,27 @@ use arrow::datatypes::{DataType, Field};
 
 use super::columns::{Column, next_row, no_more};
 use super::npy::{Array, Item};
-use super::records::{Records, count, float, int, show};
+use super::records::{Records, float, int, show};
 use super::rows::element;
 use crate::error::{Error, Result};
+use crate::format::plural;
 
-/// What labels are.
+/// The kind of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LabelStyle {
     /// One class, −1 = none.
     Class,
     /// A number.
     Value,
-    /// A flag for each of so many classes.
+    /// One flag for each of this many classes.
     Flags(usize),
 }
 
-/// Labels: where they come from.
+/// The source of labels.
 pub(super) enum LabelSource {
     Npy(Array),
     Text(Records<'static>),
-    /// Nodes without label.
+    /// No labels.
     None,
 }
 
@@ -40,7 +41,8 @@ pub(super) struct Labels {
 }
 
 impl Labels {
-    /// Labels in array `what`. Integers are classes; floats are numbers to predict, or classes too when `classes` says so.
+    /// Creates labels from an array. Integers are classes. Floats are values to predict, or classes if `classes` is
+    /// set.
     pub(super) fn array(array: Array, classes: bool, rows: u64, wanted_by: &str) -> Result<Self> {
         let (found, width) = array.matrix()?;
         if found != rows {
@@ -54,7 +56,8 @@ impl Labels {
         Ok(Self { style, rows, source: LabelSource::Npy(array), wanted_by: wanted_by.into(), taken: 0 })
     }
 
-    /// Labels in a text file: one column of classes, or a column for each class. `first` stands at its beginning too.
+    /// Creates labels from a text file with one column of classes, or one column per class. `first` is a second reader
+    /// at the start of the file.
     pub(super) fn text(
         mut first: Records<'static>,
         source: Records<'static>,
@@ -66,7 +69,7 @@ impl Labels {
         Ok(Self { style, rows, source: LabelSource::Text(source), wanted_by: wanted_by.into(), taken: 0 })
     }
 
-    /// No labels at all, in the style of others.
+    /// Creates missing labels in the style of the labels of other nodes.
     pub(super) fn none(style: LabelStyle, rows: u64) -> Self {
         Self { style, rows, source: LabelSource::None, wanted_by: String::new(), taken: 0 }
     }
@@ -86,7 +89,7 @@ impl Labels {
                     }
                     if records.len() != width {
                         return Err(records
-                            .wrong(format!("{}, but the rows before have {width}", count(records.len(), "label"))));
+                            .wrong(format!("{}, but the rows before have {width}", plural(records.len(), "label"))));
                     }
                     self.taken += 1;
                 }
@@ -96,7 +99,7 @@ impl Labels {
     }
 }
 
-/// A class as people write it: an integer, also as `3.0`; nothing or NaN is none.
+/// Parses a class: an integer, also in the form `3.0`. Empty fields and NaN give −1, that is, no class.
 pub(super) fn class(field: &[u8]) -> Option<i64> {
     if field.is_empty() {
         return Some(-1);
@@ -151,7 +154,7 @@ impl Column for Labels {
     }
 }
 
-/// A list column of rows of `width` flags.
+/// Returns a list column with `width` flags per row.
 pub(crate) fn flag_lists(flags: impl Iterator<Item = bool>, width: usize) -> Result<ArrayRef> {
     let flags: BooleanArray = flags.map(Some).collect();
     let list = FixedSizeListArray::try_new(element(DataType::Boolean), width as i32, Arc::new(flags), None);

@@ -1,4 +1,4 @@
-//! Features: rows of numbers from an array, a sparse matrix or text.
+//! Features: rows of numbers from an array, a sparse matrix or a text file.
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field};
@@ -6,21 +6,22 @@ use arrow::datatypes::{DataType, Field};
 use super::archive::Npz;
 use super::columns::{Column, next_row, no_more};
 use super::npy::{Array, WIDEST};
-use super::records::{Records, count};
+use super::records::Records;
 use super::rows::{element, matrix};
 use crate::error::Result;
+use crate::format::plural;
 
-/// Rows of numbers: where they come from.
+/// The source of rows of numbers.
 pub(super) enum Source {
     Npy(Array),
     Text(Records<'static>),
-    /// A sparse matrix by rows.
+    /// A sparse matrix in CSR format.
     Sparse(Box<Sparse>),
-    /// Nothing but zeros.
+    /// All values are 0.
     Zeros,
 }
 
-/// A sparse matrix by rows, as SciPy stores it.
+/// A sparse matrix in CSR format, as SciPy stores it.
 pub(super) struct Sparse {
     starts: Array,
     indices: Array,
@@ -34,7 +35,7 @@ pub(super) struct Matrix {
     pub(super) width: usize,
     pub(super) rows: u64,
     pub(super) source: Source,
-    /// What says how many rows there should be, for messages.
+    /// The place that states the number of rows, for error messages.
     pub(super) wanted_by: String,
     taken: u64,
 }
@@ -44,7 +45,7 @@ impl Matrix {
         Self { name, width, rows, source, wanted_by: wanted_by.into(), taken: 0 }
     }
 
-    /// The features in array `what`: dense, or a sparse matrix by rows.
+    /// Opens the features in array `what`: dense, or a CSR matrix.
     pub(super) fn open(name: &'static str, what: &str, rows: u64, wanted_by: &str) -> Result<Self> {
         if let Some(sparse) = what.ends_with(".npz").then(|| Npz::open(what.as_ref())).transpose()?
             && sparse.has("indptr")
@@ -65,7 +66,7 @@ impl Matrix {
         Ok(Self::new(name, width, rows, Source::Npy(array), wanted_by))
     }
 
-    /// The sparse matrix whose arrays' names begin with `prefix`.
+    /// Opens the sparse matrix whose array names begin with `prefix`.
     pub(super) fn sparse(name: &'static str, npz: &Npz, prefix: &str, rows: u64, wanted_by: &str) -> Result<Self> {
         let array = |name: &str| npz.array(&format!("{prefix}{name}"));
         let by_rows = !npz.has(&format!("{prefix}format")) || array("format")?.string()? == "csr";
@@ -92,7 +93,7 @@ impl Matrix {
         Ok(Self::new(name, width as usize, rows, Source::Sparse(Box::new(sparse)), wanted_by))
     }
 
-    /// A text file of rows, whose first row tells the width.
+    /// Opens a text file of rows. The first row sets the width.
     pub(super) fn text(
         name: &'static str,
         mut records: Records<'static>,
@@ -104,7 +105,7 @@ impl Matrix {
         Ok(Self::new(name, width, rows, Source::Text(reopen), by))
     }
 
-    /// The next `rows` rows, one after the other.
+    /// Returns the next `rows` rows, concatenated.
     pub(super) fn values(&mut self, rows: usize) -> Result<Vec<f32>> {
         let mut into = Vec::with_capacity(rows * self.width);
         match &mut self.source {
@@ -118,7 +119,7 @@ impl Matrix {
                 for _ in 0..rows {
                     next_row(records, self.taken, self.rows, &self.wanted_by)?;
                     if records.len() != self.width {
-                        let found = count(records.len(), "number");
+                        let found = plural(records.len(), "number");
                         return Err(records.wrong(format!("{found}, but the rows before have {}", self.width)));
                     }
                     for i in 0..self.width {
@@ -165,7 +166,7 @@ impl Sparse {
             for (&column, &value) in columns.iter().zip(&values) {
                 let column = usize::try_from(column).ok().filter(|&column| column < width);
                 let column = column.ok_or_else(|| self.indices.wrong(format!("names columns beyond {width}")))?;
-                // SciPy lets an entry stand twice, for the sum of both.
+                // SciPy permits duplicate entries; their sum counts.
                 into[row * width + column] += value;
             }
             self.last = end;

@@ -1,8 +1,10 @@
-//! METIS' `.graph` format: line `v + 1` after the header lists the neighbors of node `v` (METIS manual, section 4.1.1).
+//! METIS `.graph` format: line `v + 1` after the header lists the neighbors of node `v` (METIS manual, section 4.1.1).
 //!
-//! Every undirected edge stands in two lines and is written once, where the lesser node's line has it. Nodes get ids from 0,
-//! in the order of lines. The file is read by characters, so a line may be of any length. That the lines agree with each
-//! other is checked with sums of hashes over both halves: a few bytes, however large the graph.
+//! Every undirected edge occurs in two lines. It is written once, from the line of the smaller node. Nodes get ids from
+//! 0, in the order of lines.
+//!
+//! The file is read character by character, so a line may have any length. Sums of hashes over both directions check
+//! that the lines agree; they take a few bytes for any size of graph.
 
 use std::path::Path;
 
@@ -11,10 +13,10 @@ use super::input::Input;
 use super::labels::{LabelStyle, Labels};
 use super::matrix::Matrix;
 use super::npy::Array;
-use super::records::count;
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, Recipe};
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::generate::stream::TableStream;
 use crate::generate::table::{Output, group_rows};
 use crate::progress::Progress;
@@ -24,7 +26,7 @@ use arrow::array::{ArrayRef, Int64Array};
 use arrow::datatypes::{DataType, Field, Schema};
 use std::sync::Arc;
 
-/// What the header says.
+/// The fields of the header.
 #[derive(Clone, Copy, Debug)]
 struct Header {
     nodes: u64,
@@ -115,7 +117,7 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
         _ => {
             return wrong(format!(
                 "{} where the header is wanted: nodes, edges, and perhaps format and number of node weights",
-                count(numbers.len(), "number")
+                plural(numbers.len(), "number")
             ));
         }
     };
@@ -140,7 +142,8 @@ fn header(tokens: &mut Tokens) -> Result<Header> {
     })
 }
 
-/// Sums over the entries whose neighbor is greater, less those whose neighbor is less: zero when the lines agree.
+/// Sums over entries with a greater neighbor, minus sums over entries with a smaller one. They are 0 when the lines
+/// agree.
 #[derive(Default)]
 struct Halves {
     entries: u64,
@@ -182,7 +185,7 @@ impl Halves {
     }
 }
 
-/// The node table: ids, sizes and weights from the file, features, labels and split from arrays.
+/// The node table: ids, sizes and weights from the file; features, labels and splits from arrays.
 struct NodeTable {
     table: TableStream,
     extras: Vec<Vec<i64>>,
@@ -253,7 +256,7 @@ impl NodeTable {
     }
 }
 
-/// The columns that the user's arrays give.
+/// Returns the columns from the user's arrays.
 pub(super) fn node_arrays(
     import: &Import,
     nodes: u64,
@@ -293,14 +296,14 @@ pub(super) fn node_arrays(
     Ok(columns)
 }
 
-/// The numbers of a file, line by line, without the lines that are comments.
+/// The numbers of a file, line by line, without comment lines.
 struct Tokens<'a> {
     input: Input<'a>,
     line: u64,
 }
 
 impl Tokens<'_> {
-    /// The next number of this line; `None` at its end, which is not passed.
+    /// Returns the next number of the current line, or `None` at its end. Does not consume the line break.
     #[inline]
     fn number(&mut self) -> Result<Option<u64>> {
         let mut value: Option<u64> = None;
@@ -352,7 +355,7 @@ impl Tokens<'_> {
             .ok_or_else(|| self.wrong(format!("{what} is missing: the header says that every line begins with it")))
     }
 
-    /// Passes the end of this line. `false` if the file is at its end.
+    /// Consumes the end of the current line. Returns `false` at the end of the file.
     fn end_line(&mut self) -> Result<bool> {
         loop {
             let bytes = self.input.fill()?;
@@ -376,7 +379,7 @@ impl Tokens<'_> {
         Ok(())
     }
 
-    /// Goes to the line of `node`. An empty line is a node without neighbors; the last line may lack its end.
+    /// Advances to the line of `node`. An empty line is a node without neighbors; the last line may lack a line break.
     fn begin_line(&mut self, node: u64, header: &Header) -> Result<()> {
         let more = self.end_line()?;
         self.skip_comments()?;
@@ -390,7 +393,7 @@ impl Tokens<'_> {
         })
     }
 
-    /// Nothing but empty lines and comments may follow.
+    /// Checks that only empty lines and comments follow.
     fn expect_end(&mut self, header: &Header) -> Result<()> {
         while self.end_line()? {
             self.skip_comments()?;

@@ -1,4 +1,4 @@
-//! Graphs as others keep them, made into Parquet dumps.
+//! Converts graphs in other formats to Parquet dumps.
 //!
 //! | kind | what | read by |
 //! |---|---|---|
@@ -7,10 +7,14 @@
 //! | [`Kind::Npz`] | `scipy.sparse.save_npz`, with features and labels beside or inside | `npz.rs` |
 //! | [`Kind::Metis`] | METIS' `.graph` | `metis.rs` |
 //!
-//! Everything is read as a stream, in one pass (two over the weights of a sparse matrix), and unpacked on the way (gzip,
-//! Zstandard, deflated arrays). **Memory**: row groups under way (about 0.4 GiB at most), one byte a node for splits, and for
-//! edge lists without a node file what `distinct.rs` says. Files are written beside their place and renamed when all are
-//! whole; a dump of the same names is replaced. The same input gives the same bytes.
+//! The input is read as a stream, in one pass (two over the weights of a sparse matrix), and decompressed on the way
+//! (gzip, Zstandard, deflated arrays).
+//!
+//! **Memory**: row groups in flight (about 0.4 GiB at most) and one byte per node for splits. Edge lists without a node
+//! file also need the memory that `distinct.rs` states.
+//!
+//! Files are written to a temporary folder and renamed when all are complete. A dump of the same names is replaced.
+//! Equal inputs give equal bytes.
 
 mod archive;
 mod columns;
@@ -49,25 +53,25 @@ use crate::generate::table::{Note, Output};
 use crate::progress::Progress;
 pub(crate) use pipeline::Recipe;
 
-/// Names of what an import writes.
+/// File names of a dump.
 pub(crate) const NODES: &str = "nodes.parquet";
 pub(crate) const EDGES: &str = "edges.parquet";
 pub(crate) const PIPELINE: &str = "pipeline.toml";
 
-/// Key in the Parquet footer under which a file says what it was imported from.
+/// Key in the Parquet footer for the origin of an imported file.
 pub(crate) const NOTE_KEY: &str = "gnnflow.import";
 
-/// What a graph is kept as.
+/// The format of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A folder that the Open Graph Benchmark's loader has fetched and unpacked: `raw/`, `split/`, `mapping/`.
+    /// A folder of the Open Graph Benchmark as its loader unpacks it: `raw/`, `split/`, `mapping/`.
     Ogb,
-    /// An edge list as text.
+    /// An edge list in a text file.
     Text,
-    /// A sparse matrix as SciPy saves it.
+    /// A sparse matrix, saved with SciPy.
     Npz,
-    /// METIS' format for graphs.
+    /// METIS `.graph`.
     Metis,
 }
 
@@ -90,7 +94,7 @@ impl FromStr for Kind {
 }
 
 impl Kind {
-    /// The kind that a path looks like: by what is in a folder, or by the name of a file.
+    /// Guesses the format: from the content of a folder or from the name of a file.
     pub fn guess(path: &Path) -> Option<Self> {
         if path.is_dir() {
             return path.join("raw").is_dir().then_some(Self::Ogb);
@@ -107,62 +111,62 @@ impl Kind {
     }
 }
 
-/// Parts of an OGB download that can be gone without.
+/// Optional parts of an OGB download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OgbPart {
-    /// `split/`: which nodes are for training, validation and test.
+    /// `split/`: training, validation and test nodes.
     Split,
-    /// `mapping/`: what nodes were called before they were numbered.
+    /// `mapping/`: original names of the nodes.
     Mapping,
 }
 
-/// How to read text. A column is named by its header, or by its number, from 1.
+/// Options for text files. A column is named by its header, or by its number from 1.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TextOptions {
-    /// What stands between two fields; `None`: guessed from name and first lines.
+    /// Delimiter of fields; `None`: guessed from the file name and the first lines.
     pub delimiter: Option<Delimiter>,
-    /// Whether the first line names the columns; `None`: guessed.
+    /// Whether the first line has column names; `None`: guessed.
     pub header: Option<bool>,
-    /// Whether ids are integers or strings; `None`: integers if the first lines' are.
+    /// Whether ids are integers or strings; `None`: integers if those in the first lines are.
     pub ids: Option<IdKind>,
-    /// The edges' sources; `None`: a column with a usual name, or else the first.
+    /// Sources of the edges; `None`: a column with a usual name, or else the first column.
     pub src: Option<String>,
-    /// The edges' destinations; `None`: a column with a usual name, or else the second.
+    /// Destinations of the edges; `None`: a column with a usual name, or else the second column.
     pub dst: Option<String>,
-    /// The edges' weights.
+    /// Weights of the edges.
     pub weight: Option<String>,
-    /// The edges' times: integers, or numbers that are rounded down.
+    /// Times of the edges: integers, or numbers that are rounded down.
     pub time: Option<String>,
-    /// The edges' types.
+    /// Types of the edges.
     pub edge_type: Option<String>,
-    /// The edges' features: columns, or ranges of them (`3..8`, `7..`).
+    /// Features of the edges: columns, or ranges of them (`3..8`, `7..`).
     pub edge_features: Vec<String>,
-    /// Files of nodes; none: the nodes are the ids that occur in edges, in ascending order.
+    /// Node files. If empty, the nodes are the ids that occur in edges, in ascending order.
     pub nodes: Vec<PathBuf>,
-    /// The nodes' ids; `None`: a column with a usual name, or else the first.
+    /// Ids of the nodes; `None`: a column with a usual name, or else the first column.
     pub id: Option<String>,
-    /// The nodes' labels; `None`: the column "label", if there is one.
+    /// Labels of the nodes; `None`: the column "label", if it exists.
     pub label: Option<String>,
-    /// The nodes' splits; `None`: the column "split", if there is one.
+    /// Splits of the nodes; `None`: the column "split", if it exists.
     pub split: Option<String>,
-    /// The nodes' types.
+    /// Types of the nodes.
     pub node_type: Option<String>,
-    /// The nodes' features: columns, or ranges of them.
+    /// Features of the nodes: columns, or ranges of them.
     pub features: Vec<String>,
 }
 
-/// Arrays with one row for each node, as `FILE.npy` or `FILE.npz:NAME`.
+/// Arrays with one row per node, as `FILE.npy` or `FILE.npz:NAME`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeArrays {
-    /// Features: a matrix, dense or sparse by rows.
+    /// Features: a matrix, dense or CSR.
     pub features: Option<String>,
-    /// Labels: integers are classes, a matrix of 0 and 1 is several labels, floats are values.
+    /// Labels: integers are classes, a matrix of 0 and 1 is multi-label, floats are values.
     pub labels: Option<String>,
     /// Splits: 0 none, 1 train, 2 validation, 3 test.
     pub split: Option<String>,
 }
 
-/// A graph to be imported.
+/// Settings of an import.
 ///
 /// ```
 /// use gnnflow_data::import::Import;
@@ -176,30 +180,30 @@ pub struct NodeArrays {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Import {
-    /// What it is kept as; `None`: what the paths look like.
+    /// The format; `None`: guessed from the paths.
     pub kind: Option<Kind>,
-    /// One folder (OGB), one file, or several files of edges (text).
+    /// One folder (OGB), one file, or several edge files (text).
     pub paths: Vec<PathBuf>,
-    /// The folder for the dump.
+    /// The output folder.
     pub out: PathBuf,
-    /// Whether each edge stands for both directions; `None`: what the format or its header says.
+    /// Whether each edge stands for both directions; `None`: as the format or its header says.
     pub undirected: Option<bool>,
-    /// Rows after which a new Parquet file is begun; `None`: one file for each table.
+    /// Rows after which a new Parquet file starts; `None`: one file per table.
     pub file_rows: Option<u64>,
-    /// OGB: which of several splits.
+    /// OGB: name of the split, for downloads with several.
     pub ogb_split: Option<String>,
-    /// OGB: what may be missing, and is not looked for.
+    /// OGB: optional parts to ignore.
     pub without: Vec<OgbPart>,
-    /// Text: how to read it.
+    /// Text: options.
     pub text: TextOptions,
-    /// `npz` and METIS: what nodes have.
+    /// `npz` and METIS: arrays with data of the nodes.
     pub arrays: NodeArrays,
 }
 
-/// What an import has written.
+/// Result of an import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Imported {
-    /// What it was read as.
+    /// The format.
     pub kind: Kind,
     /// `nodes.parquet`: a file, or a folder of files.
     pub nodes_path: PathBuf,
@@ -213,15 +217,15 @@ pub struct Imported {
     pub edges: u64,
     /// Values per node.
     pub features: usize,
-    /// Whether each row stands for both directions.
+    /// Whether each row stands for both directions of an edge.
     pub undirected: bool,
-    /// Size of the Parquet files together.
+    /// Size of all Parquet files, in bytes.
     pub bytes: u64,
-    /// What the user may want to know: guesses, and columns that were left out.
+    /// Notes for the user: guesses, and columns that were left out.
     pub notes: Vec<String>,
 }
 
-/// What a format's reader has written.
+/// Result of the reader of one format.
 pub(crate) struct Found {
     nodes: u64,
     edges: u64,
@@ -230,7 +234,7 @@ pub(crate) struct Found {
 }
 
 impl Import {
-    /// An import with every setting at its default.
+    /// Creates an import with all other settings at their defaults.
     pub fn new(paths: impl IntoIterator<Item = PathBuf>, out: impl Into<PathBuf>) -> Self {
         Self {
             kind: None,
@@ -248,13 +252,13 @@ impl Import {
     /// Reads the graph and writes the dump and its pipeline file.
     ///
     /// # Errors
-    /// What is wrong with the input, with file and line; a setting that the kind does not have; a full disk.
+    /// An error in the input, with file and line; a setting that does not apply to the format; a full disk.
     pub fn run(&self, progress: &dyn Progress) -> Result<Imported> {
         let kind = self.check()?;
         let existed = self.out.exists();
         self.write(kind, progress).inspect_err(|_| {
             if !existed {
-                // Only if it is empty.
+                // This removes only an empty folder.
                 let _ = std::fs::remove_dir(&self.out);
             }
         })
@@ -288,7 +292,7 @@ impl Import {
         })
     }
 
-    /// The kind, if all settings go with it.
+    /// Returns the format, after a check that all settings apply to it.
     fn check(&self) -> Result<Kind> {
         let setting = |key: &'static str, reason: String| Error::Setting { key, reason };
         let Some(first) = self.paths.first() else {

@@ -1,4 +1,4 @@
-//! NumPy's arrays as streams.
+//! NumPy arrays as streams.
 //!
 //! Format: <https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html>, versions 1 to 3.
 
@@ -11,10 +11,10 @@ use super::archive::Npz;
 use super::input::{broken, open};
 use crate::error::{Error, Result};
 
-/// Bytes that are read at a time.
+/// Size of read buffers in bytes.
 pub(super) const BUFFER: usize = 1 << 18;
 
-/// Most numbers in a row: a row group holds at least a thousand rows.
+/// The largest width of a row: a row group holds at least a thousand rows.
 pub(super) const WIDEST: usize = 1 << 16;
 
 /// Type of an array's items.
@@ -24,7 +24,7 @@ pub(super) enum Item {
     Int(usize),
     Uint(usize),
     Float(usize),
-    /// Strings of so many bytes.
+    /// Byte strings of this length.
     Bytes(usize),
 }
 
@@ -36,7 +36,7 @@ impl Item {
         }
     }
 
-    /// Reads `'<f4'` and the like; and whether the bytes stand in the other order.
+    /// Parses `'<f4'` and the like. Also returns whether the bytes are in big-endian order.
     fn parse(text: &str) -> Option<(Self, bool)> {
         let (order, rest) = text.split_at_checked(1)?;
         let (kind, size) = rest.split_at_checked(1)?;
@@ -53,9 +53,9 @@ impl Item {
     }
 }
 
-/// One array, read from its beginning to its end.
+/// An array that is read once from start to end.
 pub(super) struct Array {
-    /// The file, and which array of it.
+    /// The file, and the name of the array in it.
     path: PathBuf,
     name: String,
     packing: &'static str,
@@ -63,10 +63,10 @@ pub(super) struct Array {
     swapped: bool,
     pub(super) shape: Vec<u64>,
     reader: Box<dyn Read>,
-    /// Items not yet read.
+    /// Number of unread items.
     left: u64,
     bytes: Vec<u8>,
-    /// Where the items begin in the file, unless they are packed.
+    /// Position of the items in the file; `None` if they are compressed.
     begin: Option<u64>,
 }
 
@@ -89,7 +89,7 @@ impl Array {
         Self::begin(path, "", Some(0), Box::new(BufReader::with_capacity(BUFFER, file)), bytes)
     }
 
-    /// Reads the header. `at`: where the array begins in the file, unless it is packed.
+    /// Reads the header. `at` is the position of the array in the file; `None` if it is compressed.
     pub(super) fn begin(
         path: &Path,
         name: &str,
@@ -140,7 +140,7 @@ impl Array {
         })
     }
 
-    /// That something is wrong with this array.
+    /// Returns an error about this array.
     pub(super) fn wrong(&self, reason: impl std::fmt::Display) -> Error {
         let name = if self.name.is_empty() { "the array".into() } else { format!("array \"{}\"", self.name) };
         Error::File { path: self.path.clone(), reason: format!("{name} {reason}") }
@@ -151,17 +151,17 @@ impl Array {
         self.shape.iter().product()
     }
 
-    /// Items that were not read yet.
+    /// Number of unread items.
     pub(super) fn left(&self) -> u64 {
         self.left
     }
 
-    /// Items that were read already.
+    /// Number of items that have been read.
     fn at(&self) -> u64 {
         self.len() - self.left
     }
 
-    /// Rows and columns; an array of one dimension is one column.
+    /// Returns rows and columns. An array of one dimension is one column.
     pub(super) fn matrix(&self) -> Result<(u64, usize)> {
         match self.shape[..] {
             [rows] => Ok((rows, 1)),
@@ -171,7 +171,7 @@ impl Array {
         }
     }
 
-    /// Passes over `items`.
+    /// Skips `items` items.
     pub(super) fn skip(&mut self, mut items: u64) -> Result<()> {
         if let Some(begin) = self.begin {
             let size = self.item.size() as u64;
@@ -203,7 +203,7 @@ impl Array {
         Ok(())
     }
 
-    /// The next items, as integers, into `into`. Floats have to be whole numbers; `nan` stands for those that are NaN.
+    /// Reads the next items into `into` as integers. Floats have to be integral; `nan` replaces NaN.
     pub(super) fn ints(&mut self, items: usize, nan: Option<i64>, into: &mut Vec<i64>) -> Result<()> {
         let begun = self.at();
         self.load(items)?;
@@ -245,7 +245,7 @@ impl Array {
         Ok(())
     }
 
-    /// The next items, as finite numbers, into `into`.
+    /// Reads the next items into `into` as finite numbers.
     pub(super) fn floats(&mut self, items: usize, into: &mut Vec<f32>) -> Result<()> {
         let begun = self.at();
         match self.item {
@@ -270,14 +270,14 @@ impl Array {
         }
     }
 
-    /// All of a small array of strings or of one string, as text.
+    /// Returns a small array of strings, or one string, as text.
     pub(super) fn string(mut self) -> Result<String> {
         let items = self.len() as usize;
         self.load(items.min(64))?;
         Ok(String::from_utf8_lossy(&self.bytes).trim_matches('\0').to_string())
     }
 
-    /// All of a small array.
+    /// Returns all items of a small array.
     pub(super) fn all_ints(mut self) -> Result<Vec<i64>> {
         let items = self.len().min(1 << 20) as usize;
         let mut all = Vec::new();
@@ -290,7 +290,7 @@ fn each<const N: usize, T>(bytes: &[u8], read: impl Fn([u8; N]) -> T) -> impl It
     bytes.as_chunks::<N>().0.iter().map(move |&chunk| read(chunk))
 }
 
-/// The dictionary in the header, and the header's length.
+/// Returns the dictionary in the header, and the length of the header in bytes.
 fn read_header(reader: &mut dyn Read) -> io::Result<(String, u64)> {
     let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidData, text);
     let mut magic = [0; 8];
@@ -319,7 +319,7 @@ fn read_header(reader: &mut dyn Read) -> io::Result<(String, u64)> {
     Ok((String::from_utf8_lossy(&dict).into_owned(), fixed + u64::from(length)))
 }
 
-/// The value of a key in a Python dictionary of strings, booleans and tuples.
+/// Returns the value of a key in a Python dictionary of strings, booleans and tuples.
 fn value_of<'a>(dict: &'a str, key: &str) -> Option<&'a str> {
     let after = dict.split_once(&format!("'{key}':"))?.1.trim_start();
     let end = match after.as_bytes().first()? {

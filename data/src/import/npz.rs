@@ -1,7 +1,8 @@
-//! Sparse matrices as SciPy saves them: `scipy.sparse.save_npz` (CSR, CSC, COO), and the archives of the same arrays under
-//! `adj_…` with `attr_…` or `attr_matrix` and `labels` beside them, in which many benchmark graphs come.
+//! Sparse matrices that SciPy has saved with `scipy.sparse.save_npz` (CSR, CSC, COO). Many benchmark graphs are
+//! archives of the same arrays under `adj_…`, with `attr_…` or `attr_matrix` and `labels`; they are read too.
 //!
-//! Entry `(i, j)` is an edge from `i` to `j`; its value is the weight, unless all values are 1. Nodes are numbered from 0.
+//! Entry `(i, j)` is an edge from `i` to `j`. Its value is the weight, unless all values are 1. Nodes are numbered from
+//! 0.
 
 use std::path::Path;
 
@@ -17,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
 
-/// Items that are read at a time.
+/// Number of items per read.
 const BLOCK: u64 = 1 << 16;
 
 pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progress) -> Result<Found> {
@@ -57,7 +58,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     Ok(Found { nodes, edges: rows, recipe, notes })
 }
 
-/// Features and labels in the same archive, where the user names no others.
+/// Adds features and labels of the same archive, unless the user names others.
 fn inside(
     npz: &Npz,
     import: &Import,
@@ -162,7 +163,7 @@ impl EdgePass<'_> {
         Ok(written)
     }
 
-    /// The weights, unless all of them are 1.
+    /// Returns the weights, or `None` if all of them are 1.
     fn weights(&self) -> Result<Option<Array>> {
         if !self.npz.has(&format!("{}data", self.prefix)) {
             return Ok(None);
@@ -183,7 +184,7 @@ impl EdgePass<'_> {
         Ok(None)
     }
 
-    /// Where each row or column begins, past the first, which is 0.
+    /// Returns the row or column pointers without the first, which is 0.
     fn starts(&self) -> Result<Array> {
         let mut starts = self.array("indptr")?;
         if starts.len() != self.nodes + 1 {
@@ -199,7 +200,7 @@ impl EdgePass<'_> {
     }
 }
 
-/// Both ends of the entries, in the order in which they are stored.
+/// Sources and destinations of the entries, in storage order.
 enum Ends {
     Compressed { starts: Array, others: Array, last: i64, node: i64, left: i64, by_columns: bool },
     Pairs { src: Array, dst: Array },

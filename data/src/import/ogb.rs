@@ -1,4 +1,4 @@
-//! Downloads of the Open Graph Benchmark's node-property datasets (Hu et al. 2020), as its loader fetches and unpacks them.
+//! Node-property datasets of the Open Graph Benchmark (Hu et al. 2020), as its loader downloads and unpacks them.
 //!
 //! ```text
 //! raw/edge.csv.gz  num-node-list.csv.gz  num-edge-list.csv.gz              needed
@@ -17,25 +17,26 @@ use super::archive::Npz;
 use super::columns::{self, ArrayInts, Column, Count, Ints, Names, Section, Splits};
 use super::labels::{LabelStyle, Labels};
 use super::matrix::Matrix;
-use super::records::{Delimiter, Records, count, int};
+use super::records::{Delimiter, Records, int};
 use super::rows::{Buffer, Rows};
 use super::{EDGES, Found, Import, NODES, OgbPart, Recipe, ogb_split, ogb_types};
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::generate::table::Output;
 use crate::progress::Progress;
 
 pub(super) const COMMA: Delimiter = Delimiter::Char(b',');
 
-/// Rows that are read at a time.
+/// Number of rows per read.
 const BLOCK: u64 = 1 << 16;
 
-/// File `name` in folder `dir`: packed or not.
+/// Finds file `name` in folder `dir`, compressed or not.
 pub(super) fn find(dir: &Path, name: &str) -> Option<PathBuf> {
     let files = [".csv.gz", ".csv", ".csv.zst"].map(|extension| dir.join(format!("{name}{extension}")));
     files.into_iter().find(|path| path.is_file())
 }
 
-/// That something is not there. `without`: how to go without it.
+/// Returns an error about a missing file. `without` is the value of `--without` that makes it optional.
 pub(super) fn missing(dir: &Path, name: &str, what: &str, without: Option<&str>) -> Error {
     let or = without.map(|part| format!(", or go without (--without {part})")).unwrap_or_default();
     let reason = format!("{name} is missing ({what}): this is no whole OGB download; fetch it again{or}");
@@ -50,7 +51,7 @@ pub(super) fn open(path: &Path) -> Result<Records<'static>> {
     Records::open(path, COMMA, None)
 }
 
-/// The only number of a list that has one for each graph.
+/// Returns the only number of a list with one number per graph.
 pub(super) fn one_number(path: &Path, what: &str) -> Result<u64> {
     let mut records = open(path)?;
     if !records.advance()? {
@@ -147,7 +148,7 @@ pub(super) fn import(import: &Import, output: &mut Output, progress: &dyn Progre
     Ok(Found { nodes, edges: written, recipe, notes })
 }
 
-/// Whether the loader adds the reverse of every edge, by the dataset's name; `None` for one that is not known here.
+/// Returns whether the OGB loader adds the reverse of every edge, from the dataset's name; `None` for unknown datasets.
 fn known_undirected(dir: &Path) -> Option<bool> {
     let name = std::fs::canonicalize(dir).ok()?.file_name()?.to_string_lossy().to_lowercase();
     let is = |names: &[&str]| names.iter().any(|known| name.contains(known));
@@ -157,7 +158,7 @@ fn known_undirected(dir: &Path) -> Option<bool> {
     is(&["arxiv", "papers100m", "mag"]).then_some(false)
 }
 
-/// The folder of names, unless it is not wanted.
+/// Returns the folder of names, unless the user goes without it.
 pub(super) fn mapping(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     let folder = dir.join("mapping");
     if import.without.contains(&OgbPart::Mapping) {
@@ -169,7 +170,7 @@ pub(super) fn mapping(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The first file of a folder whose name begins so.
+/// Returns the first file of a folder whose name starts with `begin`.
 pub(super) fn in_mapping(folder: &Path, begin: &str) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> =
         std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -181,7 +182,7 @@ pub(super) fn in_mapping(folder: &Path, begin: &str) -> Option<PathBuf> {
     found.into_iter().next()
 }
 
-/// A table of numbers and names, past its header if it has one.
+/// Opens a table of numbers and names, and skips its header if it has one.
 pub(super) fn after_header(path: &Path) -> Result<Records<'static>> {
     let mut records = open(path)?;
     let named = records.advance()? && records.get(0).and_then(int).is_none();
@@ -247,7 +248,7 @@ impl Raw {
         }
     }
 
-    /// Whatever else nodes have: a year, a species.
+    /// Returns further columns of the nodes: year, species.
     fn more(&self, nodes: u64) -> Result<Vec<Box<dyn Column>>> {
         let mut more: Vec<Box<dyn Column>> = Vec::new();
         for name in ["node_year", "node_species"] {
@@ -299,17 +300,17 @@ pub(super) fn text_matrix(column: &'static str, dir: &Path, name: &str, rows: u6
 /// Edges as text, two node numbers in a line.
 pub(super) struct Pairs {
     pub(super) records: Records<'static>,
-    /// How many there have to be.
+    /// Expected number of edges.
     pub(super) edges: u64,
-    /// How many nodes there are for either end.
+    /// Number of source nodes and of destination nodes.
     pub(super) nodes: [u64; 2],
-    /// What is added to either number.
+    /// Offsets that are added to source numbers and destination numbers.
     pub(super) first: [i64; 2],
     pub(super) taken: u64,
 }
 
 impl Pairs {
-    /// Reads all of them into columns 0 and 1, features into column 2; `more` fills in what else a row has.
+    /// Reads all edges into columns 0 and 1, and features into column 2. `more` fills the other columns of a row.
     pub(super) fn read(
         &mut self,
         rows: &mut Rows,
@@ -328,7 +329,7 @@ impl Pairs {
                 if self.records.len() != 2 {
                     return Err(self
                         .records
-                        .wrong(format!("{} where two nodes are wanted", count(self.records.len(), "field"))));
+                        .wrong(format!("{} where two nodes are wanted", plural(self.records.len(), "field"))));
                 }
                 for end in 0..2 {
                     let node = self.records.int(end, "node")?;
@@ -355,7 +356,7 @@ impl Pairs {
     }
 }
 
-/// Edges in an array of two rows: read at two places side by side.
+/// Reads edges from an array of two rows, at two positions concurrently.
 fn array_edges(
     npz: &Npz,
     nodes: u64,

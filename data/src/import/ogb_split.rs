@@ -8,7 +8,7 @@ use super::{Import, OgbPart};
 use crate::dataset::split;
 use crate::error::{Error, Result};
 
-/// The folder of the split that is wanted; `None` when none is.
+/// Returns the folder of the requested split; `None` without a split.
 pub(super) fn folder(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     if import.without.contains(&OgbPart::Split) {
         return Ok(None);
@@ -35,7 +35,7 @@ pub(super) fn folder(import: &Import, dir: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// The split of each of `nodes` nodes.
+/// Returns the split of each of `nodes` nodes.
 pub(super) fn read(folder: &Path, nodes: u64) -> Result<Vec<u8>> {
     let mut of = vec![split::NONE; nodes as usize];
     for (name, which) in [("train", split::TRAIN), ("valid", split::VAL), ("test", split::TEST)] {

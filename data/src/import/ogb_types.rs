@@ -8,9 +8,10 @@
 //! split/<how>/T/{train,valid,test}.csv.gz   mapping/T_entidx2name.csv.gz
 //! ```
 //!
-//! All nodes come into one table, type after type in the order of names: `node_id` counts on over the types, `local_id` is
-//! the number within the type, `node_type` its name. A type without features has zeros, one without labels −1. All edges come
-//! into one table; their type is `S___R___D`.
+//! All nodes go into one table, ordered by type name. `node_id` counts over all types, `local_id` is the number within
+//! the type, and `node_type` is the name of the type. A type without features gets zeros, one without labels gets −1.
+//!
+//! All edges go into one table; their type is `S___R___D`.
 
 use std::path::{Path, PathBuf};
 
@@ -146,7 +147,7 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// What each type has; a column that any type has, all have.
+    /// Returns the columns of each type. A column that any type has exists for all types.
     fn sections(&self, recipe: &mut Recipe) -> Result<Vec<Section>> {
         let by = |of: &NodeType| format!("num-node-dict.csv.gz says for {}", of.name);
         let mut features = Vec::new();

@@ -1,4 +1,4 @@
-//! The pipeline file that goes with a dump.
+//! The pipeline file of a dump.
 
 use std::fmt::Write;
 
@@ -6,18 +6,18 @@ use super::PIPELINE;
 use crate::error::{Error, Result};
 use crate::generate::table::Output;
 
-/// What a pipeline file has to say about a dump.
+/// Content of the pipeline file of a dump.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Recipe {
     /// First line, a comment.
     pub(crate) title: String,
     pub(crate) undirected: bool,
-    /// Several edges between the same two nodes are all meant.
+    /// Whether duplicate edges are separate edges.
     pub(crate) keep_duplicates: bool,
     /// Values per node.
     pub(crate) features: usize,
     pub(crate) feature_dtype: &'static str,
-    /// Whether there are labels, and whether they can be learned as classes.
+    /// Whether there are labels, and if so, whether they are classes.
     pub(crate) label: Option<bool>,
     pub(crate) num_classes: Option<u32>,
     pub(crate) split: bool,
@@ -29,7 +29,7 @@ pub(crate) struct Recipe {
     pub(crate) edge_features: bool,
     pub(crate) edge_split: bool,
     pub(crate) edge_label: bool,
-    /// Lines of `[partition]`.
+    /// Lines of the table `[partition]`.
     pub(crate) partition: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl Recipe {
     }
 }
 
-/// Writes the pipeline file. One that is there and says something else is kept under another name; returns a note of that.
+/// Writes the pipeline file. A different one that exists is kept under another name; a note about that is returned.
 pub(super) fn write(output: &mut Output, recipe: &Recipe) -> Result<Option<String>> {
     let text = recipe.text();
     let place = output.place(PIPELINE);

@@ -1,4 +1,4 @@
-//! Lines cut into fields: at runs of blanks, or at a delimiter, with quotes.
+//! Splits lines into fields: at runs of whitespace, or at a delimiter with quotes.
 
 use std::ops::Range;
 use std::path::Path;
@@ -6,14 +6,15 @@ use std::str::FromStr;
 
 use super::input::Lines;
 use crate::error::{Error, Result};
+use crate::format::plural;
 use crate::progress::Progress;
 
-/// What stands between two fields of a line.
+/// Delimiter of fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delimiter {
-    /// One or more blanks or tabs.
+    /// One or more spaces or tabs.
     Blanks,
-    /// This character. Fields may stand in double quotes, in which it means nothing.
+    /// This character. Fields may be in double quotes, and may then contain it.
     Char(u8),
 }
 
@@ -36,11 +37,11 @@ impl FromStr for Delimiter {
     }
 }
 
-/// The records of a text file: its lines but empty ones and comments (`#` or `%` at the beginning).
+/// The records of a text file: its lines without empty ones and comments (`#` or `%` at the start).
 pub(super) struct Records<'a> {
     lines: Lines<'a>,
     delimiter: Delimiter,
-    /// What the fields point into: the line, or what is left of it without quotes.
+    /// The text that `fields` points into: the line, with quotes removed.
     text: Vec<u8>,
     fields: Vec<Range<usize>>,
 }
@@ -95,7 +96,7 @@ impl<'a> Records<'a> {
         self.split_quoted(delimiter)
     }
 
-    /// As RFC 4180 has it: a quoted field may hold delimiters, ends of lines, and quotes that are doubled.
+    /// Splits as in RFC 4180: a quoted field may contain delimiters, line breaks and doubled quotes.
     fn split_quoted(&mut self, delimiter: u8) -> Result<()> {
         let begun = self.lines.number();
         let (mut at, mut start) = (0, 0);
@@ -136,26 +137,26 @@ impl<'a> Records<'a> {
         self.fields.len()
     }
 
-    /// Field `i`, without blanks around it; `None` when there are fewer.
+    /// Returns field `i` without surrounding whitespace, or `None` if there are fewer fields.
     #[inline]
     pub(super) fn get(&self, i: usize) -> Option<&[u8]> {
         self.fields.get(i).map(|field| self.text[field.clone()].trim_ascii())
     }
 
-    /// Field `i` as text.
+    /// Returns field `i` as text.
     pub(super) fn text(&self, i: usize) -> Result<&str> {
         let field = self.needed(i)?;
         std::str::from_utf8(field).map_err(|_| self.wrong(format!("field {} is no UTF-8 text", i + 1)))
     }
 
-    /// Field `i` as an integer.
+    /// Returns field `i` as an integer.
     #[inline]
     pub(super) fn int(&self, i: usize, what: &str) -> Result<i64> {
         let field = self.needed(i)?;
         int(field).ok_or_else(|| self.wrong(format!("{what} {} is no integer", show(field))))
     }
 
-    /// Field `i` as a finite number.
+    /// Returns field `i` as a finite number.
     #[inline]
     pub(super) fn float(&self, i: usize, what: &str) -> Result<f32> {
         let field = self.needed(i)?;
@@ -172,7 +173,7 @@ impl<'a> Records<'a> {
     fn needed(&self, i: usize) -> Result<&[u8]> {
         self.get(i).ok_or_else(|| {
             let hint = if self.len() == 1 { "; is the delimiter right (--delimiter)?" } else { "" };
-            self.wrong(format!("{} where field {} is wanted{hint}", count(self.len(), "field"), i + 1))
+            self.wrong(format!("{} where field {} is wanted{hint}", plural(self.len(), "field"), i + 1))
         })
     }
 
@@ -181,29 +182,24 @@ impl<'a> Records<'a> {
         self.lines.path()
     }
 
-    /// That something is wrong with this record.
+    /// Returns an error about this record.
     pub(super) fn wrong(&self, reason: impl Into<String>) -> Error {
         self.lines.wrong(reason)
     }
 }
 
-/// Whether a line carries no record.
+/// Whether a line has no record.
 pub(super) fn is_comment(line: &[u8]) -> bool {
     matches!(line.trim_ascii_start().first(), None | Some(b'#' | b'%'))
 }
 
-/// A field for a message.
+/// Returns a field for an error message.
 pub(super) fn show(field: &[u8]) -> String {
     let text: String = String::from_utf8_lossy(field).chars().take(40).collect();
     format!("{text:?}")
 }
 
-/// "1 field", "2 fields".
-pub(super) fn count(n: usize, what: &str) -> String {
-    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
-}
-
-/// A decimal integer, all of `field`.
+/// Parses all of `field` as a decimal integer.
 #[inline]
 pub(super) fn int(field: &[u8]) -> Option<i64> {
     let (negative, digits) = match field {
@@ -220,13 +216,13 @@ pub(super) fn int(field: &[u8]) -> Option<i64> {
         if digit > 9 {
             return None;
         }
-        // Towards the negative side, which reaches one further.
+        // Accumulates negative values, because their range is larger by one.
         value = value.checked_mul(10)?.checked_sub(i64::from(digit))?;
     }
     if negative { Some(value) } else { value.checked_neg() }
 }
 
-/// A decimal number, all of `field`. NaN and infinities are read as such.
+/// Parses all of `field` as a decimal number, NaN and infinities included.
 #[inline]
 pub(super) fn float(field: &[u8]) -> Option<f32> {
     std::str::from_utf8(field).ok()?.parse().ok()

@@ -146,7 +146,7 @@ struct Pass {
     time: Option<usize>,
     edge_type: Option<usize>,
     features: Option<usize>,
-    /// The ids that have occurred, when there is no node file.
+    /// The distinct ids of the edges, if there is no node file.
     ids: Option<(DistinctInts, DistinctTexts)>,
     rounded: bool,
 }
@@ -193,7 +193,7 @@ impl Pass {
         Ok(())
     }
 
-    /// One end of an edge.
+    /// Reads one end of an edge.
     fn end(&mut self, records: &Records, rows: &mut Rows, column: usize, field: usize) -> Result<()> {
         match self.kind {
             IdKind::Int => {
@@ -247,7 +247,7 @@ impl Pass {
     }
 }
 
-/// Writes the ids that occur in edges as nodes.
+/// Writes the ids of the edges as the node table.
 fn occurring(
     import: &Import,
     output: &mut Output,

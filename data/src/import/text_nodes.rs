@@ -1,4 +1,4 @@
-//! Nodes as text: CSV and TSV files with an id, and perhaps features, label, split and type.
+//! Node tables as text: CSV and TSV files with an id and optional features, label, split and type.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::generate::table::Output;
 use crate::progress::Progress;
 
-/// What the label column holds, by the first lines.
+/// Kind of the label column, from the first lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Label {
     Class,
@@ -54,7 +54,7 @@ impl Layout {
     }
 }
 
-/// Writes the node table; returns its number of rows, and the recipe with what nodes have.
+/// Writes the node table. Returns its number of rows, and the recipe with the columns of the nodes.
 pub(super) fn import(
     import: &Import,
     output: &mut Output,
@@ -110,7 +110,7 @@ pub(super) fn import(
 
 fn label_kind(sample: &Sample, column: usize) -> Label {
     let given = || sample.values(column).filter(|value| !value.is_empty());
-    // Also 4.0: pandas writes classes so where some are missing.
+    // This includes 4.0, as pandas writes classes in columns with missing values.
     if given().all(|value| class(value.as_bytes()).is_some()) {
         Label::Class
     } else if given().all(|value| float(value.as_bytes()).is_some()) {

@@ -1,35 +1,36 @@
-//! The first lines of a text file, and what they show: delimiter, header, columns, and what comments say.
+//! Properties of a text file that its first lines show: delimiter, header, columns, and metadata in comments.
 
 use std::path::{Path, PathBuf};
 
 use super::TextOptions;
 use super::input::Lines;
-use super::records::{Delimiter, Records, count, int, is_comment};
+use super::records::{Delimiter, Records, int, is_comment};
 use crate::dataset::IdKind;
 use crate::error::{Error, Result, closest};
+use crate::format::plural;
 
-/// Records that are looked at.
+/// Number of records in a sample.
 const SAMPLE: usize = 100;
 
-/// What the first lines show.
+/// Properties of a text file.
 #[derive(Debug)]
 pub(super) struct Sample {
     path: PathBuf,
     pub(super) delimiter: Delimiter,
-    /// The columns' names, if the first record has them.
+    /// Names of the columns, if the first record has them.
     pub(super) header: Option<Vec<String>>,
-    /// Fields of the first records, the header left out.
+    /// Fields of the first records, without the header.
     pub(super) rows: Vec<Vec<String>>,
     /// Number of columns.
     pub(super) width: usize,
-    /// What comments say: whether edges go both ways, and how many nodes and edges there are.
+    /// Metadata in comments: whether edges are undirected, and the numbers of nodes and edges.
     pub(super) undirected: Option<bool>,
     pub(super) counts: Option<(u64, u64)>,
-    /// A MatrixMarket file: its first record tells sizes.
+    /// Whether the file is in MatrixMarket format. Its first record has the sizes.
     pub(super) matrix_market: bool,
 }
 
-/// Names that columns of edges and nodes usually have.
+/// Usual names of columns of edges and nodes.
 pub(super) const SRC: &[&str] = &[
     "src",
     "source",
@@ -50,7 +51,7 @@ pub(super) const DST: &[&str] =
 pub(super) const ID: &[&str] = &["node_id", "id", "node", "nodeid", "new_id", "name", ":id"];
 
 impl Sample {
-    /// Looks at a file. `usual`: names by which a header is known.
+    /// Reads a sample of a file. `usual` lists column names that identify a header.
     pub(super) fn take(path: &Path, options: &TextOptions, usual: &[&[&str]]) -> Result<Self> {
         let mut sample = Self {
             path: path.into(),
@@ -80,7 +81,7 @@ impl Sample {
         Ok(sample)
     }
 
-    /// Reads the comments before the first record, and returns that record's line.
+    /// Reads the comments before the first record. Returns the line of that record.
     fn comments(&mut self, path: &Path) -> Result<Option<Vec<u8>>> {
         let mut lines = Lines::open(path, None)?;
         while lines.advance()? {
@@ -110,7 +111,8 @@ impl Sample {
         Ok(None)
     }
 
-    /// Whether the first record names columns: it has a usual name, or no number where the next one has one.
+    /// Whether the first record has column names: a usual name, or text in a column where the next record has an
+    /// integer.
     fn looks_named(&self, usual: &[&[&str]]) -> bool {
         let Some(first) = self.rows.first() else { return false };
         let is_name = |field: &String| usual.iter().any(|names| names.contains(&field.to_lowercase().as_str()));
@@ -122,7 +124,7 @@ impl Sample {
                 .is_some_and(|next| (0..first.len().min(2)).any(|i| !is_int(first, i) && is_int(next, i)))
     }
 
-    /// The column that the user means.
+    /// Returns the column that the user names.
     pub(super) fn column(&self, wanted: &str) -> Result<usize> {
         if let Some(header) = &self.header
             && let Some(at) = header.iter().position(|name| name == wanted)
@@ -148,7 +150,7 @@ impl Sample {
         Err(Error::File { path: self.path.clone(), reason })
     }
 
-    /// The column that the user means, or one with a usual name, or `else_`.
+    /// Returns the column that the user names, or one with a usual name, or `else_`.
     pub(super) fn find(&self, wanted: Option<&String>, usual: &[&str], else_: Option<usize>) -> Result<Option<usize>> {
         if let Some(wanted) = wanted {
             return self.column(wanted).map(Some);
@@ -160,7 +162,7 @@ impl Sample {
             Some(at) if at >= self.width && self.width > 0 => {
                 let reason = format!(
                     "{} in its first line, where at least {} are wanted; is the delimiter right (--delimiter)?",
-                    count(self.width, "field"),
+                    plural(self.width, "field"),
                     at + 1
                 );
                 Err(Error::File { path: self.path.clone(), reason })
@@ -169,7 +171,7 @@ impl Sample {
         }
     }
 
-    /// The columns of a list of names, numbers and ranges.
+    /// Returns the columns of a list of names, numbers and ranges.
     pub(super) fn columns(&self, wanted: &[String]) -> Result<Vec<usize>> {
         let mut all = Vec::new();
         for item in wanted {
@@ -189,8 +191,8 @@ impl Sample {
         Ok(all)
     }
 
-    /// Whether the ids in a column are integers, as far as the first row goes: a later one that is none is a mistake that the
-    /// user has to hear of.
+    /// Returns whether the ids in a column are integers, from the first row only. A later id that is not an integer is
+    /// then an error, which the user sees.
     pub(super) fn id_kind(&self, column: usize) -> IdKind {
         match self.values(column).next().is_none_or(|id| int(id.as_bytes()).is_some()) {
             true => IdKind::Int,
@@ -198,12 +200,12 @@ impl Sample {
         }
     }
 
-    /// The values of a column in the sample.
+    /// Returns the values of a column in the sample.
     pub(super) fn values(&self, column: usize) -> impl Iterator<Item = &str> {
         self.rows.iter().filter_map(move |row| row.get(column)).map(String::as_str)
     }
 
-    /// The columns that are not among `used`, for a note.
+    /// Returns a note with the columns that are not among `used`.
     pub(super) fn others(&self, used: &[usize]) -> Option<String> {
         let name = |i: usize| match &self.header {
             Some(header) => format!("\"{}\"", header[i]),
@@ -215,13 +217,13 @@ impl Sample {
         (!others.is_empty()).then(|| format!("{}: left out: columns {}{more}", self.path.display(), shown.join(", ")))
     }
 
-    /// Records before the first that is a row.
+    /// Number of records before the first row.
     pub(super) fn preamble(&self) -> usize {
         usize::from(self.header.is_some()) + usize::from(self.matrix_market)
     }
 }
 
-/// By the file's name and its first line.
+/// Guesses the delimiter from the file name and the first line.
 fn guess_delimiter(path: &Path, line: &[u8]) -> Delimiter {
     let name = path.to_string_lossy().to_lowercase();
     let name = name.trim_end_matches(".gz").trim_end_matches(".zst");

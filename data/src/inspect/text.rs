@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::dataset::part_bytes;
 use super::{Bin, Column, Degrees, Dump, InDegrees, Inspection, Labels, Prepared, Table};
 use crate::dataset::{LabelInfo, SplitCounts};
+use crate::format::{bytes_in_tenths, count, counted};
 
 impl Display for Inspection {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -17,33 +18,6 @@ impl Display for Inspection {
         };
         f.write_str(lines.trim_end())
     }
-}
-
-/// An integer with its thousands apart.
-fn count(n: impl TryInto<u64>) -> String {
-    let digits = n.try_into().unwrap_or(u64::MAX).to_string();
-    let mut out = String::with_capacity(digits.len() * 4 / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
-/// A size in the largest binary unit that leaves at least 1.
-fn size(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let power = (bytes.max(1).ilog2() / 10).min(4);
-    match power {
-        0 => format!("{bytes} B"),
-        _ => format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, units[power as usize]),
-    }
-}
-
-fn plural(n: u64, one: &str) -> String {
-    format!("{} {one}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
 fn short(value: &Value) -> String {
@@ -102,8 +76,8 @@ impl Display for Table {
         let Self {
             name, files, rows, row_groups, largest_row_group, bytes, columns, created_by, recipe, made_by, ..
         } = self;
-        let groups = format!("{} (largest {})", plural(*row_groups, "row group"), plural(*largest_row_group, "row"));
-        let parts = [plural(*files as u64, "file"), plural(*rows, "row"), groups, size(*bytes)];
+        let groups = format!("{} (largest {})", counted(*row_groups, "row group"), counted(*largest_row_group, "row"));
+        let parts = [counted(*files as u64, "file"), counted(*rows, "row"), groups, bytes_in_tenths(*bytes)];
         line(f, "table", format_args!("{name}: {}", parts.join(", ")))?;
         if let Some((maker, note)) = made_by {
             let from = |value: &Value| match value {
@@ -132,12 +106,12 @@ fn short_recipe(recipe: &Value) -> String {
 }
 
 fn column_cells(column: &Column) -> Vec<String> {
-    let nulls = column.nulls.map_or_else(String::new, |nulls| plural(nulls, "null"));
+    let nulls = column.nulls.map_or_else(String::new, |nulls| counted(nulls, "null"));
     let range = match (&column.min, &column.max) {
         (Some(min), Some(max)) if !min.is_null() => format!("{} … {}", short(min), short(max)),
         _ => String::new(),
     };
-    vec![column.name.clone(), column.data_type.clone(), nulls, range, size(column.bytes)]
+    vec![column.name.clone(), column.data_type.clone(), nulls, range, bytes_in_tenths(column.bytes)]
 }
 
 impl Display for Labels {
@@ -176,7 +150,7 @@ fn label_counts(labels: &LabelInfo) -> String {
 
 /// The number of classes and the nodes of the first twelve.
 fn list_classes(counts: impl ExactSizeIterator<Item = (String, u64)>) -> String {
-    let total = plural(counts.len() as u64, "class").replace("classs", "classes");
+    let total = counted(counts.len() as u64, "class");
     let dots = if counts.len() > 12 { ", …" } else { "" };
     let first: Vec<_> = counts.take(12).map(|(class, nodes)| format!("{class}: {}", count(nodes))).collect();
     format!("{total} ({}{dots})", first.join(", "))
@@ -186,7 +160,7 @@ impl Display for Degrees {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { nodes_with_edges, isolated, self_loops, mean, max, max_out, max_in, histogram } = self;
         let isolated = isolated.map_or_else(String::new, |n| format!(", {} isolated", count(n)));
-        let nodes = format!("{} with edges{isolated}, {}", count(*nodes_with_edges), plural(*self_loops, "self-loop"));
+        let nodes = format!("{} with edges{isolated}, {}", count(*nodes_with_edges), counted(*self_loops, "self-loop"));
         let most = format!("largest {} (out {}, in {})", count(*max), count(*max_out), count(*max_in));
         line(f, "degrees", format_args!("as the rows stand: {nodes}; mean {mean:.2}, {most}"))?;
         bars(f, histogram)
@@ -199,7 +173,7 @@ impl Display for InDegrees {
         line(
             f,
             "in-degrees",
-            format_args!("mean {mean:.2}, largest {}; {} without", count(*max), plural(*zero, "node")),
+            format_args!("mean {mean:.2}, largest {}; {} without", count(*max), counted(*zero, "node")),
         )?;
         bars(f, histogram)
     }
@@ -227,20 +201,20 @@ fn bars(f: &mut Formatter<'_>, histogram: &[Bin]) -> fmt::Result {
 impl Display for Prepared {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let m = &self.manifest;
-        line(f, "dataset", format_args!("{} ({})", self.path.display(), size(self.bytes)))?;
+        line(f, "dataset", format_args!("{} ({})", self.path.display(), bytes_in_tenths(self.bytes)))?;
         line(
             f,
             "made from",
-            format_args!("{}, fingerprint {:.16}", plural(m.inputs.len() as u64, "file"), m.fingerprint),
+            format_args!("{}, fingerprint {:.16}", counted(m.inputs.len() as u64, "file"), m.fingerprint),
         )?;
         let ids =
             serde_json::to_value(m.ids).ok().and_then(|kind| kind.as_str().map(str::to_owned)).unwrap_or_default();
         line(f, "nodes", format_args!("{} with {ids} ids", count(m.nodes)))?;
         let mirrored = if m.undirected { "mirrored" } else { "not mirrored" };
         let dropped = format!("{} dropped as duplicates", count(m.duplicates_dropped));
-        let loops = plural(m.self_loops, "self-loop");
+        let loops = counted(m.self_loops, "self-loop");
         let edges = count(m.edges);
-        line(f, "edges", format_args!("{edges} from {}, {mirrored}; {dropped}; {loops}", plural(m.edge_rows, "row")))?;
+        line(f, "edges", format_args!("{edges} from {}, {mirrored}; {dropped}; {loops}", counted(m.edge_rows, "row")))?;
         let c = &m.cleaning;
         let changed = [
             (c.nodes_created, "nodes created"),
@@ -255,11 +229,11 @@ impl Display for Prepared {
             line(f, if i == 0 { "cleaning" } else { "" }, format_args!("{} {what}", count(*number)))?;
         }
         if let (Some(all), Some(largest)) = (c.components, c.largest_component) {
-            line(f, "", format_args!("{}, the largest of {}", plural(all, "component"), plural(largest, "node")))?;
+            line(f, "", format_args!("{}, the largest of {}", counted(all, "component"), counted(largest, "node")))?;
         }
         let extra = &m.edge_columns;
-        let types = extra.edge_type.as_ref().map(|t| plural(u64::from(t.count), "type"));
-        let features = (extra.features > 0).then(|| plural(extra.features as u64, "feature"));
+        let types = extra.edge_type.as_ref().map(|t| counted(u64::from(t.count), "type"));
+        let features = (extra.features > 0).then(|| counted(extra.features as u64, "feature"));
         let carried =
             [extra.weight.then(|| "a weight".to_owned()), types, extra.time.then(|| "a time".to_owned()), features];
         let carried: Vec<_> = carried.into_iter().flatten().collect();
@@ -273,7 +247,7 @@ impl Display for Prepared {
             line(
                 f,
                 "edge labels",
-                format_args!("{} labelled{}", plural(labels.labelled, "edge"), label_counts(labels)),
+                format_args!("{} labelled{}", counted(labels.labelled, "edge"), label_counts(labels)),
             )?;
         }
         let normalize = format!("{:?}", m.features.normalize).to_lowercase();
@@ -291,10 +265,10 @@ impl Display for Prepared {
         if let Some(labels) = &m.labels {
             let kind = format!("{:?}", labels.kind).to_lowercase();
             let all = label_counts(labels);
-            line(f, "labels", format_args!("{kind}, {} labelled{all}", plural(labels.labelled, "node")))?;
+            line(f, "labels", format_args!("{kind}, {} labelled{all}", counted(labels.labelled, "node")))?;
         }
         line(f, "splits", split_sizes(&m.splits))?;
-        line(f, "partition", format_args!("{}, {}", m.method, plural(m.parts() as u64, "part")))?;
+        line(f, "partition", format_args!("{}, {}", m.method, counted(m.parts() as u64, "part")))?;
         if let Some(quality) = &self.quality {
             let (cut, replication, balance) = (quality.edge_cut, quality.replication_factor, quality.balance);
             let balance = format!("nodes {:.3}, edges {:.3}, train {:.3}", balance.nodes, balance.edges, balance.train);
@@ -303,7 +277,7 @@ impl Display for Prepared {
         }
         let header = ["part", "nodes", "edges", "train", "size"].map(str::to_owned).to_vec();
         let part = |(i, p): (usize, &crate::dataset::PartitionInfo)| {
-            vec![i.to_string(), count(p.nodes), count(p.edges), count(p.train), size(part_bytes(p))]
+            vec![i.to_string(), count(p.nodes), count(p.edges), count(p.train), bytes_in_tenths(part_bytes(p))]
         };
         let shown = m.partitions.iter().enumerate().take(64).map(part);
         grid(f, &std::iter::once(header).chain(shown).collect::<Vec<_>>())?;
@@ -319,11 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_easy_to_read() {
-        let counts = [0u64, 12, 123, 1234, 1234567].map(count);
-        assert_eq!(counts, ["0", "12", "123", "1,234", "1,234,567"]);
-        let sizes = [0, 1023, 1024, 1536, 5 << 30].map(size);
-        assert_eq!(sizes, ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB"]);
+    fn classes_are_counted_and_listed() {
         assert_eq!(list_classes([("a".to_owned(), 1)].into_iter()), "1 class (a: 1)");
         assert_eq!(
             list_classes([("a".to_owned(), 1), ("b".to_owned(), 2000)].into_iter()),

@@ -21,6 +21,7 @@ use super::PrepareSettings;
 use crate::dataset::{Dataset, InputFile, Manifest, SCHEMA_VERSION};
 use crate::dump::DumpFile;
 use crate::error::{Error, Result};
+use crate::format::hex;
 use crate::partitioner::Partitioner;
 use crate::source::GraphSource;
 use crate::store::{Object, Tail};
@@ -129,15 +130,6 @@ fn remote_input(role: &str, object: &Object, tail: &Tail) -> InputFile {
     // A query may be a signature that is another each day, and a secret.
     let name = url.split_once('?').map_or(&*url, |(name, _)| name).to_owned();
     InputFile { role: role.into(), name, bytes: object.bytes(), digest: hex(&hash.finalize()) }
-}
-
-/// Hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }
 
 /// What is in the folder where a dataset should be.

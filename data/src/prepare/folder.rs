@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::fs;
 use crate::progress::Progress;
 
 /// Name of the folder within it for what is needed only while it grows.
@@ -26,7 +27,7 @@ pub(crate) struct Lock {
 impl Lock {
     /// Waits until no other process prepares `out`.
     pub(crate) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
-        let parent = parent(out);
+        let parent = fs::folder_of(out).to_path_buf();
         std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create"))?;
         Self::wait(&sibling(out, "", ".lock")?, "waiting for another process that prepares this dataset", progress)
     }
@@ -115,7 +116,7 @@ impl Growing {
         }
         std::fs::rename(&self.path, &self.out).map_err(Error::io(&self.out, "rename the prepared dataset to"))?;
         self.published = true;
-        sync(&parent(&self.out))?;
+        sync(fs::folder_of(&self.out))?;
         if replaced {
             std::fs::remove_dir_all(&old).map_err(Error::io(&old, "remove"))?;
         }
@@ -140,14 +141,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 fn sync(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(Error::io(dir, "flush"))
-}
-
-fn parent(out: &Path) -> PathBuf {
-    match out.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
-        _ => PathBuf::from("."),
-    }
+    fs::sync_folder(dir).map_err(Error::io(dir, "flush"))
 }
 
 fn sibling(out: &Path, before: &str, after: &str) -> Result<PathBuf> {
@@ -158,5 +152,5 @@ fn sibling(out: &Path, before: &str, after: &str) -> Result<PathBuf> {
     let mut sibling = OsString::from(before);
     sibling.push(name);
     sibling.push(after);
-    Ok(parent(out).join(sibling))
+    Ok(fs::folder_of(out).join(sibling))
 }

@@ -53,10 +53,10 @@ pub use quality::{Balance, InDegrees, Quality};
 pub use recorder::PassRecord;
 
 // What an update of a dataset has in common with its preparation.
-pub(crate) use fingerprint::{hex, input_files};
+pub(crate) use fingerprint::input_files;
 pub(crate) use folder::{Growing, Lock, SCRATCH, write_file};
 pub(crate) use halo::{HaloFeatures, write_halo};
-pub(crate) use quality::{PAIRS, peak_rss};
+pub(crate) use quality::PAIRS;
 pub(crate) use recorder::Recorder;
 pub(crate) use scale::Scale;
 pub(crate) use write_nodes::NodeFiles;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
@@ -192,41 +191,6 @@ pub(super) fn imbalance(sizes: impl Iterator<Item = u64> + Clone) -> f64 {
     }
 }
 
-/// Most memory that this process has had in use, also before a [`PeakWatch`] began.
-pub(crate) fn peak_rss() -> u64 {
-    status("VmHWM:").max(PEAK.load(Ordering::Relaxed))
-}
-
-/// The system's mark as it was when it was last set back.
-static PEAK: AtomicU64 = AtomicU64::new(0);
-
-/// Watches by how much this process's memory grows.
-pub(super) struct PeakWatch {
-    before: Option<u64>,
-}
-
-impl PeakWatch {
-    /// Begins. Sets the system's high-water mark back, where it lets us.
-    pub(super) fn start() -> Self {
-        PEAK.fetch_max(status("VmHWM:"), Ordering::Relaxed);
-        let set_back = std::fs::write("/proc/self/clear_refs", "5").is_ok();
-        Self { before: set_back.then(|| status("VmRSS:")) }
-    }
-
-    /// The most so far; 0 where the system does not tell.
-    pub(super) fn grown(&self) -> u64 {
-        self.before.map_or(0, |before| status("VmHWM:").saturating_sub(before))
-    }
-}
-
-/// A line of the process's status, in bytes; 0 where the system does not tell.
-fn status(name: &str) -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix(name));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
-    kib.unwrap_or(0) * 1024
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,8 +213,5 @@ mod tests {
         assert_eq!(imbalance([2, 2, 2].into_iter()), 1.0);
         assert_eq!(imbalance([6, 0, 0].into_iter()), 3.0);
         assert_eq!(imbalance([0, 0].into_iter()), 1.0);
-        assert!(peak_rss() > 1 << 20);
-        // Other tests share the process: nothing more can be said.
-        assert!(PeakWatch::start().grown() < 1 << 40);
     }
 }

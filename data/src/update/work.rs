@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 
 use crate::dataset::{Dataset, FEATURES, HALO, Manifest, NODES, SCHEMA_VERSION, TOPOLOGY, UpdateInfo, part_folder};
 use crate::error::{Error, Result};
-use crate::prepare::{
-    Growing, HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, hex, peak_rss, write_file,
-};
+use crate::format::hex;
+use crate::prepare::{Growing, HaloFeatures, Lock, NodeFiles, PAIRS, Quality, Recorder, SCRATCH, write_file};
+use crate::process_memory;
 use crate::progress::Progress;
 
 use super::assign::Placement;
@@ -86,7 +86,7 @@ pub(super) fn run(
         seconds: began.elapsed().as_secs_f64(),
         partition_seconds: quality.partition_seconds,
         partition_bytes: quality.partition_bytes,
-        peak_rss_bytes: peak_rss(),
+        peak_rss_bytes: process_memory::peak(),
         passes: progress.records(),
         ..Quality::from_counts(&manifest, cross, halo, &degrees)
     };

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::sync::OnceLock;
 
 use gnnflow_data::dump::PartTable;
+use gnnflow_data::format::hex;
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, GraphStream, Partitioner, Result};
 use sha2::{Digest, Sha256};
@@ -45,7 +46,7 @@ impl File {
                 hash.update(&buffer[..length]);
             }
         }
-        Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hex(&hash.finalize()))
     }
 }
 

@@ -5,9 +5,10 @@
 
 use std::collections::HashMap;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use gnnflow_data::fs::{persist, temporary_file};
 use safetensors::tensor::{Dtype, SafeTensorError, SafeTensors, TensorInfo};
 use serde_json::{Map, Value, json};
 
@@ -57,7 +58,7 @@ pub(crate) fn write(path: &Path, content: Option<&str>, mut tensors: Vec<Tensor<
 
     let folder = path.parent().unwrap_or(Path::new("."));
     let write = || {
-        let mut file = beside(folder)?;
+        let mut file = temporary_file(folder)?;
         let mut crc = crc32fast::Hasher::new();
         for bytes in [&length[..], &header].into_iter().chain(tensors.iter().map(|tensor| tensor.bytes)) {
             for chunk in bytes.chunks(CHUNK) {
@@ -138,29 +139,6 @@ fn digits(header: &[u8]) -> Option<usize> {
     let key = format!("\"{CHECKSUM}\":\"");
     let at = header.windows(key.len()).position(|window| window == key.as_bytes())?;
     Some(at + key.len())
-}
-
-/// A file in `folder` that goes away unless it gets its name; readable by whom the user lets read files.
-pub(crate) fn beside(folder: &Path) -> std::io::Result<tempfile::NamedTempFile> {
-    tempfile::Builder::new().permissions(std::fs::Permissions::from_mode(0o666)).tempfile_in(folder)
-}
-
-/// Syncs a file and gives it its name.
-fn persist(file: tempfile::NamedTempFile, path: &Path) -> std::io::Result<()> {
-    file.as_file().sync_all()?;
-    file.persist(path)?;
-    std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
-}
-
-/// Writes a file beside, syncs it and renames it.
-pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let write = || {
-        let mut file = beside(folder)?;
-        file.write_all(bytes)?;
-        persist(file, path)
-    };
-    write().map_err(Error::io("write", path))
 }
 
 #[cfg(test)]

@@ -47,6 +47,7 @@ pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::error::Error;
 use crate::error::{Place, Problem, Problems};
+use gnnflow_data::format::hex;
 use section::section;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -390,7 +391,7 @@ fn digest(value: &serde_json::Value) -> String {
     }
     let mut text = String::new();
     canonical(value, &mut text);
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text.as_bytes()))
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Schema};
 use arrow::ipc::{reader::StreamReader, writer::StreamWriter};
 use gnnflow_data::dataset::{IdColumn, Manifest};
+use gnnflow_data::format::hex;
+use gnnflow_data::fs::temporary_file;
 use gnnflow_dataflow::flow::in_order::InOrder;
 use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
@@ -32,7 +34,7 @@ use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
 
-use crate::checkpoint::tensor_file::{self, Tensor, beside};
+use crate::checkpoint::tensor_file::{self, Tensor};
 use crate::collectives::{Driver, FirstError};
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
@@ -128,7 +130,7 @@ struct ParquetFile {
 impl ParquetFile {
     fn create(path: &Path, schema: &Arc<Schema>, row_bytes: usize) -> Result<Self, Error> {
         let folder = path.parent().unwrap_or(Path::new("."));
-        let (file, temporary) = beside(folder).map_err(Error::io("write", path))?.into_parts();
+        let (file, temporary) = temporary_file(folder).map_err(Error::io("write", path))?.into_parts();
         let properties = WriterProperties::builder()
             .set_compression(Compression::ZSTD(ZstdLevel::default()))
             .set_max_row_group_row_count(Some((ROW_GROUP_BYTES / row_bytes.max(1)).clamp(1024, 1 << 20)))
@@ -270,9 +272,4 @@ pub(crate) fn weights(params: &[Param], path: &Path) -> Result<String, Error> {
     }
     tensor_file::write(path, None, tensors)?;
     Ok(hex(&hash.finalize()))
-}
-
-/// Bytes in hexadecimal.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

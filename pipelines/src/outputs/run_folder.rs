@@ -4,7 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::checkpoint::tensor_file::write_whole;
+use gnnflow_data::fs::write_atomic;
+
 use crate::config::Config;
 use crate::embedding::forget;
 use crate::error::Error;
@@ -39,13 +40,14 @@ impl RunFolder {
                 _ => {}
             }
         }
-        write_whole(&dir.join("pipeline.toml"), config.resolved_toml().as_bytes())?;
+        let file = dir.join("pipeline.toml");
+        write_atomic(&file, config.resolved_toml().as_bytes()).map_err(Error::io("write", &file))?;
         let path = dir.join(EpochRecord::FILE);
         if epochs > 0 && path.exists() {
             // Epochs past the checkpoint will be trained again.
             let kept = EpochRecord::read_all(dir)?.into_iter().filter(|record| record.epoch <= epochs as usize);
             let lines: String = kept.map(|record| line(&record)).collect();
-            write_whole(&path, lines.as_bytes())?;
+            write_atomic(&path, lines.as_bytes()).map_err(Error::io("write", &path))?;
         }
         let metrics = OpenOptions::new().create(true).append(true).open(&path).map_err(Error::io("write", &path))?;
         Ok(Self { dir: dir.to_owned(), metrics })

@@ -3,6 +3,7 @@
 use crate::config::{AutoSchedule, Price};
 use crate::error::Error;
 pub use crate::runtime::records::{EpochRecord, Scores, TensorUse};
+use gnnflow_data::fs::write_atomic;
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::Path};
 
@@ -243,7 +244,8 @@ impl Summary {
     /// [`Error::Io`] when the folder cannot be written.
     pub fn write(&self, run_dir: &Path) -> Result<(), Error> {
         std::fs::create_dir_all(run_dir).map_err(Error::io("create", run_dir))?;
-        crate::checkpoint::tensor_file::write_whole(&run_dir.join(Self::FILE), self.to_json().as_bytes())
+        let path = run_dir.join(Self::FILE);
+        write_atomic(&path, self.to_json().as_bytes()).map_err(Error::io("write", &path))
     }
 
     /// The JSON text that goes into the file and, with `--json`, to stdout.

@@ -18,11 +18,11 @@
 //! edges · columns / partitions. An epoch over the whole graph moves the parameters once; where batches take several steps an
 //! epoch, it counts as many times, but no more than [`MOST_STEPS`].
 
-use super::text::bytes;
 use super::whole_graph::Whole;
 use super::{Plan, Sizes, learnt};
 use crate::config::{AutoSchedule, Candidate, Config, Schedule, is_builtin_layer};
 use crate::error::Error;
+use gnnflow_data::format::bytes;
 
 /// Multiplications and additions of one core in a second.
 const MULTIPLIED: f64 = 5e10;

@@ -3,26 +3,8 @@
 use super::auto_schedule::seconds;
 use super::{LearntRows, Plan};
 use crate::config::{AutoParts, AutoSchedule};
+use gnnflow_data::format::{bytes, count};
 use std::fmt;
-
-/// `1234567` as `1,234,567`.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
-}
-
-/// A size for people, three digits of it.
-pub(super) fn bytes(bytes: u64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let (mut size, mut unit) = (bytes as f64, 0);
-    while size >= 1024.0 && unit + 1 < units.len() {
-        (size, unit) = (size / 1024.0, unit + 1);
-    }
-    let digits = if unit == 0 || size >= 100.0 { 0 } else { 1 };
-    format!("{size:.digits$} {}", units[unit])
-}
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,9 +1,9 @@
 //! How many steps may be under way in the memory that there is.
 
 use super::embedding;
-use super::text::bytes;
 use crate::config::{Bytes, Config, Schedule, Train};
 use crate::error::Error;
+use gnnflow_data::format::bytes;
 
 /// Most steps that are under way when nobody has said how many: more than hide a round trip and a slow step.
 const MOST_WINDOW: usize = 8;

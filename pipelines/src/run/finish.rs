@@ -3,6 +3,8 @@
 use std::time::Instant;
 
 use bytemuck::{Pod, Zeroable};
+use gnnflow_data::format::hex;
+use gnnflow_data::process_memory::high_water_mark;
 
 use super::{Run, StageTimes};
 use crate::collectives::{self, Driver};
@@ -11,7 +13,6 @@ use crate::context::WorkerContext;
 use crate::engine::Staleness;
 use crate::error::Error;
 use crate::outputs;
-use crate::outputs::hex;
 use crate::outputs::summary::{CacheUse, EmbeddingUse, SCHEMA, Seconds, Summary, Value, WorkerUse};
 use crate::runtime::records::TensorUse;
 
@@ -47,7 +48,7 @@ impl Run<'_> {
         WorkerReport {
             bytes: meter.bytes() + other_meter.bytes(),
             messages: meter.messages() + other_meter.messages(),
-            peak_rss_bytes: peak_rss_bytes(),
+            peak_rss_bytes: high_water_mark(),
             spent: self.spent,
             cache_hits: cache[0],
             cache_misses: cache[1],
@@ -211,12 +212,4 @@ fn notes(train: &config::Train) -> Vec<String> {
     let later_edges = "evaluation, predictions and embeddings read all edges, also edges that are later than a node's time; \
                        with sampler = \"temporal\" only training leaves later edges out";
     (train.sampler == "temporal").then(|| later_edges.to_owned()).into_iter().collect()
-}
-
-/// The most memory that this process has had, in bytes, as the system counts it.
-fn peak_rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
-    kilobytes.unwrap_or(0) * 1024
 }

@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Seven nodes, as in METIS' manual: a square of triangles.
+/// Seven nodes, as in the METIS manual: a square of triangles.
 const PLAIN: &str = "% a comment\n7 11\n5 3 2\n1 3 4\n5 4 2 1\n2 3 6 7\n1 3 6\n5 4 7\n6 4\n";
 
 #[test]
-fn every_edge_is_written_once() {
+fn edge_of_two_lines_is_written_once() {
     let place = Place::new();
     for name in ["a.graph", "a.graph.gz"] {
         place.write(name, PLAIN);
@@ -21,9 +21,9 @@ fn every_edge_is_written_once() {
 }
 
 #[test]
-fn sizes_weights_comments_and_isolated_nodes() {
+fn node_sizes_weights_comments_and_isolated_nodes_are_read() {
     let place = Place::new();
-    // Three nodes of one size and two weights each; the last has no neighbor, and its line no end.
+    // Three nodes with one size and two weights each. The last one has no neighbors, and its line has no line break.
     place.write("a.graph", "3 1 111 2\n4 1 2 2 7\n% between\n5 3 4 1 7\n6 5 6");
     let arrays = NodeArrays { labels: Some("no.npy".into()), ..NodeArrays::default() };
     let imported = good(&place.import("a.graph"));
@@ -42,7 +42,7 @@ fn sizes_weights_comments_and_isolated_nodes() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_file_error_names_line_and_cause() {
     let place = Place::new();
     for (text, words) in [
         (PLAIN.replace("7 11", "8 11"), "its header says 8 nodes, but it has lines for 7 only; was it cut off?"),
@@ -74,9 +74,9 @@ fn what_is_wrong_is_named() {
     bad(&place.import("a.graph"), "the gzip data ends early");
 }
 
-/// A real graph, written in METIS' format and read back.
+/// A real graph, written in METIS format and read back.
 #[test]
-fn a_real_mesh() {
+fn real_mesh_round_trip_gives_the_same_edges() {
     let default = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data"));
     let dir = std::env::var_os("GNNFLOW_TEST_DATA").map_or(default, PathBuf::from).join("metis-4elt");
     if !dir.exists() {

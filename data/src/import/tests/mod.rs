@@ -1,4 +1,4 @@
-//! Imports end to end: what the dump holds, and how what is wrong is named.
+//! Imports end to end: the resulting dumps, and the errors for invalid inputs.
 
 mod metis;
 mod npz;
@@ -17,7 +17,7 @@ use super::*;
 use crate::error::Fault;
 use crate::progress::Silent;
 
-/// A folder of the test's own.
+/// A temporary folder of one test.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -29,7 +29,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// Writes a file, packed as its name says.
+    /// Writes a file, compressed as its extension says.
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -57,7 +57,7 @@ fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
 }
 
-/// The import goes well.
+/// Runs an import that must succeed.
 fn good(import: &Import) -> Imported {
     let imported = import.run(&Silent).unwrap();
     assert!(imported.nodes_path.exists() && imported.edges_path.exists() && imported.pipeline_path.exists());
@@ -66,7 +66,7 @@ fn good(import: &Import) -> Imported {
     imported
 }
 
-/// The import is refused as bad input, in one line that ends with `words` and names the file; nothing is left behind.
+/// Runs an import that must fail with an input error of one line that contains `words`. No output may remain.
 fn bad(import: &Import, words: &str) {
     let error = import.run(&Silent).unwrap_err();
     let text = error.to_string();
@@ -76,7 +76,7 @@ fn bad(import: &Import, words: &str) {
     assert!(!import.out.exists(), "{text}: something is left");
 }
 
-/// A column of a table as text, row by row.
+/// Returns a column of a table as text, one string per row.
 fn column(table: &Path, name: &str) -> Vec<String> {
     let mut files = vec![table.to_owned()];
     if table.is_dir() {
@@ -101,12 +101,12 @@ fn values(array: &dyn Array) -> Vec<String> {
     }
 }
 
-/// All edges as `src dst more…`.
+/// Returns all edges as `src dst more…`.
 fn edges(out: &Path, more: &[&str]) -> Vec<String> {
     rows(&out.join(EDGES), &[&["src", "dst"], more].concat())
 }
 
-/// All nodes as `node_id more…`.
+/// Returns all nodes as `node_id more…`.
 fn nodes(out: &Path, more: &[&str]) -> Vec<String> {
     rows(&out.join(NODES), &[&["node_id"], more].concat())
 }
@@ -119,7 +119,7 @@ fn rows(table: &Path, names: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_kind_is_guessed_or_said() {
+fn kind_is_guessed_from_the_path_or_set() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("arxiv/raw")).unwrap();
     for (name, kind) in [
@@ -156,7 +156,7 @@ fn settings_of_another_kind_are_refused() {
 }
 
 #[test]
-fn a_pipeline_file_that_was_changed_is_kept() {
+fn changed_pipeline_file_is_kept_under_another_name() {
     let place = Place::new();
     place.write("e.txt", "1 2\n");
     assert!(good(&place.import("e.txt")).notes.len() == 1);
@@ -167,7 +167,7 @@ fn a_pipeline_file_that_was_changed_is_kept() {
 }
 
 #[test]
-fn a_large_table_comes_in_row_groups_and_files() {
+fn large_table_is_split_into_row_groups_and_files() {
     let place = Place::new();
     let text: String = (0..1_200_000).map(|i| format!("{} {}\n", i % 1000, i % 777)).collect();
     place.write("e.txt.zst", &text);
@@ -178,7 +178,7 @@ fn a_large_table_comes_in_row_groups_and_files() {
     let many = good(&Import { file_rows: Some(1 << 19), out: place.path("many"), ..place.import("e.txt.zst") });
     assert_eq!(std::fs::read_dir(&many.edges_path).unwrap().count(), 3);
     assert!(edges(&place.path("many"), &[]) == all);
-    // Once more on another number of threads: the same bytes.
+    // Another number of threads gives the same bytes.
     let threads = rayon::ThreadPoolBuilder::new().num_threads(3).build().unwrap();
     threads.install(|| good(&Import { out: place.path("again"), ..place.import("e.txt.zst") }));
     assert!(

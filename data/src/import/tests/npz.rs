@@ -1,8 +1,8 @@
-//! Sparse matrices that SciPy has saved (`tests/fixtures/make.py`).
+//! Sparse matrices that SciPy has saved (see `tests/fixtures/make.py`).
 
 use super::*;
 
-/// What `make.py` made.
+/// The edges that `make.py` writes.
 const ROWS: [&str; 5] = ["0 1 2.5", "0 3 1", "1 2 -1", "3 0 0.25", "3 3 4"];
 
 fn import(place: &Place, name: &str) -> Import {
@@ -15,7 +15,7 @@ fn arrays(features: Option<&str>, labels: Option<&str>, split: Option<&str>) -> 
 }
 
 #[test]
-fn all_formats_give_the_same_edges() {
+fn csr_csc_and_coo_give_the_same_edges() {
     let place = Place::new();
     for name in ["csr.npz", "csc-stored.npz", "coo.npz", "benchmark.npz"] {
         let imported = good(&import(&place, name));
@@ -28,13 +28,13 @@ fn all_formats_give_the_same_edges() {
     let imported = good(&import(&place, "ones.npz"));
     assert!(!std::fs::read_to_string(imported.pipeline_path).unwrap().contains("weight"));
     assert_eq!(edges(&place.path("out"), &[]), ROWS.map(|row| row.rsplit_once(' ').unwrap().0));
-    // The archive of benchmarks brings features and labels.
+    // The benchmark archive has features and labels.
     assert_eq!(good(&import(&place, "benchmark.npz")).features, 3);
     assert_eq!(nodes(&place.path("out"), &["label"]), ["0 1", "1 0", "2 -1", "3 2", "4 1"]);
 }
 
 #[test]
-fn features_labels_and_split_from_arrays() {
+fn features_labels_and_split_are_read_from_arrays() {
     let place = Place::new();
     for features in ["features-f2.npy", "features-f8-big-endian.npy", "features-sparse.npz"] {
         let arrays = arrays(Some(features), Some("labels.npy"), Some("more.npz:split"));
@@ -50,7 +50,7 @@ fn features_labels_and_split_from_arrays() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn invalid_file_error_names_file_and_cause() {
     let place = Place::new();
     bad(&import(&place, "bsr.npz"), "a matrix in format \"bsr\"; save tocsr() of it");
     bad(&import(&place, "oblong.npz"), "its matrix has shape [2, 3]; that of a graph is square");

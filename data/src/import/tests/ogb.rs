@@ -1,4 +1,4 @@
-//! OGB downloads of all three forms, made by hand.
+//! OGB downloads in all three formats, written by hand.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn small(place: &Place) {
 }
 
 #[test]
-fn a_homogeneous_download() {
+fn homogeneous_download_is_imported() {
     let place = Place::new();
     small(&place);
     let imported = good(&place.import("arxiv"));
@@ -39,7 +39,7 @@ fn a_homogeneous_download() {
         "4 905 4 -0.45 3 2004 val",
     ];
     assert_eq!(nodes(&out, &columns), wanted);
-    // products is one whose loader adds the reverse of every edge.
+    // The OGB loader adds the reverse of every edge of `products`.
     std::fs::rename(place.path("arxiv"), place.path("products")).unwrap();
     assert!(good(&place.import("products")).undirected);
     let without = vec![OgbPart::Split, OgbPart::Mapping];
@@ -50,7 +50,7 @@ fn a_homogeneous_download() {
 }
 
 #[test]
-fn labels_of_several_columns() {
+fn several_label_columns_are_multi_label() {
     let place = Place::new();
     small(&place);
     place.write("arxiv/raw/node-label.csv.gz", "0,1\n1,1\n0,0\n1,0\n0,1\n");
@@ -62,7 +62,7 @@ fn labels_of_several_columns() {
 }
 
 #[test]
-fn a_binary_download() {
+fn binary_download_is_imported() {
     let place = Place::new();
     small(&place);
     for form in ["raw/data.npz", "data-deflated.npz"] {
@@ -83,7 +83,7 @@ fn a_binary_download() {
     }
 }
 
-/// Two papers, one author, and who wrote what.
+/// Two papers, one author, and edges of two types.
 fn typed(place: &Place) {
     for (name, text) in [
         ("mag/raw/num-node-dict.csv.gz", "paper,author\n2,1\n"),
@@ -106,7 +106,7 @@ fn typed(place: &Place) {
 }
 
 #[test]
-fn nodes_and_edges_of_several_types() {
+fn heterogeneous_download_is_imported() {
     let place = Place::new();
     typed(&place);
     let imported = good(&place.import("mag"));
@@ -128,7 +128,7 @@ fn nodes_and_edges_of_several_types() {
 }
 
 #[test]
-fn what_is_missing_or_wrong_is_named() {
+fn missing_or_invalid_file_error_names_file_and_cause() {
     let place = Place::new();
     for (change, text, words) in [
         (

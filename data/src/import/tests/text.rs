@@ -1,10 +1,10 @@
-//! Edge lists and node lists as text.
+//! Edge lists and node lists in text files.
 
 use super::*;
 use crate::dataset::IdKind;
 
 #[test]
-fn snap_and_its_comments() {
+fn snap_edge_list_and_its_comments_are_read() {
     let place = Place::new();
     let text =
         "# Undirected graph: ../x.txt\n# Nodes: 4 Edges: 3\n# FromNodeId\tToNodeId\n7\t9\r\n\n-3\t7\n4000000000\t9\n";
@@ -23,7 +23,7 @@ fn snap_and_its_comments() {
 }
 
 #[test]
-fn konect_and_matrix_market() {
+fn konect_and_matrix_market_files_are_read() {
     let place = Place::new();
     place.write("out.k", "% sym weighted\n% 2 3 3\n1 2 5 1000\n2 3 6 1001.75\n");
     let text = TextOptions { weight: Some("3".into()), time: Some("4".into()), ..TextOptions::default() };
@@ -38,7 +38,7 @@ fn konect_and_matrix_market() {
 }
 
 #[test]
-fn csv_with_a_header_and_nodes_of_names() {
+fn csv_with_header_and_string_ids_is_read() {
     let place = Place::new();
     place.write("a.csv", "weight,from,to,how\n1.5,\"x, y\",b,knows\n2,b,c,likes\n");
     place.write("b.csv.gz", "weight,from,to,how\n3,c,b,knows\n");
@@ -65,7 +65,7 @@ fn csv_with_a_header_and_nodes_of_names() {
 }
 
 #[test]
-fn labels_that_are_classes_or_values_and_ids_that_are_only_text_by_request() {
+fn labels_are_classes_or_values_and_integer_ids_become_text_on_request() {
     let place = Place::new();
     place.write("e.csv", "src;dst\n1;2\n2;3\n");
     place.write("n.csv", "id,label\n1,0\n2,\n3,4.0\n");
@@ -83,7 +83,7 @@ fn labels_that_are_classes_or_values_and_ids_that_are_only_text_by_request() {
 }
 
 #[test]
-fn an_empty_file_is_a_graph_without_edges() {
+fn empty_file_is_a_graph_without_edges() {
     let place = Place::new();
     place.write("e.txt", "# nothing\n");
     let imported = good(&place.import("e.txt"));
@@ -92,7 +92,7 @@ fn an_empty_file_is_a_graph_without_edges() {
 }
 
 #[test]
-fn what_is_wrong_is_named_by_line() {
+fn invalid_edge_error_names_the_line() {
     let place = Place::new();
     let weight = TextOptions { weight: Some("weight".into()), ..TextOptions::default() };
     let third = TextOptions { weight: Some("3".into()), ..TextOptions::default() };
@@ -133,7 +133,7 @@ fn what_is_wrong_is_named_by_line() {
 }
 
 #[test]
-fn packed_files_that_are_cut_off_or_damaged() {
+fn truncated_or_damaged_compressed_file_is_refused() {
     let place = Place::new();
     let text: String = (0..50_000).map(|i| format!("{i} {}\n", i * 7919 % 10_007)).collect();
     for name in ["e.txt.gz", "e.txt.zst"] {
@@ -154,7 +154,7 @@ fn packed_files_that_are_cut_off_or_damaged() {
 }
 
 #[test]
-fn bad_nodes_are_named_by_line() {
+fn invalid_node_error_names_the_line() {
     let place = Place::new();
     place.write("e.txt", "1 2\n");
     let text = |features: &str| TextOptions {

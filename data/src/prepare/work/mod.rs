@@ -20,7 +20,6 @@ use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Growing, Lock, SCRATCH};
 use super::journal::Journal;
 use super::pairs::Pairs;
-use super::quality;
 use super::recorder::Recorder;
 use super::scan::{self, Scan};
 use super::write_nodes::NodeFiles;
@@ -31,6 +30,7 @@ use crate::error::{Error, Result};
 use crate::group::{Json, ProcessGroup};
 use crate::ids::NodeIds;
 use crate::partitioner::{GraphStream, Partitioner};
+use crate::process_memory;
 use crate::progress::Progress;
 use crate::source::{GraphSource, SelfLoops, UnknownNodes};
 
@@ -198,7 +198,8 @@ impl<C: ProcessGroup> Work<'_, C> {
         let left_out: u64 = self.processes.all_gather(vec![unknown])?.into_iter().flatten().sum();
         let unknown = cleaning.unknown.unwrap_or(left_out);
         cleaning.counts.edges_dropped = left_out - unknown;
-        let peak_rss = self.processes.all_gather(vec![quality::peak_rss()])?.into_iter().flatten().max().unwrap_or(0);
+        let peak_rss =
+            self.processes.all_gather(vec![process_memory::peak()])?.into_iter().flatten().max().unwrap_or(0);
         if let Some(twice) = all.iter().filter_map(|(.., topology)| topology.twice).min() {
             return Err(self.duplicate(twice, &scan, &relabel)?);
         }

@@ -17,7 +17,6 @@ use crate::prepare::edge_pass::{Bucketed, EdgePass};
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
 use crate::prepare::pairs::Pairs;
-use crate::prepare::quality;
 use crate::prepare::record::Record;
 use crate::prepare::relabel::Relabel;
 use crate::prepare::scale::Scale;
@@ -26,6 +25,7 @@ use crate::prepare::stream::DumpStream;
 use crate::prepare::types::{edge_labels, edge_types};
 use crate::prepare::write_nodes::{NodeFiles, NodePass};
 use crate::prepare::write_topology::{TopologyFile, TopologyPass};
+use crate::process_memory::PeakWatch;
 use crate::progress::Progress;
 use crate::source::SelfLoops;
 
@@ -82,7 +82,7 @@ impl<C: ProcessGroup> Work<'_, C> {
             let stored = Assignment::Stored(collect(&bytes));
             return Ok((Relabel::new(&stored, n, settings.parts, *partitioner)?, partitioning, None));
         }
-        let (began, watch) = (Instant::now(), quality::PeakWatch::start());
+        let (began, watch) = (Instant::now(), PeakWatch::start());
         if scan.ids.has_dropped() {
             stream.pairs()?;
         }
