@@ -19,7 +19,7 @@ use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution};
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
 use gnnflow_dataflow::time;
 use gnnflow_dataflow::wire::RowSource;
@@ -74,7 +74,7 @@ fn empty_step(worker: &mut Worker, steps: u32) -> Vec<f64> {
                 graph: Arc::clone(&graph),
                 seed: 1,
                 hop,
-                choice: Choice::Fanout(Fanout::Uniform { k: 10 }),
+                strategy: Strategy::Fanout(Fanout::Uniform { k: 10 }),
                 columns: Columns::default(),
                 last: hop + 1 == HOPS,
                 pool: pool.clone(),

@@ -18,7 +18,7 @@ use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution, Reduced};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::sample::{Columns, Fanout};
@@ -89,7 +89,7 @@ fn main() -> Result<(), String> {
             graph: Arc::clone(&graph),
             seed: 7,
             hop,
-            choice: Choice::Fanout(Fanout::Uniform { k: 10 }),
+            strategy: Strategy::Fanout(Fanout::Uniform { k: 10 }),
             columns: Columns::default(),
             last: hop == 1,
             pool: pool.clone(),

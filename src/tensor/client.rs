@@ -9,7 +9,7 @@ use std::time::Duration;
 use gnnflow_nn::model::ModelSpec;
 use gnnflow_pipelines::Error as PipelineError;
 use gnnflow_pipelines::config::Tensor;
-use gnnflow_pipelines::parameters::ParameterService;
+use gnnflow_pipelines::parameters::ParameterVersions;
 use gnnflow_pipelines::tensor::{Again, Enlisted, TensorWorker, TensorWorkers};
 use tokio::runtime::Runtime;
 
@@ -179,7 +179,7 @@ impl TensorWorkers for FlightWorkers {
         }
     }
 
-    fn serve(&self, parameters: Arc<ParameterService>) -> Result<String, PipelineError> {
+    fn serve(&self, parameters: Arc<ParameterVersions>) -> Result<String, PipelineError> {
         let machine = |error: &dyn std::fmt::Display| {
             PipelineError::Machine(format!("cannot serve parameters to tensor workers: {error}"))
         };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow_flight::{FlightData, Ticket};
-use gnnflow_pipelines::parameters::ParameterService;
+use gnnflow_pipelines::parameters::ParameterVersions;
 use serde::{Deserialize, Serialize};
 use tonic::Status;
 
@@ -22,7 +22,7 @@ struct Wanted {
 
 /// What is handed out.
 pub(super) struct Parameters {
-    pub(super) service: Arc<ParameterService>,
+    pub(super) service: Arc<ParameterVersions>,
 }
 
 impl Parameters {

@@ -9,7 +9,7 @@ use candle_core::Device;
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_data::rng::Key;
 use gnnflow_nn::Model;
-use gnnflow_nn::model::{ModelSpec, half_of_rows};
+use gnnflow_nn::model::{ModelSpec, split_row};
 use gnnflow_pipelines::tensor::{NodeGradient, TensorTask, Work};
 use gnnflow_pipelines::{Error as PipelineError, Registry};
 use tokio::runtime::Handle;
@@ -129,7 +129,7 @@ impl Tasks {
     /// Does one task, and answers it.
     fn one(&self, model: &Model, (index, asks): (usize, Asks), one: One, desk: &mut Desk) -> Result<(), String> {
         let may = asks == Asks::Forward && model.task_works_by_row(index, one.key.is_some());
-        if one.half.is_some() && (one.half != half_of_rows(one.count) || !may) {
+        if one.half.is_some() && (one.half != split_row(one.count) || !may) {
             return Err(format!("node task {index} of {} rows cannot be done in such halves", one.count));
         }
         let key = one.key.map(Key::from_bits);
@@ -139,7 +139,7 @@ impl Tasks {
             let result = match asks {
                 Asks::Forward => {
                     let task = TensorTask { index, count, rows, key, work: Work::Forward };
-                    self.threads.install(|| task.run_behind(model, piece.start))
+                    self.threads.install(|| task.run_from_row(model, piece.start))
                 }
                 asks => {
                     // In place of what is to come.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use gnnflow_nn::model::ModelSpec;
-use gnnflow_pipelines::parameters::Choice;
+use gnnflow_pipelines::parameters::ParameterVersion;
 use gnnflow_pipelines::tensor::{Asked, TensorResult, TensorWorker};
 
 use super::auth::{Known, refusal};
@@ -25,7 +25,7 @@ pub(super) struct Met {
 type Answered<'a> = &'a mut dyn FnMut(usize, TensorResult) -> Result<(), String>;
 
 impl Met {
-    fn question(&self, tasks: &[Asked], choice: Choice) -> Result<Question, String> {
+    fn question(&self, tasks: &[Asked], choice: ParameterVersion) -> Result<Question, String> {
         let first = &tasks.first().ok_or("was asked for nothing")?.task;
         let mut servers: Vec<String> = self.servers.get(choice.server).cloned().into_iter().collect();
         if !servers.contains(&self.own) {
@@ -45,7 +45,7 @@ impl Met {
     async fn exchange(
         &self,
         tasks: &[Asked],
-        choice: Choice,
+        choice: ParameterVersion,
         limit: Duration,
         answered: Answered<'_>,
     ) -> Result<(), String> {
@@ -82,7 +82,13 @@ impl Met {
 }
 
 impl TensorWorker for Met {
-    fn call(&self, tasks: &[Asked], choice: Choice, limit: Duration, answered: Answered<'_>) -> Result<(), String> {
+    fn call(
+        &self,
+        tasks: &[Asked],
+        choice: ParameterVersion,
+        limit: Duration,
+        answered: Answered<'_>,
+    ) -> Result<(), String> {
         self.runtime.block_on(self.exchange(tasks, choice, limit, answered))
     }
 }

@@ -210,7 +210,7 @@ fn pieces<R: Rule>(
     gradients: &[&[f32]],
 ) {
     if rayon::current_thread_index().is_none() || which.len() <= PIECE {
-        return move_rows(rule, scale, rows, touched, which, gradients);
+        return update_rows(rule, scale, rows, touched, which, gradients);
     }
     let (per_number, counts) = (optimizer.state_per_number(), optimizer.counts_steps());
     let (mut rest, mut tasks) = (rows, Vec::with_capacity(which.len().div_ceil(PIECE)));
@@ -221,7 +221,7 @@ fn pieces<R: Rule>(
         tasks.push((piece, begin..end));
         rest = later;
     }
-    tasks.into_par_iter().for_each(|(rows, which)| move_rows(rule, scale, rows, touched, which, gradients));
+    tasks.into_par_iter().for_each(|(rows, which)| update_rows(rule, scale, rows, touched, which, gradients));
 }
 
 /// How one row moves.
@@ -231,7 +231,7 @@ trait Rule: Copy + Send + Sync {
 }
 
 multiversion! {
-    fn move_rows [R: Rule] (rule: R, scale: f32, rows: RowsMut<'_>, touched: &Touched, which: Range<usize>, gradients: &[&[f32]]) {
+    fn update_rows [R: Rule] (rule: R, scale: f32, rows: RowsMut<'_>, touched: &Touched, which: Range<usize>, gradients: &[&[f32]]) {
         let RowsMut { first, dim, values, state, steps } = rows;
         let wide = state.len() / (values.len() / dim.max(1)).max(1);
         let mut sum = vec![0.0; dim];

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Where an interval's weights come from in an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct ParameterVersion {
     /// Counted from the first one of the run; the same number is the same weights at every worker.
     pub version: u64,
     /// The worker that tensor workers ask for it.
@@ -23,7 +23,7 @@ pub struct Choice {
 }
 
 /// One worker's share of the service. All calls may come from any thread.
-pub struct ParameterService {
+pub struct ParameterVersions {
     me: usize,
     /// Versions that are kept whoever refers to them.
     window: u64,
@@ -54,7 +54,7 @@ struct Stash {
     users: usize,
 }
 
-impl ParameterService {
+impl ParameterVersions {
     /// The service at worker `me` of `workers`, where intervals may be `staleness` epochs ahead of one another.
     pub fn new(me: usize, workers: usize, staleness: usize) -> Self {
         let state = State { loads: vec![0; workers], ..State::default() };
@@ -77,14 +77,14 @@ impl ParameterService {
     }
 
     /// The latest version, from here.
-    pub fn latest(&self) -> Choice {
-        Choice { version: self.state().latest, server: self.me }
+    pub fn latest(&self) -> ParameterVersion {
+        ParameterVersion { version: self.state().latest, server: self.me }
     }
 
     /// The version that an interval keeps to for a task of an epoch: the latest when it is first asked for. And the interval's
     /// server in the epoch: whoever had the fewest calls when its first task was asked for; among equals, this worker, then the first one
     /// behind it.
-    pub fn choose(&self, interval: u32, epoch: u32, task: usize) -> Choice {
+    pub fn choose(&self, interval: u32, epoch: u32, task: usize) -> ParameterVersion {
         let mut guard = self.state();
         let State { versions, latest, chosen, loads } = &mut *guard;
         let workers = loads.len();
@@ -100,7 +100,7 @@ impl ParameterService {
             }
             *latest
         });
-        Choice { version, server: chosen.server }
+        ParameterVersion { version, server: chosen.server }
     }
 
     /// An interval is through with an epoch.
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn an_interval_keeps_to_the_version_that_it_began_with() {
-        let service = ParameterService::new(0, 1, 1);
+        let service = ParameterVersions::new(0, 1, 1);
         service.publish(&[1.0]);
         let first = service.choose(7, 0, 0);
         service.publish(&[2.0]);
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_lightest_server_is_chosen_and_remembered() {
-        let service = ParameterService::new(1, 3, 0);
+        let service = ParameterVersions::new(1, 3, 0);
         service.publish(&[0.0]);
         assert_eq!(service.choose(0, 0, 0).server, 1);
         service.call_begins(1);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_version_to_come_is_waited_for_but_not_for_ever() {
-        let service = Arc::new(ParameterService::new(0, 1, 0));
+        let service = Arc::new(ParameterVersions::new(0, 1, 0));
         assert!(service.get(1, Duration::from_millis(5)).is_none());
         let late = Arc::clone(&service);
         let thread = std::thread::spawn(move || late.get(1, Duration::from_secs(30)));

@@ -11,11 +11,11 @@ use crate::engine::stages::Shape;
 use crate::error::Error;
 use crate::runtime::tensor_task::{TensorResult, TensorTask};
 use gnnflow_nn::node_targets::NodeTargets;
-use gnnflow_nn::parameter_versions::ParameterService;
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// The parameters' versions, and which of them the model has.
 pub(super) struct Versions {
-    service: Arc<ParameterService>,
+    service: Arc<ParameterVersions>,
     loaded: u64,
 }
 
@@ -46,7 +46,7 @@ impl ComputeState {
     }
 
     /// Publishes the parameters from now on, as often as they change.
-    pub(crate) fn serve(&mut self, service: Arc<ParameterService>) {
+    pub(crate) fn serve(&mut self, service: Arc<ParameterVersions>) {
         let loaded = service.publish(&self.params);
         self.versions = Some(Versions { service, loaded });
     }
@@ -121,7 +121,7 @@ mod tests {
         let (width, len) = (model.hops().unwrap()[0].width, model.params().flat_len());
         let settings = (&config::Model::default(), &config::Train::default());
         let mut trainer = ComputeState::new(model, Arc::new(Nothing), settings, 1).unwrap();
-        let service = Arc::new(ParameterService::new(0, 1, 1));
+        let service = Arc::new(ParameterVersions::new(0, 1, 1));
         trainer.serve(Arc::clone(&service));
         let rows: Vec<f32> = (0..2 * width).map(|i| i as f32 * 0.5 - 1.0).collect();
         let task = TensorTask {

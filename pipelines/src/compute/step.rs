@@ -54,7 +54,7 @@ impl ComputeState {
     ///
     /// # Safety
     /// Nobody reads or writes rows meanwhile.
-    pub(crate) unsafe fn move_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) {
+    pub(crate) unsafe fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) {
         let start = Instant::now();
         // SAFETY: the caller's promise.
         self.pool.install(|| unsafe { rows.apply(pushed) });

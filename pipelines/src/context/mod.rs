@@ -18,7 +18,7 @@ use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
-use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop};
+use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, Strategy};
 use gnnflow_dataflow::sample::seeds::NodeBatches;
 use gnnflow_dataflow::wire::RowSource;
 use gnnflow_dataflow::wire::meter::Meter;
@@ -348,20 +348,20 @@ impl WorkerContext {
     }
 
     /// The hops of a batch, the seeds' own first.
-    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, choices: Vec<Choice>) -> Vec<Hop> {
-        let (count, seed, pool) = (choices.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
+    pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, strategies: Vec<Strategy>) -> Vec<Hop> {
+        let (count, seed, pool) = (strategies.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
         let pool = if train.fused_sampling { pool } else { pool.in_two_steps() };
-        let hop = |(hop, choice)| Hop {
+        let hop = |(hop, strategy)| Hop {
             graph: Arc::clone(graph),
             seed,
             hop: hop as u32,
-            choice,
+            strategy,
             columns: strategies::batch_columns(self.columns, &train.sampler),
             last: hop + 1 == count,
             pool: pool.clone(),
             meter: Rc::clone(&self.meter),
         };
-        choices.into_iter().enumerate().map(hop).collect()
+        strategies.into_iter().enumerate().map(hop).collect()
     }
 
     /// Where edges' rows are fetched from, where the model reads them; batches see `graph`, and `meter` counts.

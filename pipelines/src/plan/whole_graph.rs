@@ -13,7 +13,7 @@
 
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
 use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, ModelSpec};
 use gnnflow_nn::{Model, Registry};
 
@@ -121,16 +121,16 @@ impl Whole {
 
     /// Columns of a hop's rows, where it has edges to add them up along.
     fn width(hop: &Hop) -> usize {
-        if hop.propagation == Propagation::Nothing { 0 } else { hop.width }
+        if hop.aggregation == Aggregation::Nothing { 0 } else { hop.width }
     }
 
     /// Columns of a hop's rows as they move: of activations, and of gradients.
     fn moved(hop: &Hop) -> [u64; 2] {
         let width = hop.width as u64;
-        match hop.propagation {
-            Propagation::Nothing => [0, 0],
-            Propagation::Attention { .. } => [width + hop.sent_terms() as u64, width + Self::state(hop)],
-            Propagation::Max => [width, 2 * width],
+        match hop.aggregation {
+            Aggregation::Nothing => [0, 0],
+            Aggregation::Attention { .. } => [width + hop.sent_terms() as u64, width + Self::state(hop)],
+            Aggregation::Max => [width, 2 * width],
             // A ghost has gradients of those slots that it is asked for: at most all.
             _ => [width, width * hop.slots() as u64],
         }
@@ -172,7 +172,7 @@ impl Whole {
 
     /// Columns of the narrowest rows that are cut among `processes`, where those are fewer.
     pub(super) fn fewer_columns_than(&self, processes: usize) -> Option<usize> {
-        let cut = self.hops.iter().filter(|hop| hop.propagation != Propagation::Nothing).map(|hop| hop.width);
+        let cut = self.hops.iter().filter(|hop| hop.aggregation != Aggregation::Nothing).map(|hop| hop.width);
         cut.min().filter(|&width| self.by_columns && width < processes)
     }
 

@@ -11,7 +11,7 @@ use crate::engine::stages::{Interval, Shape};
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::tensor::{Controller, ResultShapes, Setting, task_bytes, under_way};
-use gnnflow_nn::parameter_versions::ParameterService;
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// The controller of this worker's tensor workers, where the pipeline asks for any. All workers must call it at once.
 pub(super) fn controller(
@@ -19,7 +19,7 @@ pub(super) fn controller(
     job: &Job,
     train: &Train,
     agreement: &mut Agreement,
-    parameters: &Arc<ParameterService>,
+    parameters: &Arc<ParameterVersions>,
     (model, shape, intervals, params): (&ModelSpec, &Shape, &[Interval], usize),
 ) -> Result<Option<Controller>, Error> {
     let Some(settings) = &train.tensor else { return Ok(None) };

@@ -45,7 +45,7 @@ use crate::plan::Plan;
 use crate::runtime::job::Job;
 use crate::runtime::records::EpochRecord;
 use crate::task;
-use gnnflow_nn::parameter_versions::ParameterService;
+use gnnflow_nn::parameter_versions::ParameterVersions;
 
 /// Does the part of `worker` in `job`, whose pipeline has `[model]` and `[train]`. The first worker returns the summary.
 ///
@@ -128,7 +128,7 @@ impl<'a> Run<'a> {
             "fastgcn" => Some(strategies::importance(worker, &*job.runtime, &context, &mut agreement)?),
             _ => None,
         };
-        let choices = strategies::choices(job, &context, model, train, importance)?;
+        let strategies = strategies::strategies(job, &context, model, train, importance)?;
         let subgraphs = match &examples {
             task::Source::Nodes(split) => Subgraphs::open(job, &context, train, &split.train)?,
             task::Source::Links(_) | task::Source::Edges(..) => None,
@@ -182,7 +182,7 @@ impl<'a> Run<'a> {
                     _ => by_nodes(worker, job, &context, &mut agreement, train.intervals, shape.edges())?,
                 };
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
-                let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
+                let parameters = Arc::new(ParameterVersions::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
                 let controller = elsewhere::controller(
@@ -201,12 +201,12 @@ impl<'a> Run<'a> {
             }
             config::Schedule::PartitionParallel => {
                 let views = PartitionViews::open(worker, &*job.runtime, job, &context, degrees)?;
-                let visits = Visits { views, book, choices, degrees, window, train: train.clone() };
+                let visits = Visits { views, book, strategies, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(worker, &context, visits, &compute_thread))
             }
             _ => {
                 let cache = context.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
-                let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
+                let batches = Batches { book, strategies, subgraphs, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(worker, &context, train, batches, &compute_thread))
             }
         };

@@ -7,7 +7,7 @@ use gnnflow_nn::model::ModelSpec;
 
 use super::tensor_task::{TensorResult, TensorTask};
 use crate::error::Error;
-use gnnflow_nn::parameter_versions::{Choice, ParameterService};
+use gnnflow_nn::parameter_versions::{ParameterVersion, ParameterVersions};
 
 /// The tensor workers that this process may have. They are numbered from 0.
 pub trait TensorWorkers: Send + Sync {
@@ -21,7 +21,7 @@ pub trait TensorWorkers: Send + Sync {
     ///
     /// # Errors
     /// When this machine has no port for it, or not the one that the pipeline asks for.
-    fn serve(&self, parameters: Arc<ParameterService>) -> Result<String, Error>;
+    fn serve(&self, parameters: Arc<ParameterVersions>) -> Result<String, Error>;
 
     /// From now on, `told` is called when somebody enlists, or leaves again. `servers` is where each process of the run serves
     /// parameters; who enlists with one is sent to the others.
@@ -73,7 +73,7 @@ pub enum Enlisted {
 pub struct Asked {
     /// The task.
     pub task: Arc<TensorTask>,
-    /// How many rows its first half has, where it may come in halves ([`TensorTask::run_behind`]).
+    /// How many rows its first half has, where it may come in halves ([`TensorTask::run_from_row`]).
     pub half: Option<usize>,
 }
 
@@ -88,7 +88,7 @@ pub trait TensorWorker: Send + Sync {
     fn call(
         &self,
         tasks: &[Asked],
-        choice: Choice,
+        choice: ParameterVersion,
         limit: Duration,
         answered: &mut dyn FnMut(usize, TensorResult) -> Result<(), String>,
     ) -> Result<(), String>;

@@ -8,7 +8,7 @@ use gnnflow_data::rng::Key;
 use gnnflow_kernels::matrix::{Matrix, Values};
 use gnnflow_nn::Model;
 use gnnflow_nn::model::{NodeInputs, NodeOutputs};
-use gnnflow_nn::ops::seeded;
+use gnnflow_nn::ops::inject_gradient;
 
 use crate::error::Error;
 use gnnflow_nn::node_targets::NodeTargets;
@@ -132,11 +132,11 @@ impl TensorTask {
     }
 
     /// Goes forwards with rows that stand behind `first` others of the same task, whose masks are those of the whole; what is made of the halves
-    /// of a task ([`half_of_rows`](gnnflow_nn::model::half_of_rows)) is then what is made of the whole.
+    /// of a task ([`split_row`](gnnflow_nn::model::split_row)) is then what is made of the whole.
     ///
     /// # Errors
     /// As [`TensorTask::run`].
-    pub fn run_behind(self, model: &Model, first: usize) -> Result<TensorResult, Error> {
+    pub fn run_from_row(self, model: &Model, first: usize) -> Result<TensorResult, Error> {
         let Self { index, count, rows, key, .. } = self;
         let inputs = Inputs { first, ..Inputs::new(count, rows, false, model)? };
         // The way back tells the running statistics; here the batch's are only used.
@@ -156,7 +156,7 @@ impl TensorTask {
         late: impl FnOnce(Work) -> Result<Work, Error>,
     ) -> Result<TensorResult, Error> {
         if self.is_forward() {
-            return self.run_behind(model, 0);
+            return self.run_from_row(model, 0);
         }
         let Self { index, count, rows, key, work } = self;
         let of_rows = match &work {
@@ -230,7 +230,7 @@ fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &M
     let mut ends = Vec::new();
     let mut seed = |result: &Tensor, gradient: Matrix| -> Result<(), Error> {
         let gradient = tensor(gradient, count, model)?;
-        ends.push(seeded(result, &gradient).map_err(gnnflow_nn::Error::from)?);
+        ends.push(inject_gradient(result, &gradient).map_err(gnnflow_nn::Error::from)?);
         Ok(())
     };
     if let Some(gradient) = gradient.held {

@@ -21,7 +21,7 @@ use crate::runtime::executor::{Again, Enlisted};
 use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 use crate::runtime::tensor_task::{TensorResult, TensorTask};
-use gnnflow_nn::parameter_versions::{Choice, ParameterService};
+use gnnflow_nn::parameter_versions::{ParameterVersion, ParameterVersions};
 
 /// What became of a task.
 pub(crate) enum Answer<T> {
@@ -43,7 +43,7 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     pub(super) settings: Tensor,
     pub(super) workers: Arc<dyn TensorWorkers>,
-    pub(super) parameters: Arc<ParameterService>,
+    pub(super) parameters: Arc<ParameterVersions>,
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) model: ModelSpec,
     pub(super) shapes: ResultShapes,
@@ -98,7 +98,7 @@ pub(super) enum Loss {
 /// What a controller is told of a run.
 pub(crate) struct Setting {
     pub(crate) settings: Tensor,
-    pub(crate) parameters: Arc<ParameterService>,
+    pub(crate) parameters: Arc<ParameterVersions>,
     pub(crate) model: ModelSpec,
     pub(crate) shapes: ResultShapes,
     /// Where each process of the run serves parameters.
@@ -171,7 +171,7 @@ impl Controller {
     pub(crate) fn submit(
         &self,
         task: TensorTask,
-        choice: Choice,
+        choice: ParameterVersion,
         then: impl FnOnce(Result<Answer<TensorTask>, Error>) + Send + 'static,
     ) {
         let mut state = self.shared.state();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::Answer;
 use crate::error::Error;
 use crate::runtime::tensor_task::TensorTask;
-use gnnflow_nn::parameter_versions::Choice;
+use gnnflow_nn::parameter_versions::ParameterVersion;
 
 /// Bytes of rows that are sent in one call, where it has more than one task: beyond that, a call costs little beside its rows.
 pub(crate) const BATCH: usize = 256 << 10;
@@ -46,7 +46,7 @@ pub(super) struct Queue {
 
 struct Call {
     task: Arc<TensorTask>,
-    choice: Choice,
+    choice: ParameterVersion,
     then: Then,
     with: Vec<Given>,
     /// When it was put here.
@@ -65,12 +65,12 @@ struct Given {
 pub(super) struct Order {
     pub(super) number: u64,
     pub(super) task: Arc<TensorTask>,
-    pub(super) choice: Choice,
+    pub(super) choice: ParameterVersion,
 }
 
 impl Queue {
     /// Puts a task behind the others.
-    pub(super) fn push(&mut self, task: TensorTask, choice: Choice, then: Then) {
+    pub(super) fn push(&mut self, task: TensorTask, choice: ParameterVersion, then: Then) {
         let number = self.next;
         self.next += 1;
         self.waiting.push_back(number);
@@ -206,7 +206,7 @@ mod tests {
     fn queue(tasks: &[(usize, usize, u64)]) -> Queue {
         let mut queue = Queue::default();
         for &(index, numbers, version) in tasks {
-            queue.push(task(index, numbers), Choice { version, server: 0 }, Box::new(|_| ()));
+            queue.push(task(index, numbers), ParameterVersion { version, server: 0 }, Box::new(|_| ()));
         }
         queue
     }

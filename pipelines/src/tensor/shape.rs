@@ -1,7 +1,7 @@
 //! What the result of a task must look like, whoever says that it is one; and which tasks may come in halves.
 
 use gnnflow_kernels::matrix::Matrix;
-use gnnflow_nn::model::{Hop, half_of_rows};
+use gnnflow_nn::model::{Hop, split_row};
 
 use crate::runtime::tensor_task::{TensorResult, TensorTask, Work};
 
@@ -33,7 +33,7 @@ impl ResultShapes {
     /// How many rows the first half of a task has, where it goes forwards and comes to the same bits in halves.
     pub(crate) fn half(&self, task: &TensorTask) -> Option<usize> {
         let may = self.by_row.get(task.index).is_some_and(|may| may[usize::from(task.key.is_some())]);
-        half_of_rows(task.count).filter(|_| may && task.is_forward())
+        split_row(task.count).filter(|_| may && task.is_forward())
     }
 
     /// Whether `result` can be what `task` comes to; else in words, why not.

@@ -45,7 +45,7 @@ pub(crate) fn under_way(workers: usize, bytes: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use gnnflow_nn::layers::Propagation;
+    use gnnflow_nn::layers::Aggregation;
 
     use super::*;
 
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn the_widest_task_counts() {
-        let hop = |width, held, keeps_held| Hop { propagation: Propagation::Sum, width, held, keeps_held };
+        let hop = |width, held, keeps_held| Hop { aggregation: Aggregation::Sum, width, held, keeps_held };
         // Tasks of 100 → 100 + 16; 16 + 100 → 16 + 4; 4 + 100 (kept from the beginning) → 4.
         let hops = [hop(16, 100, true), hop(4, 16, false)];
         let plain = task_bytes(10, (&hops, &[false; 3]), 100, 4, 7);

@@ -196,10 +196,10 @@ mod tests {
 
     use super::*;
     use crate::batch::mini_batch::BatchKey;
-    use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+    use crate::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
     use crate::testing::{Adjacency, book, edge, local, random_graph};
     use gnnflow_kernels::matrix::Values;
-    use gnnflow_kernels::sample::{Columns, Drawn, Fanout, Fanouts, Way};
+    use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, PerEdgeStrategy};
 
     const DIM: usize = 3;
 
@@ -231,9 +231,9 @@ mod tests {
         graph: &Adjacency,
         workers: usize,
         replicated: bool,
-        choices: &[Choice],
+        strategies: &[Strategy],
     ) -> (Vec<(BatchKey, Vec<Vec<f32>>)>, u64) {
-        let (graph, choices) = (graph.clone(), choices.to_vec());
+        let (graph, strategies) = (graph.clone(), strategies.to_vec());
         let (send, receive) = mpsc::channel();
         let (count, counts) = mpsc::channel();
         let ends = std::sync::Mutex::new((send, count));
@@ -261,14 +261,14 @@ mod tests {
                 let batches: Vec<MiniBatch> = local.placement().parts_of(index).map(batch).collect();
                 let mut stream = batches.to_stream(scope);
                 let pool = CompactorPool::default();
-                for (hop, choice) in choices.iter().enumerate() {
+                for (hop, strategy) in strategies.iter().enumerate() {
                     stream = stream.sample_hop(Hop {
                         graph: local.clone(),
                         seed: 7,
                         hop: hop as u32,
-                        choice: choice.clone(),
+                        strategy: strategy.clone(),
                         columns: Columns { ids: true, ..Columns::default() },
-                        last: hop + 1 == choices.len(),
+                        last: hop + 1 == strategies.len(),
                         pool: pool.clone(),
                         meter: Rc::new(Meter::default()),
                     });
@@ -312,21 +312,23 @@ mod tests {
     #[test]
     fn rows_are_those_of_the_chosen_edges_on_1_2_and_4_workers() {
         let graph = random_graph(200, 12);
-        let temporal = Choice::Drawn(Drawn { way: Way::Uniform, fanouts: Fanouts::Each(4), temporal: true });
-        let weighted = Choice::Drawn(Drawn { way: Way::Weighted, fanouts: Fanouts::Each(5), temporal: false });
-        for choices in [
-            vec![Choice::Fanout(Fanout::Uniform { k: 3 }), Choice::Fanout(Fanout::All)],
-            vec![Choice::Fanout(Fanout::UniformWithReplacement { k: 4 })],
+        let temporal =
+            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: Fanouts::Each(4), temporal: true });
+        let weighted =
+            Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: Fanouts::Each(5), temporal: false });
+        for strategies in [
+            vec![Strategy::Fanout(Fanout::Uniform { k: 3 }), Strategy::Fanout(Fanout::All)],
+            vec![Strategy::Fanout(Fanout::UniformWithReplacement { k: 4 })],
             vec![temporal.clone(), temporal],
             vec![weighted.clone(), weighted],
         ] {
-            let (one, none) = run(&graph, 1, false, &choices);
+            let (one, none) = run(&graph, 1, false, &strategies);
             assert_eq!((one.len(), none), (4, 0));
             for workers in [2, 4] {
-                let (some, asked) = run(&graph, workers, false, &choices);
+                let (some, asked) = run(&graph, workers, false, &strategies);
                 assert_eq!(some, one, "on {workers}");
-                assert!(choices.len() == 1 || asked > 0, "edges into other partitions' nodes are asked for");
-                let (some, asked) = run(&graph, workers, true, &choices);
+                assert!(strategies.len() == 1 || asked > 0, "edges into other partitions' nodes are asked for");
+                let (some, asked) = run(&graph, workers, true, &strategies);
                 assert_eq!((some, asked), (one.clone(), 0), "where the topology is, the rows are");
             }
         }

@@ -9,7 +9,7 @@ use crate::batch::mini_batch::{BatchKey, MiniBatch};
 use crate::graph::local_graph::LocalGraph;
 use gnnflow_kernels::compact::Compactor;
 use gnnflow_kernels::sample::{
-    Choice, Columns, Excluded, Neighbors, Samples, Trees, Without, choose_hop, choose_neighbors,
+    Columns, Excluded, Neighbors, Samples, Strategy, Trees, Without, choose_hop, choose_neighbors,
 };
 
 /// Nodes that one task draws for.
@@ -21,7 +21,7 @@ pub(super) struct Draw {
     pub(super) graph: Arc<LocalGraph>,
     pub(super) seed: u64,
     pub(super) hop: u32,
-    pub(super) choice: Choice,
+    pub(super) strategy: Strategy,
     pub(super) columns: Columns,
     /// Whether the fused kernel is not to be used.
     pub(super) two_steps: bool,
@@ -37,7 +37,7 @@ impl Draw {
 
     /// Whether the fused kernel does all of a hop.
     pub(super) fn is_fused(&self) -> bool {
-        !self.two_steps && self.graph.has_whole_topology() && self.choice.is_fused()
+        !self.two_steps && self.graph.has_whole_topology() && self.strategy.is_fused()
     }
 
     /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees; without the
@@ -65,7 +65,7 @@ impl Draw {
         let alone = rayon::current_thread_index().is_none() || rayon::current_num_threads() == 1;
         let part = |nodes: &[u32], trees: Option<Trees<'_>>| {
             let mut samples = Samples::new(self.columns);
-            choose_neighbors(topology, nodes, trees, &self.choice, key, &mut samples);
+            choose_neighbors(topology, nodes, trees, &self.strategy, key, &mut samples);
             samples
         };
         if alone || nodes.len() < 2 * TASK {
@@ -86,16 +86,16 @@ impl Draw {
 
     /// Adds this hop to `batch`, by the fused kernel; `compactor` follows the batch's list.
     pub(super) fn add_hop(&self, batch: &mut MiniBatch, compactor: &mut Compactor) {
-        let Self { graph, choice, columns, .. } = self;
+        let Self { graph, strategy, columns, .. } = self;
         let (key, nodes) = (self.key(batch.key), &mut batch.nodes);
         let block = if graph.is_partition_local() {
-            choose_hop(&graph.partition_view(batch.key.partition as usize), nodes, choice, *columns, key, compactor)
+            choose_hop(&graph.partition_view(batch.key.partition as usize), nodes, strategy, *columns, key, compactor)
         } else if batch.excluded.is_empty() {
-            choose_hop(&graph.view(), nodes, choice, *columns, key, compactor)
+            choose_hop(&graph.view(), nodes, strategy, *columns, key, compactor)
         } else {
             let view = graph.view();
             let seen = Without::new(&view, &batch.excluded, |_| true);
-            choose_hop(&seen, nodes, choice, *columns, key, compactor)
+            choose_hop(&seen, nodes, strategy, *columns, key, compactor)
         };
         batch.blocks.push(block);
     }

@@ -156,13 +156,13 @@ mod tests {
     use crate::sample::sample_hop::{CompactorPool, SampleHop};
     use crate::testing::{book, local, random_graph};
     use crate::wire::meter::Meter;
-    use gnnflow_kernels::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Way};
+    use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, PerEdgeStrategy, Strategy};
 
     type Seen = (BatchKey, Vec<u32>, Vec<(Vec<u32>, Vec<u32>)>);
 
     /// All batches in the order in which they come out; by single hops where there are no threads.
-    fn run(threads: Option<usize>, choices: &[Choice]) -> Vec<Seen> {
-        let (choices, (send, receive)) = (choices.to_vec(), mpsc::channel());
+    fn run(threads: Option<usize>, strategies: &[Strategy]) -> Vec<Seen> {
+        let (strategies, (send, receive)) = (strategies.to_vec(), mpsc::channel());
         timely::execute_directly(move |worker| {
             let graph = Arc::new(local(&random_graph(3000, 12), &book(3000, 4), 1, 0, false));
             let (meter, pool) = (Rc::<Meter>::default(), CompactorPool::default());
@@ -177,12 +177,12 @@ mod tests {
                     .collect();
                 let stream = batches.to_stream(scope);
                 let hops: Vec<Hop> = (0..)
-                    .zip(choices)
-                    .map(|(hop, choice)| Hop {
+                    .zip(strategies)
+                    .map(|(hop, strategy)| Hop {
                         graph: Arc::clone(&graph),
                         seed: 3,
                         hop,
-                        choice,
+                        strategy,
                         columns: Columns { types: true, ..Columns::default() },
                         last: hop == 1,
                         pool: pool.clone(),
@@ -205,16 +205,17 @@ mod tests {
 
     #[test]
     fn any_number_of_threads_gives_the_bits_and_the_order_of_single_hops() {
-        let weighted = |k| Choice::Drawn(Drawn { way: Way::Weighted, fanouts: Fanouts::Each(k), temporal: false });
-        for choices in [
-            vec![Choice::Fanout(Fanout::Uniform { k: 4 }), Choice::Fanout(Fanout::Uniform { k: 3 })],
-            vec![weighted(5), Choice::Fanout(Fanout::All)],
-            vec![Choice::Layer(30), Choice::Layer(40)], // not fused: hop by hop
+        let weighted =
+            |k| Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: Fanouts::Each(k), temporal: false });
+        for strategies in [
+            vec![Strategy::Fanout(Fanout::Uniform { k: 4 }), Strategy::Fanout(Fanout::Uniform { k: 3 })],
+            vec![weighted(5), Strategy::Fanout(Fanout::All)],
+            vec![Strategy::Layer(30), Strategy::Layer(40)], // not fused: hop by hop
         ] {
-            let expected = run(None, &choices);
+            let expected = run(None, &strategies);
             assert_eq!(expected.len(), 40);
             for threads in [1, 3] {
-                assert_eq!(run(Some(threads), &choices), expected);
+                assert_eq!(run(Some(threads), &strategies), expected);
             }
         }
     }

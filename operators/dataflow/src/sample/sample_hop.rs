@@ -25,7 +25,7 @@ use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::compact::{Compactor, TreeCompactor};
-pub use gnnflow_kernels::sample::Choice;
+pub use gnnflow_kernels::sample::Strategy;
 use gnnflow_kernels::sample::{
     Columns, EdgeName, Edges, Excluded, Replies, Samples, Trees, assemble, assemble_edges, assemble_layer,
     assemble_trees,
@@ -41,7 +41,7 @@ pub struct Hop {
     /// 0 for the seeds' own neighbors, 1 for theirs, …
     pub hop: u32,
     /// Which in-edges are taken.
-    pub choice: Choice,
+    pub strategy: Strategy,
     /// What the block has of each edge besides its source.
     pub columns: Columns,
     /// Whether no hop follows.
@@ -105,8 +105,8 @@ impl<'scope> SampleHop<'scope> for StreamVec<'scope, u64, MiniBatch> {
 impl Hop {
     /// What it draws, apart from where and for whom.
     pub(super) fn draw(&self) -> Draw {
-        let Self { graph, seed, hop, choice, columns, pool, .. } = self.clone();
-        Draw { graph, seed, hop, choice, columns, two_steps: pool.two_steps }
+        let Self { graph, seed, hop, strategy, columns, pool, .. } = self.clone();
+        Draw { graph, seed, hop, strategy, columns, two_steps: pool.two_steps }
     }
 }
 
@@ -147,7 +147,7 @@ impl HopRpc {
     /// What is drawn for the nodes of `batch` at `places`.
     fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
         let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
-        if !self.hop.choice.is_temporal() {
+        if !self.hop.strategy.is_temporal() {
             return self.samples(batch.key, &nodes, None, &batch.excluded);
         }
         let (trees, times) = trees_at(batch, places);
@@ -172,7 +172,7 @@ impl HopRpc {
             assert_eq!(replies.remaining(worker), expected[worker], "worker {worker} answered for other nodes");
         }
         let columns = self.hop.columns;
-        if self.hop.choice.is_temporal() {
+        if self.hop.strategy.is_temporal() {
             let mut compactor = batch.tree_compactor.take().unwrap_or_else(|| TreeCompactor::new(&batch.nodes));
             let samples_of = |node| replies.next_edges(self.sampler_of(node));
             let MiniBatch { nodes, trees, .. } = batch;
@@ -182,12 +182,12 @@ impl HopRpc {
         }
         let mut compactor = self.compactor(batch);
         let (key, nodes) = (self.draw.key(batch.key), &mut batch.nodes);
-        let block = if columns.is_empty() && self.hop.choice.is_fused() {
+        let block = if columns.is_empty() && self.hop.strategy.is_fused() {
             assemble(nodes, |node| replies.next(self.sampler_of(node)), &mut compactor)
         } else {
             let samples_of = |node| replies.next_edges(self.sampler_of(node));
-            match self.hop.choice {
-                Choice::Layer(sources) => assemble_layer(nodes, samples_of, columns, sources, key, &mut compactor),
+            match self.hop.strategy {
+                Strategy::Layer(sources) => assemble_layer(nodes, samples_of, columns, sources, key, &mut compactor),
                 _ => assemble_edges(nodes, samples_of, columns, &mut compactor),
             }
         };
@@ -213,7 +213,7 @@ impl Rpc<MiniBatch> for HopRpc {
     }
 
     fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
-        let temporal = self.hop.choice.is_temporal();
+        let temporal = self.hop.strategy.is_temporal();
         if temporal && batch.trees.is_empty() {
             assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need a time for each seed");
             batch.trees = (0..batch.nodes.len() as u32).collect();
@@ -222,7 +222,7 @@ impl Rpc<MiniBatch> for HopRpc {
             return Vec::new();
         }
         let graph = &self.hop.graph;
-        let expected = self.hop.choice.expected();
+        let expected = self.hop.strategy.expected();
         let per_message = (MESSAGE_BYTES / 4 / (1 + expected + self.hop.columns.words(expected))).max(1);
         let requests = self.hop.meter.time(Stage::Sample, || {
             let mut places_of = vec![Vec::new(); graph.placement().workers()];
@@ -278,7 +278,7 @@ impl Rpc<MiniBatch> for HopRpc {
         let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
         let samples = self.hop.meter.time(Stage::Sample, || {
             let (nodes, trees) =
-                if self.hop.choice.is_temporal() { ids.split_at(ids.len() / 2) } else { (ids, &[][..]) };
+                if self.hop.strategy.is_temporal() { ids.split_at(ids.len() / 2) } else { (ids, &[][..]) };
             for &node in nodes {
                 assert!(self.hop.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
             }
@@ -290,7 +290,7 @@ impl Rpc<MiniBatch> for HopRpc {
             };
             let excluded = Excluded::new(excluded.chunks_exact(2).map(name).collect());
             let times: Vec<i64> = times.iter().map(|&time| time as i64).collect();
-            let trees = self.hop.choice.is_temporal().then_some(Trees { trees, times: &times });
+            let trees = self.hop.strategy.is_temporal().then_some(Trees { trees, times: &times });
             self.samples(batch, nodes, trees, &excluded)
         });
         pieces::send(asked, samples, self.me, &self.hop.meter, reply);

@@ -83,22 +83,22 @@ pub fn mean_backward<A: Real>(
 /// use gnnflow_kernels::aggregate::segment;
 ///
 /// let mut out = [0f32; 4];
-/// segment::own_and_mean(&[0u32, 2, 2], &[1, 2], &[1f32, 2., 4.], 1, &mut out);
+/// segment::self_and_mean(&[0u32, 2, 2], &[1, 2], &[1f32, 2., 4.], 1, &mut out);
 /// assert_eq!(out, [1., 3., 2., 0.]);
 /// ```
 ///
 /// # Panics
 /// As [`sum`], and when `x` has fewer rows than there are rows of edges.
-pub fn own_and_mean<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
+pub fn self_and_mean<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
     let job = rows(indptr, indices, x, width, width);
     Rows { scale: Scale::InverseDegree, front: Some(x), out_stride: 2 * width, ..job }.run(&Unit, out);
 }
 
-/// Gradient of [`own_and_mean`] with respect to `x`, from gradients of `2 · width` columns.
+/// Gradient of [`self_and_mean`] with respect to `x`, from gradients of `2 · width` columns.
 ///
 /// # Panics
 /// As [`sum`].
-pub fn own_and_mean_backward<A: Real>(
+pub fn self_and_mean_backward<A: Real>(
     by_source: &Transpose,
     inverse_degrees: &[f64],
     gradient: &[A],

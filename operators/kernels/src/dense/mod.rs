@@ -6,5 +6,5 @@ pub mod gather;
 pub mod heads;
 pub mod loss;
 pub mod mixed;
-pub mod narrow;
 pub mod norm;
+pub mod to_bf16;

@@ -3,9 +3,9 @@
 use gnnflow_data::rng::Key;
 
 use super::columns::{Columns, EdgeValues};
-use super::loops::{Work, run, run_choice};
+use super::loops::{Work, run, run_strategy};
 use super::samples::Samples;
-use super::{Choice, Fanout, Neighbors};
+use super::{Fanout, Neighbors, Strategy};
 use crate::block::Block;
 use crate::compact::Compactor;
 
@@ -72,21 +72,21 @@ pub fn sample_hop(
     finish(num_dst, list.len(), indptr, indices)
 }
 
-/// Samples in-neighbors of `nodes` by any choice, and appends them to `samples`, with the columns that it has: the
-/// owner's half of a hop. `trees` says in whose tree each node stands, for a [temporal](Choice::is_temporal) choice.
+/// Samples in-neighbors of `nodes` by any strategy, and appends them to `samples`, with the columns that it has: the
+/// owner's half of a hop. `trees` says in whose tree each node stands, for a [temporal](Strategy::is_temporal) strategy.
 ///
 /// # Panics
-/// When the topology does not hold one of `nodes`, or lacks a column that the choice or `samples` needs; when a user's
+/// When the topology does not hold one of `nodes`, or lacks a column that the strategy or `samples` needs; when a user's
 /// sampler is to bring columns along, which it cannot.
 pub fn choose_neighbors(
     topology: &impl Neighbors,
     nodes: &[u32],
     trees: Option<Trees<'_>>,
-    choice: &Choice,
+    strategy: &Strategy,
     key: Key,
     samples: &mut Samples,
 ) {
-    assert_eq!(choice.is_temporal(), trees.is_some(), "each node of a temporal hop stands in a seed's tree");
+    assert_eq!(strategy.is_temporal(), trees.is_some(), "each node of a temporal hop stands in a seed's tree");
     let Samples { counts, neighbors, values } = samples;
     counts.reserve(nodes.len());
     let mut before = neighbors.len();
@@ -96,33 +96,33 @@ pub fn choose_neighbors(
         before = end;
     };
     if *values == EdgeValues::default() {
-        run_choice(topology, choice, key, neighbors, &mut asked, &mut (), end_of_node);
+        run_strategy(topology, strategy, key, neighbors, &mut asked, &mut (), end_of_node);
     } else {
-        run_choice(topology, choice, key, neighbors, &mut asked, values, end_of_node);
+        run_strategy(topology, strategy, key, neighbors, &mut asked, values, end_of_node);
     }
 }
 
-/// As [`sample_hop`], by any choice that can be [fused](Choice::is_fused), with `columns` in the block.
+/// As [`sample_hop`], by any strategy that can be [fused](Strategy::is_fused), with `columns` in the block.
 ///
 /// # Panics
 /// As [`sample_hop`] and [`choose_neighbors`].
 pub fn choose_hop(
     topology: &impl Neighbors,
     list: &mut Vec<u32>,
-    choice: &Choice,
+    strategy: &Strategy,
     columns: Columns,
     key: Key,
     compactor: &mut Compactor,
 ) -> Block {
-    assert!(choice.is_fused(), "trees and layers are drawn and then assembled");
+    assert!(strategy.is_fused(), "trees and layers are drawn and then assembled");
     let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
     let mut growing = Growing { num_dst, list, compactor };
     let mut values = EdgeValues::new(columns);
     let end_of_node = |end| indptr.push(edge_count(end));
     if columns.is_empty() {
-        run_choice(topology, choice, key, &mut indices, &mut growing, &mut (), end_of_node);
+        run_strategy(topology, strategy, key, &mut indices, &mut growing, &mut (), end_of_node);
     } else {
-        run_choice(topology, choice, key, &mut indices, &mut growing, &mut values, end_of_node);
+        run_strategy(topology, strategy, key, &mut indices, &mut growing, &mut values, end_of_node);
     }
     values.into_block(finish(num_dst, list.len(), indptr, indices))
 }

@@ -108,8 +108,8 @@ impl Importance {
 
     /// What an edge from each drawn source counts: how often it came in `draws` independent draws under `key`, over `draws` times
     /// its probability. Nothing where the graph has no edges.
-    pub(super) fn draw(&self, draws: u32, key: Key) -> Drawn {
-        let mut scales = Drawn::default();
+    pub(super) fn draw(&self, draws: u32, key: Key) -> SourceScales {
+        let mut scales = SourceScales::default();
         if self.total() > 0 {
             for j in 0..u64::from(draws) {
                 let x = key.below(j, self.total());
@@ -128,5 +128,5 @@ impl Importance {
     }
 }
 
-/// Drawn sources, each with what an edge from it counts.
-pub(super) type Drawn = HashMap<u32, f64, BuildHasherDefault<Spread>>;
+/// SourceScales sources, each with what an edge from it counts.
+pub(super) type SourceScales = HashMap<u32, f64, BuildHasherDefault<Spread>>;

@@ -8,9 +8,9 @@
 use gnnflow_data::rng::Key;
 
 use super::columns::Keep;
-use super::drawn::Chooser;
+use super::per_edge::Chooser;
 use super::pick::{self, Taken};
-use super::{Choice, Fanout, Neighbors, Sampler};
+use super::{Fanout, Neighbors, Sampler, Strategy};
 
 /// Picks that one chunk aims at.
 const CHUNK_PICKS: usize = 512;
@@ -61,21 +61,21 @@ pub(super) fn run<N: Neighbors>(
     }
 }
 
-/// Samples by any choice.
-pub(super) fn run_choice<N: Neighbors>(
+/// Samples by any strategy.
+pub(super) fn run_strategy<N: Neighbors>(
     topology: &N,
-    choice: &Choice,
+    strategy: &Strategy,
     key: Key,
     out: &mut Vec<u32>,
     work: &mut impl Work,
     keep: &mut impl Keep,
     end: impl FnMut(usize),
 ) {
-    match choice {
-        Choice::Fanout(fanout) => run(topology, *fanout, key, out, work, keep, end),
-        Choice::Layer(_) => run(topology, Fanout::All, key, out, work, keep, end),
-        Choice::Drawn(drawn) => {
-            let (mut chooser, mut picks) = (Chooser::new(drawn), Vec::new());
+    match strategy {
+        Strategy::Fanout(fanout) => run(topology, *fanout, key, out, work, keep, end),
+        Strategy::Layer(_) => run(topology, Fanout::All, key, out, work, keep, end),
+        Strategy::PerEdge(strategy) => {
+            let (mut chooser, mut picks) = (Chooser::new(strategy), Vec::new());
             run_rows(topology, out, work, end, |node, tree, row, out| {
                 picks.clear();
                 chooser.choose(topology, node, key, tree, &mut picks);
@@ -83,14 +83,14 @@ pub(super) fn run_choice<N: Neighbors>(
                 keep.keep(topology, node, picks.iter().map(|&at| at as usize));
             });
         }
-        Choice::Importance(draws, importance) => {
-            let drawn = importance.draw(*draws, key);
+        Strategy::Importance(draws, importance) => {
+            let scales = importance.draw(*draws, key);
             let (mut picks, mut weights) = (Vec::new(), Vec::new());
             run_rows(topology, out, work, end, |node, _, row, out| {
                 picks.clear();
                 weights.clear();
                 for (at, source) in (0..).zip(row) {
-                    if let Some(scale) = drawn.get(source) {
+                    if let Some(scale) = scales.get(source) {
                         out.push(*source);
                         picks.push(at);
                         weights.push((scale / row.len() as f64) as f32);
@@ -99,7 +99,7 @@ pub(super) fn run_choice<N: Neighbors>(
                 keep.keep_weighted(topology, node, &picks, &weights);
             });
         }
-        Choice::By(sampler, fanout) => {
+        Strategy::Registered(sampler, fanout) => {
             assert!(!keep.is_kept(), "sampler {} says which sources it takes, not which edges", sampler.name());
             run_by(&**sampler, topology, *fanout, key, out, work, end);
         }

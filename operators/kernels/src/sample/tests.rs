@@ -10,10 +10,10 @@ use crate::block::Block;
 use crate::compact::Compactor;
 use gnnflow_data::testing::chi_square_limit;
 
-mod drawn;
 mod frequencies;
 mod importance;
 mod layer;
+mod per_edge;
 mod without;
 
 /// A graph as lists of in-neighbors.
@@ -221,9 +221,9 @@ fn built_in_samplers_by_name_are_the_built_in_loops() {
             [(Arc::new(Uniform), false), (Arc::new(UniformWithReplacement), true)];
         for (sampler, replace) in samplers {
             for fanout in [-1, 0, 3, 50] {
-                let choice = Choice::By(Arc::clone(&sampler), fanout);
+                let strategy = Strategy::Registered(Arc::clone(&sampler), fanout);
                 let mut samples = Samples { counts: vec![9], neighbors: vec![9], ..Samples::default() };
-                choose_neighbors(&topology, seeds, None, &choice, key, &mut samples);
+                choose_neighbors(&topology, seeds, None, &strategy, key, &mut samples);
                 let (mut expected_counts, mut expected_out) = (vec![9], vec![9]);
                 let built_in = Fanout::new(fanout, replace);
                 sample_neighbors(&topology, seeds, built_in, key, &mut expected_counts, &mut expected_out);
@@ -233,7 +233,7 @@ fn built_in_samplers_by_name_are_the_built_in_loops() {
                 let (mut list, mut expected_list) = (seeds.to_vec(), seeds.to_vec());
                 let mut compactor = Compactor::new(graph.nodes());
                 compactor.start(&list);
-                let block = choose_hop(&topology, &mut list, &choice, Columns::default(), key, &mut compactor);
+                let block = choose_hop(&topology, &mut list, &strategy, Columns::default(), key, &mut compactor);
                 assert_eq!(block, naive_hop(graph, &mut expected_list, built_in, key));
                 assert_eq!(list, expected_list);
             }
@@ -255,8 +255,8 @@ fn a_users_sampler_learns_which_edges_it_is_shown() {
         }
     }
     let graph = Graph::new(&[vec![1, 2], vec![], vec![0, 0, 1]]);
-    let (choice, mut samples) = (Choice::By(Arc::new(Odd(vec![0, 1, 1, 0, 3])), 5), Samples::default());
-    choose_neighbors(&graph.csc(), &[2, 0, 1], None, &choice, Key::new(1, Purpose::Sample), &mut samples);
+    let (strategy, mut samples) = (Strategy::Registered(Arc::new(Odd(vec![0, 1, 1, 0, 3])), 5), Samples::default());
+    choose_neighbors(&graph.csc(), &[2, 0, 1], None, &strategy, Key::new(1, Purpose::Sample), &mut samples);
     assert_eq!((samples.counts, samples.neighbors), (vec![2, 1, 0], vec![0, 1, 2]));
 }
 

@@ -85,7 +85,7 @@ mod tests {
     use crate::aggregate::transpose::transpose;
     use crate::aggregate::{edge_softmax, segment, weighted};
     use crate::dense::elementwise::{Activation, Dropout, activate, activate_backward, column_sum};
-    use crate::dense::narrow::narrow;
+    use crate::dense::to_bf16::to_bf16;
     use crate::dense::{heads, loss, norm};
     use crate::pair_scores as edge_scores;
     use crate::pair_scores::Ends;
@@ -114,7 +114,7 @@ mod tests {
         for width in [1, 7, 16, 33, 100, 135] {
             let x = normal(sources * width, 1);
             let mut half = vec![bf16::ZERO; x.len()];
-            narrow(&x, 1.0, &mut half);
+            to_bf16(&x, 1.0, &mut half);
             all.extend(half.iter().map(|x| x.to_f32()));
             let w = normal(indices.len(), 2);
             let mut out = vec![0f32; rows * width];

@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::gcn::{edge_weights, propagated};
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::model::LayerSpec;
 
@@ -42,8 +42,8 @@ impl Layer for Appnp {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Symmetric)
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::Symmetric)
     }
 
     fn by_column(&self) -> Option<[f32; 2]> {

@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -89,9 +89,9 @@ impl Layer for Gat {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
+    fn aggregation(&self) -> Option<Aggregation> {
         let (heads, dropout) = (self.heads, self.attention_dropout);
-        Some(Propagation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
+        Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
     }
 
     fn sent_dim(&self) -> usize {

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gat::{SLOPE, attend, attended};
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -78,9 +78,9 @@ impl Layer for GatPropagation {
         if self.bias.is_some() { self.width } else { self.carries() }
     }
 
-    fn propagation(&self) -> Option<Propagation> {
+    fn aggregation(&self) -> Option<Aggregation> {
         let (heads, dropout) = (self.heads, self.attention_dropout);
-        Some(Propagation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
+        Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout })
     }
 
     fn by_column(&self) -> Option<[f32; 2]> {

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gat::{SLOPE, attend, attended, head_width};
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -71,10 +71,10 @@ impl Layer for Gatv2 {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
+    fn aggregation(&self) -> Option<Aggregation> {
         let (heads, dropout) = (self.heads, self.attention_dropout);
         // Features of edges are only where blocks are.
-        self.edge.is_none().then_some(Propagation::Attention { heads, dynamic: true, slope: SLOPE, dropout })
+        self.edge.is_none().then_some(Aggregation::Attention { heads, dynamic: true, slope: SLOPE, dropout })
     }
 
     fn sent_dim(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
 use crate::initial::Initial;
@@ -96,8 +96,8 @@ impl Layer for Gcn {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Symmetric)
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::Symmetric)
     }
 
     fn sent_dim(&self) -> usize {

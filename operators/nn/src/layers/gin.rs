@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::{KindOptions, LayerSpec};
@@ -23,14 +23,14 @@ pub struct Gin {
 #[derive(Debug)]
 pub(super) enum Epsilon {
     Fixed(f64),
-    Learnt(Var),
+    Learned(Var),
 }
 
 impl Epsilon {
     /// Parameter `epsilon`, where it is learned.
     pub(super) fn new(options: &KindOptions, params: &mut ParamBuilder) -> Result<Self> {
         Ok(match options.train_epsilon {
-            true => Self::Learnt(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
+            true => Self::Learned(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
             false => Self::Fixed(options.epsilon),
         })
     }
@@ -40,7 +40,7 @@ impl Epsilon {
         Ok(match self {
             Self::Fixed(epsilon) if *epsilon == 0.0 => own.clone(),
             Self::Fixed(epsilon) => (own * (1.0 + epsilon))?,
-            Self::Learnt(epsilon) => own.broadcast_mul(&(epsilon.as_tensor() + 1.0)?)?,
+            Self::Learned(epsilon) => own.broadcast_mul(&(epsilon.as_tensor() + 1.0)?)?,
         })
     }
 }
@@ -73,8 +73,8 @@ impl Layer for Gin {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Sum)
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::Sum)
     }
 
     fn sends_as_held(&self) -> bool {

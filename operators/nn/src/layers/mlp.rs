@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -43,8 +43,8 @@ impl Layer for Mlp {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Nothing)
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::Nothing)
     }
 
     fn sends_as_held(&self) -> bool {

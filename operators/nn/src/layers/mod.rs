@@ -90,7 +90,7 @@ impl<'a> Pass<'a> {
 /// How what arrives at a node is put together, for layers that need no value on an edge but what their two ends have: schedules
 /// over whole graphs ([`Model::node_task`](super::Model::node_task)) then sum rows where they lie, and hold nothing for each edge.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Propagation {
+pub enum Aggregation {
     /// Nothing arrives.
     Nothing,
     /// The sum over the in-edges.
@@ -194,7 +194,7 @@ pub trait Layer: Send + Sync {
     }
 
     /// How what arrives is put together, where that is one of the ways that whole graphs have kernels for.
-    fn propagation(&self) -> Option<Propagation> {
+    fn aggregation(&self) -> Option<Aggregation> {
         None
     }
 
@@ -220,7 +220,7 @@ pub trait Layer: Send + Sync {
         false
     }
 
-    /// For schedules over whole graphs: what [`Layer::apply_node`] is given of what has arrived by [`Layer::propagation`]. By
+    /// For schedules over whole graphs: what [`Layer::apply_node`] is given of what has arrived by [`Layer::aggregation`]. By
     /// default, all of it as it is.
     ///
     /// # Errors
@@ -242,7 +242,7 @@ pub trait Layer: Send + Sync {
         true
     }
 
-    /// For [`Propagation::Attention`]: what a node has for its out-edges and what for its in-edges, each `[N, heads]`, from what it
+    /// For [`Aggregation::Attention`]: what a node has for its out-edges and what for its in-edges, each `[N, heads]`, from what it
     /// holds and what it sends. Where that is dynamic, each `[N, sent_dim]`: `|a|` times what it sends, and `|a|` times what it has for
     /// its in-edges.
     ///
@@ -253,7 +253,7 @@ pub trait Layer: Send + Sync {
         Err(Error::Input("the layer has no attention".to_owned()))
     }
 
-    /// For [`Propagation::Attention`] that is dynamic: the vectors a, `[heads, sent_dim / heads]`. By default, none.
+    /// For [`Aggregation::Attention`] that is dynamic: the vectors a, `[heads, sent_dim / heads]`. By default, none.
     fn attention_vectors(&self) -> Option<&Var> {
         None
     }

@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -79,8 +79,8 @@ impl Layer for Rgcn {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::MeanByRelation { relations: self.relations })
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::MeanByRelation { relations: self.relations })
     }
 
     fn sends_as_held(&self) -> bool {

@@ -2,12 +2,12 @@
 
 use candle_core::{DType, Tensor, Var};
 
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
 use crate::model::LayerSpec;
 use crate::ops::{
-    activate, add_bias, linear, linear_relu, own_and_mean, prefix, segment_max, segment_mean, weighted_sum,
+    activate, add_bias, linear, linear_relu, prefix, segment_max, segment_mean, self_and_mean, weighted_sum,
 };
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -79,7 +79,7 @@ impl Sage {
     }
 
     /// The weights of a destination's own row, where that can stand beside its sources' mean.
-    fn own_beside_mean(&self, pass: &Pass<'_>) -> Option<&Var> {
+    fn self_weight(&self, pass: &Pass<'_>) -> Option<&Var> {
         let is_weighted = pass.block.block().edge_weights().is_some();
         self.own.as_ref().filter(|_| self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted)
     }
@@ -107,11 +107,11 @@ impl Layer for Sage {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
+    fn aggregation(&self) -> Option<Aggregation> {
         match self.aggregator {
-            Aggregator::Mean => Some(Propagation::Mean),
-            Aggregator::Gcn => Some(Propagation::MeanWithSelf),
-            Aggregator::Pool => Some(Propagation::Max),
+            Aggregator::Mean => Some(Aggregation::Mean),
+            Aggregator::Gcn => Some(Aggregation::MeanWithSelf),
+            Aggregator::Pool => Some(Aggregation::Max),
         }
     }
 
@@ -138,8 +138,8 @@ impl Layer for Sage {
     /// As the pieces do, but a mean that is transformed afterwards stands beside the node's own row, so that one product does
     /// for both: fewer and longer sums, and no rows copied.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        match self.own_beside_mean(pass) {
-            Some(own) => Ok(linear(&own_and_mean(pass.block, h_src)?, &self.both(own)?, Some(&self.bias))?),
+        match self.self_weight(pass) {
+            Some(own) => Ok(linear(&self_and_mean(pass.block, h_src)?, &self.both(own)?, Some(&self.bias))?),
             None => {
                 let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
                 self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
@@ -148,8 +148,8 @@ impl Layer for Sage {
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
-        match self.own_beside_mean(pass) {
-            Some(own) => Ok(linear_relu(&own_and_mean(pass.block, h_src)?, &self.both(own)?, &self.bias, dropout)?),
+        match self.self_weight(pass) {
+            Some(own) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &self.both(own)?, &self.bias, dropout)?),
             None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
         }
     }

@@ -3,7 +3,7 @@
 use candle_core::{Tensor, Var};
 
 use super::gcn::{edge_weights, propagated};
-use super::{Layer, Pass, Propagation};
+use super::{Aggregation, Layer, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
 use crate::model::LayerSpec;
@@ -51,8 +51,8 @@ impl Layer for Sgc {
         true
     }
 
-    fn propagation(&self) -> Option<Propagation> {
-        Some(Propagation::Symmetric)
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::Symmetric)
     }
 
     fn by_column(&self) -> Option<[f32; 2]> {

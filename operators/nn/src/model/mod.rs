@@ -1,9 +1,9 @@
 //! A model: layers by name, built from a description, run over blocks.
 
-mod joint;
 mod node_task;
 mod readout;
 mod registry;
+mod residual_norm;
 mod spec;
 
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor, Var};
 use gnnflow_data::rng::Key;
 
-use self::joint::Joint;
 use self::readout::Readout;
+use self::residual_norm::ResidualNorm;
 use super::error::{Error, Result};
 use super::graph_block::GraphBlock;
 use super::initial::Initial;
@@ -23,7 +23,7 @@ use super::params::{ParamBuilder, Params};
 use super::perceptron::Perceptron;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-pub use node_task::{Hop, NodeInputs, NodeOutputs, half_of_rows};
+pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
 
@@ -40,7 +40,7 @@ pub struct Model {
     order: Order,
     predictor: Option<Perceptron>,
     layers: Vec<Box<dyn Layer>>,
-    joints: Vec<Joint>,
+    residual_norms: Vec<ResidualNorm>,
     readout: Option<Readout>,
     pair_head: Option<PairHead>,
     params: Params,
@@ -110,7 +110,7 @@ impl Model {
             Order::PredictFirst if decoupled => [predicted, predicted + 2 * spec.output_heads],
             Order::PredictFirst => [predicted; 2],
         };
-        let (mut layers, mut joints) = (Vec::with_capacity(spec.layers), Vec::with_capacity(spec.layers));
+        let (mut layers, mut residual_norms) = (Vec::with_capacity(spec.layers), Vec::with_capacity(spec.layers));
         for index in 0..spec.layers {
             let last = index + 1 == spec.layers && !jumps;
             let layer = LayerSpec {
@@ -127,7 +127,7 @@ impl Model {
             params.set_prefix(format!("layers.{index}."));
             layers.push(factory(&layer, &mut params)?);
             let norm = if last { Norm::None } else { spec.norm };
-            joints.push(Joint::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
+            residual_norms.push(ResidualNorm::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
         }
         if predictor.is_none() && layers.iter().any(|layer| layer.needs_initial()) {
             let why = format!("{:?} asks for what came before the first layer, and is not registered so", spec.kind);
@@ -144,7 +144,7 @@ impl Model {
             Decoder::Pairs { outputs, layers } => Some(PairHead::new(spec.out_dim, outputs, layers, &mut params)?),
         };
         let (params, device, spec) = (params.finish(), device.clone(), spec.clone());
-        Ok(Self { spec, activation, order, predictor, layers, joints, readout, pair_head, params, device })
+        Ok(Self { spec, activation, order, predictor, layers, residual_norms, readout, pair_head, params, device })
     }
 
     /// What the model was built from.
@@ -277,7 +277,7 @@ impl Model {
             }
             let z = layer.forward(&pass, &h)?;
             let sums = dropout.is_some().then_some(&mut sums[..]);
-            h = self.joints[index].apply(z, &prefix(&h, block.num_dst())?, sums)?;
+            h = self.residual_norms[index].apply(z, &prefix(&h, block.num_dst())?, sums)?;
             if self.readout.is_some() {
                 results.push(activate(&prefix(&h, seeds)?, self.activation(), None)?);
             }
@@ -292,7 +292,7 @@ impl Model {
     /// [`Model::forward_with_sums`]' numbers, added up, in the buffers' places.
     pub fn absorb(&self, flat: &mut [f32], sums: &[f32]) {
         let trained = self.params.trained_len();
-        for running in self.joints.iter().filter_map(Joint::running) {
+        for running in self.residual_norms.iter().filter_map(ResidualNorm::running) {
             running.absorb(&mut flat[trained..], &sums[trained..]);
         }
     }
@@ -341,7 +341,7 @@ impl Model {
                     return self.layers[index].forward_relu(&pass, h, None);
                 }
                 let z = self.layers[index].forward(&pass, h)?;
-                let z = self.joints[index].apply(z, &prefix(h, block.num_dst())?, None)?;
+                let z = self.residual_norms[index].apply(z, &prefix(h, block.num_dst())?, None)?;
                 let last = index + 1 == self.layers.len() && self.readout.is_none();
                 if last { Ok(z) } else { Ok(activate(&z, self.activation(), None)?) }
             }
@@ -355,7 +355,10 @@ impl Model {
     /// Whether nothing stands between a layer and the `max(_, 0)` that the next one begins with, so that it can do both.
     fn ends_with_relu(&self, index: usize) -> bool {
         let is_last = index + 1 == self.layers.len();
-        !is_last && self.activation() == Activation::Relu && self.joints[index].is_nothing() && self.readout.is_none()
+        !is_last
+            && self.activation() == Activation::Relu
+            && self.residual_norms[index].is_nothing()
+            && self.readout.is_none()
     }
 
     fn step(&self, stage: usize) -> Step {

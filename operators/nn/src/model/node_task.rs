@@ -15,7 +15,7 @@ use gnnflow_data::rng::Key;
 use super::{Model, Order};
 use crate::error::{Error, Result};
 use crate::graph_block::GraphBlock;
-use crate::layers::{Layer, Pass, Propagation};
+use crate::layers::{Aggregation, Layer, Pass};
 use crate::ops::{PANEL, activate, widen};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
@@ -24,7 +24,7 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
     /// How rows are put together.
-    pub propagation: Propagation,
+    pub aggregation: Aggregation,
     /// Columns of what is sent, and of what arrives in each of the [slots](Hop::slots).
     pub width: usize,
     /// Columns of what a node holds meanwhile: of its own row, and, where a readout joins them, of the results of the layers before.
@@ -36,15 +36,15 @@ pub struct Hop {
 impl Hop {
     /// In how many sums a node receives: one for each relation, where those are kept apart.
     pub fn slots(&self) -> usize {
-        match self.propagation {
-            Propagation::MeanByRelation { relations } => relations,
+        match self.aggregation {
+            Aggregation::MeanByRelation { relations } => relations,
             _ => 1,
         }
     }
 
     /// Whether the largest of each column arrives, rather than a sum.
     pub fn takes_largest(&self) -> bool {
-        self.propagation == Propagation::Max
+        self.aggregation == Aggregation::Max
     }
 
     /// Whether rows are weighed by attention.
@@ -54,13 +54,13 @@ impl Hop {
 
     /// Whether attention's terms are as wide as what is sent.
     pub fn attends_by_column(&self) -> bool {
-        matches!(self.propagation, Propagation::Attention { dynamic: true, .. })
+        matches!(self.aggregation, Aggregation::Attention { dynamic: true, .. })
     }
 
     /// Heads of attention; 0 where there is none.
     pub fn heads(&self) -> usize {
-        match self.propagation {
-            Propagation::Attention { heads, .. } => heads,
+        match self.aggregation {
+            Aggregation::Attention { heads, .. } => heads,
             _ => 0,
         }
     }
@@ -85,7 +85,7 @@ pub struct NodeInputs<'a> {
     pub aggregated: Option<&'a Tensor>,
     /// What they held before the first layer, where a layer asks for it.
     pub initial: Option<&'a Tensor>,
-    /// How many of the task's rows stand before these, where they are its second half ([`half_of_rows`]); else 0.
+    /// How many of the task's rows stand before these, where they are its second half ([`split_row`]); else 0.
     pub first: usize,
 }
 
@@ -101,7 +101,7 @@ pub struct NodeOutputs {
 }
 
 /// How many of a task's rows its first half has: about half of them, a multiple of [`PANEL`]. `None` where it has no more than that.
-pub fn half_of_rows(rows: usize) -> Option<usize> {
+pub fn split_row(rows: usize) -> Option<usize> {
     Some(rows.div_ceil(2).next_multiple_of(PANEL)).filter(|&half| half < rows)
 }
 
@@ -113,7 +113,7 @@ impl Model {
     pub fn hops(&self) -> Result<Vec<Hop>> {
         let asks_initial = self.layers.iter().any(|layer| layer.needs_initial());
         let hop = |(index, layer): (usize, &dyn Layer)| {
-            let propagation = layer.propagation().ok_or_else(|| {
+            let aggregation = layer.aggregation().ok_or_else(|| {
                 let why = format!(
                     "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
                      \"sage\", \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
@@ -121,7 +121,7 @@ impl Model {
                 );
                 Error::spec("kind", why)
             })?;
-            if let Propagation::Attention { heads, dynamic: true, .. } = propagation {
+            if let Aggregation::Attention { heads, dynamic: true, .. } = aggregation {
                 let found = layer.attention_vectors().map(|vectors| vectors.dims().to_vec());
                 if heads == 0 || found != Some(vec![heads, layer.sent_dim() / heads]) {
                     let why =
@@ -131,7 +131,7 @@ impl Model {
             }
             let [own, results] = self.held_columns(index);
             let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
-            Ok(Hop { propagation, width: layer.sent_dim(), held: own + results, keeps_held })
+            Ok(Hop { aggregation, width: layer.sent_dim(), held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
     }
@@ -176,7 +176,7 @@ impl Model {
     pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
         let (before, after) = (self.layers.get(index.checked_sub(1)?)?, self.layers.get(index)?);
         let plain = self.order != Order::Interleaved && after.sends_as_held();
-        let attends = |layer: &dyn Layer| layer.propagation().filter(|p| matches!(p, Propagation::Attention { .. }));
+        let attends = |layer: &dyn Layer| layer.aggregation().filter(|p| matches!(p, Aggregation::Attention { .. }));
         // Slices have the terms of one attention.
         let alike = attends(&**before) == attends(&**after);
         before.by_column().filter(|_| plain && alike)
@@ -192,24 +192,25 @@ impl Model {
         !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
     }
 
-    /// Whether task `index` comes to the same bits when its rows are cut in two ([`half_of_rows`]), so that one half may be computed while the
+    /// Whether task `index` comes to the same bits when its rows are cut in two ([`split_row`]), so that one half may be computed while the
     /// other is on its way (Dorylus, section 6: Lambda-internal streaming). Not where a batch norm reads all rows, in training, nor with a
     /// registered layer of which nothing is known ([`Layer::works_by_row`]).
     ///
     /// ```
     /// use candle_core::Device;
-    /// use gnnflow_nn::model::half_of_rows;
+    /// use gnnflow_nn::model::split_row;
     /// use gnnflow_nn::{Model, ModelSpec, Registry};
     ///
     /// let model = Model::build(&ModelSpec::new("gcn", 2, 3, 8, 2), &Registry::default(), &Device::Cpu, 7)?;
     /// assert!(model.task_works_by_row(1, true));
-    /// assert_eq!([2000, 512].map(half_of_rows), [Some(1024), None]);
+    /// assert_eq!([2000, 512].map(split_row), [Some(1024), None]);
     /// # Ok::<(), gnnflow_nn::Error>(())
     /// ```
     pub fn task_works_by_row(&self, index: usize, training: bool) -> bool {
         let before = index.checked_sub(1);
         let mut layers = [before, Some(index)].into_iter().flatten().filter_map(|layer| self.layers.get(layer));
-        let mixes = before.and_then(|before| self.joints.get(before)).is_some_and(|joint| joint.running().is_some());
+        let mixes =
+            before.and_then(|before| self.residual_norms.get(before)).is_some_and(|norm| norm.running().is_some());
         !(training && mixes) && layers.all(|layer| layer.works_by_row())
     }
 
@@ -245,8 +246,8 @@ impl Model {
                 let layer = &self.layers[index - 1];
                 let own;
                 (own, results) = self.take_apart(index - 1, inputs.held)?;
-                let aggregated = match layer.propagation() {
-                    Some(Propagation::Nothing) => own.as_ref(),
+                let aggregated = match layer.aggregation() {
+                    Some(Aggregation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
                 };
                 let aggregated = layer.merge_arrived(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
@@ -256,7 +257,7 @@ impl Model {
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
                 let z = layer.apply_node(&pass, own, &aggregated)?;
-                self.joints[index - 1].apply(z, own, sums)?
+                self.residual_norms[index - 1].apply(z, own, sums)?
             }
         };
         if let Some(readout) = self.readout.as_ref().filter(|_| index > 0) {
@@ -283,8 +284,8 @@ impl Model {
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
         let block = alone(held.dim(0)?);
         let sent = layer.send(&Pass::new(&block), &held)?;
-        let terms = match layer.propagation() {
-            Some(Propagation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
+        let terms = match layer.aggregation() {
+            Some(Aggregation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),
             _ => None,
         };
         let held = match (results.is_empty(), self.held_columns(index)[0]) {

@@ -6,9 +6,9 @@
 
 mod activate;
 mod attention;
-mod beside;
 mod edges;
 mod heads;
+mod inject_gradient;
 mod linear;
 mod linear_relu;
 mod max;
@@ -17,16 +17,16 @@ mod norm;
 mod pair_scores;
 mod relation_mix;
 mod relations;
-mod seeded;
 mod segment;
+mod self_and_mean;
 mod softmax_loss;
 mod weighted;
 
 pub use activate::{Activate, ActivateBackward, AddBias, ColumnSum, activate, add_bias, column_sum, widen};
 pub use attention::{AttentionLogits, AttentionLogitsBackward, Wanted, attention_logits};
-pub use beside::{OwnAndMean, OwnAndMeanBackward, own_and_mean};
 pub use edges::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side, edge_add, edge_softmax, edge_sum};
 pub use heads::{HeadDot, HeadDotRows, HeadDotVectors, HeadMean, HeadMeanBackward, head_dot, head_mean};
+pub use inject_gradient::{InjectGradient, inject_gradient};
 pub use linear::{Linear, MatMul, PANEL, linear, matmul};
 pub use linear_relu::{LinearRelu, ReluOfResult, linear_relu};
 pub use max::{Argmax, Pick, PickBackward, segment_max};
@@ -39,8 +39,8 @@ pub use pair_scores::{
 };
 pub use relation_mix::{RelationMix, RelationMixCoefficients, RelationMixRows, relation_mix};
 pub use relations::{RelationSum, RelationSumRows, RelationSumWeights, relation_sum, relation_sum_composed};
-pub use seeded::{Seeded, seeded};
 pub use segment::{Reduce, SegmentReduce, SegmentReduceBackward, prefix, segment_mean, segment_sum};
+pub use self_and_mean::{SelfAndMean, SelfAndMeanBackward, self_and_mean};
 pub use softmax_loss::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
     log_softmax,

@@ -49,7 +49,7 @@ fn aggregations() {
     for width in [1, 5, 37] {
         check("sum", &[var(60, width, 1)], |v| ops::segment_sum(&block, v[0]));
         check("mean", &[var(60, width, 2)], |v| ops::segment_mean(&block, v[0]));
-        check("own and mean", &[var(60, width, 2)], |v| ops::own_and_mean(&block, v[0]));
+        check("self and mean", &[var(60, width, 2)], |v| ops::self_and_mean(&block, v[0]));
         check("max", &[var(60, width, 3)], |v| ops::segment_max(&block, v[0]));
     }
     for (heads, width) in [(1, 9), (3, 4), (2, 18)] {

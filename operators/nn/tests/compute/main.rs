@@ -4,7 +4,7 @@
 mod factory;
 mod golden;
 mod gradients;
-mod halves;
 mod models;
 mod naive;
+mod split;
 mod threads;

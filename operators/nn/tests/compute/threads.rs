@@ -40,13 +40,13 @@ fn a_row_beside_a_mean_is_both_and_has_the_same_bits() {
     let block = GraphBlock::new(random(1500, 4000, 12, 1));
     let x = tensor((4000, 37), 3);
     let probe = tensor((1500, 74), 4);
-    same_bits("own and mean", || {
+    same_bits("self and mean", || {
         let x = Var::from_tensor(&x).unwrap();
-        let both = ops::own_and_mean(&block, &x).unwrap();
+        let both = ops::self_and_mean(&block, &x).unwrap();
         let gradients = (&both * &probe).unwrap().sum_all().unwrap().backward().unwrap();
         vec![flat(&both), flat(gradients.get(&x).unwrap())]
     });
-    let both = ops::own_and_mean(&block, &x).unwrap();
+    let both = ops::self_and_mean(&block, &x).unwrap();
     let apart = [ops::prefix(&x, 1500).unwrap(), ops::segment_mean(&block, &x).unwrap()];
     assert_eq!(flat(&both), flat(&Tensor::cat(&apart, 1).unwrap()));
 }

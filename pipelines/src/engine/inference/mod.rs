@@ -18,7 +18,7 @@ use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
-use gnnflow_dataflow::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::time;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sample::Fanout;
@@ -107,7 +107,7 @@ impl Inference {
                     graph: Arc::clone(&context.graph),
                     seed: 0, // nothing is drawn
                     hop: 0,
-                    choice: Choice::Fanout(Fanout::All),
+                    strategy: Strategy::Fanout(Fanout::All),
                     columns: context.columns,
                     last: true,
                     pool: CompactorPool::default(),

@@ -39,7 +39,7 @@ use gnnflow_dataflow::flow::gate::{Gate, Gated};
 use gnnflow_dataflow::flow::on_frontier::OnFrontier;
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
-use gnnflow_dataflow::sample::sample_hop::Choice;
+use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::{BatchSource, Seeds};
 use gnnflow_dataflow::time;
 use sha2::{Digest, Sha256};
@@ -115,7 +115,7 @@ impl Pull {
 pub(crate) struct Batches {
     pub(crate) book: Arc<dyn BatchSource>,
     /// How each hop chooses, the seeds' own first.
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) strategies: Vec<Strategy>,
     /// In place of hops: what batches are drawn from that are subgraphs.
     pub(crate) subgraphs: Option<Subgraphs>,
     /// Whether the model asks for degrees.
@@ -141,10 +141,10 @@ impl MiniBatchTraining {
         let (gate, errors) = (Rc::new(Gate::default()), FirstError::default());
         let sums: Rc<RefCell<(EpochSums, Sha256)>> = Rc::default();
         let steps = batches.subgraphs.as_ref().map_or_else(|| context.steps(train.batch), Subgraphs::steps);
-        let Batches { book, choices, subgraphs, degrees, params, window, cache } = batches;
+        let Batches { book, strategies, subgraphs, degrees, params, window, cache } = batches;
         let pull = context.embeddings.as_ref().map(|rows| Rc::new(Pull::new(rows.config().staleness())));
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = context.hops(&context.graph, train, choices);
+            let hops = context.hops(&context.graph, train, strategies);
             let steps = scope.input_from(&mut input);
             let stream = match &subgraphs {
                 Some(subgraphs) => subgraphs.batches(steps, context),
@@ -285,7 +285,7 @@ fn push<'scope>(
         pushed.on_thread("move rows", compute_thread.clone(), move |trainer: &mut ComputeState, pushed: PushedRows| {
             // SAFETY: every batch of the step has its rows, at every worker, or its gradients would not all be here; and those of
             // the next step wait until they have been applied everywhere.
-            unsafe { trainer.move_rows(&rows, &pushed) }
+            unsafe { trainer.update_rows(&rows, &pushed) }
         })
     };
     moved.on_frontier(move |tick| pull.applied(tick))

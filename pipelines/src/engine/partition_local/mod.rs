@@ -26,7 +26,7 @@ use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
 use gnnflow_dataflow::flow::compute_thread::{ComputeThread, OnThread};
 use gnnflow_dataflow::flow::permits::{LimitInFlight, Permits};
 use gnnflow_dataflow::sample::sample_batch::SampleBatch;
-use gnnflow_dataflow::sample::sample_hop::Choice;
+use gnnflow_dataflow::sample::sample_hop::Strategy;
 use gnnflow_dataflow::sample::seeds::BatchSource;
 use sha2::{Digest, Sha256};
 use timely::container::CapacityContainerBuilder;
@@ -51,7 +51,7 @@ pub(crate) struct Visits {
     pub(crate) views: PartitionViews,
     pub(crate) book: Arc<dyn BatchSource>,
     /// How each hop chooses, the seeds' own first.
-    pub(crate) choices: Vec<Choice>,
+    pub(crate) strategies: Vec<Strategy>,
     /// Whether the model asks for degrees.
     pub(crate) degrees: bool,
     /// Batches under way at most.
@@ -83,11 +83,11 @@ impl PartitionParallel {
         visits: Visits,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
-        let Visits { views, book, choices, degrees, window, train } = visits;
+        let Visits { views, book, strategies, degrees, window, train } = visits;
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
         let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
-            let hops = context.hops(&views.graph, &train, choices);
+            let hops = context.hops(&views.graph, &train, strategies);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
             // One batch is computed while the next is fetched, at least.
             let permits = Rc::new(Permits::new(window.max(2)));

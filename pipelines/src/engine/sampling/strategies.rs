@@ -1,9 +1,9 @@
-//! How hops choose: from the pipeline's words to the kernels' choices, held to what the dataset has.
+//! How hops choose: from the pipeline's words to the kernels' strategies, held to what the dataset has.
 
 use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
-use gnnflow_kernels::sample::{Choice, Columns, Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
+use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
 use timely::worker::Worker;
 
 use crate::collectives::agreement::{Agreement, WORDS};
@@ -54,13 +54,13 @@ pub(crate) fn importance(
 /// # Errors
 /// When the dataset lacks a column or a type that is asked for, when the weights of a partition hosted here are not
 /// such, or when a registered sampler is asked for what it cannot give.
-pub(crate) fn choices(
+pub(crate) fn strategies(
     job: &Job,
     context: &WorkerContext,
     model: &config::Model,
     train: &config::Train,
     importance: Option<Arc<Importance>>,
-) -> Result<Vec<Choice>, Error> {
+) -> Result<Vec<Strategy>, Error> {
     if !model.uses_edges() || train.draws_subgraphs() {
         return Ok(Vec::new());
     }
@@ -76,35 +76,35 @@ pub(crate) fn choices(
             );
             return Err(job.config.problem("train.sampler", message));
         }
-        return Ok(fanouts.iter().map(|fanout| Choice::By(Arc::clone(&sampler), fanout.most())).collect());
+        return Ok(fanouts.iter().map(|fanout| Strategy::Registered(Arc::clone(&sampler), fanout.most())).collect());
     }
-    let way = match (train.sampler.as_str(), train.replace) {
-        ("weighted", false) => Way::Weighted,
-        ("weighted", true) => Way::WeightedWithReplacement,
-        ("labor", _) => Way::Labor,
-        ("temporal", _) if train.temporal() == config::Temporal::Last => Way::Last,
-        (_, false) => Way::Uniform,
-        (_, true) => Way::UniformWithReplacement,
+    let draw = match (train.sampler.as_str(), train.replace) {
+        ("weighted", false) => Draw::Weighted,
+        ("weighted", true) => Draw::WeightedWithReplacement,
+        ("labor", _) => Draw::Labor,
+        ("temporal", _) if train.temporal() == config::Temporal::Last => Draw::Last,
+        (_, false) => Draw::Uniform,
+        (_, true) => Draw::UniformWithReplacement,
     };
-    if matches!(way, Way::Weighted | Way::WeightedWithReplacement) {
+    if matches!(draw, Draw::Weighted | Draw::WeightedWithReplacement) {
         check_weights(job, context)?;
     }
     if train.sampler == "ladies" {
-        let layer = |nodes: i64| u32::try_from(nodes).map_or(Choice::Fanout(Fanout::All), Choice::Layer);
+        let layer = |nodes: i64| u32::try_from(nodes).map_or(Strategy::Fanout(Fanout::All), Strategy::Layer);
         return Ok(fanouts.iter().map(|fanout| layer(fanout.most())).collect());
     }
     if let Some(importance) = importance {
         let draws = |fanout: &config::Fanout| u32::try_from(fanout.most()).unwrap_or(u32::MAX);
-        return Ok(fanouts.iter().map(|fanout| Choice::Importance(draws(fanout), Arc::clone(&importance))).collect());
+        return Ok(fanouts.iter().map(|fanout| Strategy::Importance(draws(fanout), Arc::clone(&importance))).collect());
     }
     let temporal = train.sampler == "temporal";
     if temporal {
         check_times(job)?;
     }
-    let choice = |(hop, fanout): (usize, &config::Fanout)| {
+    let strategy = |(hop, fanout): (usize, &config::Fanout)| {
         let fanouts = match fanout {
-            config::Fanout::Each(k) if matches!(way, Way::Uniform | Way::UniformWithReplacement) && !temporal => {
-                return Ok(Choice::Fanout(Fanout::new(*k, train.replace)));
+            config::Fanout::Each(k) if matches!(draw, Draw::Uniform | Draw::UniformWithReplacement) && !temporal => {
+                return Ok(Strategy::Fanout(Fanout::new(*k, train.replace)));
             }
             config::Fanout::Each(k) => Fanouts::Each(*k),
             config::Fanout::ByType(fanouts) => Fanouts::ByType(
@@ -112,9 +112,9 @@ pub(crate) fn choices(
                     .map_err(|message| job.config.problem(&format!("train.fanouts[{hop}]"), message))?,
             ),
         };
-        Ok(Choice::Drawn(Drawn { way, fanouts, temporal }))
+        Ok(Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal }))
     };
-    fanouts.iter().enumerate().map(choice).collect()
+    fanouts.iter().enumerate().map(strategy).collect()
 }
 
 /// Fanouts by number of type; an error names what there is.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::ghost::intervals::intervals;
 use gnnflow_dataflow::graph::local_graph::InEdges;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 
 use super::column_shards::Columns;
@@ -28,9 +28,9 @@ pub(super) struct Cut {
 /// When a chunk has no room for one node.
 pub(super) fn cut(graph: &Columns, hops: &[Hop]) -> Result<Vec<Range<usize>>, Error> {
     let workers = graph.starts.len() - 1;
-    let width = |hop: &Hop| match hop.propagation {
-        Propagation::Nothing => 0,
-        Propagation::Attention { .. } => {
+    let width = |hop: &Hop| match hop.aggregation {
+        Aggregation::Nothing => 0,
+        Aggregation::Attention { .. } => {
             let cut = Heads::of_hop(hop, graph.parts.len(), workers);
             let row = |worker| SliceAttention::ranges(&cut, worker, hop.width).iter().map(Range::len).sum();
             (0..workers).map(row).max().unwrap_or(0)

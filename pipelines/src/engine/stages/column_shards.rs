@@ -16,7 +16,7 @@ use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_dataflow::wire::{Header, WireBlock};
 use gnnflow_kernels::aggregate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
 use gnnflow_kernels::simd::element::Element;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 use rayon::prelude::*;
 
@@ -100,7 +100,7 @@ impl Slices {
         let (mut made, mut attentions, mut largest): (Vec<SliceHop>, Vec<_>, Vec<_>) = Default::default();
         let chained = |task: usize| by_column[task].is_some();
         for (index, hop) in hops.iter().enumerate() {
-            let width = if hop.propagation == Propagation::Nothing { 0 } else { hop.width };
+            let width = if hop.aggregation == Aggregation::Nothing { 0 } else { hop.width };
             if width > 0 && width < workers {
                 let message = format!(
                     "train.schedule = \"tensor-parallel\" cuts rows by columns, and layer {} adds up rows of {width} for \
@@ -113,7 +113,7 @@ impl Slices {
             columns.resize(workers, width..width);
             let first = if chained(index) { made[index - 1].first } else { index };
             let (mut more, mut attention) = (0, None);
-            if let Propagation::Attention { slope, dropout, .. } = hop.propagation {
+            if let Aggregation::Attention { slope, dropout, .. } = hop.aggregation {
                 let heads = Heads::of_hop(hop, graph.parts.len(), workers);
                 columns = (0..workers).map(|worker| heads.of(worker)[0].clone()).collect();
                 if first == index {
@@ -125,10 +125,10 @@ impl Slices {
                 }
             }
             let own = columns[graph.worker].len();
-            let same = hops[..index].iter().position(|earlier| earlier.propagation == hop.propagation);
+            let same = hops[..index].iter().position(|earlier| earlier.aggregation == hop.aggregation);
             let scales = match same {
                 Some(same) => Arc::clone(&made[same].scales),
-                None => Arc::new(Scales::of_parts(hop.propagation, 0, &graph.parts)),
+                None => Arc::new(Scales::of_parts(hop.aggregation, 0, &graph.parts)),
             };
             // In a chain, they lie where the slices were that this hop's had been propagated to.
             let apart = (hop.attends() || graph.slots > 1) && !chained(index + 1);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::storage::Place;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 
 use super::attend::{AttentionState, Dropped};
@@ -43,9 +43,9 @@ impl LastHop {
         starts: &[u32],
         place: &Place,
     ) -> std::io::Result<Self> {
-        let attention = match hop.propagation {
+        let attention = match hop.aggregation {
             // Nothing is dropped.
-            Propagation::Attention { slope, .. } => {
+            Aggregation::Attention { slope, .. } => {
                 Some(AttentionState::new(hop, [slope, 0.0], links.rows().len(), [links, links], place)?)
             }
             _ => None,

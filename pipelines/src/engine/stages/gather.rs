@@ -72,7 +72,7 @@ mod tests {
     use gnnflow_dataflow::ghost::Ends;
     use gnnflow_dataflow::graph::local_graph::{InEdges, OwnedInEdges};
     use gnnflow_dataflow::storage::Place;
-    use gnnflow_nn::layers::Propagation;
+    use gnnflow_nn::layers::Aggregation;
 
     use super::*;
     use crate::config::RowDtype;
@@ -84,7 +84,7 @@ mod tests {
         let edges = OwnedInEdges { indptr: vec![0, 3, 3, 5], indices: vec![0, 2, 4, 2, 3], ..Default::default() };
         let parts: [Arc<dyn InEdges>; 1] = [Arc::new(edges)];
         let links = Links::new(Ends::nodes(1..4, 5), &parts, Default::default(), &Place::Memory).unwrap();
-        let scales = Scales::of_parts(Propagation::Symmetric, 1, &parts);
+        let scales = Scales::of_parts(Aggregation::Symmetric, 1, &parts);
         let width = 20;
         let values: Vec<f32> = (0..links.table_rows() * width).map(|i| (i as f32).sin()).collect();
         for dtype in [RowDtype::F32, RowDtype::Bf16] {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 
 use super::Shape;
 use super::attend::AttentionState;
@@ -118,15 +118,15 @@ impl Making<'_> {
         };
         let ghosts = [begins(&arriving, 1), begins(&leaving, slots)];
         let receivers = arriving.rows().len();
-        let (width, [more, more_back], attention) = match hop.propagation {
-            Propagation::Nothing => (0, [0; 2], None),
+        let (width, [more, more_back], attention) = match hop.aggregation {
+            Aggregation::Nothing => (0, [0; 2], None),
             // Terms of in-edges travel too, to where a slice's columns are added up.
-            Propagation::Attention { .. } if !by_nodes => (hop.width, [hop.sent_terms() + hop.terms(), 0], None),
-            Propagation::Attention { slope, dropout, .. } => {
+            Aggregation::Attention { .. } if !by_nodes => (hop.width, [hop.sent_terms() + hop.terms(), 0], None),
+            Aggregation::Attention { slope, dropout, .. } => {
                 let state = AttentionState::new(hop, [slope, dropout], receivers, [&arriving, &leaving], place);
                 (hop.width, [hop.sent_terms(), hop.terms() + KEPT * hop.heads()], Some(state.map_err(room)?))
             }
-            Propagation::Max if by_nodes => (hop.width, [0, hop.width], None),
+            Aggregation::Max if by_nodes => (hop.width, [0, hop.width], None),
             _ => (hop.width, [0; 2], None),
         };
         let largest = match hop.takes_largest() && by_nodes {
@@ -172,7 +172,7 @@ impl Making<'_> {
         };
         // Slices are scaled where they are added up.
         let scales = match by_nodes {
-            true => Scales::of_parts(hop.propagation, graph.own.start, &graph.in_edges),
+            true => Scales::of_parts(hop.aggregation, graph.own.start, &graph.in_edges),
             false => Scales::default(),
         };
         let state = HopState {

@@ -58,7 +58,7 @@ impl WholeGraph {
         let pushed = PushedRows::at_home(token.tick, examples, nodes, Arc::new(gradient));
         // SAFETY: while an epoch is under way, rows are read and written on the compute thread alone, which this is. Others are
         // asked for rows when its last token is done everywhere.
-        unsafe { trainer.move_rows(&learnt.rows, &pushed) };
+        unsafe { trainer.update_rows(&learnt.rows, &pushed) };
         Ok(())
     }
 }

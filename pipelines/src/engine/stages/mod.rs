@@ -50,7 +50,7 @@ use std::time::Duration;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::time;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::Hop;
 
 use self::chunks::{Cut, cut};
@@ -60,7 +60,7 @@ use self::gradient_sums::PartSum;
 use self::hop::{Back, HopState, Making};
 use crate::config::RowDtype;
 use crate::error::Error;
-use gnnflow_nn::parameter_versions::{Choice, ParameterService};
+use gnnflow_nn::parameter_versions::{ParameterVersion, ParameterVersions};
 
 /// An interval of a partition's nodes: own rows, counted from the worker's first node.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ pub(crate) struct WholeGraph {
     sums: BTreeMap<(u32, u32), PartSum>,
     counts: BTreeMap<u32, usize>,
     /// The parameters of every interval.
-    parameters: Arc<ParameterService>,
+    parameters: Arc<ParameterVersions>,
     /// Where evaluation is over more receivers than training.
     last_hop: Option<LastHop>,
     /// Where evaluation writes.
@@ -173,7 +173,7 @@ impl WholeGraph {
         graph: GraphLinks,
         shape: Shape,
         features: FeatureView,
-        parameters: Arc<ParameterService>,
+        parameters: Arc<ParameterVersions>,
         place: &Place,
     ) -> Result<Self, Error> {
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
@@ -205,7 +205,7 @@ impl WholeGraph {
             None => None,
         };
         let last_hop = match (hops.last(), shape.hops.last()) {
-            (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.propagation != Propagation::Nothing => {
+            (Some(state), Some(hop)) if !Arc::ptr_eq(&all[0], &last[0]) && hop.aggregation != Aggregation::Nothing => {
                 Some(LastHop::new(hop, (shape.row_dtype, state.sent.width()), &all[0], &starts, place).map_err(room)?)
             }
             _ => None,
@@ -261,7 +261,7 @@ impl WholeGraph {
     ///
     /// # Panics
     /// When that version is gone.
-    fn vectors(&self, hop: usize, choice: Choice) -> Option<Vec<f32>> {
+    fn vectors(&self, hop: usize, choice: ParameterVersion) -> Option<Vec<f32>> {
         let place = self.vectors[hop].clone()?;
         let flat = self.parameters.get(choice.version, Duration::ZERO).expect("who refers to parameters has them");
         Some(flat[place].to_vec())

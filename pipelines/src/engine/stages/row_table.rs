@@ -10,7 +10,7 @@ use std::ops::Range;
 use gnnflow_dataflow::ghost::scatter::row_block;
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_dataflow::wire::{Header, Rows, WireBlock};
-use gnnflow_kernels::dense::narrow::narrow;
+use gnnflow_kernels::dense::to_bf16::to_bf16;
 use half::bf16;
 use rayon::prelude::*;
 
@@ -104,7 +104,7 @@ impl Stored {
                     .par_chunks_exact_mut(width)
                     .zip(values.par_chunks_exact(width))
                     .enumerate()
-                    .for_each(|(row, (out, values))| narrow(values, scale.map_or(1.0, |scale| scale[row]), out));
+                    .for_each(|(row, (out, values))| to_bf16(values, scale.map_or(1.0, |scale| scale[row]), out));
             }
         }
     }
@@ -120,7 +120,7 @@ impl Stored {
                 assert_eq!(place.len(), values.len(), "as many rows");
                 place.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
             }
-            Self::Bf16(table) => narrow(values, scale, table.some_mut(rows)),
+            Self::Bf16(table) => to_bf16(values, scale, table.some_mut(rows)),
         }
     }
 
@@ -142,7 +142,7 @@ impl Stored {
                 let out = &mut table.some_mut(row..row + 1)[..values.len()];
                 out.iter_mut().zip(values).for_each(|(out, x)| *out = scale * x);
             }
-            Self::Bf16(table) => narrow(values, scale, &mut table.some_mut(row..row + 1)[..values.len()]),
+            Self::Bf16(table) => to_bf16(values, scale, &mut table.some_mut(row..row + 1)[..values.len()]),
         }
     }
 
@@ -205,7 +205,7 @@ pub(super) fn message_of(dtype: RowDtype, header: Header, width: usize, fill: im
     fill(&mut values);
     assert_eq!(values.len(), header.aux as usize * width, "as many numbers as rows have");
     let mut bytes = vec![0; size_of::<bf16>() * values.len()];
-    narrow(&values, 1.0, bytemuck::cast_slice_mut(&mut bytes));
+    to_bf16(&values, 1.0, bytemuck::cast_slice_mut(&mut bytes));
     WireBlock::new(header, Vec::new(), Vec::new(), Rows::Bytes(bytes))
 }
 

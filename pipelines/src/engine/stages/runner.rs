@@ -18,7 +18,7 @@ use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::tensor_task::TensorTask;
 use crate::tensor::{Answer, Controller};
-use gnnflow_nn::parameter_versions::Choice;
+use gnnflow_nn::parameter_versions::ParameterVersion;
 
 /// The place for what a token comes to.
 type Place = Completer<Result<Done, Error>>;
@@ -155,7 +155,7 @@ impl Stages {
         trainer: &mut ComputeState,
         token: Token,
         answer: Result<Answer<TensorTask>, Error>,
-        choice: Choice,
+        choice: ParameterVersion,
     ) {
         let result = answer.and_then(|answer| match answer {
             Answer::Result(result) => Ok(result),

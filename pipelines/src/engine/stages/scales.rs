@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use gnnflow_dataflow::graph::local_graph::InEdges;
-use gnnflow_nn::layers::Propagation;
+use gnnflow_nn::layers::Aggregation;
 use rayon::prelude::*;
 
 /// By own node, or by slot of one, in the order of ids; ones where there is nothing.
@@ -21,17 +21,17 @@ pub(crate) struct Scales {
 
 impl Scales {
     /// The scales of the nodes, or slots, of these partitions, the first of which is node `first`.
-    pub(crate) fn of_parts(propagation: Propagation, mut first: u32, parts: &[Arc<dyn InEdges>]) -> Self {
+    pub(crate) fn of_parts(aggregation: Aggregation, mut first: u32, parts: &[Arc<dyn InEdges>]) -> Self {
         let parts = parts.iter().map(|part| {
             let begin = first;
             first += part.indptr().len() as u32 - 1;
             (begin, Arc::clone(part))
         });
-        Self::of(propagation, &parts.collect::<Vec<_>>())
+        Self::of(aggregation, &parts.collect::<Vec<_>>())
     }
 
     /// The scales of these partitions' nodes; the first node of each stands with it.
-    fn of(propagation: Propagation, parts: &[(u32, Arc<dyn InEdges>)]) -> Self {
+    fn of(aggregation: Aggregation, parts: &[(u32, Arc<dyn InEdges>)]) -> Self {
         // In-edges with and without self-loops.
         let degrees = |of: &(dyn Fn(usize, usize) -> f32 + Sync)| -> Vec<f32> {
             let mut all = Vec::new();
@@ -48,21 +48,21 @@ impl Scales {
         };
         // A self-loop that is in the graph is not counted twice.
         let own = || Some(degrees(&|_, loops| 1.0 - loops as f32));
-        match propagation {
-            Propagation::Nothing | Propagation::Sum | Propagation::Max => Self::default(),
-            Propagation::Mean | Propagation::MeanByRelation { .. } => {
+        match aggregation {
+            Aggregation::Nothing | Aggregation::Sum | Aggregation::Max => Self::default(),
+            Aggregation::Mean | Aggregation::MeanByRelation { .. } => {
                 let inverse = degrees(&|all, _| if all == 0 { 0.0 } else { (1.0 / all as f64) as f32 });
                 Self { after: Some(inverse), ..Self::default() }
             }
-            Propagation::MeanWithSelf => {
+            Aggregation::MeanWithSelf => {
                 let inverse = degrees(&|all, loops| (1.0 / (all - loops + 1) as f64) as f32);
                 Self { after: Some(inverse), own: own(), ..Self::default() }
             }
-            Propagation::Symmetric => {
+            Aggregation::Symmetric => {
                 let norm = degrees(&|all, loops| (1.0 / ((all - loops + 1) as f64).sqrt()) as f32);
                 Self { before: Some(norm.clone()), after: Some(norm), own: own() }
             }
-            Propagation::Attention { .. } => Self { own: own(), ..Self::default() },
+            Aggregation::Attention { .. } => Self { own: own(), ..Self::default() },
         }
     }
 

@@ -23,7 +23,7 @@ use super::{HopState, Interval, Progress, Propagated, Stage, WholeGraph};
 use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::tensor_task::{NodeGradient, NodeRows, TensorTask, Work, matrix};
-use gnnflow_nn::parameter_versions::Choice;
+use gnnflow_nn::parameter_versions::ParameterVersion;
 
 /// A stage of an interval, or of a chunk, by its place among those of this worker.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ pub(crate) enum Begun {
     /// All: there is nothing to compute.
     Ended(Ended),
     /// Its rows have been read: what the task makes of them, by these parameters, is still to be written.
-    Task(Box<TensorTask>, Choice),
+    Task(Box<TensorTask>, ParameterVersion),
 }
 
 /// What is done with: a token leaves when its stage is done, a partition's last one when the partition's gradient is.

@@ -10,7 +10,7 @@ use super::super::cache::Policy;
 use super::*;
 use crate::batch::halo::HaloRows;
 use crate::batch::mini_batch::BatchKey;
-use crate::sample::sample_hop::{Choice, CompactorPool, Hop, SampleHop};
+use crate::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use crate::testing::{Adjacency, TellingRows, book, local, random_graph};
 use crate::wire::RowSource;
 use gnnflow_kernels::matrix::{Number, Values};
@@ -90,7 +90,7 @@ fn run(
                     graph: local.clone(),
                     seed: 7,
                     hop: hop as u32,
-                    choice: Choice::Fanout(*fanout),
+                    strategy: Strategy::Fanout(*fanout),
                     columns: Columns::default(),
                     last: hop + 1 == fanouts.len(),
                     pool: pool.clone(),

@@ -11,7 +11,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use super::*;
 use crate::testing::{Adjacency, book, edge, local, random_graph};
 use gnnflow_kernels::block::Block;
-use gnnflow_kernels::sample::{Drawn, Fanout, Fanouts, Importance, SquaredNorms, Way};
+use gnnflow_kernels::sample::{Draw, Fanout, Fanouts, Importance, PerEdgeStrategy, SquaredNorms};
 
 const ALL: Columns = Columns { types: true, weights: true, ids: true };
 const STEPS: u32 = 3;
@@ -29,12 +29,12 @@ struct Seen {
 /// All batches of a run on `workers` workers, by step and partition.
 fn run(
     graph: &Adjacency,
-    choices: &[Choice],
+    strategies: &[Strategy],
     columns: Columns,
     workers: usize,
     replicated: bool,
 ) -> Vec<(BatchKey, Seen)> {
-    let (graph, choices) = (graph.clone(), choices.to_vec());
+    let (graph, strategies) = (graph.clone(), strategies.to_vec());
     let (send, receive) = mpsc::channel();
     let send = Mutex::new(send);
     timely::execute(timely::Config::process(workers), move |worker| {
@@ -58,14 +58,14 @@ fn run(
                 parts.flat_map(|part| (0..STEPS).map(move |step| (part, step))).map(|(p, s)| batch(p, s)).collect();
             let mut stream = batches.to_stream(scope);
             let pool = CompactorPool::default();
-            for (hop, choice) in choices.iter().enumerate() {
+            for (hop, strategy) in strategies.iter().enumerate() {
                 stream = stream.sample_hop(Hop {
                     graph: local.clone(),
                     seed: 7,
                     hop: hop as u32,
-                    choice: choice.clone(),
+                    strategy: strategy.clone(),
                     columns,
-                    last: hop + 1 == choices.len(),
+                    last: hop + 1 == strategies.len(),
                     pool: pool.clone(),
                     meter: meter.clone(),
                 });
@@ -104,7 +104,7 @@ fn what_a_batch_must_not_see_is_in_none_of_its_blocks() {
     let graph = random_graph(200, 12);
     for fanout in [Fanout::All, Fanout::Uniform { k: 3 }] {
         for (workers, replicated) in [(1, false), (2, false), (4, false), (2, true)] {
-            let batches = run(&graph, &[Choice::Fanout(fanout), Choice::Fanout(fanout)], ALL, workers, replicated);
+            let batches = run(&graph, &[Strategy::Fanout(fanout), Strategy::Fanout(fanout)], ALL, workers, replicated);
             let mut taken = 0;
             for (key, batch) in batches {
                 let hidden = if key.step == 1 { hidden(&graph, &batch.seeds) } else { Excluded::default() };
@@ -125,8 +125,8 @@ fn what_a_batch_must_not_see_is_in_none_of_its_blocks() {
     }
 }
 
-fn drawn(way: Way, fanouts: Fanouts, temporal: bool) -> Choice {
-    Choice::Drawn(Drawn { way, fanouts, temporal })
+fn per_edge(draw: Draw, fanouts: Fanouts, temporal: bool) -> Strategy {
+    Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal })
 }
 
 #[test]
@@ -137,24 +137,24 @@ fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
     norms.add(&local(&graph, &book(200, 4), 1, 0, false).view(), 0..200);
     let importance = Arc::new(Importance::new(&norms));
     let cases = [
-        vec![Choice::Fanout(Fanout::Uniform { k: 3 }), Choice::Fanout(Fanout::All)],
+        vec![Strategy::Fanout(Fanout::Uniform { k: 3 }), Strategy::Fanout(Fanout::All)],
         vec![
-            drawn(Way::Weighted, Fanouts::Each(3), false),
-            drawn(Way::WeightedWithReplacement, Fanouts::Each(4), false),
+            per_edge(Draw::Weighted, Fanouts::Each(3), false),
+            per_edge(Draw::WeightedWithReplacement, Fanouts::Each(4), false),
         ],
-        vec![drawn(Way::Labor, Fanouts::Each(3), false), drawn(Way::Labor, Fanouts::Each(2), false)],
-        vec![Choice::Layer(15), Choice::Layer(40)],
-        vec![Choice::Importance(15, importance.clone()), Choice::Importance(40, importance)],
-        vec![drawn(Way::Uniform, by_type(), false), drawn(Way::Weighted, by_type(), false)],
-        vec![drawn(Way::Uniform, Fanouts::Each(3), true), drawn(Way::Last, Fanouts::Each(2), true)],
-        vec![drawn(Way::Weighted, by_type(), true), drawn(Way::Uniform, Fanouts::Each(-1), true)],
+        vec![per_edge(Draw::Labor, Fanouts::Each(3), false), per_edge(Draw::Labor, Fanouts::Each(2), false)],
+        vec![Strategy::Layer(15), Strategy::Layer(40)],
+        vec![Strategy::Importance(15, importance.clone()), Strategy::Importance(40, importance)],
+        vec![per_edge(Draw::Uniform, by_type(), false), per_edge(Draw::Weighted, by_type(), false)],
+        vec![per_edge(Draw::Uniform, Fanouts::Each(3), true), per_edge(Draw::Last, Fanouts::Each(2), true)],
+        vec![per_edge(Draw::Weighted, by_type(), true), per_edge(Draw::Uniform, Fanouts::Each(-1), true)],
     ];
-    for choices in cases {
+    for strategies in cases {
         for columns in [Columns::default(), Columns { types: true, ..Columns::default() }, ALL] {
-            let one = run(&graph, &choices, columns, 1, false);
+            let one = run(&graph, &strategies, columns, 1, false);
             assert_eq!(one.len(), 4 * STEPS as usize);
             for (workers, replicated) in [(2, false), (4, false), (2, true)] {
-                assert!(run(&graph, &choices, columns, workers, replicated) == one, "{columns:?} on {workers}");
+                assert!(run(&graph, &strategies, columns, workers, replicated) == one, "{columns:?} on {workers}");
             }
         }
     }
@@ -164,9 +164,9 @@ fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
 fn columns_are_those_of_the_edges() {
     let graph = random_graph(120, 9);
     let offsets = book(120, 4).offsets().to_vec();
-    let choices = [Choice::Fanout(Fanout::Uniform { k: 4 }), drawn(Way::Uniform, Fanouts::Each(3), true)];
-    for choices in [&choices[..1], &choices[1..]] {
-        for (_, batch) in run(&graph, choices, ALL, 2, false) {
+    let strategies = [Strategy::Fanout(Fanout::Uniform { k: 4 }), per_edge(Draw::Uniform, Fanouts::Each(3), true)];
+    for strategies in [&strategies[..1], &strategies[1..]] {
+        for (_, batch) in run(&graph, strategies, ALL, 2, false) {
             let block = &batch.blocks[0];
             let (ids, weights, types) =
                 (block.edge_ids().unwrap(), block.edge_weights().unwrap(), block.edge_types().unwrap());
@@ -191,7 +191,7 @@ fn answers_with_columns_larger_than_a_message_arrive_whole() {
     let mut graph: Adjacency = vec![vec![]; nodes as usize];
     graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 900 KB of samples
     graph[0] = vec![nodes - 1];
-    let choices = [Choice::Fanout(Fanout::All), Choice::Fanout(Fanout::All)];
-    let one = run(&graph, &choices, ALL, 1, false);
-    assert!(run(&graph, &choices, ALL, 2, false) == one);
+    let strategies = [Strategy::Fanout(Fanout::All), Strategy::Fanout(Fanout::All)];
+    let one = run(&graph, &strategies, ALL, 1, false);
+    assert!(run(&graph, &strategies, ALL, 2, false) == one);
 }

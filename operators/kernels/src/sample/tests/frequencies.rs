@@ -1,10 +1,10 @@
 //! How often edges are chosen by weight, type and time, against how often they should be.
 
-use super::drawn::Rich;
+use super::per_edge::Rich;
 use super::*;
 
 /// Samples of a node with these in-edges under many keys: 64 nodes at each hop.
-fn rich_trials(weights: &[f32], types: &[u16], choice: Choice, trials: u64) -> impl Iterator<Item = Vec<u32>> {
+fn rich_trials(weights: &[f32], types: &[u16], strategy: Strategy, trials: u64) -> impl Iterator<Item = Vec<u32>> {
     let (nodes, degree) = (64u32, weights.len());
     let graph = Graph::new(&vec![(0..degree as u32).collect(); nodes as usize]);
     let repeat = |column: &[f32]| column.repeat(nodes as usize);
@@ -14,8 +14,8 @@ fn rich_trials(weights: &[f32], types: &[u16], choice: Choice, trials: u64) -> i
     (0..trials / u64::from(nodes)).flat_map(move |hop| {
         let mut samples = Samples::default();
         let at = vec![6; every.len()];
-        let trees = choice.is_temporal().then_some(Trees { trees: &every, times: &at });
-        choose_neighbors(&rich.csc(), &every, trees, &choice, Key::new(23, Purpose::Sample).fold(hop), &mut samples);
+        let trees = strategy.is_temporal().then_some(Trees { trees: &every, times: &at });
+        choose_neighbors(&rich.csc(), &every, trees, &strategy, Key::new(23, Purpose::Sample).fold(hop), &mut samples);
         let mut rest = &samples.neighbors[..];
         let split = |&count: &u32| rest.split_off(..count as usize).unwrap().to_vec();
         samples.counts.iter().map(split).collect::<Vec<_>>()
@@ -35,8 +35,8 @@ pub(super) fn fits(counts: &HashMap<Vec<u32>, u64>, shares: &HashMap<Vec<u32>, f
     assert!(chi < limit, "{what}: {chi} against {limit}");
 }
 
-fn drawn(way: Way, fanouts: Fanouts) -> Choice {
-    Choice::Drawn(Drawn { way, fanouts, temporal: false })
+fn per_edge(draw: Draw, fanouts: Fanouts) -> Strategy {
+    Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: false })
 }
 
 pub(super) fn count(samples: impl Iterator<Item = Vec<u32>>) -> HashMap<Vec<u32>, u64> {
@@ -50,7 +50,7 @@ fn weighted_draws_are_successive_sampling() {
     let weights = [1.0, 0.0, 2.5, 0.5, 4.0, 2.0];
     let total: f64 = weights.iter().sum();
     let counts =
-        count(rich_trials(&weights.map(|w| w as f32), &[0; 6], drawn(Way::Weighted, Fanouts::Each(2)), 96_000));
+        count(rich_trials(&weights.map(|w| w as f32), &[0; 6], per_edge(Draw::Weighted, Fanouts::Each(2)), 96_000));
     let mut shares = HashMap::new();
     for (i, first) in weights.iter().enumerate() {
         for (j, second) in weights.iter().enumerate().filter(|&(j, second)| j != i && *second > 0.0 && *first > 0.0) {
@@ -65,8 +65,8 @@ fn weighted_draws_with_replacement_are_independent_and_in_proportion() {
     let weights: Vec<f64> = (0..20).map(|i| f64::from(i % 5)).collect();
     let total: f64 = weights.iter().sum();
     let single: Vec<f32> = weights.iter().map(|&w| w as f32).collect();
-    let choice = drawn(Way::WeightedWithReplacement, Fanouts::Each(2));
-    let counts = count(rich_trials(&single, &[0; 20], choice, 192_000));
+    let strategy = per_edge(Draw::WeightedWithReplacement, Fanouts::Each(2));
+    let counts = count(rich_trials(&single, &[0; 20], strategy, 192_000));
     let heavy = || weights.iter().enumerate().filter(|(_, weight)| **weight > 0.0);
     let shares = heavy()
         .flat_map(|(i, a)| heavy().map(move |(j, b)| (vec![i as u32, j as u32], a / total * b / total)))
@@ -85,7 +85,7 @@ fn a_hub_is_drawn_from_in_proportion_from_end_to_end() {
     for trial in 0..600 {
         let mut samples = Samples::default();
         let key = Key::new(trial, Purpose::Sample);
-        choose_neighbors(&rich.csc(), &[0], None, &drawn(Way::Weighted, Fanouts::Each(30)), key, &mut samples);
+        choose_neighbors(&rich.csc(), &[0], None, &per_edge(Draw::Weighted, Fanouts::Each(30)), key, &mut samples);
         for pick in samples.neighbors {
             *cells.entry(vec![pick / 3333]).or_default() += 1;
         }
@@ -100,20 +100,20 @@ fn a_hub_is_drawn_from_in_proportion_from_end_to_end() {
 
 #[test]
 fn weights_of_0_are_never_drawn_and_a_node_of_only_such_has_no_neighbours() {
-    for way in [Way::Weighted, Way::WeightedWithReplacement] {
+    for draw in [Draw::Weighted, Draw::WeightedWithReplacement] {
         for fanout in [-1, 0, 1, 2, 3, 50] {
             let samples = |weights: &[f32]| {
-                rich_trials(weights, &vec![0; weights.len()], drawn(way, Fanouts::Each(fanout)), 640)
+                rich_trials(weights, &vec![0; weights.len()], per_edge(draw, Fanouts::Each(fanout)), 640)
                     .collect::<Vec<_>>()
             };
             assert!(samples(&[0.0; 5]).iter().all(Vec::is_empty));
             let light = samples(&[0.0, 1.0, 0.0, 7.0, 0.0]);
             assert!(light.iter().flatten().all(|&pick| pick == 1 || pick == 3));
-            let expected = match (way, fanout) {
-                (_, -1) | (Way::Weighted, 2..) => 2,
+            let expected = match (draw, fanout) {
+                (_, -1) | (Draw::Weighted, 2..) => 2,
                 (_, fanout) => fanout as usize,
             };
-            assert!(light.iter().all(|sample| sample.len() == expected), "{way:?} {fanout}");
+            assert!(light.iter().all(|sample| sample.len() == expected), "{draw:?} {fanout}");
         }
     }
 }
@@ -124,7 +124,7 @@ fn labor_takes_k_in_expectation_by_one_number_a_source() {
     let samples: Vec<Vec<u32>> = rich_trials(
         &vec![1.0; degree as usize],
         &vec![0; degree as usize],
-        drawn(Way::Labor, Fanouts::Each(k)),
+        per_edge(Draw::Labor, Fanouts::Each(k)),
         64_000,
     )
     .collect();
@@ -158,8 +158,8 @@ fn labor_takes_k_in_expectation_by_one_number_a_source() {
 fn each_type_is_drawn_from_evenly_on_its_own() {
     // Types 0, 1, 2 by turns over nine edges: two of three of type 0, all of type 1, none of type 2.
     let types: Vec<u16> = (0..9).map(|i| i % 3).collect();
-    let choice = drawn(Way::Uniform, Fanouts::ByType(vec![2, -1, 0]));
-    let counts = count(rich_trials(&[1.0; 9], &types, choice, 32_000).map(|mut sample| {
+    let strategy = per_edge(Draw::Uniform, Fanouts::ByType(vec![2, -1, 0]));
+    let counts = count(rich_trials(&[1.0; 9], &types, strategy, 32_000).map(|mut sample| {
         sample.sort_unstable();
         sample
     }));
@@ -175,13 +175,14 @@ fn each_type_is_drawn_from_evenly_on_its_own() {
 #[test]
 fn older_edges_are_drawn_evenly() {
     // Edge i is of time i, the seeds of time 6: two of the six that are older.
-    let choice = Choice::Drawn(Drawn { way: Way::Uniform, fanouts: Fanouts::Each(2), temporal: true });
-    let counts = count(rich_trials(&[1.0; 10], &[0; 10], choice, 32_000).map(|mut sample| {
+    let strategy =
+        Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: Fanouts::Each(2), temporal: true });
+    let counts = count(rich_trials(&[1.0; 10], &[0; 10], strategy, 32_000).map(|mut sample| {
         sample.sort_unstable();
         sample
     }));
     let pairs = (0..6u32).flat_map(|a| (a + 1..6).map(move |b| (vec![a, b], 1.0 / 15.0)));
     fits(&counts, &pairs.collect(), "older");
-    let last = Choice::Drawn(Drawn { way: Way::Last, fanouts: Fanouts::Each(2), temporal: true });
+    let last = Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Last, fanouts: Fanouts::Each(2), temporal: true });
     assert!(rich_trials(&[1.0; 10], &[0; 10], last, 640).all(|sample| sample == [4, 5]));
 }

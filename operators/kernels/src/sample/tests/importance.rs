@@ -1,7 +1,7 @@
 //! Sources drawn from one distribution over the graph, against an obvious program and their frequencies.
 
-use super::drawn::{ALL, Rich};
 use super::frequencies::{count, fits};
+use super::per_edge::{ALL, Rich};
 use super::*;
 
 fn importance(graph: &Graph, pieces: u32) -> Arc<Importance> {
@@ -57,11 +57,11 @@ fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
         let rich = Rich::new(sorted(graph), key);
         let importance = importance(&rich.graph, 2);
         for draws in [1, 7, 60] {
-            let choice = Choice::Importance(draws, importance.clone());
+            let strategy = Strategy::Importance(draws, importance.clone());
             let mut list = seeds.to_vec();
             let mut compactor = Compactor::new(graph.nodes());
             compactor.start(&list);
-            let block = choose_hop(&rich.csc(), &mut list, &choice, ALL, key, &mut compactor);
+            let block = choose_hop(&rich.csc(), &mut list, &strategy, ALL, key, &mut compactor);
             let mut times = vec![0u32; graph.nodes() as usize];
             if !rich.graph.indices.is_empty() {
                 let draw = |j| {
@@ -108,11 +108,11 @@ fn sources_are_drawn_independently_by_their_columns_norms() {
     let trials = 30_000;
     let counts = count((0..trials).map(|trial| {
         let key = Key::new(33, Purpose::Sample).fold(trial);
-        let choice = Choice::Importance(2, importance.clone());
+        let strategy = Strategy::Importance(2, importance.clone());
         let (mut list, mut compactor) = (vec![0, 1], Compactor::new(6));
         compactor.start(&list);
         let columns = Columns { weights: true, ..Columns::default() };
-        let block = choose_hop(&graph.csc(), &mut list, &choice, columns, key, &mut compactor);
+        let block = choose_hop(&graph.csc(), &mut list, &strategy, columns, key, &mut compactor);
         // A sum over the row of any function of sources, here the source's own number, is met on average.
         for (dst, mean) in means.iter_mut().enumerate() {
             let edges = block.indptr()[dst] as usize..block.indptr()[dst + 1] as usize;

@@ -1,7 +1,7 @@
 //! Layers of sources chosen for all destinations together, against an obvious program and their frequencies.
 
-use super::drawn::{ALL, Rich};
 use super::frequencies::{count, fits};
+use super::per_edge::{ALL, Rich};
 use super::*;
 
 /// A layer's block, word for word as its documentation has it; rows are sorted.
@@ -57,7 +57,7 @@ fn naive_layer(rich: &Rich, list: &mut Vec<u32>, nodes: usize, key: Key) -> Bloc
 
 fn layer(rich: &Rich, list: &mut Vec<u32>, nodes: u32, columns: Columns, key: Key) -> Block {
     let mut samples = Samples::new(columns);
-    choose_neighbors(&rich.csc(), list, None, &Choice::Layer(nodes), key, &mut samples);
+    choose_neighbors(&rich.csc(), list, None, &Strategy::Layer(nodes), key, &mut samples);
     let mut replies = Replies::new(1, rich.graph.nodes());
     replies.push_edges(0, &samples.counts, Edges { sources: &samples.neighbors, columns: samples.columns() }).unwrap();
     let mut compactor = Compactor::new(rich.graph.nodes());

@@ -1,6 +1,6 @@
 //! Sampling without some edges is sampling a graph that never had them.
 
-use super::drawn::{ALL, Rich};
+use super::per_edge::{ALL, Rich};
 use super::*;
 
 /// The graph without the edges at `positions`, and where those that are left stood.
@@ -41,13 +41,13 @@ fn what_is_left_is_sampled_as_if_there_had_been_nothing_else() {
         let (rebuilt, left) = rebuilt(&rich, &gone);
         let (csc, excluded) = (rich.csc(), Excluded::new(names));
         let without = Without::new(&csc, &excluded, |_| true);
-        for choice in super::drawn::choices() {
+        for strategy in super::per_edge::strategies() {
             let (mut list, mut expected_list) = (vec![1, 17, 42, 5], vec![1, 17, 42, 5]);
             let mut compactor = Compactor::new(60);
             compactor.start(&list);
-            let block = choose_hop(&without, &mut list, &choice, ALL, key, &mut compactor);
+            let block = choose_hop(&without, &mut list, &strategy, ALL, key, &mut compactor);
             compactor.start(&expected_list);
-            let expected = choose_hop(&rebuilt.csc(), &mut expected_list, &choice, ALL, key, &mut compactor);
+            let expected = choose_hop(&rebuilt.csc(), &mut expected_list, &strategy, ALL, key, &mut compactor);
             assert_eq!(list, expected_list);
             assert_eq!((block.indptr(), block.indices()), (expected.indptr(), expected.indices()));
             assert_eq!((block.edge_types(), block.edge_weights()), (expected.edge_types(), expected.edge_weights()));

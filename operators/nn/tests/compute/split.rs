@@ -2,7 +2,7 @@
 
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
-use gnnflow_nn::model::{NodeInputs, NodeOutputs, half_of_rows};
+use gnnflow_nn::model::{NodeInputs, NodeOutputs, split_row};
 use gnnflow_nn::{JumpingKnowledge, KindOptions, Model, ModelSpec, Norm, Registry};
 
 use crate::factory::{flat, tensor};
@@ -73,7 +73,7 @@ fn node_tasks_make_the_same_of_halves() {
                     let inputs = NodeInputs { held, aggregated, initial, first: begin };
                     model.node_task(index, inputs, key, key.is_some().then_some(&mut untold[..])).unwrap()
                 };
-                let half = half_of_rows(rows).unwrap();
+                let half = split_row(rows).unwrap();
                 let (once, [left, right]) = (run(0, rows), [run(0, half), run(half, rows - half)]);
                 for ((once, left), right) in all(&once).into_iter().zip(all(&left)).zip(all(&right)) {
                     assert!(bits(&[once]) == bits(&[left, right]), "{what}");

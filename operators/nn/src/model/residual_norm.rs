@@ -15,7 +15,7 @@ const MOMENTUM: f64 = 0.1;
 
 /// A layer's residual connection and norm, where it has them.
 #[derive(Debug)]
-pub(super) struct Joint {
+pub(super) struct ResidualNorm {
     residual: Residual,
     norm: Option<NormLayer>,
 }
@@ -27,7 +27,7 @@ enum Residual {
     Projection(Var),
 }
 
-impl Joint {
+impl ResidualNorm {
     /// Parameters: `residual.weight` where widths differ; `norm.weight`, `norm.bias` and the running statistics.
     pub(super) fn new(dims: [usize; 2], residual: bool, norm: Norm, params: &mut ParamBuilder) -> Result<Self> {
         let [in_dim, out_dim] = dims;

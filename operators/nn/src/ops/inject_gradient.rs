@@ -4,9 +4,9 @@ use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use super::{gradient_of, store};
 
-/// A tensor → an `f64` scalar, 0, along which the tensor has the gradient [`Seeded::gradient`].
+/// A tensor → an `f64` scalar, 0, along which the tensor has the gradient [`InjectGradient::gradient`].
 #[derive(Clone, Debug)]
-pub struct Seeded {
+pub struct InjectGradient {
     /// As large as the tensor.
     pub gradient: Tensor,
 }
@@ -19,27 +19,27 @@ pub struct Seeded {
 ///
 /// let x = Var::new(&[1f32, 2.], &Device::Cpu)?;
 /// let gradient = Tensor::new(&[10f32, 20.], &Device::Cpu)?;
-/// let gradients = ops::seeded(&(x.as_tensor() * 3.0)?, &gradient)?.backward()?;
+/// let gradients = ops::inject_gradient(&(x.as_tensor() * 3.0)?, &gradient)?.backward()?;
 /// assert_eq!(gradients.get(&x).unwrap().to_vec1::<f32>()?, [30., 60.]);
 /// # Ok::<(), candle_core::Error>(())
 /// ```
 ///
 /// # Errors
 /// When shapes disagree.
-pub fn seeded(result: &Tensor, gradient: &Tensor) -> Result<Tensor> {
+pub fn inject_gradient(result: &Tensor, gradient: &Tensor) -> Result<Tensor> {
     if result.dims() != gradient.dims() {
-        bail!("seeded: a gradient of shape {:?} for a result of shape {:?}", gradient.dims(), result.dims());
+        bail!("inject-gradient: a gradient of shape {:?} for a result of shape {:?}", gradient.dims(), result.dims());
     }
     if result.device().is_cpu() {
-        return result.contiguous()?.apply_op1(Seeded { gradient: gradient.clone() });
+        return result.contiguous()?.apply_op1(InjectGradient { gradient: gradient.clone() });
     }
     // The sum of products has the gradient too, for a pass over both.
     (result * gradient)?.sum_all()?.to_dtype(candle_core::DType::F64)
 }
 
-impl CustomOp1 for Seeded {
+impl CustomOp1 for InjectGradient {
     fn name(&self) -> &'static str {
-        "seeded"
+        "inject-gradient"
     }
 
     fn cpu_fwd(&self, _: &CpuStorage, _: &Layout) -> Result<(CpuStorage, Shape)> {

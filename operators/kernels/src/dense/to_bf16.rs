@@ -18,17 +18,17 @@ multiversion! {
     /// `out = scale · x`, each number rounded to the nearest `bf16`.
     ///
     /// ```
-    /// use gnnflow_kernels::dense::narrow::narrow;
+    /// use gnnflow_kernels::dense::to_bf16::to_bf16;
     /// use half::bf16;
     ///
     /// let mut out = [bf16::ZERO; 3];
-    /// narrow(&[1.0, -3.0, 1.002], 0.5, &mut out);
+    /// to_bf16(&[1.0, -3.0, 1.002], 0.5, &mut out);
     /// assert_eq!(out, [0.5, -1.5, 0.5].map(bf16::from_f32));
     /// ```
     ///
     /// # Panics
     /// When lengths differ.
-    pub fn narrow(x: &[f32], scale: f32, out: &mut [bf16]) {
+    pub fn to_bf16(x: &[f32], scale: f32, out: &mut [bf16]) {
         assert_eq!(x.len(), out.len(), "as many numbers");
         for (out, x) in out.iter_mut().zip(x) {
             *out = nearest(scale * x);
@@ -53,7 +53,7 @@ mod tests {
         x.extend([0x7f80_0001, 0xffff_ffff].map(f32::from_bits));
         for scale in [1.0, 0.3] {
             let mut out = vec![bf16::ONE; x.len()];
-            narrow(&x, scale, &mut out);
+            to_bf16(&x, scale, &mut out);
             for (&x, out) in x.iter().zip(&out) {
                 assert_eq!(out.to_bits(), bf16::from_f32(scale * x).to_bits(), "{scale} · {x}");
             }

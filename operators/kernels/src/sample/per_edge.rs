@@ -4,11 +4,11 @@ use gnnflow_data::rng::Key;
 
 use super::pick::Taken;
 use super::sum_tree::SumTree;
-use super::{Drawn, Fanouts, Neighbors, Way};
+use super::{Draw, Fanouts, Neighbors, PerEdgeStrategy};
 
-/// Chooses by a [`Drawn`]; its memory is reused from row to row.
+/// Chooses by a [`PerEdgeStrategy`]; its memory is reused from row to row.
 pub(super) struct Chooser<'c> {
-    drawn: &'c Drawn,
+    strategy: &'c PerEdgeStrategy,
     tools: Tools,
     /// Positions in the row that may be taken, where not all may.
     old_enough: Vec<u32>,
@@ -34,13 +34,13 @@ struct Row<'t, N> {
 }
 
 impl<'c> Chooser<'c> {
-    pub(super) fn new(drawn: &'c Drawn) -> Self {
-        let types = match &drawn.fanouts {
+    pub(super) fn new(strategy: &'c PerEdgeStrategy) -> Self {
+        let types = match &strategy.fanouts {
             Fanouts::Each(_) => 0,
             Fanouts::ByType(fanouts) => fanouts.len(),
         };
         Self {
-            drawn,
+            strategy,
             tools: Tools::default(),
             old_enough: Vec::new(),
             by_type: vec![Vec::new(); types],
@@ -58,19 +58,19 @@ impl<'c> Chooser<'c> {
         tree: Option<(u32, i64)>,
         picks: &mut Vec<u32>,
     ) {
-        let Self { drawn, tools, old_enough, by_type, types } = self;
+        let Self { strategy, tools, old_enough, by_type, types } = self;
         let row = Row { topology, node, sources: topology.neighbors(node), hop };
         let key = hop.fold(u64::from(node));
         let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
         let len = row.sources.len();
-        let among = tree.filter(|_| drawn.temporal).map(|(_, time)| {
+        let among = tree.filter(|_| strategy.temporal).map(|(_, time)| {
             let times = topology.edge_times(node).expect("edges have times");
             old_enough.clear();
             old_enough.extend((0..len as u32).filter(|&at| times[at as usize] < time));
             &old_enough[..]
         });
-        match &drawn.fanouts {
-            Fanouts::Each(fanout) => tools.draw(&row, drawn.way, *fanout, among, key, picks),
+        match &strategy.fanouts {
+            Fanouts::Each(fanout) => tools.draw(&row, strategy.draw, *fanout, among, key, picks),
             Fanouts::ByType(fanouts) => {
                 let type_of = topology.edge_types(node).expect("edges have types");
                 let mut sort = |at: u32| {
@@ -89,7 +89,7 @@ impl<'c> Chooser<'c> {
                 types.sort_unstable();
                 for edge_type in types.drain(..) {
                     let (key, among) = (key.fold(edge_type as u64), &mut by_type[edge_type]);
-                    tools.draw(&row, drawn.way, fanouts[edge_type], Some(among), key, picks);
+                    tools.draw(&row, strategy.draw, fanouts[edge_type], Some(among), key, picks);
                     among.clear();
                 }
             }
@@ -98,11 +98,11 @@ impl<'c> Chooser<'c> {
 }
 
 impl Tools {
-    /// Appends what `way` takes among the positions `among`, or the whole row.
+    /// Appends what `draw` takes among the positions `among`, or the whole row.
     fn draw<N: Neighbors>(
         &mut self,
         row: &Row<'_, N>,
-        way: Way,
+        draw: Draw,
         fanout: i64,
         among: Option<&[u32]>,
         key: Key,
@@ -112,12 +112,12 @@ impl Tools {
         let at = |i: usize| among.map_or(i as u32, |among| among[i]);
         // As many as there are is all of them, but for draws with replacement.
         let k = usize::try_from(fanout).ok();
-        match way {
-            Way::Weighted | Way::WeightedWithReplacement => {
+        match draw {
+            Draw::Weighted | Draw::WeightedWithReplacement => {
                 let weights = row.topology.edge_weights(row.node).expect("edges have weights");
                 self.tree.fill((0..count).map(|i| weights[at(i) as usize]));
                 match k {
-                    Some(k) if way == Way::WeightedWithReplacement => {
+                    Some(k) if draw == Draw::WeightedWithReplacement => {
                         if self.tree.positive() > 0 {
                             picks.extend((0..k as u64).map(|j| at(self.tree.find(key.unit(j)))));
                         }
@@ -130,24 +130,24 @@ impl Tools {
                     _ => picks.extend((0..count).filter(|&i| self.tree.is_positive(i)).map(at)),
                 }
             }
-            Way::UniformWithReplacement => match k {
+            Draw::UniformWithReplacement => match k {
                 Some(k) if count > 0 => {
                     picks.extend((0..k as u64).map(|j| at(key.below(j, count as u64) as usize)));
                 }
                 _ => picks.extend((0..count).map(at)),
             },
-            Way::Uniform | Way::Labor | Way::Last if k.is_none_or(|k| count <= k) => {
+            Draw::Uniform | Draw::Labor | Draw::Last if k.is_none_or(|k| count <= k) => {
                 picks.extend((0..count).map(at));
             }
-            Way::Uniform => {
+            Draw::Uniform => {
                 self.taken.subset(key, count, k.unwrap_or(count), |i| picks.push(at(i)));
             }
-            Way::Labor => {
+            Draw::Labor => {
                 let limit = labor_limit(k.unwrap_or(count), count);
                 let takes = |at: &u32| row.hop.fold(u64::from(row.sources[*at as usize])).draw(0) < limit;
                 picks.extend((0..count).map(at).filter(takes));
             }
-            Way::Last => {
+            Draw::Last => {
                 let times = row.topology.edge_times(row.node).expect("edges have times");
                 self.latest.clear();
                 self.latest.extend((0..count).map(|i| (times[at(i) as usize], at(i))));

@@ -6,11 +6,11 @@ use super::{Fanout, Importance, Sampler};
 
 /// Which in-edges a hop takes.
 #[derive(Clone)]
-pub enum Choice {
+pub enum Strategy {
     /// Uniformly: the loops made for it.
     Fanout(Fanout),
     /// By what edges weigh, by their types, by their times.
-    Drawn(Drawn),
+    PerEdge(PerEdgeStrategy),
     /// So many sources for the whole hop (LADIES), see [`assemble_layer`](super::assemble_layer): owners send all in-edges, the
     /// asker chooses.
     Layer(u32),
@@ -18,19 +18,20 @@ pub enum Choice {
     /// taken, and weigh `P[v, u] · times / (draws · q[u])`: the weights of the block, where [`Columns`](super::Columns) ask for them.
     Importance(u32, Arc<Importance>),
     /// A user's sampler, with the hop's fanout as the pipeline file has it.
-    By(Arc<dyn Sampler>, i64),
+    Registered(Arc<dyn Sampler>, i64),
 }
 
-impl Choice {
+impl Strategy {
     /// Edges that one node is expected to get, for the size of messages.
     pub fn expected(&self) -> usize {
         let count = |fanout: i64| usize::try_from(fanout).unwrap_or(64);
         match self {
-            Choice::Fanout(Fanout::Uniform { k } | Fanout::UniformWithReplacement { k }) => *k as usize,
-            Choice::Fanout(Fanout::All) | Choice::Layer(_) => 64,
-            Choice::Importance(..) => 16,
-            Choice::Drawn(Drawn { fanouts: Fanouts::Each(fanout), .. }) | Choice::By(_, fanout) => count(*fanout),
-            Choice::Drawn(Drawn { fanouts: Fanouts::ByType(fanouts), .. }) => {
+            Strategy::Fanout(Fanout::Uniform { k } | Fanout::UniformWithReplacement { k }) => *k as usize,
+            Strategy::Fanout(Fanout::All) | Strategy::Layer(_) => 64,
+            Strategy::Importance(..) => 16,
+            Strategy::PerEdge(PerEdgeStrategy { fanouts: Fanouts::Each(fanout), .. })
+            | Strategy::Registered(_, fanout) => count(*fanout),
+            Strategy::PerEdge(PerEdgeStrategy { fanouts: Fanouts::ByType(fanouts), .. }) => {
                 fanouts.iter().map(|&fanout| count(fanout)).sum()
             }
         }
@@ -38,20 +39,20 @@ impl Choice {
 
     /// Whether a hop is drawn node by node, and its block may grow at once.
     pub fn is_fused(&self) -> bool {
-        !self.is_temporal() && !matches!(self, Choice::Layer(_))
+        !self.is_temporal() && !matches!(self, Strategy::Layer(_))
     }
 
     /// Whether each seed has a tree of its own, and edges are bound by its time.
     pub fn is_temporal(&self) -> bool {
-        matches!(self, Choice::Drawn(Drawn { temporal: true, .. }))
+        matches!(self, Strategy::PerEdge(PerEdgeStrategy { temporal: true, .. }))
     }
 }
 
 /// A way to choose, and how many.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drawn {
+pub struct PerEdgeStrategy {
     /// How edges are chosen among those that may be.
-    pub way: Way,
+    pub draw: Draw,
     /// How many.
     pub fanouts: Fanouts,
     /// Whether only edges may be that are older than the seed, strictly.
@@ -60,7 +61,7 @@ pub struct Drawn {
 
 /// How in-edges are chosen; the module's documentation says it exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Draw {
     /// Every subset of k is as likely as any other.
     Uniform,
     /// k independent draws.

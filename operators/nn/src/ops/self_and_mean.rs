@@ -11,14 +11,14 @@ use gnnflow_kernels::simd::element::Element;
 
 /// `[num_src, D]` → `[num_dst, 2 D]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
-pub struct OwnAndMean {
+pub struct SelfAndMean {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
-/// Gradient of [`OwnAndMean`]: `[num_dst, 2 D]` → `[num_src, D]`.
+/// Gradient of [`SelfAndMean`]: `[num_dst, 2 D]` → `[num_src, D]`.
 #[derive(Clone, Debug)]
-pub struct OwnAndMeanBackward {
+pub struct SelfAndMeanBackward {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
@@ -29,17 +29,17 @@ pub struct OwnAndMeanBackward {
 ///
 /// # Errors
 /// When `x` does not fit the block.
-pub fn own_and_mean(block: &Arc<GraphBlock>, x: &Tensor) -> Result<Tensor> {
+pub fn self_and_mean(block: &Arc<GraphBlock>, x: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         let own = super::widen(&super::prefix(x, block.num_dst())?)?;
         return Tensor::cat(&[own, super::segment_mean(block, x)?], 1);
     }
-    x.contiguous()?.apply_op1(OwnAndMean { block: block.clone() })
+    x.contiguous()?.apply_op1(SelfAndMean { block: block.clone() })
 }
 
-impl CustomOp1 for OwnAndMean {
+impl CustomOp1 for SelfAndMean {
     fn name(&self) -> &'static str {
-        "own-and-mean"
+        "self-and-mean"
     }
 
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
@@ -49,7 +49,7 @@ impl CustomOp1 for OwnAndMean {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, layout, self.name())?;
             let mut out = room::<<T as Element>::Acc>(block.num_dst() * 2 * width);
-            segment::own_and_mean(block.indptr(), block.indices(), x, width, &mut out);
+            segment::self_and_mean(block.indptr(), block.indices(), x, width, &mut out);
             store(out)
         });
         Ok((out, (block.num_dst(), 2 * width).into()))
@@ -57,13 +57,13 @@ impl CustomOp1 for OwnAndMean {
 
     fn bwd(&self, x: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         let block = self.block.clone();
-        gradient_of(x, || gradient.contiguous()?.apply_op1_no_bwd(&OwnAndMeanBackward { block }))
+        gradient_of(x, || gradient.contiguous()?.apply_op1_no_bwd(&SelfAndMeanBackward { block }))
     }
 }
 
-impl CustomOp1 for OwnAndMeanBackward {
+impl CustomOp1 for SelfAndMeanBackward {
     fn name(&self) -> &'static str {
-        "own-and-mean-backward"
+        "self-and-mean-backward"
     }
 
     fn cpu_fwd(&self, g: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
@@ -73,7 +73,7 @@ impl CustomOp1 for OwnAndMeanBackward {
         let out = with_real!(g, self.name(), T => {
             let g = elements::<T>(g, layout, self.name())?;
             let mut out = room::<T>(self.block.num_src() * width);
-            segment::own_and_mean_backward(self.block.transpose(), self.block.inverse_degrees(), g, width, &mut out);
+            segment::self_and_mean_backward(self.block.transpose(), self.block.inverse_degrees(), g, width, &mut out);
             store(out)
         });
         Ok((out, (self.block.num_src(), width).into()))

@@ -39,9 +39,15 @@ impl Rich {
 
 pub(super) const ALL: Columns = Columns { types: true, weights: true, ids: true };
 
-pub(super) fn choices() -> Vec<Choice> {
-    let ways =
-        [Way::Uniform, Way::UniformWithReplacement, Way::Weighted, Way::WeightedWithReplacement, Way::Labor, Way::Last];
+pub(super) fn strategies() -> Vec<Strategy> {
+    let ways = [
+        Draw::Uniform,
+        Draw::UniformWithReplacement,
+        Draw::Weighted,
+        Draw::WeightedWithReplacement,
+        Draw::Labor,
+        Draw::Last,
+    ];
     let fanouts = [
         Fanouts::Each(-1),
         Fanouts::Each(0),
@@ -50,51 +56,54 @@ pub(super) fn choices() -> Vec<Choice> {
         Fanouts::ByType(vec![2, 0, -1, 30]),
         Fanouts::ByType(vec![0, 4]),
     ];
-    let all = |way| fanouts.clone().map(|fanouts| Choice::Drawn(Drawn { way, fanouts, temporal: false }));
-    let uniform = FANOUTS.into_iter().map(Choice::Fanout);
+    let all =
+        |draw| fanouts.clone().map(|fanouts| Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: false }));
+    let uniform = FANOUTS.into_iter().map(Strategy::Fanout);
     ways.into_iter().flat_map(all).chain(uniform).collect()
 }
 
-fn name(choice: &Choice) -> String {
-    match choice {
-        Choice::Fanout(fanout) => format!("{fanout:?}"),
-        Choice::Drawn(drawn) => format!("{drawn:?}"),
-        Choice::Layer(nodes) => format!("layer of {nodes}"),
-        Choice::Importance(draws, _) => format!("{draws} draws"),
-        Choice::By(sampler, _) => sampler.name().into(),
+fn name(strategy: &Strategy) -> String {
+    match strategy {
+        Strategy::Fanout(fanout) => format!("{fanout:?}"),
+        Strategy::PerEdge(strategy) => format!("{strategy:?}"),
+        Strategy::Layer(nodes) => format!("layer of {nodes}"),
+        Strategy::Importance(draws, _) => format!("{draws} draws"),
+        Strategy::Registered(sampler, _) => sampler.name().into(),
     }
 }
 
 /// The edges of one node that are taken, word for word as the module's documentation has it.
-fn naive_choice(rich: &Rich, node: u32, choice: &Choice, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
+fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
     let key = hop.fold(u64::from(node));
-    let drawn = match choice {
-        Choice::Fanout(fanout) => {
+    let strategy = match strategy {
+        Strategy::Fanout(fanout) => {
             let row: Vec<u32> = rich.row(node).map(|edge| edge as u32).collect();
             return naive_sample(&row, *fanout, key).into_iter().map(|edge| edge as usize).collect();
         }
-        Choice::Drawn(drawn) => drawn,
-        Choice::Layer(_) | Choice::Importance(..) | Choice::By(..) => unreachable!("not chosen node by node"),
+        Strategy::PerEdge(strategy) => strategy,
+        Strategy::Layer(_) | Strategy::Importance(..) | Strategy::Registered(..) => {
+            unreachable!("not chosen node by node")
+        }
     };
     let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
     let may: Vec<usize> =
-        rich.row(node).filter(|&edge| !drawn.temporal || rich.times[edge] < tree.unwrap().1).collect();
-    match &drawn.fanouts {
-        Fanouts::Each(fanout) => naive_way(rich, &may, drawn.way, *fanout, hop, key),
+        rich.row(node).filter(|&edge| !strategy.temporal || rich.times[edge] < tree.unwrap().1).collect();
+    match &strategy.fanouts {
+        Fanouts::Each(fanout) => naive_draw(rich, &may, strategy.draw, *fanout, hop, key),
         Fanouts::ByType(fanouts) => (0..fanouts.len())
             .flat_map(|t| {
                 let may: Vec<usize> = may.iter().copied().filter(|&edge| usize::from(rich.types[edge]) == t).collect();
                 if fanouts[t] == 0 {
                     vec![]
                 } else {
-                    naive_way(rich, &may, drawn.way, fanouts[t], hop, key.fold(t as u64))
+                    naive_draw(rich, &may, strategy.draw, fanouts[t], hop, key.fold(t as u64))
                 }
             })
             .collect(),
     }
 }
 
-fn naive_way(rich: &Rich, may: &[usize], way: Way, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
+fn naive_draw(rich: &Rich, may: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
     let k = if fanout < 0 { usize::MAX } else { fanout as usize };
     let walk = |left: &[usize], unit: f64| {
         let mut x = unit * left.iter().map(|&edge| f64::from(rich.weights[edge])).sum::<f64>();
@@ -104,30 +113,30 @@ fn naive_way(rich: &Rich, may: &[usize], way: Way, fanout: i64, hop: Key, key: K
         })
     };
     let mut heavy: Vec<usize> = may.iter().copied().filter(|&edge| rich.weights[edge] > 0.0).collect();
-    match way {
-        Way::Uniform if fanout >= 0 => {
+    match draw {
+        Draw::Uniform if fanout >= 0 => {
             naive_sample(&may.iter().map(|&edge| edge as u32).collect::<Vec<_>>(), Fanout::Uniform { k: k as u32 }, key)
                 .into_iter()
                 .map(|edge| edge as usize)
                 .collect()
         }
-        Way::UniformWithReplacement if fanout >= 0 && !may.is_empty() => {
+        Draw::UniformWithReplacement if fanout >= 0 && !may.is_empty() => {
             (0..k as u64).map(|j| may[key.below(j, may.len() as u64) as usize]).collect()
         }
-        Way::Weighted if k < heavy.len() => {
+        Draw::Weighted if k < heavy.len() => {
             (0..k as u64).map(|j| heavy.remove(walk(&heavy, key.unit(j)).unwrap())).collect()
         }
-        Way::WeightedWithReplacement if fanout >= 0 => match heavy.is_empty() {
+        Draw::WeightedWithReplacement if fanout >= 0 => match heavy.is_empty() {
             true => vec![],
             false => (0..k as u64).map(|j| heavy[walk(&heavy, key.unit(j)).unwrap()]).collect(),
         },
-        Way::Weighted | Way::WeightedWithReplacement => heavy,
-        Way::Labor if k < may.len() => {
+        Draw::Weighted | Draw::WeightedWithReplacement => heavy,
+        Draw::Labor if k < may.len() => {
             let limit = (((k as u128) << 64) / may.len() as u128) as u64;
             let takes = |edge: &&usize| hop.fold(u64::from(rich.graph.indices[**edge])).draw(0) < limit;
             may.iter().filter(takes).copied().collect()
         }
-        Way::Last if k < may.len() => {
+        Draw::Last if k < may.len() => {
             let mut latest = may.to_vec();
             latest.sort_by_key(|&edge| (rich.times[edge], edge));
             let mut latest = latest.split_off(may.len() - k);
@@ -139,12 +148,12 @@ fn naive_way(rich: &Rich, may: &[usize], way: Way, fanout: i64, hop: Key, key: K
 }
 
 /// The block of one hop with all columns, by lists and a hash map.
-fn naive_rich_hop(rich: &Rich, list: &mut Vec<u32>, choice: &Choice, key: Key) -> Block {
+fn naive_rich_hop(rich: &Rich, list: &mut Vec<u32>, strategy: &Strategy, key: Key) -> Block {
     let num_dst = list.len();
     let mut positions: HashMap<u32, u32> = list.iter().copied().zip(0..).collect();
     let (mut indptr, mut indices, mut edges) = (vec![0], vec![], vec![]);
     for i in 0..num_dst {
-        for edge in naive_choice(rich, list[i], choice, key, None) {
+        for edge in naive_choice(rich, list[i], strategy, key, None) {
             let source = rich.graph.indices[edge];
             indices.push(*positions.entry(source).or_insert_with(|| {
                 list.push(source);
@@ -170,19 +179,19 @@ fn every_choice_is_the_obvious_one_with_and_without_columns() {
         let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(40)];
         let mut compactor = Compactor::new(graph.nodes());
-        for (c, choice) in choices().iter().enumerate() {
+        for (c, strategy) in strategies().iter().enumerate() {
             let (mut list, mut expected_list) = (seeds.to_vec(), seeds.to_vec());
             compactor.start(&list);
             for hop in 0..2 {
                 let key = key.fold(c as u64).fold(hop);
                 let (mut again, before) = (list.clone(), list.clone());
-                let expected = naive_rich_hop(&rich, &mut expected_list, choice, key);
-                let block = choose_hop(&rich.csc(), &mut list, choice, ALL, key, &mut compactor);
-                assert!(block == expected && list == expected_list, "{}, {} nodes", name(choice), graph.nodes());
+                let expected = naive_rich_hop(&rich, &mut expected_list, strategy, key);
+                let block = choose_hop(&rich.csc(), &mut list, strategy, ALL, key, &mut compactor);
+                assert!(block == expected && list == expected_list, "{}, {} nodes", name(strategy), graph.nodes());
                 let mut compactor = Compactor::new(graph.nodes());
                 compactor.start(&before);
-                let bare = choose_hop(&rich.csc(), &mut again, choice, Columns::default(), key, &mut compactor);
-                assert!(bare == without_columns(&expected), "{} without columns", name(choice));
+                let bare = choose_hop(&rich.csc(), &mut again, strategy, Columns::default(), key, &mut compactor);
+                assert!(bare == without_columns(&expected), "{} without columns", name(strategy));
             }
         }
     });
@@ -194,7 +203,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
         let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(60)];
         let mut compactor = Compactor::new(graph.nodes());
-        for (c, choice) in choices().iter().enumerate() {
+        for (c, strategy) in strategies().iter().enumerate() {
             let key = key.fold(c as u64);
             let offsets = cuts(key, graph.nodes(), 1 + key.below(0, 5));
             let cut = graph.cut(&offsets);
@@ -212,11 +221,11 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
                 .with_columns((0..cut.len()).map(columns));
             let mut expected_list = seeds.to_vec();
             compactor.start(&expected_list);
-            let expected = choose_hop(&all, &mut expected_list, choice, ALL, key, &mut compactor);
+            let expected = choose_hop(&all, &mut expected_list, strategy, ALL, key, &mut compactor);
             // Ids count from the partition's first edge; all else is the whole graph's.
             let mut list = seeds.to_vec();
             compactor.start(&list);
-            let whole = choose_hop(&rich.csc(), &mut list, choice, ALL, key, &mut compactor);
+            let whole = choose_hop(&rich.csc(), &mut list, strategy, ALL, key, &mut compactor);
             assert_eq!(without_columns(&whole), without_columns(&expected));
             assert_eq!(whole.edge_weights(), expected.edge_weights());
             assert_eq!(whole.edge_types(), expected.edge_types());
@@ -229,7 +238,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
                     let mut received = Samples::new(ALL);
                     for nodes in asked.chunks(7) {
                         let mut samples = Samples::new(ALL);
-                        choose_neighbors(&own, nodes, None, choice, key, &mut samples);
+                        choose_neighbors(&own, nodes, None, strategy, key, &mut samples);
                         received.read(owner, nodes.len(), ALL, &samples.into_words()).unwrap();
                     }
                     received
@@ -243,7 +252,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
             let mut list = seeds.to_vec();
             compactor.start(&list);
             let block = assemble_edges(&mut list, |node| replies.next_edges(all.owner(node)), ALL, &mut compactor);
-            assert!(block == expected && list == expected_list, "{}", name(choice));
+            assert!(block == expected && list == expected_list, "{}", name(strategy));
         }
     });
 }
@@ -254,12 +263,12 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
         let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(12)];
         let times: Vec<i64> = (0..seeds.len() as u64).map(|i| key.below(i, 14) as i64 - 7).collect();
-        for way in [Way::Uniform, Way::UniformWithReplacement, Way::Weighted, Way::Labor, Way::Last] {
+        for draw in [Draw::Uniform, Draw::UniformWithReplacement, Draw::Weighted, Draw::Labor, Draw::Last] {
             for fanouts in [Fanouts::Each(2), Fanouts::Each(-1), Fanouts::ByType(vec![1, 2])] {
                 if fanouts == Fanouts::Each(-1) && graph.nodes() > 400 {
                     continue;
                 }
-                let choice = Choice::Drawn(Drawn { way, fanouts, temporal: true });
+                let strategy = Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: true });
                 let (mut list, mut trees) = (seeds.to_vec(), (0..seeds.len() as u32).collect::<Vec<_>>());
                 let mut listed = crate::compact::TreeCompactor::new(&list);
                 // Each seed on its own, by the obvious program.
@@ -269,7 +278,7 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                     let at: Vec<i64> = trees.iter().map(|&tree| times[tree as usize]).collect();
                     let mut samples = Samples::new(ALL);
                     let in_trees = Trees { trees: &trees, times: &at };
-                    choose_neighbors(&rich.csc(), &list, Some(in_trees), &choice, key, &mut samples);
+                    choose_neighbors(&rich.csc(), &list, Some(in_trees), &strategy, key, &mut samples);
                     let mut replies = Replies::new(1, graph.nodes());
                     let edges = Edges { sources: &samples.neighbors, columns: samples.columns() };
                     replies.push_edges(0, &samples.counts, edges).unwrap();
@@ -279,14 +288,14 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                     for (tree, alone) in alone.iter_mut().enumerate() {
                         let known: Vec<u32> = alone.clone();
                         for &node in &known {
-                            let expected = naive_choice(&rich, node, &choice, key, Some((tree as u32, times[tree])));
+                            let expected = naive_choice(&rich, node, &strategy, key, Some((tree as u32, times[tree])));
                             let dst = (0..before.len())
                                 .find(|&i| before[i] == node && before_trees[i] as usize == tree)
                                 .expect("every node of the tree is listed in it");
                             let range = block.indptr()[dst] as usize..block.indptr()[dst + 1] as usize;
                             let ids: Vec<usize> =
                                 block.edge_ids().unwrap()[range].iter().map(|&id| id as usize).collect();
-                            assert_eq!(ids, expected, "{}", name(&choice));
+                            assert_eq!(ids, expected, "{}", name(&strategy));
                             for (&edge, &src) in ids.iter().zip(block.neighbors(dst)) {
                                 assert!(rich.times[edge] < times[tree]);
                                 let source = rich.graph.indices[edge];
