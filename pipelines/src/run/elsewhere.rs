@@ -9,19 +9,20 @@ use crate::collectives::agreement::Agreement;
 use crate::config::Train;
 use crate::engine::stages::{Interval, Shape};
 use crate::error::Error;
+use crate::runtime::executor::{ExecutorSetup, TaskExecutor};
 use crate::runtime::job::Job;
-use crate::tensor::{Controller, ResultShapes, Setting, task_bytes, under_way};
+use crate::runtime::task_sizes::{task_bytes, tasks_in_flight};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
-/// The controller of this worker's tensor workers, where the pipeline asks for any. All workers must call it at once.
-pub(super) fn controller(
+/// Starts the executor of this worker's node tasks, if the pipeline asks for tensor workers. Collective: all workers call it.
+pub(super) fn executor(
     worker: &mut Worker,
     job: &Job,
     train: &Train,
     agreement: &mut Agreement,
     parameters: &Arc<ParameterVersions>,
     (model, shape, intervals, params): (&ModelSpec, &Shape, &[Interval], usize),
-) -> Result<Option<Controller>, Error> {
+) -> Result<Option<Box<dyn TaskExecutor>>, Error> {
     let Some(settings) = &train.tensor else { return Ok(None) };
     let Some(workers) = job.runtime.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
@@ -32,16 +33,17 @@ pub(super) fn controller(
     let nodes = intervals.iter().map(|interval| interval.rows.len() as u64).max().unwrap_or(0);
     let of_model = (&shape.hops[..], &shape.reads_initial[..]);
     let bytes = task_bytes(nodes, of_model, model.in_dim, model.out_dim, params as u64);
-    let setting = Setting {
-        permits: under_way(settings.expected(), bytes),
-        settings: settings.clone(),
+    let setup = ExecutorSetup {
         parameters: Arc::clone(parameters),
         model: model.clone(),
-        shapes: ResultShapes::new(&shape.hops, shape.by_row.clone(), model.out_dim, params),
+        hops: shape.hops.clone(),
+        splittable: shape.by_row.clone(),
+        flat_len: params,
         servers: decode(&words),
         intervals: intervals.len(),
+        capacity: tasks_in_flight(settings.expected(), bytes),
     };
-    Controller::start(workers, Arc::clone(&job.runtime), setting).map(Some)
+    workers.start(setup).map(Some)
 }
 
 /// A text as words: its length, and eight bytes a word.

@@ -185,7 +185,7 @@ impl<'a> Run<'a> {
                 let parameters = Arc::new(ParameterVersions::new(worker.index(), worker.peers(), staleness));
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
-                let controller = elsewhere::controller(
+                let executor = elsewhere::executor(
                     worker,
                     job,
                     train,
@@ -196,7 +196,7 @@ impl<'a> Run<'a> {
                 let examples = context.train_nodes.iter().sum();
                 let learnt = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
                 let state = WholeGraph::new(graph, shape, context.features.clone(), parameters, &place)?;
-                let state = Stages::new(state.learning(learnt), compute_thread.clone(), controller);
+                let state = Stages::new(state.learning(learnt), compute_thread.clone(), executor);
                 Box::new(WholeGraphTraining::build(worker, &context, train, params, (state, source), &compute_thread))
             }
             config::Schedule::PartitionParallel => {
