@@ -21,9 +21,10 @@ use gnnflow_data::PartitionBook;
 use gnnflow_data::rng::{Key, Permutation, Purpose};
 use gnnflow_dataflow::collective::all_reduce::{AllReduce, Contribution};
 use gnnflow_dataflow::embed::push_rows::{Arrival, PushRows, PushTo, RowGradients};
-use gnnflow_dataflow::embed::table::{Draw, Table};
+use gnnflow_dataflow::embed::table::{Draw, EmbeddingTable};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
+use gnnflow_dataflow::storage::Place;
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::sparse::SparseOptimizer;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer};
@@ -106,16 +107,16 @@ fn sparse(
 ) -> (Measured, Vec<f32>) {
     let (me, meter) = (worker.index(), Rc::new(Meter::default()));
     let graph = Arc::new(nobody(nodes, me));
-    let table = Table::create(None, &graph, me, DIM, ADAM).expect("memory for the table").drawn(Draw::Uniform(0.1), 1);
+    let table = EmbeddingTable::create(&Place::Memory, &graph, me, DIM, ADAM).expect("memory for the table");
+    let table = table.drawn(Draw::Uniform(0.1), 1);
     let (table, pool) = (Rc::new(table), Rc::clone(pool));
     let applied = Rc::clone(&table);
     let to = PushTo { graph, dim: DIM, arrival: Arrival::Together, meter: Rc::clone(&meter) };
     let (mut input, probe) = worker.dataflow::<u64, _, _>(|scope| {
         let (input, pushes) = scope.new_input::<Vec<RowGradients>>();
         let moved = pushes.push_rows(to).inspect(move |pushed| {
-            let table: &Table = &applied;
-            // SAFETY: the table is this thread's, and nobody else reads it.
-            pool.install(|| unsafe { table.apply(pushed, RATE) });
+            let table: &EmbeddingTable = &applied;
+            pool.install(|| table.apply(pushed, RATE)).expect("nobody reads the table meanwhile");
         });
         (input, moved.probe().0)
     });
@@ -130,7 +131,7 @@ fn sparse(
             rows,
         }));
         if step == 0 {
-            first = table.shard(me).values.to_vec();
+            first = table.read().expect("all pushes are applied").shard(me).values.to_vec();
         }
     }
     let bytes_per_step = meter.bytes() / (steps as u64 + 1);

@@ -21,8 +21,8 @@ use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
 use gnnflow_dataflow::sample::seeds::{NodeBatches, Seeds};
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 use gnnflow_dataflow::time;
-use gnnflow_dataflow::wire::RowSource;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sample::{Columns, Fanout};
 use pair::{PARK, in_two_processes};
@@ -149,7 +149,13 @@ impl RowSource for NoRows {
     fn row_bytes(&self) -> usize {
         4
     }
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
+    }
+}
+
+impl RowReader for NoRows {
     fn row(&self, node: u32) -> &[u8] {
-        unreachable!("no batch has a node, so nobody wants the row of {node}")
+        unreachable!("batches are empty; row {node} was requested")
     }
 }

@@ -26,7 +26,7 @@ use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use gnnflow_dataflow::graph::placement::Placement;
-use gnnflow_dataflow::wire::RowSource;
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 use gnnflow_kernels::compact::Compactor;
 use gnnflow_kernels::dense::gather::gather_rows;
 use gnnflow_kernels::matrix::Number;
@@ -59,6 +59,12 @@ impl RowSource for Rows {
     fn row_bytes(&self) -> usize {
         ROW
     }
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
+    }
+}
+
+impl RowReader for Rows {
     fn row(&self, node: u32) -> &[u8] {
         bytemuck::cast_slice(&self.values[(node - self.first) as usize * DIM..][..DIM])
     }

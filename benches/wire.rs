@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use common::{Seconds, Session};
-use gnnflow_dataflow::wire::{Codec, Header, MESSAGE_BYTES, RowSource, Rows, WireBlock, set_codec, to_destination};
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
+use gnnflow_dataflow::wire::{Codec, Header, MESSAGE_BYTES, Rows, WireBlock, set_codec, to_destination};
 use pair::{PARK, in_two_processes};
 use raw_tcp::raw_tcp;
 use serde_json::json;
@@ -91,6 +92,12 @@ impl RowSource for Matrix {
     fn row_bytes(&self) -> usize {
         4 * WIDTH
     }
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
+    }
+}
+
+impl RowReader for Matrix {
     fn row(&self, node: u32) -> &[u8] {
         bytemuck::cast_slice(&self.0[node as usize * WIDTH..][..WIDTH])
     }

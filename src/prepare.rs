@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
-use gnnflow_dataflow::prepare::LoopState;
+use gnnflow_dataflow::collective::group::LoopState;
 use gnnflow_pipelines::{Config, Registry};
 
 use crate::cluster::{Fingerprints, Launcher, Membership, execute};

@@ -10,8 +10,8 @@ use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
 use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, execute, is_launched,
-    is_supervised, read_hosts, seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, execute, is_launched, is_supervised,
+    read_hosts, seat, seat_from_launcher,
 };
 use crate::console::Console;
 use crate::run_lock::RunLock;

@@ -104,6 +104,17 @@ fn all_said(members: &[Member]) -> String {
     members.iter().enumerate().map(|(rank, member)| format!("rank {rank}:\n{}", member.said())).collect()
 }
 
+/// Waits until the first epoch is trained. No member may end before.
+fn wait_for_first_epoch(place: &Place, run: &str, members: &mut [Member]) {
+    let since = Instant::now();
+    let metrics = place.path(run).join("metrics.jsonl");
+    while !std::fs::read_to_string(&metrics).is_ok_and(|lines| lines.contains('\n')) {
+        let ended = members.iter_mut().any(|member| member.child.try_wait().unwrap().is_some());
+        assert!(!ended && since.elapsed() < HANGS, "{run}: {}", all_said(members));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn ready() -> Place {
     let place = Place::new();
     planted(&place, "p.toml", SETTINGS);
@@ -206,6 +217,16 @@ fn failure_that_a_restart_would_repeat_is_not_restarted() {
 }
 
 #[test]
+fn hosts_that_share_a_folder_generate_and_prepare_once() {
+    for _ in 0..10 {
+        let place = ready();
+        let mut members = start_all(&place, 4, "run", &["--set", "train.epochs=1"]);
+        let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
+        assert_eq!(codes, [0; 4], "{}", all_said(&members));
+    }
+}
+
+#[test]
 fn a_worker_ends_with_its_supervisor() {
     let place = ready();
     let mut members = start_all(&place, 2, "run", &[&FOR_EVER[..], &["--set", "cluster.restarts=2"]].concat());
@@ -231,7 +252,7 @@ fn interrupted(restarts: &str, tries: usize) {
     for attempt in 0..tries {
         let run = format!("run-{attempt}");
         let mut members = start_all(&place, 3, &run, &[&FOR_EVER[..], &["--set", restarts]].concat());
-        wait_for_epochs(&place, &run, 1, &mut members[0].child);
+        wait_for_first_epoch(&place, &run, &mut members);
         let signal = if attempt % 2 == 0 { rustix::process::Signal::TERM } else { rustix::process::Signal::INT };
         members.iter().for_each(|member| member.signal(signal));
         let codes: Vec<i32> = members.iter_mut().map(Member::end).collect();
@@ -255,7 +276,7 @@ fn a_signal_to_all_supervisors_and_workers_ends_all_of_them_as_interrupted() {
     for attempt in 0..5 {
         let run = format!("run-{attempt}");
         let mut members = start_all(&place, 2, &run, &[&FOR_EVER[..], &["--set", "cluster.restarts=2"]].concat());
-        wait_for_epochs(&place, &run, 1, &mut members[0].child);
+        wait_for_first_epoch(&place, &run, &mut members);
         let workers: Vec<u32> = members.iter_mut().map(Member::worker).collect();
         for (member, &worker) in members.iter().zip(&workers) {
             let pid = rustix::process::Pid::from_raw(worker as i32).unwrap();

@@ -5,6 +5,7 @@ pub mod dump;
 pub mod error;
 pub mod export;
 pub mod generate;
+pub mod group;
 pub mod ids;
 pub mod import;
 pub mod inspect;

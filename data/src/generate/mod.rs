@@ -27,6 +27,8 @@ use std::path::{Path, PathBuf};
 use parquet::arrow::arrow_reader::ArrowReaderMetadata;
 
 use crate::error::{Error, Result};
+use crate::prepare::Lock;
+use crate::progress::Progress;
 use table::Note;
 
 /// What a generator has written.
@@ -65,6 +67,29 @@ fn part_paths(table: &Path, files: usize) -> Vec<PathBuf> {
         0 | 1 => vec![table.to_owned()],
         _ => (0..files).map(|i| table.join(format!("part-{i:05}.parquet"))).collect(),
     }
+}
+
+/// Writes a dump into `out` with `write`, unless `is_written` says that it is there. Processes that share the folder take turns, so
+/// that only the first one writes and none reads a folder whose files are being replaced.
+///
+/// # Errors
+/// Whatever the folder, its lock file `.generate.lock` or `write` fails with.
+pub fn write_once(
+    out: &Path,
+    progress: &dyn Progress,
+    is_written: impl Fn() -> bool,
+    write: impl FnOnce() -> Result<Generated>,
+) -> Result<()> {
+    if is_written() {
+        return Ok(());
+    }
+    std::fs::create_dir_all(out).map_err(Error::io(out, "create"))?;
+    let stage = "waiting for another process that generates this graph";
+    let _lock = Lock::wait(&out.join(".generate.lock"), stage, progress)?;
+    if !is_written() {
+        write()?;
+    }
+    Ok(())
 }
 
 /// Whether `out` holds a whole dump whose footers all carry `recipe`.

@@ -51,15 +51,15 @@ impl Groups {
         let width = columns.len();
         let rows = columns.first().map_or(0, |ids| ids.len());
         let per = (CHUNK / width.max(1)).max(1);
-        let mut parcel = Vec::new();
+        let mut message = Vec::new();
         for start in (0..rows).step_by(per) {
             let end = rows.min(start + per);
-            self.sort_some(first + (start * width) as u64, columns, start..end, &mut parcel);
+            self.sort_some(first + (start * width) as u64, columns, start..end, &mut message);
         }
-        parcel
+        message
     }
 
-    fn sort_some(&self, first: u64, columns: &[&Ids], rows: Range<usize>, parcel: &mut Vec<u8>) {
+    fn sort_some(&self, first: u64, columns: &[&Ids], rows: Range<usize>, message: &mut Vec<u8>) {
         let (width, count) = (columns.len(), columns.len() * rows.len());
         let at = |position: usize| id(columns[position % width], rows.start + position / width);
         let length = |id: Id<'_>| if let Id::Text(id) = id { id.len() } else { 8 };
@@ -77,16 +77,16 @@ impl Groups {
         let mut next = vec![[0; 3]; sizes.len()];
         for (group, &(count, bytes)) in sizes.iter().enumerate().filter(|(_, size)| size.0 > 0) {
             let record = HEAD + 2 * count + if self.text { 4 * count } else { 0 } + bytes;
-            parcel.extend_from_slice(bytemuck::bytes_of(&[group as u32, record as u32]));
-            parcel.extend_from_slice(&first.to_le_bytes());
-            parcel.extend_from_slice(bytemuck::bytes_of(&[count as u32, bytes as u32]));
-            let places = parcel.len();
+            message.extend_from_slice(bytemuck::bytes_of(&[group as u32, record as u32]));
+            message.extend_from_slice(&first.to_le_bytes());
+            message.extend_from_slice(bytemuck::bytes_of(&[count as u32, bytes as u32]));
+            let places = message.len();
             let lengths = places + 2 * count;
             next[group] = [places, lengths, if self.text { lengths + 4 * count } else { lengths }];
-            parcel.resize(places + record - HEAD, 0);
+            message.resize(places + record - HEAD, 0);
         }
         let mut put = |at: &mut usize, bytes: &[u8]| {
-            parcel[*at..*at + bytes.len()].copy_from_slice(bytes);
+            message[*at..*at + bytes.len()].copy_from_slice(bytes);
             *at += bytes.len();
         };
         for (position, &group) in groups.iter().enumerate() {
@@ -117,13 +117,13 @@ impl<'a> Join<'a> {
     }
 
     /// Takes what [`Groups::sort`] made of a chunk. Chunks come in the order of their positions.
-    pub(crate) fn ask(&mut self, mut parcel: &[u8]) -> Result<()> {
-        while !parcel.is_empty() {
-            let (head, rest) = parcel.split_first_chunk::<8>().ok_or_else(short)?;
+    pub(crate) fn ask(&mut self, mut message: &[u8]) -> Result<()> {
+        while !message.is_empty() {
+            let (head, rest) = message.split_first_chunk::<8>().ok_or_else(short)?;
             let [group, length] = bytemuck::pod_read_unaligned::<[u32; 2]>(head);
             let (record, rest) = rest.split_at_checked(length as usize).ok_or_else(short)?;
             self.asked.append(group as usize, record)?;
-            parcel = rest;
+            message = rest;
         }
         Ok(())
     }

@@ -5,13 +5,13 @@
 use super::buckets::{Bucket, Cuts, Spool};
 use super::ends::FindEnds;
 use super::pairs::{Pairs, SLICE};
-use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use super::record::{Codes, Record};
 use super::relabel::Relabel;
 use super::types::{codes, label_codes};
 use crate::dataset::{LabelInfo, TypeInfo};
 use crate::dump::EdgeChunk;
 use crate::error::{Error, Result};
+use crate::group::{Destination, Message, ProcessGroup, put, take};
 use crate::ids::UNKNOWN;
 use crate::source::{GraphSource, SelfLoops};
 
@@ -34,7 +34,7 @@ pub(super) struct EdgePass<'a> {
 /// Slices of pairs that one process reads at a time.
 const SLICES: usize = 4;
 /// Pairs that several processes send each other at a time: 128 KB when they count both ways.
-const PARCEL: usize = 8 << 10;
+const MESSAGE: usize = 8 << 10;
 
 /// Marks the reverse of an edge of a chunk, of which there are fewer.
 const REVERSE: u32 = 1 << 31;
@@ -48,7 +48,7 @@ struct Sorted {
     records: Vec<u8>,
 }
 
-impl Parcel for Sorted {
+impl Message for Sorted {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.records.len() + 8 * self.ends.len() + 64);
         put(&mut bytes, &[self.rows, self.dropped]);
@@ -61,7 +61,7 @@ impl Parcel for Sorted {
         let counts: Vec<u64> = take(&mut bytes)?;
         let ends: Vec<u32> = take(&mut bytes)?;
         let ends = ends.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let [rows, dropped] = counts[..] else { return Err(Error::Bug("a parcel of edges is broken".into())) };
+        let [rows, dropped] = counts[..] else { return Err(Error::Bug("a message of edges is broken".into())) };
         Ok(Self { rows, dropped, ends, records: take(&mut bytes)? })
     }
 }
@@ -102,11 +102,11 @@ impl EdgePass<'_> {
             Some(pairs) => (0..pairs.units()).map(slices).collect(),
             None => vec![Vec::new(); self.find.edges.units()],
         };
-        let parcel = if size == 1 { SLICE } else { PARCEL };
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Sorted) -> bool| {
+        let message = if size == 1 { SLICE } else { MESSAGE };
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Sorted) -> bool| {
             let mut deal = |sorted: Sorted| match size {
-                1 => send(To::One(0), sorted),
-                _ => (0..).zip(self.deal(&sorted, &owners, size)).all(|(to, part)| send(To::One(to), part)),
+                1 => send(Destination::Rank(0), sorted),
+                _ => (0..).zip(self.deal(&sorted, &owners, size)).all(|(to, part)| send(Destination::Rank(to), part)),
             };
             let Some(pairs) = pairs else {
                 return self.find.edges.read_all(unit, |chunk| self.sort(&chunk, &cuts), &mut deal);
@@ -114,7 +114,7 @@ impl EdgePass<'_> {
             let mut some = Vec::new();
             for &slice in &work[unit] {
                 pairs.read(slice, &mut some)?;
-                if !some.chunks(parcel).all(|some| deal(self.sort_pairs(some, &cuts))) {
+                if !some.chunks(message).all(|some| deal(self.sort_pairs(some, &cuts))) {
                     break;
                 }
             }
@@ -125,7 +125,7 @@ impl EdgePass<'_> {
             Some(pairs) if processes.rank() == 0 => self.find.edges.rows() - pairs.len(),
             _ => 0,
         };
-        processes.pass(work.len(), &produce, &mut |_, sorted: Sorted| {
+        processes.exchange(work.len(), &produce, &mut |_, sorted: Sorted| {
             let mut start = 0;
             for (bucket, end) in sorted.ends {
                 spool.append(bucket as usize, &sorted.records[start..end as usize])?;

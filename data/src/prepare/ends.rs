@@ -7,9 +7,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::journal::Journal;
-use super::process_group::{ProcessGroup, To, collect};
 use crate::dump::{EdgeChunk, EdgeReader};
 use crate::error::{Error, Result};
+use crate::group::{Destination, ProcessGroup};
 use crate::ids::{Groups, Join, NodeIds, UNKNOWN, read_rows};
 use crate::progress::Progress;
 use crate::source::UnknownNodes;
@@ -59,8 +59,7 @@ impl Ends {
             unknown += rows.chunks_exact(2).filter(|ends| ends.contains(&UNKNOWN)).count() as u64;
             Ok(())
         })?;
-        let all = processes.gather(&u64::to_le_bytes(unknown))?;
-        let unknown = all.iter().flat_map(|own| collect::<u64>(own)).sum();
+        let unknown = processes.all_gather(vec![unknown])?.into_iter().flatten().sum();
         progress.done();
         journal.finish(ENDS, &unknown)?;
         Ok(Some(Self { path, file, unknown }))
@@ -91,17 +90,17 @@ pub(super) fn ask_ends<C: ProcessGroup>(
     progress: &dyn Progress,
 ) -> Result<()> {
     let rank = processes.rank();
-    let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+    let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
         let sort = |chunk: EdgeChunk| {
-            let parcel = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
-            Ok((chunk.src.len() as u64, parcel))
+            let message = groups.sort(2 * chunk.first_row, &[&chunk.src, &chunk.dst]);
+            Ok((chunk.src.len() as u64, message))
         };
-        edges.read_pairs(unit, sort, &mut |(rows, parcel)| {
+        edges.read_pairs(unit, sort, &mut |(rows, message)| {
             progress.advance(rows);
-            send(To::One(rank), parcel)
+            send(Destination::Rank(rank), message)
         })
     };
-    processes.pass(edges.units(), &produce, &mut |_, parcel: Vec<u8>| join.ask(&parcel))
+    processes.exchange(edges.units(), &produce, &mut |_, message: Vec<u8>| join.ask(&message))
 }
 
 /// The error for the unknown end at a position.

@@ -28,21 +28,25 @@ impl Lock {
     pub(crate) fn take(out: &Path, progress: &dyn Progress) -> Result<Self> {
         let parent = parent(out);
         std::fs::create_dir_all(&parent).map_err(Error::io(&parent, "create"))?;
-        let path = sibling(out, "", ".lock")?;
+        Self::wait(&sibling(out, "", ".lock")?, "waiting for another process that prepares this dataset", progress)
+    }
+
+    /// Waits until no other process holds the lock file `path`; shows `stage` while it waits.
+    pub(crate) fn wait(path: &Path, stage: &str, progress: &dyn Progress) -> Result<Self> {
         let file =
-            File::options().create(true).truncate(false).write(true).open(&path).map_err(Error::io(&path, "open"))?;
+            File::options().create(true).truncate(false).write(true).open(path).map_err(Error::io(path, "open"))?;
         let mut told = false;
         loop {
             match file.try_lock() {
                 Ok(()) => break,
                 Err(TryLockError::WouldBlock) => {
                     if !told {
-                        progress.stage("waiting for another process that prepares this dataset", None, "");
+                        progress.stage(stage, None, "");
                         told = true;
                     }
                     std::thread::sleep(POLL);
                 }
-                Err(TryLockError::Error(error)) => return Err(Error::io(&path, "lock")(error)),
+                Err(TryLockError::Error(error)) => return Err(Error::io(path, "lock")(error)),
             }
         }
         if told {

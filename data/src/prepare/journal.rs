@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::process_group::ProcessGroup;
 use crate::error::{Error, Result};
+use crate::group::ProcessGroup;
 
 /// The finished passes of this process, and what they came to.
 pub(super) struct Journal {
@@ -33,7 +33,7 @@ impl Journal {
             own.extend(name.strip_prefix(&prefix).and_then(|name| name.strip_suffix(".json")).map(String::from));
         }
         let text = own.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
-        let mut all = processes.gather(text.as_bytes())?.into_iter();
+        let mut all = processes.all_gather(text.into_bytes())?.into_iter();
         let names = |bytes: Vec<u8>| -> BTreeSet<String> {
             String::from_utf8_lossy(&bytes).lines().map(String::from).collect()
         };
@@ -100,7 +100,7 @@ impl Journal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::process_group::SingleProcess;
+    use crate::group::SingleProcess;
 
     #[test]
     fn finished_passes_are_found_again() {

@@ -31,7 +31,6 @@ mod halo;
 mod journal;
 mod key_counts;
 mod pairs;
-mod process_group;
 mod quality;
 mod record;
 mod recorder;
@@ -49,7 +48,7 @@ mod write_topology;
 use std::path::PathBuf;
 
 pub use fingerprint::{Fingerprint, State, fingerprint, state};
-pub use process_group::{Consume, Parcel, ProcessGroup, Produce, SingleProcess, To};
+
 pub use quality::{Balance, InDegrees, Quality};
 pub use recorder::PassRecord;
 
@@ -66,6 +65,7 @@ pub(crate) use write_topology::topology_schema;
 use crate::dataset::Manifest;
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, SingleProcess};
 use crate::partitioner::{Goal, MAX_PARTS, Partitioner, Targets};
 use crate::progress::Progress;
 use crate::source::{GraphSource, SelfLoops};

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::ends::{Ends, FindEnds};
-use super::process_group::{ProcessGroup, To};
 use crate::error::{Error, Result};
+use crate::group::{Destination, ProcessGroup};
 use crate::ids::NodeIds;
 use crate::progress::Progress;
 
@@ -112,7 +112,7 @@ impl Pairs {
     ) -> Result<Self> {
         let open = File::options().create(true).truncate(true).read(true).write(true).open(&path);
         let file = open.map_err(Error::io(&path, "create"))?;
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u64>) -> bool| {
             let mut count = 0;
             read(unit, &mut |pairs: Vec<(u32, u32)>| {
                 let words: Vec<u64> = pairs.iter().map(|&(src, dst)| word(src, dst)).collect();
@@ -120,11 +120,11 @@ impl Pairs {
                 count += words.len() as u64;
                 file.write_all_at(bytemuck::cast_slice(&words), at).map_err(Error::io(&path, "write"))
             })?;
-            send(To::All, vec![count]);
+            send(Destination::All, vec![count]);
             Ok(())
         };
         let mut counts = vec![0; units.len()];
-        processes.pass(units.len(), &produce, &mut |unit, count: Vec<u64>| {
+        processes.exchange(units.len(), &produce, &mut |unit, count: Vec<u64>| {
             counts[unit] = count[0];
             done(unit);
             Ok(())

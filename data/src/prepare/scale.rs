@@ -1,8 +1,8 @@
 //! Scaling of features: by row, or by column over the whole graph.
 
-use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use crate::dump::NodeReader;
 use crate::error::{Error, Result};
+use crate::group::{Destination, Message, ProcessGroup, put, take};
 use crate::ids::NodeIds;
 use crate::progress::Progress;
 use crate::source::Normalize;
@@ -35,7 +35,7 @@ impl Scale {
             Normalize::Standard => {
                 let mut all = Moments::new(width);
                 progress.stage("measuring features", Some(nodes.rows()), "nodes");
-                let produce = |unit: usize, send: &mut dyn FnMut(To, Moments) -> bool| {
+                let produce = |unit: usize, send: &mut dyn FnMut(Destination, Moments) -> bool| {
                     let moments = |first: u64, mut features: Vec<f32>| {
                         if ids.has_dropped() {
                             let rows = (0..).zip(features.chunks_exact(width));
@@ -44,9 +44,9 @@ impl Scale {
                         }
                         Ok(Moments::of(&features, width))
                     };
-                    nodes.read_features(unit, moments, &mut |moments| send(To::All, moments))
+                    nodes.read_features(unit, moments, &mut |moments| send(Destination::All, moments))
                 };
-                processes.pass(nodes.units(), &produce, &mut |_, chunk: Moments| {
+                processes.exchange(nodes.units(), &produce, &mut |_, chunk: Moments| {
                     all.merge(&chunk);
                     progress.advance(chunk.count as u64);
                     Ok(())
@@ -86,7 +86,7 @@ struct Moments {
     columns: Vec<(f64, f64)>,
 }
 
-impl Parcel for Moments {
+impl Message for Moments {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         put(&mut bytes, &[self.count]);

@@ -10,8 +10,8 @@ use super::ends::FindEnds;
 use super::journal::Journal;
 use super::key_counts::KeyCounts;
 use super::pairs::{Pairs, SLICE, Stretch};
-use super::process_group::{ProcessGroup, To, collect};
 use crate::error::{Error, Result};
+use crate::group::{Destination, ProcessGroup};
 use crate::ids::NodeIds;
 use crate::partitioner::{AddEdges, ConsumeKeys, EdgeKey, GraphStream, VisitEdges};
 use crate::progress::Progress;
@@ -77,7 +77,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
         let kept = all.keep(self.processes, self.find.ids, (self.scratch, KEPT), self.progress)?;
         self.journal.finish(KEPT, &kept.stretches())?;
         // Should anybody be killed before all have noted theirs, all begin with the others again.
-        self.processes.broadcast(Vec::new())?;
+        self.processes.barrier()?;
         all.remove()?;
         Ok(kept)
     }
@@ -138,10 +138,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
             let step = buffer.len().div_ceil(SAMPLES / 16).max(1);
             buffer.iter().step_by(step).for_each(|&(src, dst)| keys(src, dst, &mut |key| own.push(key)));
         }
-        let mut all = Vec::new();
-        for some in self.processes.gather(bytemuck::cast_slice(&own))? {
-            all.extend(collect::<u64>(&some));
-        }
+        let mut all = self.processes.all_gather(own)?.concat();
         all.sort_unstable();
         let size = self.processes.size();
         Ok((1..size).map(|range| all.get(range * all.len() / size).copied().unwrap_or(u64::MAX)).collect())
@@ -165,7 +162,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
             return Ok(());
         }
         let splitters = self.splitters(pairs, keys)?;
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u64>) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u64>) -> bool| {
             let mut buffer = Vec::new();
             for slice in pairs.slices(unit) {
                 pairs.read(slice, &mut buffer)?;
@@ -174,7 +171,7 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
                     keys(src, dst, &mut |key| by_owner[splitters.partition_point(|&first| first <= key)].push(key));
                 }
                 let mut full = (0..).zip(by_owner).filter(|(_, keys)| !keys.is_empty());
-                if !full.all(|(owner, keys)| send(To::One(owner), keys)) {
+                if !full.all(|(owner, keys)| send(Destination::Rank(owner), keys)) {
                     break;
                 }
                 self.progress.advance(buffer.len() as u64);
@@ -182,13 +179,14 @@ impl<C: ProcessGroup> DumpStream<'_, C> {
             Ok(())
         };
         let mut counts = KeyCounts::new(memory, self.scratch);
-        self.processes.pass(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
+        self.processes.exchange(pairs.units(), &produce, &mut |_, keys: Vec<u64>| counts.add(&keys))?;
         // Each process has a range of the keys: told to all by rank, they come in ascending order. They are merged on this
         // thread and sent from another, so they go by way of a file.
         let mut own = tempfile::tempfile_in(self.scratch).map_err(Error::io(self.scratch, "create a file in"))?;
         spool(counts, &mut own, self.scratch)?;
-        let produce = |_: usize, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
-        self.processes.pass(self.processes.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
+        let produce =
+            |_: usize, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool| unspool(&own, self.scratch, send);
+        self.processes.exchange(self.processes.size(), &produce, &mut |_, some: Vec<(u64, u64)>| consume(&some))?;
         self.progress.done();
         Ok(())
     }
@@ -227,17 +225,17 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     fn for_each_edges(&self, pass: &str, visit: &mut VisitEdges<'_>) -> Result<()> {
         let pairs = self.pairs()?;
         self.progress.stage(pass, Some(pairs.len()), "edges");
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<(u32, u32)>) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<(u32, u32)>) -> bool| {
             for slice in pairs.slices(unit) {
                 let mut some = Vec::with_capacity(SLICE);
                 pairs.read(slice, &mut some)?;
-                if !send(To::All, some) {
+                if !send(Destination::All, some) {
                     break;
                 }
             }
             Ok(())
         };
-        self.processes.pass(pairs.units(), &produce, &mut |_, some: Vec<(u32, u32)>| {
+        self.processes.exchange(pairs.units(), &produce, &mut |_, some: Vec<(u32, u32)>| {
             visit(&some)?;
             self.progress.advance(some.len() as u64);
             Ok(())
@@ -249,7 +247,7 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     fn accumulate(&self, pass: &str, cells: &[AtomicU32], visit: &AddEdges<'_>) -> Result<()> {
         // Before the sum begins, so that what the cells hold beforehand is no edge's.
         self.pairs()?;
-        self.processes.sum(cells, &mut || self.for_each_own(pass, visit))
+        self.processes.all_reduce_counts(cells, &mut || self.for_each_own(pass, visit))
     }
 
     fn count_keys(&self, pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
@@ -263,7 +261,7 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
 
     fn once(&self, pass: &str, work: &mut dyn FnMut() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         self.progress.stage(pass, None, "");
-        let own = if self.processes.rank() == 0 { work()? } else { Vec::new() };
+        let own = if self.processes.rank() == 0 { Some(work()?) } else { None };
         let result = self.processes.broadcast(own);
         self.progress.done();
         result
@@ -272,8 +270,8 @@ impl<C: ProcessGroup> GraphStream for DumpStream<'_, C> {
     fn kept(&self, name: &str) -> Result<Option<Vec<u8>>> {
         // The first byte says whether there is anything.
         let own = match self.processes.rank() {
-            0 => self.journal.kept(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat()),
-            _ => Vec::new(),
+            0 => Some(self.journal.kept(name)?.map_or(vec![0], |bytes| [&[1], &bytes[..]].concat())),
+            _ => None,
         };
         let mut told = self.processes.broadcast(own)?;
         Ok((told.first() == Some(&1)).then(|| told.split_off(1)))
@@ -296,14 +294,14 @@ fn spool(counts: KeyCounts, file: &mut std::fs::File, dir: &Path) -> Result<()> 
 }
 
 /// Sends what [`spool`] wrote.
-fn unspool(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(To, Vec<(u64, u64)>) -> bool) -> Result<()> {
+fn unspool(file: &std::fs::File, dir: &Path, send: &mut dyn FnMut(Destination, Vec<(u64, u64)>) -> bool) -> Result<()> {
     use std::os::unix::fs::FileExt;
     let fail = |error| Error::io(dir, "read a temporary file in")(error);
     let length = file.metadata().map_err(fail)?.len();
     for at in (0..length).step_by(128 << 10) {
         let mut words = vec![0u64; ((length - at).min(128 << 10) / 8) as usize];
         file.read_exact_at(bytemuck::cast_slice_mut(&mut words), at).map_err(fail)?;
-        if !send(To::All, words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()) {
+        if !send(Destination::All, words.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect()) {
             break;
         }
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use arrow::array::LargeStringArray;
 
-use super::process_group::{ProcessGroup, To};
 use super::scan::ranks;
 use crate::dataset::{LabelInfo, LabelKind, TypeInfo};
 use crate::dump::{EdgeLabels, EdgeReader, MAX_CLASSES, Types};
 use crate::error::{Error, Result};
+use crate::group::{Destination, ProcessGroup};
 use crate::progress::Progress;
 
 /// Types of edges are below this.
@@ -78,8 +78,8 @@ fn numbers<C: ProcessGroup>(
 ) -> Result<(u32, Vec<String>)> {
     let (mut names, mut count) = (BTreeSet::new(), 0);
     progress.stage(what.stage, Some(edges.rows()), "edges");
-    // A parcel is the largest number plus one (four bytes), and the names, each after its length.
-    let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+    // A message is the largest number plus one (four bytes), and the names, each after its length.
+    let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
         let (mut own, mut most) = (BTreeSet::new(), 0u32);
         read(unit, &mut |numbers| {
             match numbers {
@@ -94,16 +94,16 @@ fn numbers<C: ProcessGroup>(
             }
             own.len() <= what.limit
         })?;
-        let mut parcel = most.to_le_bytes().to_vec();
+        let mut message = most.to_le_bytes().to_vec();
         for name in &own {
-            parcel.extend_from_slice(&(name.len() as u32).to_le_bytes());
-            parcel.extend_from_slice(name.as_bytes());
+            message.extend_from_slice(&(name.len() as u32).to_le_bytes());
+            message.extend_from_slice(name.as_bytes());
         }
-        send(To::All, parcel);
+        send(Destination::All, message);
         Ok(())
     };
-    processes.pass(edges.units(), &produce, &mut |unit, parcel: Vec<u8>| {
-        let mut rest = &parcel[..];
+    processes.exchange(edges.units(), &produce, &mut |unit, message: Vec<u8>| {
+        let mut rest = &message[..];
         count = count.max(number(&mut rest)?);
         while !rest.is_empty() {
             let length = number(&mut rest)? as usize;
@@ -130,7 +130,7 @@ fn number(bytes: &mut &[u8]) -> Result<u32> {
 }
 
 fn broken() -> Error {
-    Error::Bug("a parcel of names is broken".into())
+    Error::Bug("a message of names is broken".into())
 }
 
 /// Codes of the types of some edges.

@@ -8,7 +8,6 @@ use arrow::datatypes::Schema;
 use serde::{Deserialize, Serialize};
 
 use super::clean::BATCH;
-use super::process_group::{Parcel, ProcessGroup, To, put, take};
 use super::relabel::Relabel;
 use super::scale::Scale;
 use super::scan::{LabelForm, Scan, ranks};
@@ -16,6 +15,7 @@ use crate::dataset::ipc::{IpcFile, Region, Span, align};
 use crate::dataset::{FEATURES, FileInfo, IdKind, LabelKind, NODES, feature_field, nodes_schema, part_folder, split};
 use crate::dump::{Ids, NodeChunk, NodeReader, RawLabels, Types};
 use crate::error::{Error, Result};
+use crate::group::{Destination, Message, ProcessGroup, put, take};
 
 /// What the pass needs to know.
 pub(super) struct NodePass<'a> {
@@ -66,7 +66,7 @@ struct Ready {
     features: Vec<u8>,
 }
 
-impl Parcel for Ready {
+impl Message for Ready {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.features.len() + self.labels.len() + 32 * self.nodes.len() + 64);
         put(&mut bytes, &self.nodes);
@@ -89,7 +89,7 @@ impl Parcel for Ready {
     }
 
     fn decode(mut bytes: &[u8]) -> Result<Self> {
-        let broken = || Error::Bug("a parcel of nodes is broken".into());
+        let broken = || Error::Bug("a message of nodes is broken".into());
         let nodes = take(&mut bytes)?;
         let ids = match take::<u8>(&mut bytes)?[..] {
             [0] => Ids::Int(take::<i64>(&mut bytes)?.into()),
@@ -133,10 +133,10 @@ impl NodePass<'_> {
             self.relabel.book.owner(global).ok_or_else(|| Error::Bug("a node of no partition".into()))
         };
         let size = processes.size();
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Ready) -> bool| {
             let mut failed = None;
             let mut deal = |ready: Ready| match self.deal(self.kept(ready), size, &owner) {
-                Ok(dealt) => (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready)),
+                Ok(dealt) => (0..).zip(dealt).all(|(to, ready)| send(Destination::Rank(to), ready)),
                 Err(error) => {
                     failed = Some(error);
                     false
@@ -145,7 +145,7 @@ impl NodePass<'_> {
             self.nodes.read_all(unit, |chunk| self.ready(chunk), &mut deal)?;
             failed.map_or(Ok(()), Err)
         };
-        processes.pass(self.nodes.units(), &produce, &mut |_, ready: Ready| {
+        processes.exchange(self.nodes.units(), &produce, &mut |_, ready: Ready| {
             for (i, &node) in ready.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;
@@ -168,14 +168,14 @@ impl NodePass<'_> {
     ) -> Result<()> {
         let Some(created) = &self.scan.created else { return Ok(()) };
         let (units, size) = ((created.count() as usize).div_ceil(BATCH), processes.size());
-        let produce = |unit: usize, send: &mut dyn FnMut(To, Ready) -> bool| {
+        let produce = |unit: usize, send: &mut dyn FnMut(Destination, Ready) -> bool| {
             let ready = self.blank(self.nodes.rows() as u32 + (unit * BATCH) as u32, created.batch(unit)?);
             let dealt = self.deal(self.kept(ready), size, owner)?;
-            (0..).zip(dealt).all(|(to, ready)| send(To::One(to), ready));
+            (0..).zip(dealt).all(|(to, ready)| send(Destination::Rank(to), ready));
             Ok(())
         };
         let (label_size, row_size) = (self.label_size(), self.row_size());
-        processes.pass(units, &produce, &mut |_, ready: Ready| {
+        processes.exchange(units, &produce, &mut |_, ready: Ready| {
             for (i, &node) in ready.nodes.iter().enumerate() {
                 let part =
                     parts[owner(node)?].as_mut().ok_or_else(|| Error::Bug("a node of another process".into()))?;

@@ -8,7 +8,7 @@ pub mod flow;
 pub mod ghost;
 pub mod graph;
 pub mod incremental;
-pub mod prepare;
+
 pub mod sample;
 pub mod storage;
 #[cfg(test)]

@@ -8,7 +8,7 @@ pub(crate) use gnnflow_data::testing::{Adjacency, chi_square_limit, random_graph
 
 use crate::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
 use crate::graph::placement::Placement;
-use crate::wire::RowSource;
+use crate::storage::{Busy, RowReader, RowSource};
 
 /// Weight, type and time of the `i`-th edge that ends in `node`: a fourth of them weighs nothing; 3 types, 100 times.
 pub(crate) fn edge(node: u32, i: usize) -> (f32, u16, i64) {
@@ -72,6 +72,12 @@ impl RowSource for TellingRows {
     fn row_bytes(&self) -> usize {
         4 * self.dim
     }
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
+    }
+}
+
+impl RowReader for TellingRows {
     fn row(&self, node: u32) -> &[u8] {
         bytemuck::cast_slice(&self.rows[node as usize * self.dim..(node as usize + 1) * self.dim])
     }

@@ -1,6 +1,6 @@
-//! Timestamps: `(epoch, step)`, totally ordered, packed into timely's `u64`.
+//! Timestamps: `(epoch, step)` packed into a `u64`, totally ordered.
 
-/// The timestamp of `step` in `epoch`.
+/// Returns the timestamp of `step` in `epoch`.
 ///
 /// ```
 /// use gnnflow_dataflow::time;
@@ -12,12 +12,12 @@ pub const fn at(epoch: u32, step: u32) -> u64 {
     ((epoch as u64) << 32) | step as u64
 }
 
-/// The epoch of a timestamp.
-pub const fn epoch(tick: u64) -> u32 {
-    (tick >> 32) as u32
+/// Returns the epoch of a timestamp.
+pub const fn epoch(time: u64) -> u32 {
+    (time >> 32) as u32
 }
 
-/// The step of a timestamp within its epoch.
-pub const fn step(tick: u64) -> u32 {
-    tick as u32
+/// Returns the step of a timestamp within its epoch.
+pub const fn step(time: u64) -> u32 {
+    time as u32
 }

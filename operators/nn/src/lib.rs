@@ -24,6 +24,7 @@ pub mod pair_head;
 pub mod parameter_versions;
 pub mod params;
 pub mod perceptron;
+pub mod profile;
 pub mod tensors;
 
 pub use check_device::{Comparison, DeviceReport, check_device};
@@ -33,6 +34,7 @@ pub use graph_block::GraphBlock;
 pub use layers::{Layer, Pass};
 pub use model::{JumpingKnowledge, KindOptions, LayerSpec, Model, ModelSpec, Norm, Registry};
 pub use params::{ParamBuilder, Params};
+pub use profile::{ModelProfile, TaskProfile};
 
 /// Prepares this process for computing; call it first thing in `main`, while there is one thread.
 ///

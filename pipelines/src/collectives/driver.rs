@@ -1,4 +1,4 @@
-//! Turning a worker's loop until its dataflows have come far enough.
+//! The loop of a worker that drives its dataflows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,50 +10,76 @@ use timely::worker::Worker;
 use crate::error::Error;
 use crate::runtime::job::Runtime;
 
-/// The first error of an operator, on its way to the loop that turns the worker.
+/// The first error of an operator, for the loop that drives the worker.
 #[derive(Clone, Default)]
 pub(crate) struct FirstError(Rc<RefCell<Option<Error>>>);
 
 impl FirstError {
-    /// The value, or nothing and the error kept.
+    /// Returns the value, or keeps the error.
     pub(crate) fn capture<T>(&self, result: Result<T, Error>) -> Option<T> {
         result.map_err(|error| self.0.borrow_mut().get_or_insert(error).to_string()).ok()
     }
 
-    /// The error that was kept, if any.
+    /// Returns the error that was kept, if any.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.0.borrow_mut().take().map_or(Ok(()), Err)
     }
 }
 
-/// Turns the loop until `probe` has passed every time before `tick`.
-///
-/// # Errors
-/// The first error that an operator kept in `errors`.
-pub(crate) fn run_until(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
-    errors: &FirstError,
-    probe: &probe::Handle<u64>,
-    tick: u64,
-) -> Result<(), Error> {
-    let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
-    let mut reached = frontier();
-    while probe.less_than(&tick) {
-        step(worker, runtime, errors)?;
-        let now = frontier();
-        if now != reached {
-            reached = now;
-            runtime.progressed();
-        }
-    }
-    Ok(())
+/// A worker, and the program that watches over it.
+pub(crate) struct Driver<'a> {
+    pub(crate) worker: &'a mut Worker,
+    pub(crate) runtime: &'a dyn Runtime,
 }
 
-/// Turns the loop once.
-pub(crate) fn step(worker: &mut Worker, runtime: &dyn Runtime, errors: &FirstError) -> Result<(), Error> {
-    runtime.turned();
-    // A bound on the wait: the loop must show that it lives, and looks for errors.
-    worker.step_or_park(Some(Duration::from_millis(10)));
-    errors.check()
+impl Driver<'_> {
+    /// Runs the worker's dataflows until `probe` has passed all times before `time`. The runtime sees every turn of the loop, and
+    /// every change of the frontier as progress: its stall detector is the deadline.
+    ///
+    /// # Errors
+    /// The first error that an operator kept in `errors`.
+    pub(crate) fn run_until(
+        &mut self,
+        probe: &probe::Handle<u64>,
+        time: u64,
+        errors: &FirstError,
+    ) -> Result<(), Error> {
+        self.run_with(probe, time, &mut || errors.check())
+    }
+
+    /// [`Driver::run_until`], which calls `after_turn` after each turn of the loop.
+    pub(super) fn run_with(
+        &mut self,
+        probe: &probe::Handle<u64>,
+        time: u64,
+        after_turn: &mut dyn FnMut() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let frontier = || probe.with_frontier(|frontier| frontier.first().copied());
+        let mut reached = frontier();
+        while probe.less_than(&time) {
+            self.turn();
+            after_turn()?;
+            let now = frontier();
+            if now != reached {
+                reached = now;
+                self.runtime.progressed();
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one turn of the loop.
+    ///
+    /// # Errors
+    /// As [`Driver::run_until`].
+    pub(crate) fn step(&mut self, errors: &FirstError) -> Result<(), Error> {
+        self.turn();
+        errors.check()
+    }
+
+    fn turn(&mut self) {
+        self.runtime.turned();
+        // A bound on the wait: the loop must show that it lives, and looks for errors.
+        self.worker.step_or_park(Some(Duration::from_millis(10)));
+    }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytemuck::{Pod, Zeroable};
 use candle_core::Tensor;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_dataflow::batch::edge_rows::EdgeRows;
@@ -15,6 +16,7 @@ use gnnflow_nn::loss::weigh_rows;
 use sha2::{Digest, Sha256};
 
 use super::ComputeState;
+use crate::collectives::Payload;
 use crate::error::Error;
 use crate::task::{Examples, Loss};
 use gnnflow_nn::tensors::{input, row_gradients};
@@ -37,28 +39,39 @@ pub(super) struct BatchGradient {
     pub(super) examples: u64,
 }
 
-/// What a batch tells besides its gradient, as words.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BatchWords {
-    /// Examples of the loss: what the step's gradient is divided by.
+/// The report of a batch, which all workers receive with the step's gradient.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct StepReport {
+    /// Examples of the loss: the step's gradient is divided by their number.
     pub(crate) examples: u64,
     pub(crate) loss: f64,
+    /// Rounds of messages.
     pub(crate) rounds: u64,
-    /// SHA-256 of nodes and blocks, where asked for.
-    pub(crate) digest: Option<[u8; 32]>,
+    /// SHA-256 of nodes and blocks; zeros where blocks are not hashed.
+    pub(crate) digest: [u8; 32],
 }
 
-impl BatchWords {
-    pub(crate) fn encode(&self) -> Vec<u64> {
-        let digest = self.digest.iter().flatten().copied().collect::<Vec<u8>>();
-        let digest = digest.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
-        [self.examples, self.loss.to_bits(), self.rounds].into_iter().chain(digest).collect()
+impl StepReport {
+    /// The digest, where blocks are hashed.
+    pub(crate) fn digest(&self) -> Option<&[u8; 32]> {
+        Some(&self.digest).filter(|digest| **digest != [0; 32])
+    }
+}
+
+impl Payload for StepReport {
+    /// The digest is sent only where blocks are hashed.
+    fn to_words(&self) -> Vec<u64> {
+        let words: &[u64] = bytemuck::cast_slice(bytemuck::bytes_of(self));
+        words[..if self.digest().is_some() { words.len() } else { 3 }].to_vec()
     }
 
-    pub(crate) fn decode(words: &[u64]) -> Option<Self> {
-        let (&[examples, loss, rounds], digest) = words.split_first_chunk()?;
-        let digest: Vec<u8> = digest.iter().flat_map(|word| word.to_le_bytes()).collect();
-        Some(Self { examples, loss: f64::from_bits(loss), rounds, digest: digest.try_into().ok() })
+    fn from_words(words: &[u64]) -> Result<Self, Error> {
+        let mut all = Self::zeroed();
+        let own: &mut [u64] = bytemuck::cast_slice_mut(bytemuck::bytes_of_mut(&mut all));
+        let sent = own.get_mut(..words.len()).ok_or_else(|| Error::Bug("a step's report is too long".into()))?;
+        sent.copy_from_slice(words);
+        Ok(all)
     }
 }
 
@@ -68,18 +81,23 @@ impl ComputeState {
         let partition = batch.key.partition;
         if batch.num_seeds == 0 {
             let (examples, rounds) = (batch.represented_examples.unwrap_or(0), u64::from(batch.rounds));
-            let words = BatchWords { examples, loss: 0.0, rounds, digest: None };
+            let report = StepReport { examples, rounds, ..StepReport::default() };
             let rows = self.learns_rows.then(|| RowGradients { partition, examples, ..RowGradients::default() });
-            return Ok(Gradients { dense: Contribution { partition, vector: None, words: words.encode() }, rows });
+            return Ok(Gradients { dense: Contribution { partition, vector: None, words: report.to_words() }, rows });
         }
-        let digest = self.hash_blocks.then(|| digest(&batch));
+        let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
         let BatchGradient { flat, rows, loss, examples } = self.gradient(&mut batch)?;
-        let words = BatchWords { examples, loss, rounds, digest };
-        let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: words.encode() };
+        let report = StepReport { examples, loss, rounds, digest };
+        let dense = Contribution { partition, vector: Some(Arc::new(flat)), words: report.to_words() };
         let nodes = batch.nodes;
         let rows = rows.map(|rows| RowGradients { partition, examples, nodes, rows: Arc::new(rows) });
         Ok(Gradients { dense, rows })
+    }
+
+    /// The digest of a batch where blocks are hashed, otherwise zeros.
+    pub(super) fn digest(&self, batch: &MiniBatch) -> [u8; 32] {
+        if self.hash_blocks { digest(batch) } else { [0; 32] }
     }
 
     pub(super) fn gradient(&mut self, batch: &mut MiniBatch) -> Result<BatchGradient, Error> {
@@ -152,7 +170,7 @@ pub(super) fn blocks(
 }
 
 /// SHA-256 over a batch's name, node list and blocks.
-pub(super) fn digest(batch: &MiniBatch) -> [u8; 32] {
+fn digest(batch: &MiniBatch) -> [u8; 32] {
     let mut hash = Sha256::new();
     let mut words = |words: &[u32]| {
         hash.update((words.len() as u64).to_le_bytes());

@@ -6,7 +6,7 @@ mod pairs;
 mod step;
 mod visit;
 
-pub(crate) use batch::{BatchWords, Gradients};
+pub(crate) use batch::{Gradients, StepReport};
 use nodes::Versions;
 pub(crate) use pairs::PairGradients;
 pub(crate) use visit::Visited;
@@ -24,7 +24,7 @@ use self::batch::blocks;
 use crate::config;
 use crate::error::Error;
 use crate::task::Objective;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 use gnnflow_nn::tensors::{read, tensor};
 
 /// Time spent on the compute thread.
@@ -111,8 +111,8 @@ impl ComputeState {
         &mut self,
         stage: usize,
         batch: MiniBatch,
-        own: &[Arc<LayerStore>],
-        into: &LayerStore,
+        own: &[Arc<RowStore>],
+        into: &RowStore,
     ) -> Result<(), Error> {
         let Self { pool, model, .. } = self;
         pool.install(|| {
@@ -121,14 +121,16 @@ impl ComputeState {
             let block = blocks(batch.blocks, &batch.edges, nodes.len(), 1, reads).remove(0);
             let degrees = (!batch.degrees.is_empty()).then_some(&batch.degrees[..]);
             let x = tensor(batch.features, batch.nodes.len(), model)?;
-            let rows = |store: &Arc<LayerStore>| {
-                let mut values = Vec::with_capacity(nodes.len() * store.dim());
-                nodes.iter().for_each(|&node| values.extend_from_slice(store.row_f32(node)));
-                tensor(Matrix { dim: store.dim(), values: Values::F32(values) }, nodes.len(), model)
+            let rows = |store: &Arc<RowStore>| -> Result<_, Error> {
+                let mut values = Vec::with_capacity(nodes.len() * store.width());
+                let rows = store.read()?;
+                nodes.iter().for_each(|&node| values.extend_from_slice(rows.row(node)));
+                Ok(tensor(Matrix { dim: store.width(), values: Values::F32(values) }, nodes.len(), model)?)
             };
             let own = own.iter().map(rows).collect::<Result<Vec<_>, _>>()?;
             let rows = model.forward_stage(stage, &block, &x, degrees, &own)?;
-            Ok(read(&rows, |rows| into.write(nodes, rows))?)
+            let mut into = into.write()?;
+            Ok(read(&rows, |rows| into.set(nodes, rows))?)
         })
     }
 

@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use gnnflow_nn::JumpingKnowledge;
+use gnnflow_nn::ModelProfile;
 
 use super::ComputeState;
-use crate::config::RowDtype;
-use crate::engine::stages::Shape;
 use crate::error::Error;
 use crate::runtime::tensor_task::{TensorResult, TensorTask};
 use gnnflow_nn::node_targets::NodeTargets;
@@ -20,29 +18,21 @@ pub(super) struct Versions {
 }
 
 impl ComputeState {
-    /// What training over the whole graph must know of the model.
+    /// Returns what full-graph training must know of the model. Learned rows make the first task learn.
     ///
     /// # Errors
-    /// When it cannot be run in pieces of nodes.
-    pub(crate) fn shape(&mut self) -> Result<Shape, Error> {
-        Ok(Shape {
-            hops: self.model.hops()?,
-            first_learns: self.model.first_task_learns() || self.learns_rows,
-            first_is_constant: self.model.first_task_is_constant() && !self.learns_rows,
-            reads_initial: (0..=self.model.num_layers()).map(|index| self.model.task_reads_initial(index)).collect(),
-            by_column: (0..=self.model.num_layers()).map(|index| self.model.task_by_column(index)).collect(),
-            by_row: (0..=self.model.num_layers())
-                .map(|i| [false, true].map(|training| self.model.task_works_by_row(i, training)))
-                .collect(),
-            vectors: (0..self.model.num_layers()).map(|index| self.model.attention_vectors(index)).collect(),
-            reads_out: self.model.spec().jumping_knowledge != JumpingKnowledge::None,
-            pipelined: true,
-            overlaps: false,
-            staleness: 0,
-            row_dtype: RowDtype::F32,
-            pairs: None,
-            seed: self.seed,
-        })
+    /// When the model cannot be run in pieces of nodes.
+    pub(crate) fn profile(&mut self) -> Result<ModelProfile, Error> {
+        let mut profile = self.model.profile()?;
+        if self.learns_rows {
+            (profile.tasks[0].learns, profile.tasks[0].constant) = (true, false);
+        }
+        Ok(profile)
+    }
+
+    /// Returns the seed of the run.
+    pub(crate) fn seed(&mut self) -> u64 {
+        self.seed
     }
 
     /// Publishes the parameters from now on, as often as they change.

@@ -6,7 +6,8 @@ use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::embed::push_rows::PushedRows;
 use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 
-use super::{BatchWords, ComputeState};
+use super::{ComputeState, StepReport};
+use crate::collectives::Payload;
 use crate::config;
 use crate::config::OptimizerKind;
 use crate::embedding::NodeEmbeddings;
@@ -18,8 +19,8 @@ impl ComputeState {
     ///
     /// What fails is kept, and told by [`ComputeState::report`].
     pub(crate) fn apply(&mut self, reduced: Reduced) {
-        let examples: u64 =
-            reduced.words.iter().filter_map(|words| BatchWords::decode(words)).map(|words| words.examples).sum();
+        let reports = reduced.words.iter().filter_map(|words| StepReport::from_words(words).ok());
+        let examples: u64 = reports.map(|report| report.examples).sum();
         if examples == 0 {
             return;
         }
@@ -50,15 +51,15 @@ impl ComputeState {
         Ok(())
     }
 
-    /// Moves the learned rows that a step has gradients for.
+    /// Takes one optimizer step on the learned rows that `pushed` has gradients for.
     ///
-    /// # Safety
-    /// Nobody reads or writes rows meanwhile.
-    pub(crate) unsafe fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) {
+    /// # Errors
+    /// [`Error::Bug`] when the rows are being read or written.
+    pub(crate) fn update_rows(&mut self, rows: &NodeEmbeddings, pushed: &PushedRows) -> Result<(), Error> {
         let start = Instant::now();
-        // SAFETY: the caller's promise.
-        self.pool.install(|| unsafe { rows.apply(pushed) });
+        let moved = self.pool.install(|| rows.apply(pushed));
         self.spent.step += start.elapsed();
+        moved
     }
 }
 

@@ -6,8 +6,8 @@
 use gnnflow_dataflow::batch::mini_batch::MiniBatch;
 use gnnflow_nn::optimizer::State;
 
-use super::batch::{BatchGradient, digest};
-use super::{BatchWords, ComputeState, Replica};
+use super::batch::BatchGradient;
+use super::{ComputeState, Replica, StepReport};
 use crate::error::Error;
 
 /// The velocity's name in checkpoints.
@@ -46,16 +46,16 @@ impl ComputeState {
     }
 
     /// Forward, backward and a step with one batch of the partition that is visited.
-    pub(crate) fn local_step(&mut self, mut batch: MiniBatch, lr: f64) -> Result<BatchWords, Error> {
-        let digest = self.hash_blocks.then(|| digest(&batch));
+    pub(crate) fn local_step(&mut self, mut batch: MiniBatch, lr: f64) -> Result<StepReport, Error> {
+        let digest = self.digest(&batch);
         let rounds = u64::from(batch.rounds);
         if batch.num_seeds == 0 {
-            return Ok(BatchWords { examples: 0, loss: 0.0, rounds, digest: None });
+            return Ok(StepReport { rounds, ..StepReport::default() });
         }
         let BatchGradient { flat: gradient, loss, examples, .. } = self.gradient(&mut batch)?;
         self.optimizer.set_learning_rate(lr);
         self.step(gradient, examples)?;
-        Ok(BatchWords { examples, loss, rounds, digest })
+        Ok(StepReport { examples, loss, rounds, digest })
     }
 
     /// Ends the visit of a partition that has `share` of the training nodes.

@@ -1,7 +1,7 @@
 //! `[graph.generate]`: a synthetic graph in place of files.
 
 use super::section::{section, words};
-use gnnflow_data::generate::{Generated, Planted, Rmat};
+use gnnflow_data::generate::{Generated, Planted, Rmat, write_once};
 use gnnflow_data::progress::Progress;
 use std::path::{Path, PathBuf};
 
@@ -138,11 +138,8 @@ impl Generate {
     /// # Errors
     /// A number out of range; anything that the file system refuses.
     pub fn ensure(&self, progress: &dyn Progress) -> gnnflow_data::Result<()> {
-        let generator = self.generator();
-        if !generator.is_written(self.folder()) {
-            generator.write(self.folder(), progress)?;
-        }
-        Ok(())
+        let (generator, folder) = (self.generator(), self.folder());
+        write_once(folder, progress, || generator.is_written(folder), || generator.write(folder, progress))
     }
 }
 

@@ -20,7 +20,6 @@ use gnnflow_dataflow::graph::placement::Placement;
 use gnnflow_dataflow::sample::sample_batch::SamplingThreads;
 use gnnflow_dataflow::sample::sample_hop::{CompactorPool, Hop, Strategy};
 use gnnflow_dataflow::sample::seeds::NodeBatches;
-use gnnflow_dataflow::wire::RowSource;
 use gnnflow_dataflow::wire::meter::Meter;
 use gnnflow_kernels::matrix::Number;
 use gnnflow_kernels::sample::Columns;
@@ -31,11 +30,10 @@ use crate::config::{self, CachePolicy, Config};
 use crate::context::seed_split::SeedSplit;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::strategies;
-use crate::engine::stages::Scored;
 use crate::error::Error;
 use crate::runtime::job::Job;
 use crate::task::Task;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 
 /// Split codes of a prepared dataset.
 pub(crate) const TRAIN: u8 = 1;
@@ -252,10 +250,8 @@ impl RowSource for FeatureStore {
         self.parts.iter().flatten().next().map_or(0, |part| part.features.row_bytes())
     }
 
-    fn row(&self, node: u32) -> &[u8] {
-        let (part, row) = self.find(node);
-        let bytes = part.features.row_bytes();
-        &part.features.bytes()[row * bytes..(row + 1) * bytes]
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
     }
 
     fn reads_ahead(&self) -> bool {
@@ -271,6 +267,14 @@ impl RowSource for FeatureStore {
         for (part, rows) in self.parts.iter().zip(rows) {
             part.iter().for_each(|part| part.features.will_need(rows.iter().copied()));
         }
+    }
+}
+
+impl RowReader for FeatureStore {
+    fn row(&self, node: u32) -> &[u8] {
+        let (part, row) = self.find(node);
+        let bytes = part.features.row_bytes();
+        &part.features.bytes()[row * bytes..(row + 1) * bytes]
     }
 }
 
@@ -405,23 +409,6 @@ impl WorkerContext {
         }
         let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
         Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
-    }
-
-    /// Where training over the whole graph writes the results that edges are scored by, and how many chunks of these an epoch has.
-    ///
-    /// # Errors
-    /// When there is no room for the rows.
-    pub(crate) fn scored(&self, train: &config::Train) -> Result<Scored, Error> {
-        let width = self.task.objective().width();
-        let rows = Arc::new(
-            LayerStore::create(&self.scratch, &self.graph, self.worker, width)
-                .map_err(Error::io("reserve scratch space in", &self.scratch))?,
-        );
-        let chunks = match train.edge_share(&self.train_nodes) {
-            Some(share) => share.most().div_ceil(train.batch as u64) as u32,
-            None => self.steps(train.batch),
-        };
-        Ok(Scored { rows, chunks })
     }
 
     /// Steps of an epoch: as many as the partition with most training nodes needs.

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::embed::push_rows::PushedRows;
-use gnnflow_dataflow::embed::table::Table;
+use gnnflow_dataflow::embed::table::EmbeddingTable;
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
+use gnnflow_dataflow::storage::{Place, RowStore, Rows};
 use gnnflow_kernels::matrix::Number;
-use gnnflow_kernels::sparse::SparseOptimizer;
 
 use crate::config;
 use crate::error::Error;
@@ -22,9 +22,9 @@ pub(crate) use shards::{Generation, forget};
 /// The rows that a worker hosts, and what is known of them.
 pub(crate) struct NodeEmbeddings {
     config: config::Embedding,
-    table: Arc<Table>,
+    table: Arc<EmbeddingTable>,
     /// Rows of the best epoch.
-    best: Table,
+    best: RowStore,
     /// The learning rate, as bits.
     rate: AtomicU64,
     moved: AtomicU64,
@@ -43,17 +43,16 @@ impl NodeEmbeddings {
         seed: u64,
         threads: usize,
     ) -> Result<Self, Error> {
-        let reserve = |optimizer| {
-            let table = Table::create(Some(scratch), graph, worker, config.dim, optimizer);
-            table.map_err(Error::io("reserve room for embeddings in", scratch))
-        };
+        let no_room = || Error::io("reserve room for embeddings in", scratch);
+        let place = Place::Folder(scratch.to_owned());
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
         let pool =
             pool.map_err(|error| Error::Machine(format!("cannot start {threads} threads: {error}; {FEWER_THREADS}")))?;
-        let table = reserve(config.optimizer.rule())?;
+        let table = EmbeddingTable::create(&place, graph, worker, config.dim, config.optimizer.rule());
+        let table = table.map_err(no_room())?;
         let table = pool.install(|| table.drawn(config.draw(), seed));
         let table = Arc::new(if config.is_async() { table.changing() } else { table });
-        let best = reserve(SparseOptimizer::Sgd)?;
+        let best = RowStore::create(&place, graph, worker, config.dim).map_err(no_room())?;
         let rate = AtomicU64::new(config.optimizer.lr.to_bits());
         Ok(Self { config: config.clone(), table, best, rate, moved: AtomicU64::new(0) })
     }
@@ -65,12 +64,15 @@ impl NodeEmbeddings {
 
     /// Numbers in a row.
     pub(crate) fn dim(&self) -> usize {
-        self.table.dim()
+        self.table.width()
     }
 
-    /// The row of a node that is hosted here.
-    pub(crate) fn row(&self, node: u32) -> &[f32] {
-        self.table.row_f32(node)
+    /// Opens the rows of the nodes that are hosted here.
+    ///
+    /// # Errors
+    /// [`Error::Bug`] when they are being written.
+    pub(crate) fn read(&self) -> Result<Rows<'_>, Error> {
+        Ok(self.table.rows().read()?)
     }
 
     /// The rows, to be fetched.
@@ -89,15 +91,15 @@ impl NodeEmbeddings {
         self.rate.store(rate.to_bits(), Ordering::Relaxed);
     }
 
-    /// Moves the rows that `pushed` has gradients for.
+    /// Takes one optimizer step on the rows that `pushed` has gradients for.
     ///
-    /// # Safety
-    /// Nobody reads or writes rows meanwhile.
-    pub(crate) unsafe fn apply(&self, pushed: &PushedRows) {
+    /// # Errors
+    /// [`Error::Bug`] when the rows are being read or written.
+    pub(crate) fn apply(&self, pushed: &PushedRows) -> Result<(), Error> {
         let rate = f64::from_bits(self.rate.load(Ordering::Relaxed));
-        // SAFETY: the caller's promise.
-        let moved = unsafe { self.table.apply(pushed, rate) };
+        let moved = self.table.apply(pushed, rate)?;
         self.moved.fetch_add(moved as u64, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Rows that were moved so far, each time counted.
@@ -105,21 +107,21 @@ impl NodeEmbeddings {
         self.moved.load(Ordering::Relaxed)
     }
 
-    /// Keeps the rows as those of the best epoch.
+    /// Copies the rows, which become those of the best epoch.
     ///
-    /// # Safety
-    /// Nobody writes rows meanwhile: no epoch and no inference is under way.
-    pub(crate) unsafe fn keep_best(&self) {
-        // SAFETY: nobody but this function, `take_best` and `load` touch the best rows, and they are this thread's.
-        unsafe { self.best.copy_rows(&self.table) };
+    /// # Errors
+    /// [`Error::Bug`] when the rows are being written: an epoch is under way.
+    pub(crate) fn keep_best(&self) -> Result<(), Error> {
+        self.best.write()?.copy_from(&self.table.rows().read()?);
+        Ok(())
     }
 
-    /// Makes the rows those of the best epoch again.
+    /// Restores the rows of the best epoch.
     ///
-    /// # Safety
-    /// As [`NodeEmbeddings::keep_best`].
-    pub(crate) unsafe fn take_best(&self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.table.copy_rows(&self.best) };
+    /// # Errors
+    /// [`Error::Bug`] when the rows are being read or written: an epoch or inference is under way.
+    pub(crate) fn take_best(&self) -> Result<(), Error> {
+        self.table.rows().write()?.copy_from(&self.best.read()?);
+        Ok(())
     }
 }

@@ -53,9 +53,10 @@ impl NodeEmbeddings {
         model: &str,
     ) -> Result<(), Error> {
         std::fs::create_dir_all(folder).map_err(Error::io("create", folder))?;
+        let (table, best_rows) = (self.table.read()?, self.best.read()?);
         for part in parts {
             let metadata = |epoch| Metadata { model: model.to_owned(), epoch, partition: part, dim: self.dim() };
-            let shard = self.table.shard(part);
+            let shard = table.shard(part);
             let (values, state) = (bytemuck::cast_slice(shard.values), bytemuck::cast_slice(shard.state));
             let mut tensors = vec![("values", Dtype::F32, values)];
             if !state.is_empty() {
@@ -67,7 +68,7 @@ impl NodeEmbeddings {
             let epochs = generation.epochs;
             write(&file(folder, false, epochs, part), &metadata(epochs), tensors)?;
             if let Some(best) = generation.best.filter(|_| with_best) {
-                let values = bytemuck::cast_slice(self.best.shard(part).values);
+                let values = bytemuck::cast_slice(best_rows.shard(part));
                 write(&file(folder, true, best, part), &metadata(best), vec![("values", Dtype::F32, values)])?;
             }
         }
@@ -77,21 +78,18 @@ impl NodeEmbeddings {
     /// Takes up the shards of `parts`.
     ///
     /// # Errors
-    /// [`Error::Checkpoint`] when one is not there, damaged, or of other rows.
-    ///
-    /// # Safety
-    /// Nobody reads or writes rows meanwhile.
-    pub(crate) unsafe fn load(
+    /// [`Error::Checkpoint`] when one is not there, damaged, or of other rows. [`Error::Bug`] when the rows are being read or written.
+    pub(crate) fn load(
         &self,
         folder: &Path,
         parts: std::ops::Range<usize>,
         generation: Generation,
         model: &str,
     ) -> Result<(), Error> {
+        let (mut table, mut best_rows) = (self.table.write()?, self.best.write()?);
         for part in parts {
             let metadata = |epoch| Metadata { model: model.to_owned(), epoch, partition: part, dim: self.dim() };
-            // SAFETY: the caller's promise.
-            let Some(rows) = (unsafe { self.table.shard_mut(part) }) else { continue };
+            let Some(rows) = table.shard_mut(part) else { continue };
             let epochs = generation.epochs;
             let mut into: Vec<(&str, &mut [u8])> = vec![("values", bytemuck::cast_slice_mut(rows.values))];
             if !rows.state.is_empty() {
@@ -101,9 +99,8 @@ impl NodeEmbeddings {
                 into.push(("steps", bytemuck::cast_slice_mut(rows.steps)));
             }
             read(&file(folder, false, epochs, part), &metadata(epochs), into)?;
-            // SAFETY: as above.
-            if let (Some(best), Some(rows)) = (generation.best, unsafe { self.best.shard_mut(part) }) {
-                let into = vec![("values", bytemuck::cast_slice_mut(rows.values))];
+            if let Some(best) = generation.best {
+                let into = vec![("values", bytemuck::cast_slice_mut(best_rows.shard_mut(part)))];
                 read(&file(folder, true, best, part), &metadata(best), into)?;
             }
         }
@@ -211,14 +208,12 @@ mod tests {
             Embedding { dim: 5, optimizer: SparseOptimizer { kind, ..Default::default() }, ..Default::default() };
         let rows = NodeEmbeddings::create(&config, folder, &graph, 0, seed, 1).unwrap();
         for part in 0..3 {
-            // SAFETY: nobody else has the table.
-            if let Some(shard) = unsafe { rows.table.shard_mut(part) } {
+            if let Some(shard) = rows.table.write().unwrap().shard_mut(part) {
                 shard.state.iter_mut().zip(0u32..).for_each(|(x, i)| *x = (i + seed as u32) as f32);
                 shard.steps.iter_mut().zip(0u32..).for_each(|(x, i)| *x = i + seed as u32);
             }
         }
-        // SAFETY: as above.
-        unsafe { rows.keep_best() };
+        rows.keep_best().unwrap();
         rows
     }
 
@@ -242,12 +237,13 @@ mod tests {
                     .map(|name| format!("embeddings-{name}.safetensors"))
             );
             let other = rows(path, kind, 2);
-            assert_ne!(other.table.shard(0), saved.table.shard(0));
-            // SAFETY: nobody else has the table.
-            unsafe { other.load(path, 0..3, keep, "abc") }.unwrap();
+            let saved = (saved.table.read().unwrap(), saved.best.read().unwrap());
+            assert_ne!(other.table.read().unwrap().shard(0), saved.0.shard(0));
+            other.load(path, 0..3, keep, "abc").unwrap();
+            let found = (other.table.read().unwrap(), other.best.read().unwrap());
             for part in 0..3 {
-                assert_eq!(other.table.shard(part), saved.table.shard(part));
-                assert_eq!(other.best.shard(part), saved.best.shard(part));
+                assert_eq!(found.0.shard(part), saved.0.shard(part));
+                assert_eq!(found.1.shard(part), saved.1.shard(part));
             }
         }
         forget(path, None, None).unwrap();
@@ -261,10 +257,7 @@ mod tests {
         let saved = rows(path, SparseKind::Adam, 1);
         let generation = Generation { epochs: 4, best: None };
         saved.save(path, 0..3, generation, false, "abc").unwrap();
-        let message = |generation, model: &str| {
-            // SAFETY: nobody else has the table.
-            unsafe { saved.load(path, 0..3, generation, model) }.unwrap_err().to_string()
-        };
+        let message = |generation, model: &str| saved.load(path, 0..3, generation, model).unwrap_err().to_string();
         assert!(
             message(Generation { epochs: 5, best: None }, "abc").contains("embeddings-e5-p00000.safetensors: is not")
         );

@@ -1,20 +1,23 @@
 //! Dataflows, one a file; and what all ways of training have in common.
 
+pub(crate) mod aggregation;
+pub(crate) mod full_graph;
 pub(crate) mod inference;
 pub(crate) mod mini_batch;
 pub(crate) mod partition_local;
 pub(crate) mod sampling;
 pub(crate) mod stages;
+pub(crate) mod tensor_parallel;
 
+use bytemuck::{Pod, Zeroable};
 use gnnflow_dataflow::collective::all_reduce::Reduced;
 use gnnflow_dataflow::fetch::cache::CacheCounts;
 use sha2::{Digest, Sha256};
-use timely::worker::Worker;
 
 use self::inference::Inference;
-use crate::compute::BatchWords;
+use crate::collectives::{Driver, Payload};
+use crate::compute::StepReport;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 
 /// A way to train.
@@ -26,8 +29,7 @@ pub(crate) trait Engine {
     /// What an operator, or the compute thread, fails with.
     fn train_round(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error>;
@@ -37,14 +39,8 @@ pub(crate) trait Engine {
     ///
     /// # Errors
     /// As [`Engine::train_round`].
-    fn compute_all(
-        &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
-        inference: &Inference,
-        embeddings: bool,
-    ) -> Result<bool, Error> {
-        let _ = (worker, runtime, inference, embeddings);
+    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
+        let _ = (driver, inference, embeddings);
         Ok(false)
     }
 
@@ -74,7 +70,8 @@ pub(crate) trait Engine {
 }
 
 /// How many steps had not been applied everywhere when the rows of a batch were asked for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub(crate) struct Staleness {
     /// The most of any batch.
     pub(crate) most: u64,
@@ -100,9 +97,10 @@ pub(crate) struct EpochSums {
 }
 
 impl EpochSums {
-    /// Adds what a step's batches tell, in partition order, and returns it.
-    fn add(&mut self, reduced: &Reduced) -> Vec<BatchWords> {
-        let batches: Vec<BatchWords> = reduced.words.iter().filter_map(|words| BatchWords::decode(words)).collect();
+    /// Adds the reports of a step's batches, in partition order, and returns them.
+    fn add(&mut self, reduced: &Reduced) -> Vec<StepReport> {
+        let batches = reduced.words.iter().filter_map(|words| StepReport::from_words(words).ok());
+        let batches: Vec<StepReport> = batches.collect();
         self.steps += 1;
         self.rounds += batches.iter().map(|batch| batch.rounds).max().unwrap_or(0);
         for batch in &batches {

@@ -3,6 +3,7 @@
 mod problem;
 
 pub use gnnflow_data::Fault;
+use gnnflow_dataflow::storage::Busy;
 pub(crate) use problem::{Place, did_you_mean};
 pub use problem::{Problem, Problems};
 use std::path::{Path, PathBuf};
@@ -56,6 +57,12 @@ pub enum Error {
     /// It is our fault.
     #[error("bug in gnnflow: {0}; please report it")]
     Bug(String),
+}
+
+impl From<Busy> for Error {
+    fn from(busy: Busy) -> Self {
+        Self::Bug(busy.to_string())
+    }
 }
 
 impl Error {

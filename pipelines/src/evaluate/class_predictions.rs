@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
-use timely::worker::Worker;
 
+use crate::collectives::Driver;
 use crate::context::edge_columns::EdgeColumns;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
@@ -17,7 +17,7 @@ use crate::runtime::job::Job;
 
 /// Writes `src`, `dst`, `type` (where edges have types), `prediction`, `label` and `split` of every edge that may be classified.
 pub(crate) fn predictions(
-    worker: &mut Worker,
+    driver: &mut Driver<'_>,
     job: &Job,
     context: &WorkerContext,
     classifying: &Classifying,
@@ -41,5 +41,5 @@ pub(crate) fn predictions(
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 48, rows: &rows };
-    write_table(worker, &*job.runtime, context, &all.totals, &table)
+    write_table(driver, context, &all.totals, &table)
 }

@@ -11,17 +11,16 @@ use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_nn::metrics::{Counts, Task};
 use timely::worker::Worker;
 
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
 use crate::evaluate::rows_of::{Brought, RowsOf};
-use crate::evaluate::{Evaluation, agree};
-use crate::runtime::job::Runtime;
+use crate::evaluate::{Evaluation, reduce_metrics};
 use crate::task::Tally;
 use crate::task::classes::{Classes, cross_entropy, largest};
 use crate::task::edge_classification::edges::ClassedEdges;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Edges whose ends are asked for at once.
 const CHUNK: usize = 8192;
@@ -41,7 +40,7 @@ impl Classifying {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         (edges, classes): (ClassedEdges, Arc<Classes>),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
@@ -56,10 +55,9 @@ impl Classifying {
     /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         context: &WorkerContext,
-        agreement: &mut Agreement,
+        collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         let (classes, mut counted) = (self.classes.count, Vec::new());
         for part in context.placement.parts_of(context.worker) {
@@ -68,7 +66,7 @@ impl Classifying {
             for first in (0..self.edges.edges[part].len()).step_by(CHUNK) {
                 let chunk = first..(first + CHUNK).min(self.edges.edges[part].len());
                 self.rows.send_ends(&self.edges.edges[part][chunk.clone()]);
-                self.rows.wait(worker, runtime, 0)?;
+                self.rows.wait(driver, 0)?;
                 let logits = std::mem::take(&mut *self.rows.state());
                 for (i, row) in chunk.zip(logits.chunks_exact(classes)) {
                     self.found[part].push(largest(row) as u32);
@@ -84,8 +82,8 @@ impl Classifying {
             counted.push(counts.into_iter().map(tally).collect());
         }
         // Others may still ask for rows that are here.
-        self.rows.end(worker, runtime)?;
-        agree(worker, runtime, context, agreement, &counted, &|words, _| {
+        self.rows.end(driver)?;
+        reduce_metrics(driver, context, collectives, &counted, &|words, _| {
             let mut counts = Counts::new(Task::SingleLabel, classes);
             counts.merge_words(words);
             (counts.rows(), counts.finish())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use timely::worker::Worker;
 
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
@@ -16,7 +16,7 @@ use crate::evaluate::ranking::Ranking;
 use crate::evaluate::{class_predictions, link_predictions};
 use crate::runtime::job::Job;
 use crate::task::Source;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Ranks or classes of edges, by the model's results of their ends.
 pub(crate) enum EdgePass {
@@ -29,7 +29,7 @@ impl EdgePass {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         source: Source,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Option<Self> {
@@ -50,14 +50,13 @@ impl EdgePass {
     /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
-        worker: &mut Worker,
-        job: &Job,
+        driver: &mut Driver<'_>,
         context: &WorkerContext,
-        agreement: &mut Agreement,
+        collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         match self {
-            Self::Ranking(ranking) => ranking.evaluate(worker, &*job.runtime, context, agreement),
-            Self::Classifying(classifying) => classifying.evaluate(worker, &*job.runtime, context, agreement),
+            Self::Ranking(ranking) => ranking.evaluate(driver, context, collectives),
+            Self::Classifying(classifying) => classifying.evaluate(driver, context, collectives),
         }
     }
 
@@ -67,14 +66,14 @@ impl EdgePass {
     /// When the table cannot be written.
     pub(crate) fn predictions(
         &self,
-        worker: &mut Worker,
+        driver: &mut Driver<'_>,
         job: &Job,
         context: &WorkerContext,
         path: PathBuf,
     ) -> Result<String, Error> {
         match self {
-            Self::Ranking(ranking) => link_predictions::predictions(worker, job, context, ranking, path),
-            Self::Classifying(classes) => class_predictions::predictions(worker, job, context, classes, path),
+            Self::Ranking(ranking) => link_predictions::predictions(driver, job, context, ranking, path),
+            Self::Classifying(classes) => class_predictions::predictions(driver, job, context, classes, path),
         }
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use arrow::array::{Float32Array, Float64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use gnnflow_kernels::pairs::Edge;
-use timely::worker::Worker;
 
 use super::ranking::Ranked;
+use crate::collectives::Driver;
 use crate::context::WorkerContext;
 use crate::context::edge_columns::EdgeColumns;
 use crate::error::Error;
@@ -20,7 +20,7 @@ use crate::runtime::job::Job;
 /// Writes `src`, `dst`, `type` (where edges have types), `split`, `score`, `rank` (of `dst`, given `src`) and, where sources are ranked
 /// too, `src_rank` of every edge that was held out.
 pub(crate) fn predictions(
-    worker: &mut Worker,
+    driver: &mut Driver<'_>,
     job: &Job,
     context: &WorkerContext,
     ranking: &Ranking,
@@ -51,5 +51,5 @@ pub(crate) fn predictions(
         RecordBatch::try_new(Arc::clone(&schema), columns).map_err(arrow_bug)
     };
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 64, rows: &rows };
-    write_table(worker, &*job.runtime, context, ranking.held_out_counts(), &table)
+    write_table(driver, context, ranking.held_out_counts(), &table)
 }

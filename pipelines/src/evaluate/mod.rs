@@ -12,17 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
-use timely::worker::Worker;
 
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::config::Metric;
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 use crate::runtime::records::Scores;
 use crate::task::Tally;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Metrics of the train, validation and test nodes; `None` for a split without nodes.
 #[derive(Clone, Debug, Default)]
@@ -49,36 +47,35 @@ impl Evaluation {
 
 /// Counts every worker's nodes, and adds up what all workers counted.
 pub(crate) fn evaluate(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
     compute_thread: &ComputeThread<ComputeState>,
-    rows: &Arc<LayerStore>,
+    rows: &Arc<RowStore>,
 ) -> Result<Evaluation, Error> {
     let hosted = context.placement.parts_of(context.worker);
     let (rows, task) = (Arc::clone(rows), Arc::clone(context.task.nodes()?));
     let counting = Arc::clone(&task);
     // By partition hosted here, then by split.
-    let counted: Vec<Vec<Tally>> = compute_thread.call(move |trainer| {
-        trainer.on_threads(|| {
+    let counted = compute_thread.call(move |trainer| -> Result<Vec<Vec<Tally>>, Error> {
+        let rows = rows.read()?;
+        Ok(trainer.on_threads(|| {
             hosted
                 .map(|part| (1..SPLITS.len()).map(|split| counting.count(part, split as u8, &rows)).collect())
                 .collect()
-        })
+        }))
     });
-    agree(worker, runtime, context, agreement, &counted, &|words, sums| task.finish(words, sums))
+    reduce_metrics(driver, context, collectives, &counted?, &|words, sums| task.finish(words, sums))
 }
 
 /// From sums of what is counted: the number of examples, and metrics by name.
 type Finish<'a> = &'a dyn Fn(&[u64], &[f64]) -> (u64, BTreeMap<String, f64>);
 
-/// Adds up what all workers counted, of the training, validation and test examples of the partitions that each hosts.
-pub(crate) fn agree(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+/// Adds up the counts of all workers: of the training, validation and test examples of the partitions that each hosts.
+pub(crate) fn reduce_metrics(
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
     counted: &[Vec<Tally>],
     finish: Finish<'_>,
 ) -> Result<Evaluation, Error> {
@@ -86,15 +83,15 @@ pub(crate) fn agree(
     let mut scores = [None, None, None];
     for (split, score) in scores.iter_mut().enumerate() {
         let own = counted.iter().map(|splits| splits[split].words.clone()).reduce(|sum, words| added(sum, &words));
-        let words = agreement.sums(worker, runtime, &own.unwrap_or_default())?;
-        let told = agreement.by_partition(worker, runtime, |part| {
+        let counts = collectives.all_reduce_counts(driver, &own.unwrap_or_default())?;
+        let floats = collectives.all_gather_parts(driver, |part| {
             let Tally { loss, sums, .. } = &counted[part - first][split];
-            std::iter::once(loss).chain(sums).map(|sum| sum.to_bits()).collect()
+            [&[*loss], &sums[..]].concat()
         })?;
         // In partition order, so that the bits do not depend on the number of workers.
-        let sum = |place: usize| told.iter().map(|words| f64::from_bits(words[place])).sum::<f64>();
-        let sums: Vec<f64> = (1..told.first().map_or(1, Vec::len)).map(sum).collect();
-        let (examples, metrics) = finish(&words, &sums);
+        let sum = |place: usize| floats.iter().map(|floats| floats[place]).sum::<f64>();
+        let sums: Vec<f64> = (1..floats.first().map_or(1, Vec::len)).map(sum).collect();
+        let (examples, metrics) = finish(&counts, &sums);
         if examples > 0 {
             *score = Some(Scores { nodes: examples, loss: sum(0) / examples as f64, metrics });
         }

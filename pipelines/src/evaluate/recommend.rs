@@ -4,21 +4,36 @@
 //! other splits: to validate, those of the training edges (and of edges in no split); to test, those of the validation edges too.
 //! Recall is the share of its held-out tails that are on the list; NDCG weighs each by 1 / log2(1 + rank), and is divided by what a list of held-out tails alone would have. Both are means over the sources that have held-out edges.
 
+use bytemuck::{Pod, Zeroable};
 use gnnflow_kernels::pairs::Edge;
 
 use super::ranking::Ranked;
+use crate::collectives::Value;
 use crate::task::link_prediction::recommended::Recommended;
 
-/// The edges of a partition that are on their source's list: source, relation and twice the rank, a word each.
-pub(crate) fn found(edges: &[Edge], ranked: &[Ranked], length: usize) -> Vec<u64> {
-    let listed = edges.iter().zip(ranked).map(|(edge, ranked)| (edge, ranked.fresh_doubled()));
-    let listed = listed.filter(|&(_, doubled)| doubled <= 2 * length as u64);
-    listed.map(|(edge, doubled)| u64::from(edge.head) << 32 | u64::from(edge.relation) << 16 | doubled).collect()
+/// An edge that is on its source's list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Listed {
+    source: u32,
+    relation: u16,
+    /// Twice its rank.
+    doubled: u16,
 }
 
-/// `recall_at_K` and `ndcg_at_K` of a split, from what all partitions found.
-pub(crate) fn metrics(found: &[u64], wanted: &Recommended, split: usize) -> Vec<(String, f64)> {
-    let mut found = found.to_vec();
+impl Value for Listed {}
+
+/// The edges of a partition that are on their source's list.
+pub(crate) fn found(edges: &[Edge], ranked: &[Ranked], length: usize) -> Vec<Listed> {
+    let listed = edges.iter().zip(ranked).map(|(edge, ranked)| (edge, ranked.fresh_doubled()));
+    let listed = listed.filter(|&(_, doubled)| doubled <= 2 * length as u64);
+    let listed =
+        listed.map(|(edge, doubled)| Listed { source: edge.head, relation: edge.relation, doubled: doubled as u16 });
+    listed.collect()
+}
+
+/// `recall_at_K` and `ndcg_at_K` of a split, from the listed edges of all partitions.
+pub(crate) fn metrics(mut found: Vec<Listed>, wanted: &Recommended, split: usize) -> Vec<(String, f64)> {
     // By source, then by rank: sums do not depend on how the graph is cut.
     found.sort_unstable();
     let gain = |rank: f64| 1.0 / libm::log2(1.0 + rank);
@@ -30,12 +45,12 @@ pub(crate) fn metrics(found: &[u64], wanted: &Recommended, split: usize) -> Vec<
             continue;
         }
         sources += 1;
-        let of = |word: &&u64| **word >> 16 == (u64::from(head) << 16 | u64::from(relation));
+        let of = |edge: &&Listed| (edge.source, edge.relation) == (head, relation);
         let own = rest.iter().take_while(of).count();
         let (here, behind) = rest.split_at(own);
         rest = behind;
         recall += own as f64 / held_out as f64;
-        let gains: f64 = here.iter().map(|word| gain((word & 0xffff) as f64 / 2.0)).sum();
+        let gains: f64 = here.iter().map(|edge| gain(f64::from(edge.doubled) / 2.0)).sum();
         ndcg += gains / ideal[held_out.min(wanted.length)];
     }
     let mean = |sum: f64| sum / sources.max(1) as f64;
@@ -55,12 +70,12 @@ mod tests {
         (0..4).for_each(|tail| wanted.add(edge(1, tail), 1));
         wanted.add(edge(2, 5), 1);
         wanted.add(edge(9, 5), 0);
-        let word = |head: u64, doubled: u64| head << 32 | doubled;
-        let found: BTreeMap<String, f64> = metrics(&[word(1, 6), word(1, 2)], &wanted, 1).into_iter().collect();
+        let listed = |source, doubled| Listed { source, relation: 0, doubled };
+        let found: BTreeMap<String, f64> = metrics(vec![listed(1, 6), listed(1, 2)], &wanted, 1).into_iter().collect();
         assert!((found["recall_at_3"] - (0.5 + 0.0) / 2.0).abs() < 1e-12);
         let ideal = 1.0 + 1.0 / 3f64.log2() + 0.5;
         assert!((found["ndcg_at_3"] - 1.5 / ideal / 2.0).abs() < 1e-12);
-        let found: BTreeMap<String, f64> = metrics(&[word(9, 4)], &wanted, 0).into_iter().collect();
+        let found: BTreeMap<String, f64> = metrics(vec![listed(9, 4)], &wanted, 0).into_iter().collect();
         assert!((found["recall_at_3"] - 1.0).abs() < 1e-12 && (found["ndcg_at_3"] - 1.0 / 3f64.log2()).abs() < 1e-12);
     }
 }

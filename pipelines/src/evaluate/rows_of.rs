@@ -19,12 +19,11 @@ use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Nodes whose rows are wanted, and pairs of their places.
 type Wanted = (BatchKey, Vec<u32>, Option<Arc<Pairs>>);
@@ -54,7 +53,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         compute_thread: &ComputeThread<ComputeState>,
         name: &str,
         take: impl Fn(&mut S, &ComputeState, &Brought<'_>) -> Result<(), Error> + Send + Sync + 'static,
@@ -63,7 +62,7 @@ impl<S: Default + Send + 'static> RowsOf<S> {
         let state: Arc<Mutex<S>> = Arc::default();
         let (kept, changed, take) = (errors.clone(), Arc::clone(&state), Arc::new(take));
         let source = Arc::clone(results) as _;
-        let rows = FeatureView { source, number: Number::F32, dim: results.dim(), packed: None, halo: None };
+        let rows = FeatureView { source, number: Number::F32, dim: results.width(), packed: None, halo: None };
         worker.dataflow::<u64, _, _>(|scope| {
             scope
                 .input_from(&mut input)
@@ -125,22 +124,22 @@ impl<S: Default + Send + 'static> RowsOf<S> {
     ///
     /// # Errors
     /// What an operator, or the compute thread, fails with.
-    pub(crate) fn wait(&self, worker: &mut Worker, runtime: &dyn Runtime, window: u32) -> Result<(), Error> {
+    pub(crate) fn wait(&self, driver: &mut Driver<'_>, window: u32) -> Result<(), Error> {
         let oldest = time::at(self.passes, self.step.saturating_sub(window));
-        run_until(worker, runtime, &self.errors, &self.probe, oldest)
+        driver.run_until(&self.probe, oldest, &self.errors)
     }
 
     /// Ends a pass: waits until nobody asks for rows any more that are here.
     ///
     /// # Errors
     /// As [`RowsOf::wait`].
-    pub(crate) fn end(&mut self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<(), Error> {
+    pub(crate) fn end(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         self.passes += 1;
         self.step = 0;
         let next = time::at(self.passes, 0);
         self.input.advance_to(next);
         self.input.flush();
-        run_until(worker, runtime, &self.errors, &self.probe, next)
+        driver.run_until(&self.probe, next, &self.errors)
     }
 }
 

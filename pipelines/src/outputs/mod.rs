@@ -31,14 +31,12 @@ use timely::container::NoopBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
-use timely::worker::Worker;
 
 use crate::checkpoint::tensor_file::{self, Tensor, beside};
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::context::{SPLITS, WorkerContext};
 use crate::error::Error;
-use crate::runtime::job::Runtime;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// Bytes of a Parquet row group, before compression.
 const ROW_GROUP_BYTES: usize = 64 << 20;
@@ -60,8 +58,7 @@ pub(crate) struct Table<'a> {
 /// Writes `table`: the first worker the file, all workers their partitions' rows, in the order of global ids. Returns, at
 /// the first worker, SHA-256 over all rows.
 pub(crate) fn write_table(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
     nodes: &[u64],
     table: &Table<'_>,
@@ -76,7 +73,7 @@ pub(crate) fn write_table(
     let mut input = InputHandle::<u64, NoopBuilder<WireBlock>>::new_with_builder();
     let probe = probe::Handle::new();
     let (kept, target, meter) = (errors.clone(), Rc::clone(&file), Rc::clone(&context.other_meter));
-    worker.dataflow::<u64, _, _>(|scope| {
+    driver.worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
             .in_order()
@@ -99,12 +96,12 @@ pub(crate) fn write_table(
                 input.send_batch(&mut block);
             }
             let behind = time::at(part as u32, (step as u32).saturating_sub(WINDOW));
-            run_until(worker, runtime, &errors, &probe, behind)?;
+            driver.run_until(&probe, behind, &errors)?;
         }
     }
     let end = time::at(nodes.len() as u32, 0);
     input.advance_to(end);
-    run_until(worker, runtime, &errors, &probe, end)?;
+    driver.run_until(&probe, end, &errors)?;
     drop(input);
     let file = file.borrow_mut().take();
     file.map_or(Ok(String::new()), ParquetFile::finish)
@@ -198,15 +195,14 @@ pub(crate) fn list_of(width: usize, values: ArrayRef) -> Result<ArrayRef, Error>
 
 /// `predictions.parquet`: `node_id`, `prediction`, `label`, `split` and, on request, `scores`, as the task has them.
 pub(crate) fn predictions(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
     manifest: &Manifest,
-    results: &LayerStore,
+    results: &RowStore,
     scores: bool,
     path: PathBuf,
 ) -> Result<String, Error> {
-    let task = context.task.nodes()?;
+    let (task, results) = (context.task.nodes()?, results.read()?);
     let answer = task.answer();
     let width = if scores { task.score_width() } else { 0 };
     let mut fields = vec![
@@ -221,12 +217,12 @@ pub(crate) fn predictions(
     let schema = Arc::new(Schema::new(fields));
     let rows = |part: usize, nodes: std::ops::Range<usize>| {
         let partition = context.parts.get(part);
-        let [prediction, label] = task.answers(part, nodes.clone(), results)?;
+        let [prediction, label] = task.answers(part, nodes.clone(), &results)?;
         let split = partition.nodes.split()[nodes.clone()].iter().map(|&split| SPLITS[usize::from(split).min(3)]);
         let split: ArrayRef = Arc::new(StringArray::from_iter_values(split));
         let mut columns = vec![ids(context, part, nodes.clone()), prediction, label, split];
         if width > 0 {
-            let row = |local: usize| results.row_f32(partition.range.start as u32 + local as u32);
+            let row = |local: usize| results.row(partition.range.start as u32 + local as u32);
             let values: Vec<f32> = nodes.flat_map(|local| task.scores(row(local))).collect();
             columns.push(list_of(width, Arc::new(Float32Array::from(values)))?);
         }
@@ -238,13 +234,12 @@ pub(crate) fn predictions(
     };
     let row_bytes = 40 + 4 * width + listed;
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
-    write_table(worker, runtime, context, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
+    write_table(driver, context, &nodes, &Table { path, schema: Arc::clone(&schema), row_bytes, rows: &rows })
 }
 
 /// `embeddings.parquet` and `node_embeddings.parquet`: `node_id`, `embedding`. `row` has that of a node hosted here, `dim` numbers.
 pub(crate) fn embeddings<'a>(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
     manifest: &Manifest,
     (dim, row): (usize, impl Fn(u32) -> &'a [f32]),
@@ -260,7 +255,7 @@ pub(crate) fn embeddings<'a>(
     };
     let nodes: Vec<u64> = manifest.partitions.iter().map(|part| part.nodes).collect();
     let table = Table { path, schema: Arc::clone(&schema), row_bytes: 16 + 4 * dim, rows: &make };
-    write_table(worker, runtime, context, &nodes, &table)
+    write_table(driver, context, &nodes, &table)
 }
 
 /// `model.safetensors`: every parameter by name. Returns SHA-256 over names, shapes and values.

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Embedding};
 use crate::plan::Sizes;
-use gnnflow_dataflow::embed::table::Table;
+use gnnflow_dataflow::embed::table::EmbeddingTable;
 use gnnflow_kernels::sparse::SparseOptimizer;
 use serde::Serialize;
 
@@ -48,8 +48,8 @@ pub(super) fn input(config: &Config, graph: &Sizes) -> (usize, usize) {
 /// Bytes of mapped files for `nodes` rows: table, state, and the rows of the best epoch.
 pub(super) fn bytes(config: &Config, nodes: u64) -> u64 {
     of(config).map_or(0, |embedding| {
-        let table = Table::bytes(nodes, embedding.dim, embedding.optimizer.rule());
-        table + Table::bytes(nodes, embedding.dim, SparseOptimizer::Sgd)
+        let table = EmbeddingTable::bytes(nodes, embedding.dim, embedding.optimizer.rule());
+        table + EmbeddingTable::bytes(nodes, embedding.dim, SparseOptimizer::Sgd)
     })
 }
 

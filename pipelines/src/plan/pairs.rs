@@ -2,7 +2,7 @@
 //!
 //! A chunk of E edges with k negatives each reads the rows of at most E (2 + k) nodes, of which a process has some itself. Of F nodes
 //! elsewhere, d draws name F (1 − e^(−d / F)) different ones: d is (1 + k) E F / N, of N nodes in all, for negatives of each edge's own.
-//! Each of those is asked for by its number (4 bytes), its row of w numbers comes (4 w) and a gradient goes back (4 + 4 w). Heads
+//! Each of those is asked for by its number (4 bytes), its row of w numbers comes (4 w) and a gradient goes back (4 + 4 w). HeadShards
 //! count as drawn anywhere: partitions that are cut well bring fewer.
 
 use std::ops::Range;

@@ -22,7 +22,10 @@ use super::pairs::{Pairs, decoder};
 use super::{Sizes, embedding};
 use crate::config::{Config, Mode, Schedule};
 use crate::engine::stages::dataflow::permits;
-use crate::engine::stages::{Heads, INTERVAL_NODES, Program, Propagated, Stage, window};
+use crate::engine::stages::intervals::INTERVAL_NODES;
+use crate::engine::stages::message::window;
+use crate::engine::stages::program::{Program, Propagated, Stage};
+use crate::engine::tensor_parallel::head_shards::HeadShards;
 use crate::runtime::task_sizes::{CALL_BYTES, CALLS_PER_WORKER, task_bytes, tasks_in_flight};
 
 /// Versions of the parameters that a tensor worker keeps.
@@ -146,7 +149,7 @@ impl Whole {
         if !hop.attends_by_column() {
             return Self::width(hop).div_ceil(processes);
         }
-        let cut = Heads::of_hop(hop, graph.parts.len(), processes);
+        let cut = HeadShards::of_hop(hop, graph.parts.len(), processes);
         (0..processes).map(|worker| cut.of(worker)[0].len()).max().unwrap_or(0)
     }
 
@@ -239,7 +242,7 @@ impl Whole {
         if !hop.attends() {
             return [0, 0];
         }
-        let cut = Heads::of_hop(hop, graph.parts.len(), processes);
+        let cut = HeadShards::of_hop(hop, graph.parts.len(), processes);
         let touched: usize = (0..processes).map(|worker| cut.of(worker)[1].len()).sum();
         [if hop.attends_by_column() { touched } else { 2 * touched }, 2 * cut.count()]
     }

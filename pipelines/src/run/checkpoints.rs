@@ -1,23 +1,38 @@
-//! Writing what a run has come to, and taking it up again.
+//! Checkpoints of a run, and resuming from them.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
-use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_nn::optimizer::State;
-use timely::worker::Worker;
 
 use super::Run;
 use crate::checkpoint::{Checkpoint, Progress};
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver, Json, Payload};
 use crate::embedding::{Generation, forget};
 use crate::engine::BlocksHash;
 use crate::error::Error;
 use crate::outputs::run_folder::{checkpoints, last_checkpoint};
 
+/// What the first worker reads of a checkpoint besides vectors: progress, the optimizer's steps and the names of its vectors.
+type Header = (Progress, (u64, Json<Vec<String>>));
+
+impl Payload for Progress {
+    fn to_words(&self) -> Vec<u64> {
+        let best = self.best.map(|(epoch, (metric, loss))| (u64::from(epoch), [metric, loss]));
+        ((u64::from(self.epochs), self.blocks), (best, self.seconds.clone())).to_words()
+    }
+
+    fn from_words(words: &[u64]) -> Result<Self, Error> {
+        type Parts = ((u64, [u8; 32]), (Option<(u64, [f64; 2])>, Vec<f64>));
+        let ((epochs, blocks), (best, seconds)) = Parts::from_words(words)?;
+        let best = best.map(|(epoch, value)| (epoch as u32, value.into()));
+        Ok(Self { epochs: epochs as u32, best, seconds, blocks })
+    }
+}
+
 impl Run<'_> {
-    /// Takes up the last checkpoint, which the first worker reads and tells.
-    pub(super) fn resume(&mut self, worker: &mut Worker, params: usize, trained: usize) -> Result<(), Error> {
-        let runtime = &*self.job.runtime;
+    /// Resumes from the last checkpoint, which the first worker reads and broadcasts.
+    pub(super) fn resume(&mut self, driver: &mut Driver<'_>, params: usize, trained: usize) -> Result<(), Error> {
         let path = last_checkpoint(&self.job.run_dir);
         let checkpoint = match self.context.worker {
             0 if path.exists() => {
@@ -27,33 +42,25 @@ impl Run<'_> {
             _ => None,
         };
         let header = checkpoint.as_ref().map(|checkpoint| {
-            let names: Vec<&String> = checkpoint.optimizer.vectors.iter().map(|(name, _)| name).collect();
-            serde_json::json!([checkpoint.progress, checkpoint.optimizer.steps, names]).to_string()
+            let names = checkpoint.optimizer.vectors.iter().map(|(name, _)| name.clone()).collect();
+            (checkpoint.progress.clone(), (checkpoint.optimizer.steps, Json(names)))
         });
-        let words = header.map_or_else(Vec::new, |text| text.bytes().map(u64::from).collect());
-        let told =
-            self.agreement.by_partition(worker, runtime, |part| if part == 0 { words.clone() } else { Vec::new() })?;
-        let text: Vec<u8> = told[0].iter().map(|&byte| byte as u8).collect();
-        if text.is_empty() {
+        let header = self.collectives.broadcast(driver, (self.context.worker == 0).then_some(header))?;
+        let Some((progress, (steps, Json(names)))): Option<Header> = header else {
             return Ok(()); // no checkpoint yet
-        }
-        let bad = |error: serde_json::Error| Error::Bug(format!("the first worker's checkpoint: {error}"));
-        let (progress, steps, names): (Progress, u64, Vec<String>) = serde_json::from_slice(&text).map_err(bad)?;
+        };
         // All vectors behind one another: parameters, the optimizer's, the best parameters.
-        let length = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
-        let mut all = Agreement::build(worker, self.context.placement, length, self.context.other_meter.clone());
+        let len = params * (1 + usize::from(progress.best.is_some())) + trained * names.len();
         let flat = checkpoint.map(|checkpoint| {
             let mut flat = checkpoint.params;
             checkpoint.optimizer.vectors.iter().for_each(|(_, vector)| flat.extend_from_slice(vector));
             flat.extend(checkpoint.best.iter().flatten());
             Arc::new(flat)
         });
-        let reduced = all.round(worker, runtime, |part| Contribution {
-            partition: part as u32,
-            vector: flat.clone().filter(|_| part == 0),
-            words: Vec::new(),
-        })?;
-        let mut rest = reduced.sum;
+        // Of one use: its dataflow ends with it.
+        let context = &self.context;
+        let mut vectors = Collectives::new(context.placement, context.worker, Rc::clone(&context.other_meter));
+        let mut rest = vectors.all_reduce_rows(driver, len, |part| flat.clone().filter(|_| part == 0))?;
         let mut take = |len: usize| {
             let after = rest.split_off(len);
             std::mem::replace(&mut rest, after)
@@ -66,12 +73,11 @@ impl Run<'_> {
         if let Some(rows) = &self.context.embeddings {
             let parts = self.context.placement.parts_of(self.context.worker);
             let (folder, generation, model) = (checkpoints(&self.job.run_dir), self.generation(), self.fingerprint());
-            let busy = runtime.busy("reading the learned rows of the checkpoint");
-            // SAFETY: no epoch is under way.
-            unsafe { rows.load(&folder, parts, generation, &model)? };
+            let busy = driver.runtime.busy("reading the learned rows of the checkpoint");
+            rows.load(&folder, parts, generation, &model)?;
             drop(busy);
             // Nobody asks for rows that are not there yet.
-            self.agreement.by_worker(worker, runtime, &[0])?;
+            self.collectives.barrier(driver)?;
             self.best_rows_saved = generation.best;
         }
         self.compute_thread.call(move |trainer| {
@@ -92,17 +98,17 @@ impl Run<'_> {
     /// Writes a checkpoint; the frontier has passed the epoch everywhere, and the parameters are the same at all workers.
     ///
     /// Learnt rows first, by whoever has them: the checkpoint before stands until all of them are there.
-    pub(super) fn checkpoint(&mut self, worker: &mut Worker) -> Result<(), Error> {
+    pub(super) fn checkpoint(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let Some(rows) = self.context.embeddings.clone() else { return self.checkpoint_shared() };
-        let (runtime, generation) = (&*self.job.runtime, self.generation());
+        let generation = self.generation();
         let (folder, parts) = (checkpoints(&self.job.run_dir), self.context.placement.parts_of(self.context.worker));
         let with_best = self.best_rows_saved != generation.best;
-        let busy = runtime.busy("writing the learned rows of the checkpoint");
+        let busy = driver.runtime.busy("writing the learned rows of the checkpoint");
         rows.save(&folder, parts.clone(), generation, with_best, &self.fingerprint())?;
         drop(busy);
-        self.agreement.by_worker(worker, runtime, &[0])?;
+        self.collectives.barrier(driver)?;
         self.checkpoint_shared()?;
-        self.agreement.by_worker(worker, runtime, &[0])?;
+        self.collectives.barrier(driver)?;
         self.best_rows_saved = generation.best;
         forget(&folder, Some(generation), Some(parts))
     }
@@ -119,5 +125,34 @@ impl Run<'_> {
         let embedding = self.context.embeddings.as_ref().map(|rows| rows.dim());
         let checkpoint = Checkpoint { progress, params, best, optimizer, embedding };
         checkpoint.write(&last_checkpoint(&self.job.run_dir), &self.fingerprint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::collectives::ROUND_WORDS;
+    use crate::collectives::tests::at;
+
+    #[test]
+    fn header_of_many_epochs_is_broadcast_with_equal_bits() {
+        // More words than one round carries.
+        let seconds: Vec<f64> = (0..20_000).map(|epoch| 0.1 + f64::from(epoch) / 3.0).collect();
+        for best in [None, Some((3, (0.1 + 0.2, f64::NEG_INFINITY)))] {
+            let progress = Progress { epochs: 20_000, best, seconds: seconds.clone(), blocks: [7; 32] };
+            assert!(progress.to_words().len() > ROUND_WORDS);
+            for workers in [1, 2, 4] {
+                let header = (progress.clone(), (5u64, vec!["velocity".to_owned()]));
+                let found = at(workers, move |all, driver| {
+                    let (progress, (steps, names)) = header.clone();
+                    let own = (driver.worker.index() == 0).then(|| Some((progress, (steps, Json(names)))));
+                    let told: Option<Header> = all.broadcast(driver, own).unwrap();
+                    told.unwrap()
+                });
+                for (told, (steps, Json(names))) in found {
+                    assert!(told == progress && steps == 5 && names == ["velocity"], "{workers} workers");
+                }
+            }
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytemuck::{Pod, Zeroable};
 use gnnflow_data::error::FEWER_THREADS;
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::graph::placement::Placement;
@@ -19,22 +20,31 @@ use gnnflow_dataflow::wire::meter::{Meter, Stage};
 use timely::worker::Worker;
 
 use crate::checkpoint::Progress;
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::{ComputeState, ComputeTime};
 use crate::config;
 use crate::config::Metric;
 use crate::context;
 use crate::context::threads::Split;
 use crate::context::{FeatureStore, ModelInputs, WorkerContext};
+use crate::engine::full_graph;
+use crate::engine::full_graph::topology::Topology;
 use crate::engine::inference::Inference;
 use crate::engine::mini_batch::{Batches, MiniBatchTraining};
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::engine::partition_local::{PartitionParallel, Visits};
 use crate::engine::sampling::strategies;
 use crate::engine::sampling::subgraphs::Subgraphs;
-use crate::engine::stages::dataflow::WholeGraphTraining;
+use crate::engine::stages::dataflow::StagedTraining;
+use crate::engine::stages::intervals::EdgeNeeds;
+use crate::engine::stages::learned_rows::LearnedRows;
+use crate::engine::stages::pair_results::Scored;
+use crate::engine::stages::runner::StageRunner;
 use crate::engine::stages::score_pairs::PairSource;
-use crate::engine::stages::{LearnedRows, Shape, Stages, WholeGraph, by_columns, by_nodes};
+use crate::engine::stages::state::{EpochState, StageConfig};
+use crate::engine::stages::synchrony::Synchrony;
+use crate::engine::tensor_parallel;
+use crate::engine::tensor_parallel::topology::AllEdges;
 use crate::engine::{Engine, EpochSums};
 use crate::error::Error;
 use crate::evaluate::edge_pass::EdgePass;
@@ -56,9 +66,10 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
     let network = model.network(train.schedule);
-    let mut run = Run::start(worker, job, &network, train)?;
-    run.train(worker)?;
-    run.finish(worker)
+    let mut driver = Driver { worker, runtime: &*job.runtime };
+    let mut run = Run::start(&mut driver, job, &network, train)?;
+    run.train(&mut driver)?;
+    run.finish(&mut driver)
 }
 
 /// A worker's run.
@@ -71,7 +82,7 @@ struct Run<'a> {
     inference: Inference,
     /// Where something is learned of edges.
     edges: Option<EdgePass>,
-    agreement: Agreement,
+    collectives: Collectives,
     /// At the first worker.
     folder: Option<RunFolder>,
     progress: Progress,
@@ -87,45 +98,57 @@ struct Run<'a> {
     split: Split,
 }
 
-/// Time by stage.
-#[derive(Clone, Copy, Debug, Default)]
-struct StageTimes([Duration; 6]);
+/// Nanoseconds by stage.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+struct StageTimes {
+    sample: u64,
+    fetch: u64,
+    forward: u64,
+    backward: u64,
+    reduce: u64,
+    step: u64,
+}
 
 impl StageTimes {
     fn now(meter: &Meter, spent: ComputeTime) -> Self {
-        let [sample, fetch, reduce] = [Stage::Sample, Stage::Fetch, Stage::Reduce].map(|stage| meter.spent(stage));
-        Self([sample, fetch, spent.forward, spent.backward, reduce, spent.step])
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        let [sample, fetch, reduce] =
+            [Stage::Sample, Stage::Fetch, Stage::Reduce].map(|stage| nanoseconds(meter.spent(stage)));
+        let [forward, backward, step] = [spent.forward, spent.backward, spent.step].map(nanoseconds);
+        Self { sample, fetch, forward, backward, reduce, step }
     }
 
     fn add_since(&mut self, before: Self, after: Self) {
-        for (i, total) in self.0.iter_mut().enumerate() {
-            *total += after.0[i] - before.0[i];
-        }
+        let [before, after]: [[u64; 6]; 2] = [before, after].map(bytemuck::cast);
+        let totals: &mut [u64; 6] = bytemuck::cast_mut(self);
+        totals.iter_mut().enumerate().for_each(|(i, total)| *total += after[i] - before[i]);
     }
 }
 
 impl<'a> Run<'a> {
     fn start(
-        worker: &mut Worker,
+        driver: &mut Driver<'_>,
         job: &'a Job,
         model: &'a config::Model,
         train: &'a config::Train,
     ) -> Result<Self, Error> {
         let busy = job.runtime.busy("opening the dataset");
-        let parts = FeatureStore::open(job, worker.index(), worker.peers())?;
-        let hosted = Placement::new(job.dataset.manifest().parts(), worker.peers()).parts_of(worker.index());
+        let (rank, workers) = (driver.worker.index(), driver.worker.peers());
+        let parts = FeatureStore::open(job, rank, workers)?;
+        let hosted = Placement::new(job.dataset.manifest().parts(), workers).parts_of(rank);
         let (task, examples) = task::open(job, train, &parts, hosted)?;
         let built = context::model(job, model, train, task.objective().width())?;
         let needs = ModelInputs::of(&built);
         let (degrees, stages, params) = (needs.degrees, built.stages(), built.params().flat_len());
         let (trained, spec_of_model) = (built.params().trained_len(), built.spec().clone());
-        let mut context = WorkerContext::open(job, worker.index(), worker.peers(), parts, task, needs)?;
+        let mut context = WorkerContext::open(job, rank, workers, parts, task, needs)?;
         context.train_nodes = examples.counts().to_vec();
         drop(busy);
-        let Plan { window, tables_mapped, .. } = Plan::new(&job.config, worker.peers(), worker.peers())?;
-        let mut agreement = Agreement::build(worker, context.placement, 0, context.other_meter.clone());
+        let Plan { window, tables_mapped, .. } = Plan::new(&job.config, workers, workers)?;
+        let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
         let importance = match train.sampler.as_str() {
-            "fastgcn" => Some(strategies::importance(worker, &*job.runtime, &context, &mut agreement)?),
+            "fastgcn" => Some(strategies::importance(driver, &context, &mut collectives)?),
             _ => None,
         };
         let strategies = strategies::strategies(job, &context, model, train, importance)?;
@@ -134,7 +157,7 @@ impl<'a> Run<'a> {
             task::Source::Links(_) | task::Source::Edges(..) => None,
         };
         if let Some(subgraphs) = &subgraphs {
-            subgraphs.profile(worker, &*job.runtime, &context)?;
+            subgraphs.profile(driver, &context)?;
         }
         let split = match train.is_whole_graph() {
             true => Split { sampling: 1, compute: job.threads }, // nothing is sampled
@@ -157,64 +180,67 @@ impl<'a> Run<'a> {
         };
         let training: Box<dyn Engine> = match train.schedule {
             config::Schedule::FullGraph | config::Schedule::TensorParallel => {
-                let overlaps = train.mode() == config::Mode::Async;
-                let pipelined = train.mode() != config::Mode::Sync;
                 let source = match train.learns_edges() {
-                    true => Some(PairSource { book, scored: context.scored(train)? }),
+                    true => Some(PairSource { book, scored: Scored::open(&context, train)? }),
                     false => None,
                 };
-                let pairs = source.as_ref().map(|source| source.scored.clone());
-                let staleness = if overlaps { train.staleness() } else { 0 };
-                let row_dtype = train.row_dtype();
-                let shape = Shape {
-                    overlaps,
-                    staleness,
-                    row_dtype,
-                    pipelined,
-                    pairs,
-                    ..compute_thread.call(ComputeState::shape)?
-                };
-                let graph = match train.schedule {
-                    config::Schedule::TensorParallel => {
-                        let memory = train.chunk_memory();
-                        by_columns(worker, job, &context, &mut agreement, train.intervals, memory, shape.edges())?
-                    }
-                    _ => by_nodes(worker, job, &context, &mut agreement, train.intervals, shape.edges())?,
-                };
+                let (profile, seed) = compute_thread
+                    .call(|compute: &mut ComputeState| Ok::<_, Error>((compute.profile()?, compute.seed())))?;
+                let by_columns = train.schedule == config::Schedule::TensorParallel;
+                let synchrony = Synchrony::of(train, &profile.hops);
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
-                let parameters = Arc::new(ParameterVersions::new(worker.index(), worker.peers(), staleness));
+                let config = StageConfig { profile, synchrony, row_dtype: train.row_dtype(), seed, place };
+                let needs = EdgeNeeds::of(&config.profile.hops);
+                let (own, intervals, exchange): (_, _, Box<dyn FnOnce(&StageConfig) -> _>) = match by_columns {
+                    true => {
+                        let (count, memory) = (train.intervals, train.chunk_memory());
+                        let mut edges = AllEdges::open(driver, job, &context, &mut collectives, count, memory, needs)?;
+                        let intervals = std::mem::take(&mut edges.intervals);
+                        (edges.own.clone(), intervals, Box::new(move |config| tensor_parallel::open(edges, config)))
+                    }
+                    false => {
+                        let graph = Topology::open(driver, job, &context, &mut collectives, train.intervals, needs)?;
+                        let intervals = graph.intervals.clone();
+                        (graph.own.clone(), intervals, Box::new(move |config| full_graph::open(&graph, config)))
+                    }
+                };
+                let stale = synchrony.staleness() as usize;
+                let parameters = Arc::new(ParameterVersions::new(rank, workers, stale));
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
-                let executor = elsewhere::executor(
-                    worker,
-                    job,
-                    train,
-                    &mut agreement,
-                    &parameters,
-                    (&spec_of_model, &shape, &graph.intervals[..], params),
-                )?;
+                let of_model = (&spec_of_model, &config.profile, &intervals[..]);
+                let executor = elsewhere::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
-                let learnt = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
-                let state = WholeGraph::new(graph, shape, context.features.clone(), parameters, &place)?;
-                let state = Stages::new(state.learning(learnt), compute_thread.clone(), executor);
-                Box::new(WholeGraphTraining::build(worker, &context, train, params, (state, source), &compute_thread))
+                let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
+                let pairs = source.as_ref().map(|source| source.scored.clone());
+                let (features, program) = (context.features.clone(), exchange(&config)?);
+                let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
+                let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
+                Box::new(StagedTraining::build(
+                    driver.worker,
+                    &context,
+                    train,
+                    params,
+                    (state, source),
+                    &compute_thread,
+                ))
             }
             config::Schedule::PartitionParallel => {
-                let views = PartitionViews::open(worker, &*job.runtime, job, &context, degrees)?;
+                let views = PartitionViews::open(driver, job, &context, degrees)?;
                 let visits = Visits { views, book, strategies, degrees, window, train: train.clone() };
-                Box::new(PartitionParallel::build(worker, &context, visits, &compute_thread))
+                Box::new(PartitionParallel::build(driver.worker, &context, visits, &compute_thread))
             }
             _ => {
                 let cache = context.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches = Batches { book, strategies, subgraphs, degrees, params, window, cache };
-                Box::new(MiniBatchTraining::build(worker, &context, train, batches, &compute_thread))
+                Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
         };
         let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
         let inference =
-            Inference::build(worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
+            Inference::build(driver.worker, &context, &stages, model.uses_edges(), degrees, nodes, &compute_thread)?;
         let results = inference.results();
-        let edges = edges.and_then(|edges| EdgePass::build(worker, &context, results, edges, &compute_thread));
+        let edges = edges.and_then(|edges| EdgePass::build(driver.worker, &context, results, edges, &compute_thread));
         let metric = train.metric.unwrap_or(context.task.objective().metric());
         let mut run = Self {
             job,
@@ -224,7 +250,7 @@ impl<'a> Run<'a> {
             training,
             inference,
             edges,
-            agreement,
+            collectives,
             folder: None,
             progress: Progress::default(),
             best: None,
@@ -236,7 +262,7 @@ impl<'a> Run<'a> {
             split,
         };
         if job.resume {
-            run.resume(worker, params, trained)?;
+            run.resume(driver, params, trained)?;
         }
         if run.context.worker == 0 {
             run.folder = Some(RunFolder::open(&job.run_dir, &job.config, run.progress.epochs)?);
@@ -245,8 +271,7 @@ impl<'a> Run<'a> {
     }
 
     /// Trains to the last epoch, or until validation has not become better for long enough.
-    fn train(&mut self, worker: &mut Worker) -> Result<(), Error> {
-        let runtime = &*self.job.runtime;
+    fn train(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         let begin = Instant::now();
         let epochs = self.train.epochs as u32;
         let (first, mut last_written) = (self.progress.epochs, None);
@@ -258,7 +283,7 @@ impl<'a> Run<'a> {
             if let Some(rows) = &self.context.embeddings {
                 rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.config().optimizer.lr));
             }
-            let done = self.training.train_round(worker, runtime, epoch, &lr)?;
+            let done = self.training.train_round(driver, epoch, &lr)?;
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
             self.spent.add_since(before, after);
             if epoch == first && !train.is_whole_graph() {
@@ -277,7 +302,7 @@ impl<'a> Run<'a> {
                 let evaluated = due(train.evaluate_every) || (train.evaluate_every > 0 && end == epochs);
                 if last && evaluated {
                     let begin = Instant::now();
-                    let evaluation = self.evaluate(worker, false)?;
+                    let evaluation = self.evaluate(driver, false)?;
                     record.best = self.consider(&evaluation)?;
                     record.evaluate_seconds = Some(begin.elapsed().as_secs_f64());
                     (record.train, record.val, record.test) = (evaluation.train, evaluation.val, evaluation.test);
@@ -293,15 +318,15 @@ impl<'a> Run<'a> {
                 if let Some(folder) = &mut self.folder {
                     folder.epoch(&record)?;
                 }
-                runtime.epoch(&record);
+                driver.runtime.epoch(&record);
             }
             if due(train.checkpoint_every) {
-                self.checkpoint(worker)?;
+                self.checkpoint(driver)?;
                 last_written = Some(self.progress.epochs);
             }
         }
         if last_written != Some(self.progress.epochs) {
-            self.checkpoint(worker)?;
+            self.checkpoint(driver)?;
         }
         self.trained = begin.elapsed();
         Ok(())
@@ -313,9 +338,9 @@ impl<'a> Run<'a> {
     }
 
     /// Splits the threads anew by what an epoch spent where.
-    fn split_threads(&mut self, StageTimes([sample, _, forward, backward, _, step]): StageTimes) -> Result<(), Error> {
-        let compute = (forward + backward + step).as_secs_f64();
-        self.split = Split::measured(self.job.threads, self.split, sample.as_secs_f64(), compute);
+    fn split_threads(&mut self, spent: StageTimes) -> Result<(), Error> {
+        let compute = (spent.forward + spent.backward + spent.step) as f64 / 1e9;
+        self.split = Split::measured(self.job.threads, self.split, spent.sample as f64 / 1e9, compute);
         let Split { sampling, compute } = self.split;
         let start =
             |error| Error::Machine(format!("cannot start {sampling} sampling threads: {error}; {FEWER_THREADS}"));
@@ -341,16 +366,15 @@ impl<'a> Run<'a> {
     }
 
     /// Metrics of the parameters as they are; and every node's results, with what the last layer reads where that is wanted.
-    fn evaluate(&mut self, worker: &mut Worker, embeddings: bool) -> Result<Evaluation, Error> {
-        let runtime = &*self.job.runtime;
-        if !self.training.compute_all(worker, runtime, &self.inference, embeddings)? {
-            self.inference.pass(worker, runtime)?;
+    fn evaluate(&mut self, driver: &mut Driver<'_>, embeddings: bool) -> Result<Evaluation, Error> {
+        if !self.training.compute_all(driver, &self.inference, embeddings)? {
+            self.inference.pass(driver)?;
         }
         if let Some(edges) = &mut self.edges {
-            return edges.evaluate(worker, self.job, &self.context, &mut self.agreement);
+            return edges.evaluate(driver, &self.context, &mut self.collectives);
         }
         let logits = self.inference.results().clone();
-        evaluate(worker, runtime, &self.context, &mut self.agreement, &self.compute_thread, &logits)
+        evaluate(driver, &self.context, &mut self.collectives, &self.compute_thread, &logits)
     }
 
     /// Keeps the parameters if no earlier epoch was as good. All workers decide alike: they have the same numbers.
@@ -362,8 +386,7 @@ impl<'a> Run<'a> {
             self.best = Some(self.compute_thread.call(|trainer| trainer.params().to_vec()));
             if let Some(rows) = &self.context.embeddings {
                 let _busy = self.job.runtime.busy("keeping the best learned rows");
-                // SAFETY: no epoch is under way.
-                unsafe { rows.keep_best() };
+                rows.keep_best()?;
             }
         }
         Ok(better)

@@ -4,9 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use gnnflow_data::Dataset;
-use gnnflow_data::prepare::{PrepareSettings, ProcessGroup, SingleProcess, prepare_with as write_dataset};
+use gnnflow_data::group::{ProcessGroup, SingleProcess};
+use gnnflow_data::prepare::{PrepareSettings, prepare_with as write_dataset};
 use gnnflow_data::progress::Progress;
-use gnnflow_dataflow::prepare::{LoopState, WorkerGroup};
+use gnnflow_dataflow::collective::group::{LoopState, WorkerGroup};
 use gnnflow_partition::Refined;
 use timely::worker::Worker;
 

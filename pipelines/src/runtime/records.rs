@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use bytemuck::{Pod, Zeroable};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
@@ -81,7 +82,8 @@ impl Scores {
 }
 
 /// What tensor workers did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, Pod, Zeroable)]
+#[repr(C)]
 pub struct TensorUse {
     /// How many were in use at the end.
     pub workers: u64,

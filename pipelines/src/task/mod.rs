@@ -33,7 +33,7 @@ use crate::context::FeatureStore;
 use crate::context::seed_split::SeedSplit;
 use crate::error::Error;
 use crate::runtime::job::Job;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::Rows;
 
 /// What is learned from batches; the compute thread asks it for losses.
 pub(crate) trait Objective: Send + Sync {
@@ -89,7 +89,7 @@ pub(crate) trait NodeTask: Objective {
     fn is_labelled(&self, node: u32) -> bool;
 
     /// Counts the nodes of a split of one partition hosted here, those without label left out. `rows` are the model's results.
-    fn count(&self, part: usize, split: u8, rows: &LayerStore) -> Tally;
+    fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally;
 
     /// From sums of what [`NodeTask::count`] counts: the number of nodes, and metrics by name.
     fn finish(&self, words: &[u64], sums: &[f64]) -> (u64, BTreeMap<String, f64>);
@@ -98,7 +98,7 @@ pub(crate) trait NodeTask: Objective {
     fn answer(&self) -> DataType;
 
     /// Answers and labels of nodes of one partition, by local ids.
-    fn answers(&self, part: usize, nodes: Range<usize>, rows: &LayerStore) -> Result<[ArrayRef; 2], Error>;
+    fn answers(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error>;
 
     /// Numbers beside an answer with `infer.scores`; 0 where there are none.
     fn score_width(&self) -> usize {

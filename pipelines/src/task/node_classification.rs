@@ -16,7 +16,7 @@ use crate::config::Metric;
 use crate::context::SPLITS;
 use crate::error::Error;
 use crate::outputs::{list, list_of};
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::Rows;
 use gnnflow_nn::node_targets::NodeTargets;
 
 /// Classification of nodes: softmax and cross-entropy over classes, or a sigmoid and binary cross-entropy for each label.
@@ -68,13 +68,13 @@ impl NodeTask for NodeClassification {
         self.task == Task::MultiLabel || self.labels.class(node).is_some()
     }
 
-    fn count(&self, part: usize, split: u8, rows: &LayerStore) -> Tally {
+    fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally {
         debug_assert!((split as usize) < SPLITS.len());
         let (partition, mut counts, mut loss) =
             (self.labels.partition(part), Counts::new(self.task, self.classes.count), 0.0);
         for local in partition.nodes.in_split(split) {
             let node = partition.range.start as u32 + local;
-            let row = rows.row_f32(node);
+            let row = rows.row(node);
             match self.task {
                 Task::SingleLabel => {
                     if let Some(label) = self.labels.class(node) {
@@ -106,17 +106,17 @@ impl NodeTask for NodeClassification {
     }
 
     /// Classes are numbers, or names where the labels of the dump are strings; several labels are a list of 0 and 1.
-    fn answers(&self, part: usize, nodes: Range<usize>, rows: &LayerStore) -> Result<[ArrayRef; 2], Error> {
+    fn answers(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
         let first = self.labels.partition(part).range.start as u32;
         let nodes = nodes.map(|local| first + local as u32);
         match self.task {
             Task::SingleLabel => {
-                let predicted = nodes.clone().map(|node| Some(largest(rows.row_f32(node))));
+                let predicted = nodes.clone().map(|node| Some(largest(rows.row(node))));
                 let truth = nodes.map(|node| self.labels.class(node).map(|class| class as usize));
                 Ok([self.classes.column(predicted), self.classes.column(truth)])
             }
             Task::MultiLabel => {
-                let predicted = nodes.clone().flat_map(|node| rows.row_f32(node)).map(|&logit| u8::from(logit > 0.0));
+                let predicted = nodes.clone().flat_map(|node| rows.row(node)).map(|&logit| u8::from(logit > 0.0));
                 let truth = nodes.flat_map(|node| self.labels.flags(node)).copied();
                 let lists = |flags| list_of(self.classes.count, Arc::new(flags));
                 Ok([lists(UInt8Array::from_iter_values(predicted))?, lists(UInt8Array::from_iter_values(truth))?])

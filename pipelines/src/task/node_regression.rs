@@ -11,7 +11,7 @@ use candle_core::Tensor;
 use super::{Examples, Labels, Loss, NodeTask, Objective, Tally};
 use crate::config::Metric;
 use crate::error::Error;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::Rows;
 use gnnflow_nn::node_targets::NodeTargets;
 
 /// Regression: a number for each node, by the square of what it is off.
@@ -49,14 +49,14 @@ impl NodeTask for NodeRegression {
         self.labels.value(node).is_some()
     }
 
-    fn count(&self, part: usize, split: u8, rows: &LayerStore) -> Tally {
+    fn count(&self, part: usize, split: u8, rows: &Rows<'_>) -> Tally {
         let partition = self.labels.partition(part);
         let (mut nodes, mut sums) = (0, Sums::default());
         for local in partition.nodes.in_split(split) {
             let node = partition.range.start as u32 + local;
             if let Some(value) = self.labels.value(node) {
                 nodes += 1;
-                sums.add(f64::from(rows.row_f32(node)[0]), f64::from(value));
+                sums.add(f64::from(rows.row(node)[0]), f64::from(value));
             }
         }
         Tally { words: vec![nodes], loss: sums.squares, sums: vec![sums.squares, sums.off, sums.values, sums.spread] }
@@ -72,10 +72,10 @@ impl NodeTask for NodeRegression {
         DataType::Float32
     }
 
-    fn answers(&self, part: usize, nodes: Range<usize>, rows: &LayerStore) -> Result<[ArrayRef; 2], Error> {
+    fn answers(&self, part: usize, nodes: Range<usize>, rows: &Rows<'_>) -> Result<[ArrayRef; 2], Error> {
         let first = self.labels.partition(part).range.start as u32;
         let nodes = nodes.map(|local| first + local as u32);
-        let predicted = Float32Array::from_iter_values(nodes.clone().map(|node| rows.row_f32(node)[0]));
+        let predicted = Float32Array::from_iter_values(nodes.clone().map(|node| rows.row(node)[0]));
         let truth = Float32Array::from_iter(nodes.map(|node| self.labels.value(node)));
         Ok([Arc::new(predicted), Arc::new(truth)])
     }

@@ -19,7 +19,7 @@ impl Alive {
 
     /// From the bytes that [`Alive::bytes`] gave.
     pub(in crate::prepare) fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Self> {
-        let words: Vec<u64> = crate::prepare::process_group::collect(bytes);
+        let words: Vec<u64> = crate::group::collect(bytes);
         (words.len() == nodes.div_ceil(64)).then_some(Self { words, nodes: nodes as u32 })
     }
 

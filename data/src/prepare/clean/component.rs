@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::alive::Alive;
 use crate::error::{Error, Result};
+use crate::group::{Destination, ProcessGroup, collect};
 use crate::partitioner::GraphStream;
-use crate::prepare::process_group::{ProcessGroup, To, collect};
 use crate::prepare::stream::DumpStream;
 
-/// Nodes of a parcel.
+/// Nodes of a message.
 const PIECE: usize = 32 << 10;
 
 /// What the components are like.
@@ -102,11 +102,11 @@ impl Forest {
         // Snapshots: what is sent must not depend on how far the others' roots have come in here.
         let own: Vec<u32> = (0..self.0.len() as u32).map(|node| self.root(node)).collect();
         let (mut at, mut last) = (0u32, 0);
-        let produce = |_: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
-            own.chunks(PIECE).all(|piece| send(To::All, bytemuck::cast_slice(piece).to_vec()));
+        let produce = |_: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
+            own.chunks(PIECE).all(|piece| send(Destination::All, bytemuck::cast_slice(piece).to_vec()));
             Ok(())
         };
-        processes.pass(processes.size(), &produce, &mut |rank, piece: Vec<u8>| {
+        processes.exchange(processes.size(), &produce, &mut |rank, piece: Vec<u8>| {
             if rank != last {
                 (at, last) = (0, rank);
             }

@@ -12,8 +12,8 @@ use std::path::Path;
 
 use super::alive::Alive;
 use crate::error::{Error, Result};
+use crate::group::ProcessGroup;
 use crate::partitioner::GraphStream;
-use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::stream::DumpStream;
 
 /// Neighbors that are read at a time.

@@ -12,17 +12,17 @@ use super::distinct::{Distinct, read_key, write_key};
 use crate::dataset::IdKind;
 use crate::dump::{EdgeChunk, EdgeReader, Ids};
 use crate::error::{Error, Result};
+use crate::group::{Destination, ProcessGroup};
 use crate::ids::{Groups, Id, NodeIds, UNKNOWN};
 use crate::prepare::ends::ask_ends;
 use crate::prepare::journal::Journal;
-use crate::prepare::process_group::{ProcessGroup, To};
 use crate::progress::Progress;
 
 /// Name of the pass in the journal.
 const CREATED: &str = "created";
 /// Created ids that are read at a time.
 pub(in crate::prepare) const BATCH: usize = 8192;
-/// Bytes of a parcel of ids.
+/// Bytes of a message of ids.
 const PIECE: usize = 128 << 10;
 
 /// What finding them needs.
@@ -92,19 +92,20 @@ impl<C: ProcessGroup> Search<'_, C> {
         let mut all = Distinct::new(self.memory, scratch);
         match ids.groups() {
             None => {
-                let produce = |unit: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| {
+                let produce = |unit: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| {
                     let map = |chunk: EdgeChunk| Ok((chunk.src.len() as u64, unknown(&chunk, ids)?));
                     edges.read_pairs(unit, map, &mut |(rows, keys)| {
                         progress.advance(rows);
-                        keys.is_empty() || send(To::All, keys)
+                        keys.is_empty() || send(Destination::All, keys)
                     })
                 };
-                processes.pass(edges.units(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
+                processes.exchange(edges.units(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
             }
             Some(groups) => {
                 let own = self.own_unknown(ids, &groups)?;
-                let produce = |_: usize, send: &mut dyn FnMut(To, Vec<u8>) -> bool| send_keys(&own, scratch, send);
-                processes.pass(processes.size(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
+                let produce =
+                    |_: usize, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool| send_keys(&own, scratch, send);
+                processes.exchange(processes.size(), &produce, &mut |_, keys: Vec<u8>| add_keys(&mut all, &keys))?;
             }
         }
         progress.done();
@@ -129,19 +130,19 @@ impl<C: ProcessGroup> Search<'_, C> {
 }
 
 /// Sends the keys in a file to all.
-fn send_keys(mut file: &File, scratch: &Path, send: &mut dyn FnMut(To, Vec<u8>) -> bool) -> Result<()> {
+fn send_keys(mut file: &File, scratch: &Path, send: &mut dyn FnMut(Destination, Vec<u8>) -> bool) -> Result<()> {
     let fail = || Error::io(scratch, "read a temporary file in");
     file.seek(SeekFrom::Start(0)).map_err(fail())?;
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let mut piece = Vec::new();
     while let Some(key) = read_key(&mut reader).map_err(fail())? {
         write_key(&mut piece, &key).map_err(fail())?;
-        if piece.len() > PIECE && !send(To::All, std::mem::take(&mut piece)) {
+        if piece.len() > PIECE && !send(Destination::All, std::mem::take(&mut piece)) {
             return Ok(());
         }
     }
     if !piece.is_empty() {
-        send(To::All, piece);
+        send(Destination::All, piece);
     }
     Ok(())
 }

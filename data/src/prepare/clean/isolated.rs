@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::alive::Alive;
 use crate::error::Result;
+use crate::group::ProcessGroup;
 use crate::partitioner::GraphStream;
-use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::stream::DumpStream;
 
 /// Removes the isolated nodes from `alive`, as far as edges between its nodes go; returns how many, and the first.

@@ -21,10 +21,10 @@ pub(super) use create::{BATCH, Created, Search, create};
 pub(super) use labels::recount;
 pub(super) use reverse::with_reverse;
 
-use super::process_group::ProcessGroup;
 use super::stream::DumpStream;
 use crate::dataset::Cleaning;
 use crate::error::{Error, Result};
+use crate::group::ProcessGroup;
 use crate::partitioner::GraphStream;
 use crate::source::{GraphSource, Isolated};
 

@@ -6,8 +6,8 @@
 
 use super::Work;
 use crate::error::{Error, Result};
+use crate::group::ProcessGroup;
 use crate::partitioner::Goal;
-use crate::prepare::process_group::ProcessGroup;
 use crate::prepare::scan::Scan;
 use crate::prepare::{PrepareSettings, clean};
 

@@ -20,7 +20,6 @@ use super::fingerprint::{Fingerprint, State, fingerprint, state};
 use super::folder::{Growing, Lock, SCRATCH};
 use super::journal::Journal;
 use super::pairs::Pairs;
-use super::process_group::ProcessGroup;
 use super::quality;
 use super::recorder::Recorder;
 use super::scan::{self, Scan};
@@ -29,6 +28,7 @@ use super::write_topology::TopologyFile;
 use crate::dataset::{Cleaning, EdgeColumns, Manifest, SplitCounts, TypeInfo};
 use crate::dump::{EdgeReader, NodeReader};
 use crate::error::{Error, Result};
+use crate::group::{Json, ProcessGroup};
 use crate::ids::NodeIds;
 use crate::partitioner::{GraphStream, Partitioner};
 use crate::progress::Progress;
@@ -65,14 +65,14 @@ pub(super) fn run<C: ProcessGroup>(
     let plan = if first {
         let wanted = fingerprint(source, partitioner, settings)?;
         match state(&settings.out, &wanted)? {
-            State::Current(_) => Plan::Current,
+            State::Current(_) => Some(Json(Plan::Current)),
             State::Foreign => return Err(Error::Occupied { path: settings.out.clone() }),
-            State::Missing | State::Stale(_) => Plan::Make(wanted, settings.memory),
+            State::Missing | State::Stale(_) => Some(Json(Plan::Make(wanted, settings.memory))),
         }
     } else {
-        Plan::Current
+        None
     };
-    let (wanted, memory) = match told(processes, &plan)? {
+    let (wanted, memory) = match processes.broadcast(plan)?.0 {
         Plan::Current => return Manifest::read(&settings.out),
         Plan::Make(wanted, memory) => (wanted, memory),
     };
@@ -80,7 +80,7 @@ pub(super) fn run<C: ProcessGroup>(
     more_files(settings.parts);
     let key = format!("{} {} processes {}", wanted.digest, processes.size(), boot());
     let growing = first.then(|| Growing::create(&settings.out, &key)).transpose()?;
-    processes.broadcast(Vec::new())?;
+    processes.barrier()?;
     let dir = Growing::path_for(&settings.out)?;
     let scratch = dir.join(SCRATCH);
     let journal = Journal::open(processes, &scratch)?;
@@ -101,21 +101,8 @@ pub(super) fn run<C: ProcessGroup>(
     if let Some(growing) = growing {
         work.publish(growing, &made, began)?;
     }
-    processes.broadcast(Vec::new())?;
+    processes.barrier()?;
     Ok(made.manifest)
-}
-
-/// What the first process says.
-fn told<C: ProcessGroup, T: Serialize + for<'a> Deserialize<'a>>(processes: &C, own: &T) -> Result<T> {
-    let bug = |e: serde_json::Error| Error::Bug(e.to_string());
-    serde_json::from_slice(&processes.broadcast(serde_json::to_vec(own).map_err(bug)?)?).map_err(bug)
-}
-
-/// What all processes say, by rank.
-fn gathered<C: ProcessGroup, T: Serialize + for<'a> Deserialize<'a>>(processes: &C, own: &T) -> Result<Vec<T>> {
-    let bug = |e: serde_json::Error| Error::Bug(e.to_string());
-    let own = serde_json::to_vec(own).map_err(bug)?;
-    processes.gather(&own)?.iter().map(|bytes| serde_json::from_slice(bytes).map_err(bug)).collect()
 }
 
 /// Names the run of this machine: files that no flush has seen are lost with it.
@@ -196,29 +183,22 @@ impl<C: ProcessGroup> Work<'_, C> {
             (types.as_ref(), reverse, labels.as_ref()),
             &budget,
         )?;
-        let mut all_files: Vec<(usize, NodeFiles)> =
-            gathered(self.processes, &node_files)?.into_iter().flatten().collect();
+        let all_files = self.processes.all_gather(Json(node_files.clone()))?;
+        let mut all_files: Vec<(usize, NodeFiles)> = all_files.into_iter().flat_map(|Json(files)| files).collect();
         all_files.sort_by_key(|(part, _)| *part);
         let all_files: Vec<NodeFiles> = all_files.into_iter().map(|(_, files)| files).collect();
         let topologies = self.write_edges(&relabel, buckets, &columns, &all_files, &budget)?;
 
         // From here on every process knows everything.
-        let mut all: Vec<(usize, NodeFiles, TopologyFile)> = gathered(
-            self.processes,
-            &node_files
-                .into_iter()
-                .zip(topologies)
-                .map(|((part, nodes), topology)| (part, nodes, topology))
-                .collect::<Vec<_>>(),
-        )?
-        .into_iter()
-        .flatten()
-        .collect();
+        let own = node_files.into_iter().zip(topologies).map(|((part, nodes), topology)| (part, nodes, topology));
+        let own: Vec<(usize, NodeFiles, TopologyFile)> = own.collect();
+        let all = self.processes.all_gather(Json(own))?;
+        let mut all: Vec<_> = all.into_iter().flat_map(|Json(files)| files).collect();
         all.sort_by_key(|(part, ..)| *part);
-        let left_out: u64 = gathered(self.processes, &unknown)?.into_iter().sum();
+        let left_out: u64 = self.processes.all_gather(vec![unknown])?.into_iter().flatten().sum();
         let unknown = cleaning.unknown.unwrap_or(left_out);
         cleaning.counts.edges_dropped = left_out - unknown;
-        let peak_rss = gathered(self.processes, &quality::peak_rss())?.into_iter().max().unwrap_or(0);
+        let peak_rss = self.processes.all_gather(vec![quality::peak_rss()])?.into_iter().flatten().max().unwrap_or(0);
         if let Some(twice) = all.iter().filter_map(|(.., topology)| topology.twice).min() {
             return Err(self.duplicate(twice, &scan, &relabel)?);
         }
@@ -264,7 +244,7 @@ impl<C: ProcessGroup> Work<'_, C> {
                     cleaned = Cleaned { counts, unknown: Some(stream.unknown_rows()?) };
                     stream.keep(ALIVE, alive.bytes())?;
                     // Told to all before anybody notes it: a journal without the bytes would be of no use.
-                    processes.broadcast(Vec::new())?;
+                    processes.barrier()?;
                     journal.finish(CLEANING, &cleaned)?;
                     alive
                 }

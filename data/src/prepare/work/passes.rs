@@ -10,13 +10,13 @@ use super::{Partitioning, Work};
 use crate::dataset::{EdgeColumns, LabelInfo, TypeInfo};
 use crate::dump::Types;
 use crate::error::{Error, Result};
+use crate::group::{ProcessGroup, collect};
 use crate::partitioner::{Assignment, GraphStream};
 use crate::prepare::buckets::{Bucket, Cuts, Spool};
 use crate::prepare::edge_pass::{Bucketed, EdgePass};
 use crate::prepare::ends::{Ends, FindEnds};
 use crate::prepare::halo::HaloFeatures;
 use crate::prepare::pairs::Pairs;
-use crate::prepare::process_group::{ProcessGroup, collect};
 use crate::prepare::quality;
 use crate::prepare::record::Record;
 use crate::prepare::relabel::Relabel;
@@ -94,7 +94,7 @@ impl<C: ProcessGroup> Work<'_, C> {
         if let Assignment::Stored(parts) = &assignment {
             stream.keep(ASSIGNMENT, bytemuck::cast_slice(parts))?;
             // Told to all before anybody notes it: a journal without the bytes would be of no use.
-            self.processes.broadcast(Vec::new())?;
+            self.processes.barrier()?;
             self.journal.finish(ASSIGNMENT, &partitioning)?;
         }
         Ok((relabel, partitioning, stream.pairs.into_inner()))

@@ -1,14 +1,15 @@
-//! The edges of a batch whose features are wanted, each once, and where their rows go.
+//! Features of a batch's edges. Each edge's row is stored once.
 
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::matrix::Matrix;
 
-/// Features of a batch's edges: each edge's row once, and for every block which row is whose.
+/// Features of a batch's edges: one row per different edge, and for every block the row number of each edge.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EdgeRows {
-    /// A row for each different edge: by partition of the destination, and there by position among its in-edges.
+    /// A row for each different edge, ordered by the partition of its destination, then by its position among that partition's
+    /// edges.
     pub rows: Matrix,
-    /// For each block, the row of each of its edges.
+    /// For each block, the row number of each of its edges.
     pub places: Vec<Vec<u32>>,
 }
 
@@ -17,18 +18,19 @@ pub struct EdgeRows {
 pub(crate) struct Distinct {
     /// Positions among the in-edges of the partition that owns the destination.
     pub(crate) ids: Vec<u64>,
-    /// For each partition that owns any: where its edges end in `ids`. Ascending.
+    /// Each partition that owns any of them, and the end of its edges in `ids`. Ascending.
     pub(crate) ends: Vec<(u32, usize)>,
-    /// For each block, the row of each of its edges.
+    /// For each block, the row number of each of its edges.
     pub(crate) places: Vec<Vec<u32>>,
 }
 
 impl Distinct {
-    /// Finds them: `nodes` is the batch's list, `partition_of` says who owns a node. Every block has edge ids.
+    /// Finds the different edges of `blocks`, all of which have edge ids. `nodes` is the batch's node list, and `partition_of`
+    /// returns the owner of a node.
     ///
-    /// An edge belongs to its destination, so that only lists of the same node can hold the same edge: those of other hops and,
-    /// where seeds have trees of their own, of other trees. Nodes are looked at in ascending order, which is that of their
-    /// partitions, and a node's edges in ascending order too: rows then lie as they do in the partitions' files.
+    /// An edge belongs to its destination. The same edge can occur in several hops and, where seeds have trees, in several trees, but
+    /// always at the same destination. Nodes are visited in ascending order, hence by partition, and the edges of a
+    /// node in ascending order too. So rows are in the order of the partitions' files.
     pub(crate) fn of(blocks: &[Block], nodes: &[u32], partition_of: impl Fn(u32) -> usize) -> Self {
         let places = blocks.iter().map(|block| vec![0; block.num_edges()]).collect();
         let mut found = Self { places, ..Self::default() };
@@ -42,7 +44,7 @@ impl Distinct {
             edges.clear();
             for at in same.iter().map(|&entry| entry as u32 as usize) {
                 for (block, number) in blocks.iter().zip(0u32..).filter(|(block, _)| at < block.num_dst()) {
-                    let ids = block.edge_ids().expect("edge ids are asked for where edges' rows are");
+                    let ids = block.edge_ids().expect("blocks have edge ids where edge features are fetched");
                     let range = block.indptr()[at]..block.indptr()[at + 1];
                     edges.extend(range.map(|edge| (ids[edge as usize], number, edge)));
                 }
@@ -64,7 +66,7 @@ impl Distinct {
         found
     }
 
-    /// The partitions that own any, each with the range of its edges.
+    /// Returns the partitions that own any of the edges, each with the range of its edges.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (u32, std::ops::Range<usize>)> + '_ {
         let starts = std::iter::once(0).chain(self.ends.iter().map(|&(_, end)| end));
         starts.zip(&self.ends).map(|(start, &(part, end))| (part, start..end))
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_edge_is_there_once_and_every_place_leads_to_it() {
+    fn each_edge_has_one_row_that_all_its_occurrences_refer_to() {
         // Nodes 9 and 4 own edges; 9 stands twice (two trees). Partition: node / 5.
         let nodes = [9, 4, 9, 2];
         let near = Block::new(2, 4, vec![0, 2, 3], vec![1, 2, 3]).with_edge_ids(vec![31, 30, 7]);

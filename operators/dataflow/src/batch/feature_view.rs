@@ -1,4 +1,4 @@
-//! The rows of one time, and how they come into a batch.
+//! The feature rows of one time, and how they are copied into a batch.
 
 use std::sync::Arc;
 
@@ -6,34 +6,42 @@ use gnnflow_data::dataset::RowLayout;
 
 use super::gather_buffer::GatherBuffer;
 use super::halo::HaloRows;
-use crate::wire::RowSource;
+use crate::storage::{RowReader, RowSource};
 use gnnflow_kernels::matrix::{Matrix, Number};
 
-/// The rows of one time.
+/// The feature rows that are read at one time.
 ///
-/// Where the columns of a row are stored in several types, the row is `packed`: as it lies in files, in halos and on the wire.
-/// Batches and caches have its numbers as `f32`.
+/// If the columns of a row are stored in several types, the row is `packed` in files, in halos and in messages. Batches and
+/// caches hold its numbers as `f32`.
 #[derive(Clone)]
 pub struct FeatureView {
-    /// The rows that this worker holds.
+    /// The rows that this worker hosts.
     pub source: Arc<dyn RowSource>,
-    /// Their number type in a batch; `f32` where rows are packed.
+    /// The number type of rows in a batch; `f32` if rows are packed.
     pub number: Number,
     /// Numbers in a row.
     pub dim: usize,
-    /// How rows are packed, where they are.
+    /// The layout of packed rows; `None` if all columns have one type.
     pub packed: Option<Arc<RowLayout>>,
-    /// The same rows of nodes that other workers hold, as far as they lie here.
+    /// Rows of other workers' nodes that are stored here.
     pub halo: Option<Arc<HaloRows>>,
 }
 
 impl FeatureView {
-    /// Bytes of a row where it lies, and on the wire.
+    /// Returns the size of a row in bytes, as stored and in messages.
     pub fn row_bytes(&self) -> usize {
         self.packed.as_ref().map_or_else(|| self.number.bytes() * self.dim, |layout| layout.row_bytes())
     }
 
-    /// Writes a row as it lies to `place` of a batch's.
+    /// Opens the rows for one gather.
+    ///
+    /// # Panics
+    /// When they are being written, which is a bug.
+    pub fn open(&self) -> Box<dyn RowReader + '_> {
+        self.source.open().unwrap_or_else(|busy| panic!("gather into a batch: {busy}"))
+    }
+
+    /// Writes a row, given as stored, to row `place` of a batch.
     #[inline]
     pub(crate) fn put(&self, row: &[u8], place: usize, into: &mut GatherBuffer) {
         match &self.packed {
@@ -46,9 +54,10 @@ impl FeatureView {
         }
     }
 
-    /// A new matrix of the rows of `nodes`, all of which are here.
+    /// Returns a matrix of the rows of `nodes`, all of which this worker hosts.
     pub(crate) fn gather(&self, nodes: &[u32]) -> Matrix {
-        let row_of = |node| self.source.row(node);
+        let rows = self.open();
+        let row_of = |node| rows.row(node);
         if self.packed.is_none() {
             return Matrix::gather(self.number, self.dim, row_of, nodes);
         }
@@ -57,9 +66,10 @@ impl FeatureView {
         buffer.finish()
     }
 
-    /// Writes the rows of those `nodes` that stand at `places` there.
+    /// Copies the rows of `nodes[place]` to row `place`, for each of `places`.
     pub(crate) fn gather_places(&self, nodes: &[u32], places: &[u32], into: &mut GatherBuffer) {
-        let row_of = |node| self.source.row(node);
+        let rows = self.open();
+        let row_of = |node| rows.row(node);
         match self.packed {
             None => into.gather(row_of, nodes, places),
             Some(_) => {
@@ -69,7 +79,7 @@ impl FeatureView {
         }
     }
 
-    /// Writes received `rows`, one behind the other, to `places`.
+    /// Copies received `rows`, given as stored, to the rows `places` of a batch.
     pub(crate) fn scatter(&self, rows: &[u8], places: &[u32], into: &mut GatherBuffer) {
         match self.packed {
             None => into.scatter(rows, places),
@@ -86,6 +96,7 @@ mod tests {
     use gnnflow_data::source::FeatureDtype::{Bf16, F32};
 
     use super::*;
+    use crate::storage::Busy;
     use gnnflow_kernels::matrix::Values;
 
     /// Packed rows of three nodes.
@@ -96,13 +107,19 @@ mod tests {
             self.1
         }
 
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl RowReader for Packed {
         fn row(&self, node: u32) -> &[u8] {
             &self.0[node as usize * self.1..][..self.1]
         }
     }
 
     #[test]
-    fn packed_rows_come_into_a_batch_as_the_numbers_that_they_are() {
+    fn packed_rows_are_unpacked_into_a_batch() {
         let layout = RowLayout::new([(1, Bf16), (2, F32)]);
         let wide: Vec<f32> = (0..9).map(|i| i as f32 * 0.5).collect();
         let source = Arc::new(Packed(layout.narrow(&wide).unwrap(), layout.row_bytes()));

@@ -1,16 +1,16 @@
-//! A row matrix while its rows come in, in any order.
+//! A row matrix whose rows arrive in any order.
 //!
-//! Its memory is not filled with zeros first, which would cost as much as writing the rows does: which rows have been written is
-//! known, and only those that have not are zeros in the end.
+//! Its memory is not filled with zeros first, which would cost as much as writing the rows. The buffer remembers which rows have
+//! been written, and in the end fills only the others with zeros.
 
 use half::{bf16, f16};
 
 use gnnflow_kernels::dense::gather::for_each_ahead;
 use gnnflow_kernels::matrix::{Matrix, Number, Values};
 
-/// A matrix of which some rows have been written.
+/// A matrix, some of whose rows have been written.
 pub(crate) struct GatherBuffer {
-    /// Vectors of length 0, with room for all rows.
+    /// A vector of length 0 with capacity for all rows.
     values: Values,
     dim: usize,
     row_bytes: usize,
@@ -20,7 +20,7 @@ pub(crate) struct GatherBuffer {
 }
 
 impl GatherBuffer {
-    /// Room for `rows` rows, none of them written.
+    /// Reserves memory for `rows` rows, none of which are written.
     pub(crate) fn new(number: Number, rows: usize, dim: usize) -> Self {
         let values = match number {
             Number::F32 => Values::F32(Vec::with_capacity(rows * dim)),
@@ -38,10 +38,10 @@ impl GatherBuffer {
         }
     }
 
-    /// Writes the row at `place`.
+    /// Writes row `place`.
     ///
     /// # Panics
-    /// Unless there is such a row, and `row` is as long.
+    /// When there is no such row, or `row` has another length.
     #[inline]
     pub(crate) fn put(&mut self, place: usize, row: &[u8]) {
         assert!(place < self.rows, "row {place} of {}", self.rows);
@@ -52,13 +52,13 @@ impl GatherBuffer {
         self.written[place / 64] |= 1 << (place % 64);
     }
 
-    /// Writes the row of `ids[place]` to `place`, for every one of `places`; `row_of` names an id's row.
+    /// Writes `row_of(ids[place])` to row `place`, for each of `places`.
     pub(crate) fn gather<'a>(&mut self, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], places: &[u32]) {
         let row_at = |i: usize| row_of(ids[places[i] as usize]);
         for_each_ahead(self.row_bytes, places.len(), row_at, |i, row| self.put(places[i] as usize, row));
     }
 
-    /// Writes `rows`, one behind the other, to `places`.
+    /// Writes consecutive `rows` to the rows `places`.
     ///
     /// # Panics
     /// Unless there is one row for each place.
@@ -70,7 +70,7 @@ impl GatherBuffer {
         }
     }
 
-    /// The row at `place`, if it has been written.
+    /// Returns row `place` if it has been written.
     pub(crate) fn row(&self, place: usize) -> Option<&[u8]> {
         let start: *const u8 = match &self.values {
             Values::F32(values) => values.as_ptr().cast(),
@@ -82,7 +82,7 @@ impl GatherBuffer {
         written.then(|| unsafe { std::slice::from_raw_parts(start.add(place * self.row_bytes), self.row_bytes) })
     }
 
-    /// The matrix. Rows that were never written are zeros.
+    /// Returns the matrix. Rows that were not written are zeros.
     pub(crate) fn finish(mut self) -> Matrix {
         let start = self.start();
         for place in 0..self.rows {
@@ -96,7 +96,8 @@ impl GatherBuffer {
         }
         fn whole<T>(mut values: Vec<T>, len: usize) -> Vec<T> {
             debug_assert!(values.capacity() >= len);
-            // SAFETY: room for `len` was reserved, and every row has been written, by `put` or just now; any bytes are an f32, f16 or bf16.
+            // SAFETY: room for `len` was reserved, and every row has been written, by `put` or just now; any bytes are an f32,
+            // f16 or bf16.
             unsafe { values.set_len(len) };
             values
         }
@@ -115,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_stand_where_they_were_put_and_the_others_are_zeros() {
+    fn written_rows_are_returned_and_all_others_are_zeros() {
         for rows in [0, 1, 63, 64, 65, 200] {
             let mut buffer = GatherBuffer::new(Number::F32, rows, 2);
             let row = |place: usize| [place as f32, -1.0];

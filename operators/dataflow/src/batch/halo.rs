@@ -1,7 +1,7 @@
-//! Features of foreign nodes that are stored beside partitions (`partition.halo = "features"`).
+//! Features of halo nodes, which are stored with each partition (`partition.halo = "features"`).
 //!
-//! A partition's halo is the nodes of others that its edges come from. Where their features lie with it, one hop around its
-//! nodes asks nobody for rows: DistDGL's and SDT-GNN's halo.
+//! A partition's halo consists of the nodes of other partitions that its edges start from. If their features are stored with
+//! it, a one-hop batch sends no requests for rows. This is the halo of DistDGL and SDT-GNN.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -9,10 +9,10 @@ use gnnflow_data::Halo;
 
 use gnnflow_kernels::node_index::NodeIndex;
 
-/// A degree that nobody has told yet: no node has as many in-edges.
-const UNTOLD: u32 = u32::MAX;
+/// Marks an unknown degree. No node has as many in-edges.
+const UNKNOWN: u32 = u32::MAX;
 
-/// What a worker has of other workers' nodes: the rows that are stored with the partitions that it hosts.
+/// Rows of other workers' nodes that are stored with the partitions that a worker hosts.
 ///
 /// ```
 /// use gnnflow_data::{Features, Halo};
@@ -29,25 +29,25 @@ const UNTOLD: u32 = u32::MAX;
 /// ```
 pub struct HaloRows {
     index: NodeIndex,
-    /// The halo, and the row in it, of each of them.
+    /// For each node: the number of its halo, and its row there.
     places: Vec<(u32, u32)>,
     halos: Vec<Halo>,
-    /// In-degrees without self loops, as their owners have told them.
+    /// In-degrees without self loops, as far as they have been fetched from the owners.
     degrees: Vec<AtomicU32>,
 }
 
-/// What is here of a foreign node.
+/// The stored data of a halo node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HaloRow<'a> {
     /// Its row.
     pub row: &'a [u8],
-    /// Its in-degree without self loops, where its owner has [told](HaloRows::tell) it.
+    /// Its in-degree without self loops, once it is [known](HaloRows::tell).
     pub degree: Option<u32>,
 }
 
 impl HaloRows {
-    /// The rows of `halos`, those of the partitions that a worker hosts, as far as they are `foreign` to the worker; `None` where
-    /// one of them has no features. Takes about 20 bytes a node, beside the mapped files.
+    /// Collects the rows of `halos`, those of the partitions that a worker hosts, for which `foreign` returns true: other workers
+    /// host the nodes. Returns `None` if a halo has no features. Takes about 20 bytes per node besides the mapped files.
     pub fn new(halos: Vec<Halo>, foreign: impl Fn(u32) -> bool) -> Option<Self> {
         let mut nodes = Vec::new();
         for (halo, number) in halos.iter().zip(0u32..) {
@@ -55,20 +55,20 @@ impl HaloRows {
             let rows = halo.nodes().iter().zip(0u32..).filter(|&(&node, _)| foreign(node));
             nodes.extend(rows.map(|(&node, row)| (node, (number, row))));
         }
-        // Where several partitions have a node, any of them will do: it is the same row.
+        // A node in the halos of several partitions has the same row in each.
         nodes.sort_unstable();
         nodes.dedup_by_key(|(node, _)| *node);
-        let degrees = nodes.iter().map(|_| AtomicU32::new(UNTOLD)).collect();
+        let degrees = nodes.iter().map(|_| AtomicU32::new(UNKNOWN)).collect();
         let (nodes, places) = nodes.into_iter().unzip();
         Some(Self { index: NodeIndex::new(nodes), places, halos, degrees })
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     pub fn index(&self) -> &NodeIndex {
         &self.index
     }
 
-    /// What is here of `node`; `None` where it is in no halo.
+    /// Returns the data of `node`, or `None` if it is in no halo.
     #[inline]
     pub fn find(&self, node: u32) -> Option<HaloRow<'_>> {
         let place = self.index.find(node)?;
@@ -76,11 +76,11 @@ impl HaloRows {
         let features = self.halos[halo as usize].features()?;
         let width = features.row_bytes();
         let row = &features.bytes()[row as usize * width..][..width];
-        let degree = Some(self.degrees[place].load(Ordering::Relaxed)).filter(|&degree| degree != UNTOLD);
+        let degree = Some(self.degrees[place].load(Ordering::Relaxed)).filter(|&degree| degree != UNKNOWN);
         Some(HaloRow { row, degree })
     }
 
-    /// Starts reading the rows of those `nodes` that are here.
+    /// Starts reading from disk the rows of those `nodes` that are in a halo.
     pub fn will_need(&self, nodes: &[u32]) {
         let mut rows = vec![Vec::new(); self.halos.len()];
         for (halo, row) in nodes.iter().filter_map(|&node| self.index.find(node)).map(|place| self.places[place]) {
@@ -90,7 +90,7 @@ impl HaloRows {
         files.for_each(|(features, rows)| features.will_need(rows));
     }
 
-    /// Remembers the degree of a node. It never changes, so that it does not matter who tells it when.
+    /// Stores the degree of a node. Degrees never change, so the order of calls does not matter.
     pub fn tell(&self, node: u32, degree: u32) {
         if let Some(place) = self.index.find(node) {
             self.degrees[place].store(degree, Ordering::Relaxed);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_in_whichever_halo_they_are() {
+    fn rows_are_found_in_all_halos() {
         let halos = HaloRows::new(vec![halo(&[2, 5, 30]), halo(&[]), halo(&[1, 5, 9])], |node| node < 20).unwrap();
         for node in 0..40 {
             let found = halos.find(node).map(|found| bytemuck::cast_slice::<u8, f32>(found.row)[0]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn degrees_are_known_once_they_are_told() {
+    fn degrees_are_unknown_until_they_are_stored() {
         let halos = HaloRows::new(vec![halo(&[2, 5])], |_| true).unwrap();
         assert_eq!(halos.find(5).unwrap().degree, None);
         halos.tell(5, 3);

@@ -1,4 +1,4 @@
-//! A mini-batch on its way: seeds, then blocks, then features.
+//! A mini-batch. Operators add blocks, then features to its seeds.
 
 use gnnflow_kernels::pairs::Pairs;
 use std::sync::Arc;
@@ -10,100 +10,100 @@ use gnnflow_kernels::compact::{Compactor, TreeCompactor};
 use gnnflow_kernels::matrix::Matrix;
 use gnnflow_kernels::sample::{Excluded, Samples};
 
-/// Names a batch, and with it everything that is drawn for it.
+/// Identifies a batch. All random draws for the batch depend on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BatchKey {
     /// The epoch, from 0.
     pub epoch: u32,
     /// The step within the epoch, from 0.
     pub step: u32,
-    /// The partition whose seeds these are.
+    /// The partition that owns the seeds.
     pub partition: u32,
 }
 
-/// What a batch has gathered so far.
+/// A mini-batch.
 ///
-/// `nodes` starts with the seeds; every hop appends the nodes that it found first. The sources of every block are a
-/// prefix of `nodes`, so that one feature matrix serves all blocks.
+/// `nodes` starts with the seeds. Every hop appends the nodes that no earlier hop has found. The sources of every block are a
+/// prefix of `nodes`, so one feature matrix serves all blocks.
 #[derive(Default)]
 pub struct MiniBatch {
-    /// Its name.
+    /// Epoch, step and partition.
     pub key: BatchKey,
     /// Global ids: seeds first, then by hop and first appearance.
     pub nodes: Vec<u32>,
-    /// How many of `nodes` are seeds.
+    /// The number of seeds, with which `nodes` starts.
     pub num_seeds: usize,
-    /// A time for each seed, where hops are temporal: its tree holds only edges before it.
+    /// For temporal hops: a time for each seed. The tree of the seed holds only edges before it.
     pub seed_times: Vec<i64>,
-    /// Where hops are temporal: the position among the seeds of the one in whose tree each of `nodes` stands.
+    /// For temporal hops: for each of `nodes`, the position of the seed whose tree it belongs to.
     pub trees: Vec<u32>,
-    /// What is scored, where that is pairs of seeds.
+    /// The pairs of seeds to score, for tasks on edges.
     pub pairs: Option<Arc<Pairs>>,
     /// Edges that no hop may take.
     pub excluded: Excluded,
-    /// One block per hop so far, the seeds' own first; or one for all layers, whose destinations are all of `nodes`.
+    /// One block per hop so far, that of the seeds first; or one block for all layers, whose destinations are all of `nodes`.
     pub blocks: Vec<Block>,
-    /// What the loss of each seed counts, where not all count the same.
+    /// The weight of each seed's loss; empty if all weights are 1.
     pub seed_weights: Vec<f32>,
-    /// How many seeds the sum over the batch's stands for, where that is not their number.
+    /// The number of examples that the sum of losses represents, if that is not the number of seeds.
     pub represented_examples: Option<u64>,
     /// One feature row per node, once fetched.
     pub features: Matrix,
-    /// In-degree without self loops per node, once fetched, where the model asks for it.
+    /// In-degree without self loops of each node, once fetched, if the model needs it.
     pub degrees: Vec<u32>,
-    /// A row for each edge of the blocks, once fetched, where the model asks for them.
+    /// Feature rows of the blocks' edges, once fetched, if the model needs them.
     pub edges: EdgeRows,
-    /// Messages' round trips so far, each way counted.
+    /// The number of message latencies so far: a request and its reply count two.
     pub rounds: u32,
-    /// `features` while they come in.
+    /// `features` while rows are arriving.
     pub(crate) buffer: Option<GatherBuffer>,
-    /// Places in `nodes` by the worker that owns them, while rows are fetched.
+    /// Positions in `nodes` by the worker that owns them, while rows are fetched.
     pub(crate) places: Vec<Vec<u32>>,
     /// The edges whose rows are fetched.
     pub(crate) distinct_edges: Distinct,
-    /// Samples of the hop under way, by the worker that drew them.
+    /// Samples of the current hop, by the worker that draws them.
     pub(crate) samples: Vec<Drawing>,
-    /// Where compaction remembers nodes between hops.
+    /// The state of compaction between hops.
     pub(crate) compactor: Option<Compactor>,
-    /// The same where seeds have trees.
+    /// The same for seeds with trees.
     pub(crate) tree_compactor: Option<TreeCompactor>,
 }
 
-/// What one worker draws for a batch.
+/// The samples that one worker draws for a batch.
 #[derive(Clone, Default)]
 pub(crate) struct Drawing {
-    /// Positions in the list of the nodes asked for, while they are still to be sampled here.
-    pub(crate) asked: Vec<u32>,
-    /// Words of an answer whose last message is still missing.
+    /// Positions in `nodes` of those to sample.
+    pub(crate) positions: Vec<u32>,
+    /// Words of a reply whose last message has not arrived.
     pub(crate) incoming: Vec<u32>,
-    /// What is here.
+    /// The samples.
     pub(crate) samples: Samples,
 }
 
 impl MiniBatch {
-    /// A batch that has only its seeds: distinct global ids.
+    /// Creates a batch of `seeds`, which are distinct global ids.
     pub fn new(key: BatchKey, seeds: Vec<u32>) -> Self {
         Self { key, num_seeds: seeds.len(), nodes: seeds, ..Self::default() }
     }
 
-    /// The batch whose seeds have these times.
+    /// Sets the times of the seeds.
     ///
     /// # Panics
-    /// Unless there is one time a seed.
+    /// Unless there is one time per seed.
     #[must_use]
     pub fn with_seed_times(mut self, times: Vec<i64>) -> Self {
-        assert_eq!(times.len(), self.num_seeds, "one time a seed");
+        assert_eq!(times.len(), self.num_seeds, "one time per seed");
         self.seed_times = times;
         self
     }
 
-    /// The batch that scores these pairs of its seeds.
+    /// Sets the pairs of seeds to score.
     #[must_use]
     pub fn with_pairs(self, pairs: Pairs) -> Self {
         Self { pairs: Some(Arc::new(pairs)), ..self }
     }
 
-    /// The batch that does not see these edges.
+    /// Sets the edges that no hop may take.
     #[must_use]
     pub fn without(self, excluded: Excluded) -> Self {
         Self { excluded, ..self }

@@ -1,12 +1,12 @@
-//! Sums vectors over all partitions, in partition order, and gives every worker the sum.
+//! Sums one vector per partition, in partition order, and sends the sum to every worker.
 //!
-//! *In*: one [`Contribution`] per partition and time, at whatever worker hosts the partition. *Out*: one [`Reduced`]
-//! per time at every worker. *Kept per time*: accumulators of the chunks that this worker sums, and the sum as far as
-//! it has arrived. *Capabilities*: held per chunk until the last partition's piece is there.
+//! *In*: one [`Contribution`] per partition and time, at the worker that hosts the partition. *Out*: one [`Reduced`]
+//! per time at every worker. *Kept per time*: partial sums of the chunks that this worker sums, and the chunks of the result that
+//! have arrived. *Capabilities*: held per chunk until the last partition's piece has arrived.
 //!
-//! Reduce-scatter and all-gather by two exchanges of whole blocks of at most 128 KB; completion is by counting pieces,
-//! never by waiting for a frontier. Pieces are added in partition order whatever order they arrive in, and the first
-//! one is copied rather than added to zero: the sum's bits depend on the partitions alone.
+//! The operator is a reduce-scatter followed by an all-gather, in blocks of at most 128 KB. It counts pieces and never waits for a
+//! frontier. Pieces are added in partition order, whatever order they arrive in. The first one is copied, not added to zero. So the
+//! bits of the sum depend on the partitions alone.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -21,39 +21,39 @@ use timely::dataflow::operators::generic::operator::Operator;
 use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, Rows, WireBlock, to_destination};
 
-/// Numbers in one piece: 128 KB.
+/// Numbers in one chunk: 128 KB.
 const CHUNK: usize = 32 << 10;
 
-/// What one partition adds.
+/// The contribution of one partition to a sum.
 #[derive(Clone, Debug)]
 pub struct Contribution {
     /// The partition.
     pub partition: u32,
-    /// Its vector, or nothing where it adds nothing.
+    /// Its vector, or `None` to add nothing.
     pub vector: Option<Arc<Vec<f32>>>,
-    /// Words that every worker shall see (counts, losses as bits, digests).
+    /// Words that are sent to every worker as they are: counts, losses as bits, digests.
     pub words: Vec<u64>,
 }
 
-/// What all partitions together have.
+/// The contributions of all partitions together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reduced {
-    /// The time that this is the sum of.
+    /// The time of the contributions.
     pub tick: u64,
-    /// The sum in partition order; zeros where no partition added anything.
+    /// The sum in partition order; zeros if no partition has a vector.
     pub sum: Vec<f32>,
     /// Every partition's words, by partition.
     pub words: Vec<Vec<u64>>,
 }
 
-/// Ordered all-reduce.
+/// Sums vectors over all partitions, in partition order.
 pub trait AllReduce<'scope> {
     /// Sums vectors of `length` numbers over `parts` partitions.
     ///
-    /// Every partition contributes once per time, if only words.
+    /// Every partition contributes once per time, perhaps without a vector.
     ///
     /// # Panics
-    /// When a contribution's vector has another length, or a partition contributes twice: our bugs.
+    /// When a vector has another length, or a partition contributes twice to one time.
     ///
     /// # Example
     /// ```
@@ -84,7 +84,11 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                 input.for_each(|time, contributions| {
                     for Contribution { partition, vector, words } in contributions.drain(..) {
                         if let Some(vector) = &vector {
-                            assert_eq!(vector.len(), length, "partition {partition} contributes another length");
+                            assert_eq!(
+                                vector.len(),
+                                length,
+                                "partition {partition} contributes a vector of another length"
+                            );
                         }
                         let mut words = Some(words);
                         for chunk in 0..chunks {
@@ -123,7 +127,7 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                         open.entry(key).or_insert_with(|| (time.retain(output.output_index()), OrderedSum::new(parts)));
                     meter.time(Stage::Reduce, || sum.add(block));
                     if sum.is_complete() {
-                        let (time, sum) = open.remove(&key).expect("it was open a line ago");
+                        let (time, sum) = open.remove(&key).expect("the entry exists");
                         let (total, words) = sum.finish();
                         let total = total.map(Arc::new);
                         for worker in 0..peers {
@@ -161,7 +165,7 @@ impl<'scope> AllReduce<'scope> for StreamVec<'scope, u64, Contribution> {
                         }
                         *missing -= 1;
                         if *missing == 0 {
-                            let (time, reduced, _) = open.remove(&header.key).expect("it was open a line ago");
+                            let (time, reduced, _) = open.remove(&header.key).expect("the entry exists");
                             output.session(&time).give(reduced);
                         }
                     });
@@ -176,7 +180,7 @@ struct OrderedSum {
     /// The sum of the partitions below `next`.
     total: Option<Vec<f32>>,
     next: usize,
-    /// Pieces that came before their turn.
+    /// Pieces that arrived before those of lower partitions.
     early: HashMap<usize, Option<Vec<f32>>>,
     words: Vec<Vec<u64>>,
     seen: usize,
@@ -217,7 +221,7 @@ impl OrderedSum {
         self.seen == self.words.len()
     }
 
-    /// The sum, and all words as `length, words…` by partition.
+    /// Returns the sum, and the words of all partitions as `length, words…`.
     fn finish(self) -> (Option<Vec<f32>>, Vec<u64>) {
         let words = self.words.into_iter().flat_map(|words| std::iter::once(words.len() as u64).chain(words));
         (self.total, words.collect())
@@ -248,7 +252,7 @@ mod tests {
         (part % 3 != 2).then(|| Arc::new((0..length).map(|i| key.normal(i as u64) as f32).collect()))
     }
 
-    /// The obvious program: one loop over partitions.
+    /// A naive implementation: one loop over partitions.
     fn expected(parts: usize, length: usize) -> Vec<f32> {
         let mut sum: Option<Vec<f32>> = None;
         for part in 0..parts {

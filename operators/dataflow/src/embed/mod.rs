@@ -1,4 +1,4 @@
-//! Learnt rows of nodes: a table sharded by partition, and the push that brings gradients to it.
+//! Learned rows of nodes: a table sharded by partition, and the operator that sends gradients to it.
 
 pub mod push_rows;
 pub mod table;

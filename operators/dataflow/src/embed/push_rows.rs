@@ -1,12 +1,12 @@
-//! Brings the gradients of batches' rows to the rows' owners: the push of DistDGL's key-value store (section III).
+//! Sends the gradients of rows to the rows' owners: the push of DistDGL's key-value store (section III).
 //!
-//! *In*: one [`RowGradients`] per partition and time, at whatever worker hosts the partition. *Out*: [`PushedRows`] at the workers
-//! that host the rows: what all batches of a time push to it, together, or each batch's as soon as it is there ([`Arrival`]).
-//! *Kept per time*: messages that wait for the others. *Capabilities*: held with them.
+//! *In*: one [`RowGradients`] per partition and time, at the worker that hosts the partition. *Out*: [`PushedRows`] at the workers
+//! that host the rows: the gradients of all batches of a time together, or of each batch by itself ([`Arrival`]).
+//! *Kept per time*: messages that wait for others. *Capabilities*: held with them.
 //!
-//! Gradients travel in messages of at most 256 KB of rows; every partition sends to every worker, if only an empty message, so that
-//! completion is by counting. What is whole is ordered by partition and, within one, as the batch lists its nodes: adding up in
-//! that order gives bits that depend on the partitions alone.
+//! A message holds at most 256 KB of rows. Every partition sends at least one message, perhaps empty, to every worker, so that
+//! receivers can count. Complete gradients are ordered by partition, then by the node list of the batch. Sums in that order have
+//! bits that depend on the partitions alone.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,52 +26,52 @@ use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock, to_destination};
 /// The gradients of a batch's rows.
 #[derive(Clone, Debug, Default)]
 pub struct RowGradients {
-    /// The partition whose batch it is.
+    /// The partition of the batch.
     pub partition: u32,
-    /// Examples of the batch's loss.
+    /// The number of examples in the batch's loss.
     pub examples: u64,
-    /// Global ids; one may be there more than once.
+    /// Global ids, perhaps with repeats.
     pub nodes: Vec<u32>,
-    /// A row for each of `nodes`.
+    /// A gradient for each of `nodes`, `[nodes, dim]`.
     pub rows: Arc<Vec<f32>>,
 }
 
-/// When gradients are handed out.
+/// When received gradients are passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// When those of all partitions' batches of a time are there: the same bits on any number of workers.
+    /// When those of all partitions' batches of a time have arrived. The bits are the same on any number of workers.
     Together,
-    /// Each batch's when it is there: whoever is first. A batch counts as one of as many equal ones as there are partitions.
+    /// Each batch's when they have arrived, in any order. The number of examples is multiplied by the number of partitions, as if
+    /// all batches of the time were equal.
     EachBatch,
 }
 
-/// Where to push to.
+/// The parameters of a push.
 #[derive(Clone)]
 pub struct PushTo {
-    /// Who owns which row.
+    /// This worker's part of the graph, which names the owners of rows.
     pub graph: Arc<LocalGraph>,
     /// Numbers in a row.
     pub dim: usize,
-    /// When gradients are handed out.
+    /// When received gradients are passed on.
     pub arrival: Arrival,
-    /// What is counted.
+    /// Counts messages and time.
     pub meter: Rc<Meter>,
 }
 
-/// Gradients for rows of one worker.
+/// Gradients of rows that one worker hosts.
 #[derive(Clone, Default)]
 pub struct PushedRows {
     /// The time of the batches.
     pub tick: u64,
-    /// What to divide their sums by: the examples of all batches of the time.
+    /// The number of examples in all batches of the time. Sums of gradients are divided by it.
     pub examples: u64,
-    /// By partition, then as they were sent.
+    /// By partition, then in the order of sending.
     blocks: Vec<WireBlock>,
 }
 
 impl PushedRows {
-    /// Gradients that need no way, since they were made where the rows are: a row for each of `nodes`, of batches with so many
-    /// examples.
+    /// Creates local gradients, which need no message: `rows` has one row for each of `nodes`.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -90,20 +90,20 @@ impl PushedRows {
         }
     }
 
-    /// Global ids and their gradients, in the order in which to add them up.
+    /// Returns global ids and their gradients, in the order in which gradients are summed.
     pub fn pieces(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
         self.blocks.iter().map(|block| (block.ids(), block.rows_f32().expect("gradients are numbers")))
     }
 }
 
-/// Pushing of gradients.
+/// Sends gradients to the owners of rows.
 pub trait PushRows<'scope> {
     /// Sends every row's gradient to the worker that hosts the row.
     ///
-    /// Every partition pushes once per time, if only nothing.
+    /// Every partition pushes once per time, perhaps an empty list.
     ///
     /// # Panics
-    /// When there is not one row per node, or a partition pushes twice: our bugs.
+    /// When there is not one row per node, or a partition pushes twice to one time.
     ///
     /// # Example
     /// ```
@@ -156,7 +156,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
 
         type Builder = CapacityContainerBuilder<Vec<PushedRows>>;
         sent.unary::<Builder, _, _, _>(to_destination(), "push_rows: collect", move |_, _| {
-            // By time, and by partition where each batch is for itself.
+            // By time, and by partition if each batch is passed on by itself.
             let mut open: HashMap<(u64, u32), (Capability<u64>, Collected)> = HashMap::new();
             move |input, output| {
                 input.for_each(|time, block| {
@@ -176,9 +176,8 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
                     if collected.waiting == 0 {
                         let (time, mut collected) = entry.remove();
                         collected.blocks.sort_unstable_by_key(|block| (block.header().partition, block.header().seq));
-                        // As if all batches of the time were like this one.
-                        let alike = if arrival == Arrival::EachBatch { parts as u64 } else { 1 };
-                        let (examples, blocks) = (collected.examples * alike, collected.blocks);
+                        let batches = if arrival == Arrival::EachBatch { parts as u64 } else { 1 };
+                        let (examples, blocks) = (collected.examples * batches, collected.blocks);
                         output.session(&time).give(PushedRows { tick, examples, blocks });
                     }
                 });
@@ -187,7 +186,7 @@ impl<'scope> PushRows<'scope> for StreamVec<'scope, u64, RowGradients> {
     }
 }
 
-/// A batch's messages: at least one to every worker, each with their number.
+/// Returns a batch's messages: at least one to every worker. Each holds the number of messages to its worker.
 fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBlock> {
     let RowGradients { partition, examples, nodes, rows } = push;
     assert_eq!(rows.len(), nodes.len() * to.dim, "one gradient per node");
@@ -211,7 +210,7 @@ fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBloc
     let per_message = (MESSAGE_BYTES / (4 * to.dim + 4)).max(1);
     let mut blocks = Vec::new();
     for (worker, places) in places.iter().enumerate() {
-        // What stays here is no message.
+        // Own rows stay in one block, which is not sent.
         let per_message = if worker == me { places.len().max(1) } else { per_message };
         let of = places.len().div_ceil(per_message).max(1);
         for seq in 0..of {
@@ -225,13 +224,13 @@ fn blocks(to: &PushTo, me: usize, tick: u64, push: RowGradients) -> Vec<WireBloc
     blocks
 }
 
-/// Messages of one hand-out, as they come in.
+/// Messages that have arrived, of all batches of a time or of one batch.
 struct Collected {
     blocks: Vec<WireBlock>,
     examples: u64,
-    /// Messages that are missing, by partition; none are known before the first.
+    /// The number of missing messages, by partition; unknown before the first.
     missing: Vec<Option<u32>>,
-    /// Batches that are not whole.
+    /// The number of incomplete batches.
     waiting: usize,
 }
 
@@ -265,14 +264,15 @@ mod tests {
     use timely::dataflow::operators::vec::ToStream;
 
     use super::*;
-    use crate::embed::table::{Draw, Table};
+    use crate::embed::table::{Draw, EmbeddingTable};
+    use crate::storage::Place;
     use crate::testing::{book, local, random_graph};
     use gnnflow_kernels::sparse::SparseOptimizer;
 
     const NODES: u32 = 300;
     const PARTS: usize = 4;
 
-    /// What partition `part` pushes at `tick`: nothing at times, and some nodes twice.
+    /// The push of partition `part` at `tick`: sometimes empty, and some nodes twice.
     fn push(part: usize, tick: u64, dim: usize, nodes: u64) -> RowGradients {
         let key = Key::new(11, Purpose::Dropout).fold(part as u64).fold(tick);
         let count = if (part as u64 + tick).is_multiple_of(5) { 0 } else { nodes };
@@ -285,10 +285,11 @@ mod tests {
         }
     }
 
-    /// One loop over partitions and nodes: sums in order, then the kernel of one row.
+    /// A naive implementation: for each node, sums over partitions in order, then one optimizer step.
     fn expected(optimizer: SparseOptimizer, ticks: u64, dim: usize, nodes: u64) -> Vec<Vec<u32>> {
         let graph = Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), 1, 0, false));
-        let table = Table::create(None, &graph, 0, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
+        let table = EmbeddingTable::create(&Place::Memory, &graph, 0, dim, optimizer).unwrap();
+        let table = table.drawn(Draw::Uniform(0.1), 5);
         for tick in 0..ticks {
             let pushes: Vec<RowGradients> = (0..PARTS).map(|part| push(part, tick, dim, nodes)).collect();
             let examples: u64 = pushes.iter().map(|push| push.examples).sum();
@@ -305,12 +306,12 @@ mod tests {
                 if let Some(rows) = sum {
                     let block = WireBlock::new(Header::default(), vec![], vec![node], Rows::F32(rows));
                     let pushed = PushedRows { tick, examples, blocks: vec![block] };
-                    // SAFETY: there is no other thread.
-                    unsafe { table.apply(&pushed, 0.1) };
+                    table.apply(&pushed, 0.1).unwrap();
                 }
             }
         }
-        (0..NODES).map(|node| bits(table.row_f32(node))).collect()
+        let rows = table.read().unwrap();
+        (0..NODES).map(|node| bits(rows.row(node))).collect()
     }
 
     fn bits(row: &[f32]) -> Vec<u32> {
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_the_same_bits_at_1_2_and_4_workers_as_by_a_plain_loop() {
+    fn tables_equal_a_naive_loop_bit_for_bit_at_1_2_and_4_workers() {
         let adam = SparseOptimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
         let adagrad = SparseOptimizer::Adagrad { epsilon: 1e-10 };
         // The last is more than a message from each partition to each worker.
@@ -332,8 +333,8 @@ mod tests {
                     let me = worker.index();
                     let graph =
                         Arc::new(local(&random_graph(NODES, 2), &book(NODES, PARTS), worker.peers(), me, false));
-                    let table = Table::create(None, &graph, me, dim, optimizer).unwrap().drawn(Draw::Uniform(0.1), 5);
-                    let table = Rc::new(table);
+                    let table = EmbeddingTable::create(&Place::Memory, &graph, me, dim, optimizer).unwrap();
+                    let table = Rc::new(table.drawn(Draw::Uniform(0.1), 5));
                     let (applied, mine) = (Rc::clone(&table), graph.placement().parts_of(me));
                     let hosted = Arc::clone(&graph);
                     worker.dataflow::<u64, _, _>(|scope| {
@@ -341,7 +342,7 @@ mod tests {
                         let mut done = 0;
                         let pushes = mine.rev().map(|part| push(part, 0, dim, nodes)).collect::<Vec<_>>();
                         let first = pushes.to_stream(scope);
-                        // Later times come from the first by the operator that follows, so that all are under way at once.
+                        // Later times are made from the first, so that all are in flight at once.
                         let all = timely::dataflow::operators::vec::Map::flat_map(first, move |push0| {
                             (0..ticks).map(move |tick| (tick, push0.partition)).collect::<Vec<_>>()
                         });
@@ -350,17 +351,16 @@ mod tests {
                             push(part as usize, tick, dim, nodes)
                         });
                         all.push_rows(to).inspect(move |pushed| {
-                            // Times may be whole in any order; the test applies them as they should be.
+                            // The test applies times in order.
                             assert_eq!(pushed.tick, done, "one time after another");
                             done += 1;
-                            // SAFETY: each worker has a table of its own, and reads it when all is done.
-                            unsafe { applied.apply(pushed, 0.1) };
+                            applied.apply(pushed, 0.1).unwrap();
                         });
                     });
                     while worker.step() {}
-                    let mut seen = results.lock().unwrap();
+                    let (mut seen, rows) = (results.lock().unwrap(), table.read().unwrap());
                     for node in (0..NODES).filter(|&node| hosted.hosts(node)) {
-                        seen[node as usize] = bits(table.row_f32(node));
+                        seen[node as usize] = bits(rows.row(node));
                     }
                 })
                 .unwrap()
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn each_batch_is_handed_out_by_itself_where_that_is_asked_for() {
+    fn each_batch_is_passed_on_by_itself_with_each_batch_arrival() {
         for workers in [1, 2, 4] {
             let seen = Arc::new(Mutex::new(Vec::new()));
             let results = Arc::clone(&seen);
@@ -397,7 +397,7 @@ mod tests {
             .into_iter()
             .for_each(Result::unwrap);
             let seen = seen.lock().unwrap();
-            assert_eq!(seen.len(), workers * PARTS, "a hand-out of each batch at each worker");
+            assert_eq!(seen.len(), workers * PARTS, "each batch once at each worker");
             let mut nodes: Vec<u32> = seen.iter().flat_map(|(_, nodes)| nodes.clone()).collect();
             let mut wanted: Vec<u32> = (0..PARTS).flat_map(|part| push(part, 1, 3, 60).nodes).collect();
             nodes.sort_unstable();

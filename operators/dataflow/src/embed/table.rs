@@ -1,38 +1,35 @@
 //! A table of learned rows, sharded as features are: the rows of a partition's nodes are at the worker that hosts it.
 //!
-//! Rows and the optimizer's state lie in mapped memory: unlinked files of a folder, so that they may be larger than memory (the
-//! system keeps there what is used), or anonymous maps. Initial rows are drawn under the node's global id: the same on any
-//! number of workers.
+//! Initial rows depend on the seed and the global id of the node, so they are the same on any number of workers.
 //!
-//! A [`Table`] is a [`RowSource`]: `fetch_rows` pulls from it. [`Table::apply`] is the other half: one step of the optimizer on the
-//! rows that a push brought gradients for.
+//! `fetch_rows` reads rows from an [`EmbeddingTable`], which is a [`RowSource`]. [`EmbeddingTable::apply`] takes one optimizer
+//! step on the rows that a push has gradients for. The table checks that the two do not overlap; see
+//! [`storage::row_store`](crate::storage::row_store).
 
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use gnnflow_data::rng::{Key, Purpose};
-use memmap2::{MmapMut, MmapOptions, MmapRaw};
-use rayon::prelude::*;
+use gnnflow_kernels::sparse::{self, SparseOptimizer, Touched, step};
 
 use super::push_rows::PushedRows;
 use crate::graph::local_graph::LocalGraph;
-use crate::wire::RowSource;
-use gnnflow_kernels::sparse::{RowsMut, SparseOptimizer, Touched, step};
+use crate::storage::row_store::{try_read, try_write};
+use crate::storage::{Array, Busy, Place, RowReader, RowSource, RowStore, Rows, RowsMut};
 
-/// How rows begin.
+/// The distribution of initial rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Draw {
-    /// 0.
+    /// All zeros.
     Zeros,
-    /// Uniform in ± this.
+    /// Uniform in [−bound, bound).
     Uniform(f64),
     /// Normal with mean 0 and this standard deviation.
     Normal(f64),
 }
 
 impl Draw {
-    /// Fills `row`, that of global id `node`.
+    /// Draws the row of global id `node`.
     ///
     /// ```
     /// use gnnflow_dataflow::embed::table::Draw;
@@ -53,246 +50,204 @@ impl Draw {
     }
 }
 
-/// The rows of a worker's partitions, and their state.
+/// The learned rows of a worker's partitions, and the optimizer's state.
 ///
-/// Reading and writing are apart in time, which is the caller's to see to: the methods that write through a shared table are
-/// `unsafe`. In synchronous training a step's rows are all read before its gradients can be whole anywhere.
-pub struct Table {
+/// Reads and writes must not overlap, which the dataflow ensures: in synchronous training, the gradients of a step are complete
+/// only after all rows of the step have been read everywhere. Overlapping calls return [`Busy`] and never wait.
+pub struct EmbeddingTable {
+    rows: RowStore,
+    /// [`SparseOptimizer::state_per_number`] numbers for each number of a row.
+    state: RowStore,
+    /// Steps taken by each row, by partition. Empty where another worker hosts it, or the optimizer does not count.
+    steps: RwLock<Vec<Array<u32>>>,
     graph: Arc<LocalGraph>,
-    dim: usize,
     optimizer: SparseOptimizer,
     changes: bool,
-    /// By partition; `None` where another worker hosts it, or it has no nodes.
-    shards: Vec<Option<Maps>>,
 }
 
-/// One partition's memory.
-struct Maps {
-    first: u32,
-    values: MmapRaw,
-    state: Option<MmapRaw>,
-    steps: Option<MmapRaw>,
-}
-
-/// One partition's rows and state, to be read.
+/// The rows and state of one partition.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Shard<'a> {
-    /// The rows, one after another.
+    /// The rows, `[nodes, width]`.
     pub values: &'a [f32],
     /// The optimizer's numbers.
     pub state: &'a [f32],
-    /// The steps that each row has taken, where the optimizer counts them.
+    /// The number of steps that each row has taken, where the optimizer counts them.
     pub steps: &'a [u32],
 }
 
-impl Table {
-    /// Reserves room for rows of `dim` numbers, all 0, for the nodes that `worker` hosts: in `folder`, or in memory alone.
+/// An [`EmbeddingTable`], open for reading.
+pub struct Reading<'a> {
+    rows: Rows<'a>,
+    state: Rows<'a>,
+    steps: RwLockReadGuard<'a, Vec<Array<u32>>>,
+}
+
+/// An [`EmbeddingTable`], open for writing.
+pub struct Writing<'a> {
+    graph: &'a LocalGraph,
+    width: usize,
+    rows: RowsMut<'a>,
+    state: RowsMut<'a>,
+    steps: RwLockWriteGuard<'a, Vec<Array<u32>>>,
+}
+
+impl EmbeddingTable {
+    /// Reserves space at `place` for rows of `width` numbers, all 0, for the nodes that `worker` hosts.
     ///
     /// # Errors
-    /// When there is no room, or the folder cannot be written.
+    /// When memory or disk is full, or the folder is not writable.
     pub fn create(
-        folder: Option<&Path>,
+        place: &Place,
         graph: &Arc<LocalGraph>,
         worker: usize,
-        dim: usize,
+        width: usize,
         optimizer: SparseOptimizer,
     ) -> io::Result<Self> {
         let placement = graph.placement();
-        let mut shards: Vec<Option<Maps>> = (0..placement.parts()).map(|_| None).collect();
-        for part in placement.parts_of(worker) {
-            let range = graph.range(part);
-            let rows = range.len();
-            if rows == 0 || dim == 0 {
-                continue;
-            }
-            let per_number = optimizer.state_per_number();
-            shards[part] = Some(Maps {
-                first: range.start,
-                values: reserve(folder, 4 * rows * dim)?,
-                state: (per_number > 0).then(|| reserve(folder, 4 * rows * dim * per_number)).transpose()?,
-                steps: optimizer.counts_steps().then(|| reserve(folder, 4 * rows)).transpose()?,
-            });
-        }
-        Ok(Self { graph: Arc::clone(graph), dim, optimizer, changes: false, shards })
+        let counts = |part: usize| optimizer.counts_steps() && width > 0 && placement.worker_of(part) == worker;
+        let steps = |part: usize| Array::zeros(if counts(part) { graph.range(part).len() } else { 0 }, place);
+        Ok(Self {
+            rows: RowStore::create(place, graph, worker, width)?,
+            state: RowStore::create(place, graph, worker, width * optimizer.state_per_number())?,
+            steps: RwLock::new((0..placement.parts()).map(steps).collect::<io::Result<_>>()?),
+            graph: Arc::clone(graph),
+            optimizer,
+            changes: false,
+        })
     }
 
-    /// Bytes that a table takes for `rows` nodes, state and counts included.
-    pub const fn bytes(rows: u64, dim: usize, optimizer: SparseOptimizer) -> u64 {
+    /// Returns the number of bytes that a table of `rows` rows takes, including state and step counts.
+    pub const fn bytes(rows: u64, width: usize, optimizer: SparseOptimizer) -> u64 {
         let counts = if optimizer.counts_steps() { 4 } else { 0 };
-        rows * (4 * dim as u64 * (1 + optimizer.state_per_number() as u64) + counts)
+        rows * (4 * width as u64 * (1 + optimizer.state_per_number() as u64) + counts)
     }
 
-    /// Bytes that this table has reserved, state and counts included.
+    /// Returns the number of bytes that this table has reserved, including state and step counts.
     pub fn reserved(&self) -> u64 {
-        let of = |maps: &Maps| {
-            let all = [Some(&maps.values), maps.state.as_ref(), maps.steps.as_ref()];
-            all.into_iter().flatten().map(|map| map.len() as u64).sum::<u64>()
-        };
-        self.shards.iter().flatten().map(of).sum()
+        let counts = if self.optimizer.counts_steps() { self.rows.reserved() / self.width().max(1) as u64 } else { 0 };
+        self.rows.reserved() + self.state.reserved() + counts
     }
 
-    /// Draws all rows anew, on the threads of the current pool.
+    /// Draws all rows anew, on the threads of the current rayon pool.
     #[must_use]
-    pub fn drawn(mut self, draw: Draw, seed: u64) -> Self {
-        let dim = self.dim;
-        for maps in self.shards.iter_mut().flatten() {
-            let first = maps.first;
-            // SAFETY: the table is not shared yet.
-            let rows = unsafe { maps.rows_mut(dim) };
-            let rows = rows.values.par_chunks_exact_mut(dim).enumerate();
-            rows.for_each(|(i, row)| draw.fill(seed, first + i as u32, row));
-        }
-        self
+    pub fn drawn(self, draw: Draw, seed: u64) -> Self {
+        Self { rows: self.rows.filled(|node, row| draw.fill(seed, node, row)), ..self }
     }
 
-    /// Says that rows may change between being asked for and leaving: answers then take copies.
+    /// Declares that rows may change between a request and its reply: replies then hold copies.
     #[must_use]
     pub fn changing(mut self) -> Self {
         self.changes = true;
         self
     }
 
-    /// Numbers in a row.
-    pub fn dim(&self) -> usize {
-        self.dim
+    /// Returns the number of columns.
+    #[inline]
+    pub fn width(&self) -> usize {
+        self.rows.width()
     }
 
-    /// How rows move.
+    /// Returns the optimizer of the rows.
     pub fn optimizer(&self) -> SparseOptimizer {
         self.optimizer
     }
 
-    /// The row of `node` as numbers.
-    ///
-    /// # Panics
-    /// When another worker hosts it.
-    pub fn row_f32(&self, node: u32) -> &[f32] {
-        bytemuck::cast_slice(self.row(node))
+    /// Returns the rows without their state.
+    pub fn rows(&self) -> &RowStore {
+        &self.rows
     }
 
-    /// Partition `part`'s rows and state; nothing where it has no nodes, or another worker hosts it.
-    pub fn shard(&self, part: usize) -> Shard<'_> {
-        self.shards[part].as_ref().map_or(Shard::default(), |maps| Shard {
-            values: numbers(Some(&maps.values)),
-            state: numbers(maps.state.as_ref()),
-            steps: numbers(maps.steps.as_ref()),
+    /// Opens rows and state for reading.
+    ///
+    /// # Errors
+    /// [`Busy`] when they are being written.
+    pub fn read(&self) -> Result<Reading<'_>, Busy> {
+        Ok(Reading { rows: self.rows.read()?, state: self.state.read()?, steps: try_read(&self.steps)? })
+    }
+
+    /// Opens rows and state for writing.
+    ///
+    /// # Errors
+    /// [`Busy`] when they are being read or written.
+    pub fn write(&self) -> Result<Writing<'_>, Busy> {
+        Ok(Writing {
+            graph: &self.graph,
+            width: self.width(),
+            rows: self.rows.write()?,
+            state: self.state.write()?,
+            steps: try_write(&self.steps)?,
         })
     }
 
-    /// The same, to be written over; `None` where there is nothing.
+    /// Takes one optimizer step on the rows that `pushed` has gradients for. A row's gradient is the sum of its gradients in the
+    /// order of the push, divided by the number of examples. Returns the number of rows that moved. Runs in parallel on the
+    /// threads of a rayon pool, elsewhere on the caller's thread, with the same bits.
     ///
-    /// # Safety
-    /// Nobody reads or writes the partition's rows meanwhile: no batch is being fetched, none of its gradients applied.
-    pub unsafe fn shard_mut(&self, part: usize) -> Option<RowsMut<'_>> {
-        // SAFETY: the caller's promise.
-        self.shards[part].as_ref().map(|maps| unsafe { maps.rows_mut(self.dim) })
-    }
-
-    /// Copies the rows, not the state, of `other`, which has the same shape.
-    ///
-    /// # Safety
-    /// As [`Table::shard_mut`], for all partitions.
+    /// # Errors
+    /// [`Busy`] when the rows are being read or written.
     ///
     /// # Panics
-    /// When the shapes differ.
-    pub unsafe fn copy_rows(&self, other: &Self) {
-        for part in 0..self.shards.len() {
-            // SAFETY: the caller's promise.
-            if let Some(rows) = unsafe { self.shard_mut(part) } {
-                rows.values.copy_from_slice(other.shard(part).values);
-            }
-        }
-    }
-
-    /// One step of the optimizer on the rows that `pushed` has gradients for: their sums in the order in which they were pushed,
-    /// divided by the examples. Returns how many rows moved. Parallel on a pool's thread, alone elsewhere; the bits are the same.
-    ///
-    /// # Safety
-    /// As [`Table::shard_mut`], for all partitions.
-    ///
-    /// # Panics
-    /// When a row is not here.
-    pub unsafe fn apply(&self, pushed: &PushedRows, learning_rate: f64) -> usize {
+    /// When another worker hosts a row.
+    pub fn apply(&self, pushed: &PushedRows, learning_rate: f64) -> Result<usize, Busy> {
         if pushed.examples == 0 {
-            return 0;
+            return Ok(0);
         }
         let lists: Vec<&[u32]> = pushed.pieces().map(|(nodes, _)| nodes).collect();
-        let gradients: Vec<&[f32]> = pushed.pieces().flat_map(|(_, rows)| rows.chunks_exact(self.dim)).collect();
+        let gradients: Vec<&[f32]> = pushed.pieces().flat_map(|(_, rows)| rows.chunks_exact(self.width())).collect();
         let touched = Touched::group(&lists);
         let (scale, mut moved) = (1.0 / pushed.examples as f32, 0);
-        for part in 0..self.shards.len() {
-            // SAFETY: the caller's promise.
-            let Some(rows) = (unsafe { self.shard_mut(part) }) else { continue };
+        let mut table = self.write()?;
+        for part in 0..self.graph.placement().parts() {
+            let Some(rows) = table.shard_mut(part) else { continue };
             let which = touched.within(self.graph.range(part));
             moved += which.len();
             step(self.optimizer, learning_rate, scale, rows, &touched, which, &gradients);
         }
-        assert_eq!(moved, touched.rows().len(), "gradients come to the worker that has the rows");
-        moved
+        assert_eq!(moved, touched.rows().len(), "gradients are pushed to the worker that hosts the rows");
+        Ok(moved)
     }
 }
 
-impl RowSource for Table {
-    fn row_bytes(&self) -> usize {
-        4 * self.dim
+impl Reading<'_> {
+    /// Returns the row of global node id `node`.
+    ///
+    /// # Panics
+    /// When another worker hosts it.
+    pub fn row(&self, node: u32) -> &[f32] {
+        self.rows.row(node)
     }
 
-    fn row(&self, node: u32) -> &[u8] {
-        let part = self.graph.partition_of(node);
-        let maps = self.shards[part].as_ref().expect("rows are asked of the worker that hosts them");
-        let (at, bytes) = ((node - maps.first) as usize * 4 * self.dim, 4 * self.dim);
-        assert!(at + bytes <= maps.values.len(), "node {node} is of this partition");
-        // SAFETY: the range is inside the map (asserted), which lives as long as `self`; who writes has promised that nobody
-        // reads.
-        unsafe { std::slice::from_raw_parts(maps.values.as_ptr().add(at), bytes) }
+    /// Returns the rows and state of partition `part`. Empty where another worker hosts it.
+    pub fn shard(&self, part: usize) -> Shard<'_> {
+        Shard { values: self.rows.shard(part), state: self.state.shard(part), steps: &self.steps[part] }
+    }
+}
+
+impl Writing<'_> {
+    /// Returns the rows and state of partition `part`; `None` where it has no nodes, or another worker hosts it.
+    pub fn shard_mut(&mut self, part: usize) -> Option<sparse::RowsMut<'_>> {
+        let (first, dim) = (self.graph.range(part).start, self.width);
+        let values = self.rows.shard_mut(part);
+        if values.is_empty() {
+            return None;
+        }
+        Some(sparse::RowsMut { first, dim, values, state: self.state.shard_mut(part), steps: &mut self.steps[part] })
+    }
+}
+
+impl RowSource for EmbeddingTable {
+    fn row_bytes(&self) -> usize {
+        self.rows.row_bytes()
+    }
+
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        self.rows.open()
     }
 
     fn changes(&self) -> bool {
         self.changes
     }
-}
-
-impl Maps {
-    /// # Safety
-    /// As [`Table::shard_mut`].
-    unsafe fn rows_mut(&self, dim: usize) -> RowsMut<'_> {
-        // SAFETY: the maps were made for so many numbers, begin on a page, and the caller is alone with them.
-        unsafe {
-            RowsMut {
-                first: self.first,
-                dim,
-                values: numbers_mut(Some(&self.values)),
-                state: numbers_mut(self.state.as_ref()),
-                steps: numbers_mut(self.steps.as_ref()),
-            }
-        }
-    }
-}
-
-/// A map as numbers of four bytes.
-fn numbers<T: bytemuck::AnyBitPattern>(map: Option<&MmapRaw>) -> &[T] {
-    // SAFETY: the map is as long as it says, and lives as long as the reference; see `Table` for who may write.
-    map.map_or(&[], |map| bytemuck::cast_slice(unsafe { std::slice::from_raw_parts(map.as_ptr(), map.len()) }))
-}
-
-/// # Safety
-/// Nobody else reads or writes the map meanwhile.
-#[expect(clippy::mut_from_ref, reason = "the memory is a map's, and the caller promises to be alone with it")]
-unsafe fn numbers_mut<T: bytemuck::Pod>(map: Option<&MmapRaw>) -> &mut [T] {
-    match map {
-        None => &mut [],
-        // SAFETY: the map is as long as it says and lives as long as the reference; the caller is alone with it.
-        Some(map) => bytemuck::cast_slice_mut(unsafe { std::slice::from_raw_parts_mut(map.as_mut_ptr(), map.len()) }),
-    }
-}
-
-/// Zeros, in a file without name or in memory.
-fn reserve(folder: Option<&Path>, bytes: usize) -> io::Result<MmapRaw> {
-    let Some(folder) = folder else { return Ok(MmapMut::map_anon(bytes)?.into()) };
-    let file = tempfile::tempfile_in(folder)?;
-    // Room is taken now: a mapped write to a full disk would be a signal, not an error.
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
-    MmapOptions::new().len(bytes).map_raw(&file)
 }
 
 #[cfg(test)]
@@ -301,19 +256,21 @@ mod tests {
     use crate::testing::{book, local, random_graph};
 
     #[test]
-    fn rows_are_drawn_for_nodes_not_for_workers() {
+    fn initial_rows_do_not_depend_on_the_number_of_workers() {
         let (graph, book, folder) = (random_graph(101, 3), book(101, 4), tempfile::tempdir().unwrap());
         for draw in [Draw::Uniform(0.3), Draw::Normal(2.0), Draw::Zeros] {
             for workers in [1, 2, 4] {
                 let mut seen = 0;
                 for worker in 0..workers {
                     let graph = Arc::new(local(&graph, &book, workers, worker, false));
-                    let folder = (worker % 2 == 0).then_some(folder.path());
-                    let table = Table::create(folder, &graph, worker, 5, SparseOptimizer::Sgd).unwrap().drawn(draw, 9);
+                    let place = if worker % 2 == 0 { Place::Folder(folder.path().to_owned()) } else { Place::Memory };
+                    let table = EmbeddingTable::create(&place, &graph, worker, 5, SparseOptimizer::Sgd).unwrap();
+                    let table = table.drawn(draw, 9);
+                    let rows = table.read().unwrap();
                     for node in (0..101).filter(|&node| graph.hosts(node)) {
                         let mut wanted = [7.0; 5];
                         draw.fill(9, node, &mut wanted);
-                        assert_eq!(table.row_f32(node), wanted);
+                        assert_eq!(rows.row(node), wanted);
                         seen += 1;
                     }
                 }
@@ -323,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_have_the_moments_that_were_asked_for() {
+    fn draws_have_the_requested_mean_and_variance() {
         let rows = |draw: Draw| -> Vec<f64> {
             let row = |node| {
                 let mut row = [0.0; 50];
@@ -344,14 +301,33 @@ mod tests {
     fn rows_are_copied_without_their_state() {
         let graph = Arc::new(local(&random_graph(40, 3), &book(40, 3), 1, 0, false));
         let adam = SparseOptimizer::Adam { beta1: 0.9, beta2: 0.99, epsilon: 1e-8 };
-        let table = Table::create(None, &graph, 0, 3, adam).unwrap().drawn(Draw::Normal(1.0), 1);
-        let copy = Table::create(None, &graph, 0, 3, SparseOptimizer::Sgd).unwrap();
-        // SAFETY: this test has no other thread.
-        unsafe { copy.copy_rows(&table) };
-        assert_eq!(copy.shard(0).values, table.shard(0).values);
-        assert_eq!((copy.shard(0).state, table.shard(0).state.len()), (&[][..], 2 * table.shard(0).values.len()));
-        assert_eq!(copy.shard(1), Shard::default(), "a partition without nodes");
-        let bytes: usize = (0..3).map(|p| 4 * table.shard(p).values.len() * 3 + 4 * table.shard(p).steps.len()).sum();
-        assert_eq!([Table::bytes(40, 3, adam), table.reserved()], [bytes as u64; 2]);
+        let table = EmbeddingTable::create(&Place::Memory, &graph, 0, 3, adam).unwrap().drawn(Draw::Normal(1.0), 1);
+        let copy = RowStore::create(&Place::Memory, &graph, 0, 3).unwrap();
+        copy.write().unwrap().copy_from(&table.rows().read().unwrap());
+        let (copy, open) = (copy.read().unwrap(), table.read().unwrap());
+        assert_eq!(copy.shard(0), open.shard(0).values);
+        assert_eq!(open.shard(0).state.len(), 2 * open.shard(0).values.len());
+        assert_eq!((copy.shard(1), open.shard(1)), (&[][..], Shard::default()), "a partition without nodes");
+        let bytes: usize = (0..3).map(|p| 4 * open.shard(p).values.len() * 3 + 4 * open.shard(p).steps.len()).sum();
+        assert_eq!([EmbeddingTable::bytes(40, 3, adam), table.reserved()], [bytes as u64; 2]);
+    }
+
+    #[test]
+    fn steps_and_reads_that_overlap_are_refused() {
+        let graph = Arc::new(local(&random_graph(40, 3), &book(40, 3), 1, 0, false));
+        let table = EmbeddingTable::create(&Place::Memory, &graph, 0, 3, SparseOptimizer::Sgd).unwrap();
+        let pushed = PushedRows::at_home(0, 1, vec![7], Arc::new(vec![1.0; 3]));
+        for reader in [table.open().unwrap(), Box::new(table.rows().read().unwrap())] {
+            assert_eq!(reader.row(7), [0; 12]);
+            assert_eq!(table.apply(&pushed, 0.5), Err(Busy::InUse));
+        }
+        let reading = table.read().unwrap();
+        assert_eq!(table.apply(&pushed, 0.5), Err(Busy::InUse));
+        drop(reading);
+        let writing = table.write().unwrap();
+        assert_eq!((table.open().err(), table.apply(&pushed, 0.5)), (Some(Busy::Written), Err(Busy::InUse)));
+        drop(writing);
+        assert_eq!(table.apply(&pushed, 0.5), Ok(1));
+        assert_eq!(table.read().unwrap().row(7), [-0.5; 3]);
     }
 }

@@ -1,62 +1,62 @@
-//! Rows of other workers' nodes, kept so that they need not be fetched again.
+//! A cache of other workers' rows, so that they are not fetched again.
 //!
-//! A [`RowCache`] has room for a fixed number of rows and says of every remote node of a batch whether its row is here. Which
-//! rows it keeps is its [`Policy`]; that decides bytes on the wire, never results: a cached row is the owner's row.
+//! A [`RowCache`] has a fixed capacity in rows. Its [`Policy`] chooses the rows that it keeps. The policy changes the bytes sent,
+//! never results: a cached row equals the owner's row.
 //!
-//! Rows come in as answers come: a cache starts empty and fills itself, so nothing is fetched that no batch has asked for.
-//! With a static policy it settles who may stay beforehand ([`Policy::Degree`]) or after the first epoch, by what that has asked for
-//! ([`Policy::Frequency`]); [`Policy::Dynamic`] gives the place of a row that nobody has used lately to the newest (CLOCK).
+//! A cache starts empty and is filled from replies, so it fetches nothing that no batch has requested.
+//! A static policy chooses nodes in advance ([`Policy::Degree`]) or after the first epoch, by the requests of that epoch
+//! ([`Policy::Frequency`]). [`Policy::Dynamic`] replaces a row that has not been used recently (CLOCK).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::graph::local_graph::LocalGraph;
 
-/// Which rows a cache keeps.
+/// The choice of the rows that a cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Those of the halo nodes with most edges into the worker's partitions.
+    /// The halo nodes with most edges into the worker's partitions.
     Degree,
-    /// Those that the batches of the first epoch asked for most often.
+    /// The nodes that batches of the first epoch requested most often.
     Frequency,
-    /// The latest, but for those that were used again: CLOCK.
+    /// The most recent rows; rows that were used again stay longer (CLOCK).
     Dynamic,
 }
 
-/// What a cache did.
+/// Hits and misses of a cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
-    /// Rows that were here.
+    /// Rows found in the cache.
     pub hits: u64,
-    /// Rows that had to be fetched.
+    /// Rows not found in the cache.
     pub misses: u64,
 }
 
-/// Rows by node. Memory: `rows × (row bytes + 9)`, and a hash table of 8 bytes for each row and a third more; while
-/// [`Policy::Frequency`] is counting, 8 bytes more for every remote node seen.
+/// A cache of rows by node. It takes `rows × (row bytes + 9)` bytes, and about 11 bytes per row for a hash table. While
+/// [`Policy::Frequency`] counts, it takes 8 more bytes for every remote node seen.
 #[derive(Debug)]
 pub struct RowCache {
     policy: Policy,
     row_bytes: usize,
     capacity: usize,
-    /// Where each node's row is. A static policy's members are here before their rows are.
+    /// The slot of each node. With a static policy, a node may have a slot before its row has arrived.
     slots: HashMap<u32, u32, BuildHasherDefault<Mix>>,
     rows: Vec<u8>,
     degrees: Vec<u32>,
     /// The node of each slot.
     nodes: Vec<u32>,
-    /// Bit 0: the row is here. Bit 1 (CLOCK): it was used since the hand came by.
+    /// Bit 0: the slot holds a row. Bit 1 (CLOCK): the row was used since the hand last passed it.
     flags: Vec<u8>,
     hand: usize,
-    /// Times that each remote node was asked for, while they are counted.
+    /// The number of requests of each remote node, while they are counted.
     seen: Option<HashMap<u32, u32, BuildHasherDefault<Mix>>>,
     counts: CacheCounts,
 }
 
-const HERE: u8 = 1;
+const PRESENT: u8 = 1;
 const USED: u8 = 2;
 
-/// A hash of one word: ids are dense, so the multiplication is enough.
+/// A hash of one word. Ids are dense, so a multiplication is enough.
 #[derive(Debug, Default)]
 pub struct Mix(u64);
 
@@ -74,12 +74,12 @@ impl Hasher for Mix {
 }
 
 impl RowCache {
-    /// Bytes that a cache of `rows` rows takes.
+    /// Returns the number of bytes that a cache of `rows` rows takes.
     pub const fn bytes(rows: usize, row_bytes: usize) -> usize {
         rows * (row_bytes + 9 + 11)
     }
 
-    /// A cache that takes at most `bytes` bytes, for rows of `row_bytes`; `graph` is whose halo [`Policy::Degree`] looks at.
+    /// Creates a cache of at most `bytes` bytes for rows of `row_bytes` bytes. [`Policy::Degree`] reads the halo of `graph`.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -113,32 +113,32 @@ impl RowCache {
             counts: CacheCounts::default(),
         };
         match policy {
-            Policy::Degree => cache.settle(graph.halo_degrees().into_iter().collect()),
+            Policy::Degree => cache.choose(graph.halo_degrees().into_iter().collect()),
             Policy::Frequency => {}
-            // Zeros cost nothing before they are written over.
+            // Zeroed pages take no memory before they are written.
             Policy::Dynamic => cache.rows = vec![0; capacity * row_bytes],
         }
         cache
     }
 
-    /// Rows that there is room for.
+    /// Returns the capacity in rows.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Hits and misses so far.
+    /// Returns the hits and misses so far.
     pub fn counts(&self) -> CacheCounts {
         self.counts
     }
 
-    /// The row of a remote node, and its degree, if they are here. Counts.
+    /// Returns the row and degree of a remote node, if they are cached. Counts a hit or a miss.
     #[inline]
     pub fn find(&mut self, node: u32) -> Option<(&[u8], u32)> {
         if let Some(seen) = &mut self.seen {
             *seen.entry(node).or_default() += 1;
         }
         match self.slots.get(&node) {
-            Some(&slot) if self.flags[slot as usize] & HERE != 0 => {
+            Some(&slot) if self.flags[slot as usize] & PRESENT != 0 => {
                 let slot = slot as usize;
                 self.flags[slot] |= USED;
                 self.counts.hits += 1;
@@ -151,28 +151,28 @@ impl RowCache {
         }
     }
 
-    /// Takes a fetched row in, if the policy wants it.
+    /// Adds a fetched row, if the policy keeps it.
     pub fn insert(&mut self, node: u32, row: &[u8], degree: u32) {
         let slot = match (self.slots.get(&node), self.policy) {
-            (Some(&slot), _) if self.flags[slot as usize] & HERE != 0 => return,
+            (Some(&slot), _) if self.flags[slot as usize] & PRESENT != 0 => return,
             (Some(&slot), _) => slot as usize,
-            (None, Policy::Dynamic) if self.capacity > 0 => self.make_room(node),
+            (None, Policy::Dynamic) if self.capacity > 0 => self.evict_for(node),
             _ => return,
         };
         self.rows[slot * self.row_bytes..(slot + 1) * self.row_bytes].copy_from_slice(row);
         self.degrees[slot] = degree;
-        self.flags[slot] = HERE;
+        self.flags[slot] = PRESENT;
     }
 
-    /// Settles who stays when the first epoch is over, if that is the policy.
+    /// Ends an epoch. After the first one, [`Policy::Frequency`] chooses the nodes to keep.
     pub fn end_of_epoch(&mut self) {
         if let Some(seen) = self.seen.take() {
-            self.settle(seen.into_iter().collect());
+            self.choose(seen.into_iter().collect());
         }
     }
 
-    /// Makes those the members that count most; of equals, the smallest ids.
-    fn settle(&mut self, mut counted: Vec<(u32, u32)>) {
+    /// Gives slots to the nodes with the highest counts; smaller ids win ties.
+    fn choose(&mut self, mut counted: Vec<(u32, u32)>) {
         let order = |&(node, count): &(u32, u32)| (std::cmp::Reverse(count), node);
         if counted.len() > self.capacity {
             if self.capacity > 0 {
@@ -189,7 +189,7 @@ impl RowCache {
         }
     }
 
-    /// A slot that was not there before.
+    /// Adds a slot.
     fn grow(&mut self, node: u32) -> usize {
         let slot = self.nodes.len();
         self.slots.insert(node, slot as u32);
@@ -199,8 +199,8 @@ impl RowCache {
         slot
     }
 
-    /// A slot for `node`: a new one, or that of a row that was not used since the hand came by.
-    fn make_room(&mut self, node: u32) -> usize {
+    /// Returns a slot for `node`: a new one, or that of a row that was not used since the hand last passed it.
+    fn evict_for(&mut self, node: u32) -> usize {
         if self.nodes.len() < self.capacity {
             return self.grow(node);
         }
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_what_came_and_there_is_never_more_than_room() {
+    fn found_rows_equal_inserted_rows_and_capacity_is_kept() {
         let graph = random_graph(300, 8);
         let key = gnnflow_data::rng::Key::new(5, gnnflow_data::rng::Purpose::Shuffle);
         // The second partition is empty.
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn static_policies_keep_those_that_count_most() {
+    fn static_policies_keep_the_highest_counts() {
         let graph = random_graph(100, 6);
         let local = local(&graph, &book(100, 2), 2, 0, false);
         // Edges into the worker's partition from each node of the other.

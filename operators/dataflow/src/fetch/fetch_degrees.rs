@@ -1,10 +1,10 @@
 //! Fetches the in-degrees of nodes from their owners.
 //!
-//! *In*: lists of nodes. *Out*: the same lists with a degree for each. *Kept per time*: lists whose answers are under way.
+//! *In*: lists of nodes. *Out*: the same lists with a degree for each node. *Kept per time*: lists that wait for replies.
 //! *Capabilities*: held with them.
 //!
-//! Batches bring degrees along with their rows ([`fetch_rows`](super::fetch_rows)); this is for whoever needs them once and
-//! without rows: partitions that train by themselves, of their halo.
+//! Batches fetch degrees together with their rows ([`fetch_rows`](super::fetch_rows)). This operator fetches them once and without
+//! rows: partition-parallel training needs the degrees of its halo.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use crate::graph::local_graph::LocalGraph;
 use crate::wire::meter::Meter;
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 
-/// Nodes, and what has been found of them.
+/// A list of nodes and their degrees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeDegrees {
-    /// Names the list among those of its time.
+    /// The number of the list, unique among those of its time.
     pub list: u32,
     /// Global ids.
     pub nodes: Vec<u32>,
-    /// In-degree of each without self loops, once fetched.
+    /// The in-degree of each node without self loops, once fetched.
     pub degrees: Vec<u32>,
-    /// Places in `nodes` by worker.
+    /// Positions in `nodes` by the worker that owns them.
     places: Vec<Vec<u32>>,
 }
 
 impl NodeDegrees {
-    /// A list to be fetched.
+    /// Creates a list without degrees.
     pub fn new(list: u32, nodes: Vec<u32>) -> Self {
         Self { list, nodes, ..Self::default() }
     }
 }
 
-/// Fetching of degrees by owner.
+/// Fetches degrees from their owners.
 pub trait FetchDegrees<'scope> {
-    /// Fetches a degree for each node of each list, from workers whose `graph` counts them.
+    /// Fetches a degree for each node of each list. `graph` must be [`with_degrees`](LocalGraph::with_degrees) at all workers.
     ///
     /// # Panics
-    /// Where an owner does not count degrees: our bug.
+    /// When an owner does not know a degree.
     fn fetch_degrees(self, graph: Arc<LocalGraph>, meter: Rc<Meter>) -> Self;
 }
 
@@ -52,7 +52,7 @@ impl<'scope> FetchDegrees<'scope> for StreamVec<'scope, u64, NodeDegrees> {
     }
 }
 
-/// Degrees that one answer holds.
+/// The number of degrees in one reply.
 const PER_MESSAGE: usize = MESSAGE_BYTES / 4;
 
 struct DegreesRpc {
@@ -62,7 +62,7 @@ struct DegreesRpc {
 }
 
 impl DegreesRpc {
-    fn found(&self, nodes: impl Iterator<Item = u32>) -> Vec<u32> {
+    fn degrees_of(&self, nodes: impl Iterator<Item = u32>) -> Vec<u32> {
         nodes.map(|node| self.graph.degree(node)).collect()
     }
 }
@@ -100,29 +100,29 @@ impl Rpc<NodeDegrees> for DegreesRpc {
     }
 
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = request.header();
-        let degrees = self.found(request.ids().iter().copied());
-        let header = Header { to: asked.from, from: self.me as u32, ..asked };
-        let answer = WireBlock::new(header, Vec::new(), degrees, Rows::None);
-        self.meter.sent(self.me, &answer);
-        reply(answer);
+        let degrees = self.degrees_of(request.ids().iter().copied());
+        let header = request.header();
+        let header = Header { to: header.from, from: self.me as u32, ..header };
+        let block = WireBlock::new(header, Vec::new(), degrees, Rows::None);
+        self.meter.sent(self.me, &block);
+        reply(block);
     }
 
     fn local(&mut self, _tick: u64, item: &mut NodeDegrees) {
         let places = &item.places[self.me];
-        let found = self.found(places.iter().map(|&place| item.nodes[place as usize]));
+        let found = self.degrees_of(places.iter().map(|&place| item.nodes[place as usize]));
         places.iter().zip(found).for_each(|(&place, degree)| item.degrees[place as usize] = degree);
     }
 
-    fn on_reply(&mut self, _tick: u64, item: &mut NodeDegrees, answer: &WireBlock) {
-        let header = answer.header();
+    fn on_reply(&mut self, _tick: u64, item: &mut NodeDegrees, reply: &WireBlock) {
+        let header = reply.header();
         let first = header.seq as usize * PER_MESSAGE;
-        let places = &item.places[header.from as usize][first..first + answer.ids().len()];
-        places.iter().zip(answer.ids()).for_each(|(&place, &degree)| item.degrees[place as usize] = degree);
+        let places = &item.places[header.from as usize][first..first + reply.ids().len()];
+        places.iter().zip(reply.ids()).for_each(|(&place, &degree)| item.degrees[place as usize] = degree);
     }
 
-    fn is_last(&self, _answer: &WireBlock) -> bool {
-        true // every request has one answer
+    fn is_last(&self, _reply: &WireBlock) -> bool {
+        true // every request has one reply
     }
 
     fn finish(&mut self, _tick: u64, item: &mut NodeDegrees) {
@@ -141,7 +141,7 @@ mod tests {
     use crate::testing::{book, local, random_graph};
 
     #[test]
-    fn degrees_are_those_of_the_graph_at_1_2_and_4_workers() {
+    fn degrees_equal_the_graph_at_1_2_and_4_workers() {
         let nodes = 70_000; // more than fit one message
         let graph = random_graph(nodes, 3);
         for workers in [1, 2, 4] {

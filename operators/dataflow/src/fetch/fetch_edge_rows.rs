@@ -1,15 +1,15 @@
-//! Fetches one row per edge of each batch's blocks from the partition that owns the edge.
+//! Fetches the feature row of each edge of each batch from the partition that owns the edge.
 //!
-//! *In*: batches whose blocks have edge ids. *Out*: the same batches with `edges`. *Kept per time*: the batches whose rows are
-//! under way. *Capabilities*: held with them.
+//! *In*: batches whose blocks have edge ids. *Out*: the same batches with `edges`. *Kept per time*: batches that wait for
+//! replies. *Capabilities*: held with them.
 //!
-//! **Who owns what.** A node's row lies with the node; an edge's row lies with the edge's destination, beside the edge in
-//! `topology.arrow`: a partition policy of its own, as DistDGL has one for each kind of data. A batch's edges between nodes of
-//! its own partition are here, and, where the topology is replicated, all of them: the mapped files have the rows.
+//! **Ownership.** The row of a node is stored with the node. The row of an edge is stored with the partition of the edge's
+//! destination, in the order of `topology.arrow`. DistDGL, too, has a partition policy for each kind of data. The rows of edges
+//! into own partitions are local. If the topology is replicated, all rows are local, in mapped files.
 //!
-//! Rows are asked for after sampling, each edge once, however many hops and trees have drawn it: answers of the sampling that
-//! carried rows would carry those edges again, and hold up the next hop. Questions are lists of positions, 4 bytes an edge, in
-//! ascending order; owners gather rows straight into the wire buffer, and the asker copies them in one stretch.
+//! Rows are requested after sampling, once for each edge, even if several hops or trees have sampled it. Sampling replies with
+//! rows would repeat those rows and delay the next hop. A request is an ascending list of positions, 4 bytes per edge. Owners gather
+//! rows directly into the network's buffer, and the caller copies each reply as one range.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,34 +20,35 @@ use crate::batch::edge_rows::Distinct;
 use crate::batch::mini_batch::MiniBatch;
 use crate::flow::rpc::{CallRpc, Rpc};
 use crate::graph::local_graph::LocalGraph;
+use crate::storage::{Busy, RowReader, RowSource};
 use crate::wire::meter::{Meter, Stage};
-use crate::wire::{Header, MESSAGE_BYTES, RowSource, Rows, WireBlock};
+use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::matrix::{Matrix, Number};
 
-/// Rows of edges, by partition of the destination and position among its in-edges.
+/// Feature rows of edges, by partition of the destination and position among that partition's edges.
 pub trait EdgeSource: Send + Sync {
-    /// Their number type.
+    /// Returns the number type of the rows.
     fn number(&self) -> Number;
-    /// Numbers in a row.
+    /// Returns the number of columns.
     fn dim(&self) -> usize;
-    /// All rows of partition `part`, one after the other; `None` where they are elsewhere.
+    /// Returns all rows of partition `part`; `None` if this worker does not hold them.
     fn part(&self, part: usize) -> Option<&[u8]>;
 }
 
-/// Where rows come from.
+/// The source of edge rows.
 #[derive(Clone)]
 pub struct FetchEdges {
     /// This worker's partitions and the partition book.
     pub graph: Arc<LocalGraph>,
-    /// The rows that this worker holds: at least those of the partitions that it hosts.
+    /// The rows that this worker holds, at least those of the partitions that it hosts.
     pub rows: Arc<dyn EdgeSource>,
-    /// What is counted.
+    /// Counts messages and time.
     pub meter: Rc<Meter>,
 }
 
-/// Fetching of edges' rows by owner.
+/// Fetches rows of edges from their owners.
 pub trait FetchEdgeRows<'scope> {
-    /// Fetches a row for each edge of each batch's blocks. `None` lets all batches pass as they are.
+    /// Fetches a row for each edge of each batch's blocks. With `None`, batches pass unchanged.
     fn fetch_edge_rows(self, from: Option<FetchEdges>) -> Self;
 }
 
@@ -64,7 +65,7 @@ struct EdgeRpc {
     from: FetchEdges,
 }
 
-/// Rows of a partition's edges from position `base` on, as the wire gathers them.
+/// Rows of a partition's edges from position `base` on, as a source for messages.
 struct PartEdges {
     rows: Arc<dyn EdgeSource>,
     part: usize,
@@ -77,8 +78,14 @@ impl RowSource for PartEdges {
         self.row_bytes
     }
 
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
+    }
+}
+
+impl RowReader for PartEdges {
     fn row(&self, at: u32) -> &[u8] {
-        let all = self.rows.part(self.part).expect("edges are asked for where they are");
+        let all = self.rows.part(self.part).expect("this worker holds the rows of the partition");
         let row = self.base + at as usize;
         &all[row * self.row_bytes..(row + 1) * self.row_bytes]
     }
@@ -105,7 +112,7 @@ impl Rpc<MiniBatch> for EdgeRpc {
             let mut requests = Vec::new();
             for (part, range) in distinct.parts().filter(|(part, _)| from.rows.part(*part as usize).is_none()) {
                 let ids = &distinct.ids[range.clone()];
-                // Positions are told as four bytes from a base: a stretch ends where those would not do.
+                // Positions are sent as four bytes relative to a base. A message ends where four bytes do not suffice.
                 let mut begin = 0;
                 while begin < ids.len() {
                     let base = ids[begin];
@@ -134,20 +141,24 @@ impl Rpc<MiniBatch> for EdgeRpc {
     }
 
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = request.header();
-        let answer = self.from.meter.time(Stage::Fetch, || {
+        let header = request.header();
+        let block = self.from.meter.time(Stage::Fetch, || {
             let base = request.words().first().copied().unwrap_or(0) as usize;
-            let (rows, part) = (Arc::clone(&self.from.rows), asked.tag as usize);
+            let (rows, part) = (Arc::clone(&self.from.rows), header.tag as usize);
             let row_bytes = self.row_bytes();
             let here = rows.part(part).map_or(0, |all| all.len() / row_bytes.max(1));
             let last = request.ids().last().map_or(0, |&at| base + at as usize + 1);
-            assert!(last <= here, "worker {} asked for edge {last} of partition {part}, which is not here", asked.from);
-            let header = Header { to: asked.from, from: self.me as u32, ..asked };
+            assert!(
+                last <= here,
+                "worker {} requested edge {last} of partition {part}, which is not here",
+                header.from
+            );
+            let header = Header { to: header.from, from: self.me as u32, ..header };
             let source = Arc::new(PartEdges { rows, part, base, row_bytes });
             WireBlock::new(header, Vec::new(), Vec::new(), Rows::Gather(source, request.ids().to_vec()))
         });
-        self.from.meter.sent(self.me, &answer);
-        reply(answer);
+        self.from.meter.sent(self.me, &block);
+        reply(block);
     }
 
     fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
@@ -165,14 +176,14 @@ impl Rpc<MiniBatch> for EdgeRpc {
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
-        let header = answer.header();
+    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+        let header = reply.header();
         let row_bytes = self.row_bytes();
         self.from.meter.time(Stage::Fetch, || {
             let (first, rows) = (header.seq as usize, header.aux as usize);
-            assert_eq!(answer.row_bytes(), rows * row_bytes, "worker {} sent other rows", header.from);
+            assert_eq!(reply.row_bytes(), rows * row_bytes, "worker {} sent another number of rows", header.from);
             let mut into = &mut batch.edges.rows.bytes_mut()[first * row_bytes..(first + rows) * row_bytes];
-            answer.for_each_row_bytes(|rows| {
+            reply.for_each_row_bytes(|rows| {
                 let (now, later) = std::mem::take(&mut into).split_at_mut(rows.len());
                 now.copy_from_slice(rows);
                 into = later;
@@ -180,8 +191,8 @@ impl Rpc<MiniBatch> for EdgeRpc {
         });
     }
 
-    fn is_last(&self, _answer: &WireBlock) -> bool {
-        true // every request has one answer
+    fn is_last(&self, _reply: &WireBlock) -> bool {
+        true // every request has one reply
     }
 
     fn finish(&mut self, _tick: u64, _batch: &mut MiniBatch) {}
@@ -203,12 +214,12 @@ mod tests {
 
     const DIM: usize = 3;
 
-    /// Rows that say whose they are: weight, type and time of the edge.
-    struct Telling {
+    /// Rows that identify their edge by its weight, type and time.
+    struct IdentifyingRows {
         parts: Vec<Option<Vec<f32>>>,
     }
 
-    impl EdgeSource for Telling {
+    impl EdgeSource for IdentifyingRows {
         fn number(&self) -> Number {
             Number::F32
         }
@@ -246,7 +257,7 @@ mod tests {
                 let all = local.range(part).flat_map(|node| (0..graph[node as usize].len()).map(move |i| row(node, i)));
                 local.has_topology(part).then(|| all.flatten().collect())
             };
-            let rows = Arc::new(Telling { parts: (0..4).map(of).collect() });
+            let rows = Arc::new(IdentifyingRows { parts: (0..4).map(of).collect() });
             let graph = graph.clone();
             let of_batch = local.clone();
             let sampled = Rc::new(std::cell::Cell::new(0));
@@ -310,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_those_of_the_chosen_edges_on_1_2_and_4_workers() {
+    fn rows_belong_to_the_sampled_edges_at_1_2_and_4_workers() {
         let graph = random_graph(200, 12);
         let temporal =
             Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: Fanouts::Each(4), temporal: true });
@@ -327,9 +338,9 @@ mod tests {
             for workers in [2, 4] {
                 let (some, asked) = run(&graph, workers, false, &strategies);
                 assert_eq!(some, one, "on {workers}");
-                assert!(strategies.len() == 1 || asked > 0, "edges into other partitions' nodes are asked for");
+                assert!(strategies.len() == 1 || asked > 0, "rows of edges into other partitions are requested");
                 let (some, asked) = run(&graph, workers, true, &strategies);
-                assert_eq!((some, asked), (one.clone(), 0), "where the topology is, the rows are");
+                assert_eq!((some, asked), (one.clone(), 0), "rows are local where the topology is replicated");
             }
         }
     }

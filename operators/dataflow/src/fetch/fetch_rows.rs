@@ -1,11 +1,12 @@
-//! Fetches one row per node of each batch from the row's owner.
+//! Fetches the feature row of each node of each batch from its owner.
 //!
-//! *In*: batches with their node list. *Out*: the same batches with `features` (and `degrees`, where wanted). *Kept per
-//! time*: the batches whose rows are under way. *Capabilities*: held with them.
+//! *In*: batches with their node list. *Out*: the same batches with `features` (and `degrees`, if wanted). *Kept per
+//! time*: batches that wait for replies. *Capabilities*: held with them.
 //!
-//! Questions are lists of ids of at most one message's worth of rows; owners gather rows straight into the wire
-//! buffer; the asker scatters them to their places. Rows of the worker's own partitions never leave it, and rows that its
-//! [`HaloRows`](crate::batch::halo::HaloRows) or a [`RowCache`] have are not asked for; degrees of halo nodes are asked for once, without their rows.
+//! A request is a list of ids whose rows fit into one message. Owners gather rows directly into the network's buffer, and the
+//! caller scatters them into the batch's matrix. Rows of own partitions are read locally. Rows in the
+//! [`HaloRows`](crate::batch::halo::HaloRows) or in a [`RowCache`] are not requested. Degrees of halo nodes are requested once,
+//! without rows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,25 +24,25 @@ use crate::wire::meter::{Meter, Stage};
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::matrix::Matrix;
 
-/// Where rows come from.
+/// The source of rows.
 #[derive(Clone)]
 pub struct FetchFrom {
     /// This worker's partitions and the partition book.
     pub graph: Arc<LocalGraph>,
-    /// The rows that this worker holds, by time: one matrix for all times, or a layer's outputs in inference.
+    /// The rows that this worker hosts, by time: the same rows for all times, or the outputs of a layer in inference.
     pub rows: Rc<dyn Fn(u64) -> FeatureView>,
-    /// Whether to bring each node's in-degree along.
+    /// Whether to fetch each node's in-degree too.
     pub degrees: bool,
-    /// Rows of other workers' nodes that are kept. Only where all times have the same rows.
+    /// A cache of other workers' rows. Only if all times have the same rows.
     pub cache: Option<Rc<RefCell<RowCache>>>,
-    /// What is counted.
+    /// Counts messages and time.
     pub meter: Rc<Meter>,
 }
 
-/// Tag of requests, and answers, of degrees without rows.
+/// The tag of requests and replies with degrees but without rows.
 const DEGREES_ONLY: u32 = 1;
 
-/// Fetching of rows by owner.
+/// Fetches rows from their owners.
 pub trait FetchRows<'scope> {
     /// Fetches a row for each node of each batch.
     fn fetch_rows(self, from: FetchFrom) -> Self;
@@ -64,7 +65,7 @@ impl FetchRpc {
         (MESSAGE_BYTES / ((self.from.rows)(tick).row_bytes() + 4)).max(1)
     }
 
-    /// Makes room for the rows of `batch`, once.
+    /// Reserves memory for the rows of `batch`, once.
     fn prepare(&self, tick: u64, batch: &mut MiniBatch) {
         if batch.buffer.is_none() {
             let rows = (self.from.rows)(tick);
@@ -97,8 +98,8 @@ impl Rpc<MiniBatch> for FetchRpc {
             if cache.is_some() || halo.is_some() {
                 self.prepare(tick, batch);
             }
-            // Nodes whose rows lie here, but whose degrees only their owners know.
-            let mut untold: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
+            // Positions of halo nodes whose degrees are not known here, by owner.
+            let mut unknown: Vec<Vec<u32>> = vec![Vec::new(); graph.placement().workers()];
             let MiniBatch { places, nodes, buffer, degrees, .. } = &mut *batch;
             for (place, &node) in nodes.iter().enumerate() {
                 let worker = graph.worker_of(node);
@@ -110,11 +111,11 @@ impl Rpc<MiniBatch> for FetchRpc {
                     match found.degree {
                         _ if !self.from.degrees => {}
                         Some(degree) => degrees[place] = degree,
-                        None => untold[worker].push(place as u32),
+                        None => unknown[worker].push(place as u32),
                     }
                     continue;
                 }
-                // Copied now: until the answers are here, another batch's rows may have taken the place.
+                // Copied now: another batch's rows may replace the cached row before the replies arrive.
                 if worker != me
                     && let Some(buffer) = buffer
                     && let Some((row, degree)) = cache.as_mut().and_then(|cache| cache.find(node))
@@ -128,8 +129,8 @@ impl Rpc<MiniBatch> for FetchRpc {
                 places[worker].push(place as u32);
             }
             let mut requests = Vec::new();
-            for (worker, untold) in untold.into_iter().enumerate().filter(|&(worker, _)| worker != me) {
-                let mut ask = |tag: u32, first: usize, places: &[u32]| {
+            for (worker, unknown) in unknown.into_iter().enumerate().filter(|&(worker, _)| worker != me) {
+                let mut request = |tag: u32, first: usize, places: &[u32]| {
                     let header = Header {
                         to: worker as u32,
                         from: me as u32,
@@ -144,12 +145,12 @@ impl Rpc<MiniBatch> for FetchRpc {
                 };
                 let rows = batch.places[worker].len();
                 for (seq, places) in batch.places[worker].chunks(per_message).enumerate() {
-                    ask(0, seq * per_message, places);
+                    request(0, seq * per_message, places);
                 }
-                for (seq, places) in untold.chunks(MESSAGE_BYTES / 4).enumerate() {
-                    ask(DEGREES_ONLY, rows + seq * (MESSAGE_BYTES / 4), places);
+                for (seq, places) in unknown.chunks(MESSAGE_BYTES / 4).enumerate() {
+                    request(DEGREES_ONLY, rows + seq * (MESSAGE_BYTES / 4), places);
                 }
-                batch.places[worker].extend(untold);
+                batch.places[worker].extend(unknown);
             }
             requests
         });
@@ -159,34 +160,35 @@ impl Rpc<MiniBatch> for FetchRpc {
     }
 
     fn serve(&mut self, tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, nodes) = (request.header(), request.ids());
+        let (header, nodes) = (request.header(), request.ids());
         let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
-        let answer = self.from.meter.time(Stage::Fetch, || {
+        let block = self.from.meter.time(Stage::Fetch, || {
             for &node in nodes {
-                assert!(graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+                assert!(graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
             }
-            if asked.tag != DEGREES_ONLY && rows.source.reads_ahead() {
+            if header.tag != DEGREES_ONLY && rows.source.reads_ahead() {
                 rows.source.will_need(nodes);
             }
             let degrees = if self.from.degrees { nodes.iter().map(|&n| graph.degree(n)).collect() } else { Vec::new() };
-            let header = Header { to: asked.from, from: self.me as u32, ..asked };
-            let answer = match asked.tag {
+            let header = Header { to: header.from, from: self.me as u32, ..header };
+            let rows = match header.tag {
                 DEGREES_ONLY => Rows::None,
                 _ if rows.source.changes() => {
-                    Rows::Bytes(nodes.iter().flat_map(|&node| rows.source.row(node)).copied().collect())
+                    let open = rows.open();
+                    Rows::Bytes(nodes.iter().flat_map(|&node| open.row(node)).copied().collect())
                 }
                 _ => Rows::Gather(rows.source, nodes.to_vec()),
             };
-            WireBlock::new(header, Vec::new(), degrees, answer)
+            WireBlock::new(header, Vec::new(), degrees, rows)
         });
-        self.from.meter.sent(self.me, &answer);
-        reply(answer);
+        self.from.meter.sent(self.me, &block);
+        reply(block);
     }
 
     fn local(&mut self, tick: u64, batch: &mut MiniBatch) {
         self.from.meter.time(Stage::Fetch, || {
             let (rows, graph) = ((self.from.rows)(tick), &self.from.graph);
-            assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has other rows");
+            assert_eq!(rows.source.row_bytes(), rows.row_bytes(), "the row source has rows of another size");
             if graph.is_self_contained() {
                 batch.features = rows.gather(&batch.nodes);
                 if self.from.degrees {
@@ -196,7 +198,7 @@ impl Rpc<MiniBatch> for FetchRpc {
             }
             self.prepare(tick, batch);
             let MiniBatch { buffer, degrees, nodes, places, .. } = batch;
-            let buffer = buffer.as_mut().expect("it has just been made");
+            let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
             rows.gather_places(nodes, &places[self.me], buffer);
             if self.from.degrees {
                 let own = &places[self.me];
@@ -205,29 +207,29 @@ impl Rpc<MiniBatch> for FetchRpc {
         });
     }
 
-    fn on_reply(&mut self, tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
-        let header = answer.header();
+    fn on_reply(&mut self, tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+        let header = reply.header();
         let first = header.seq as usize;
         self.from.meter.time(Stage::Fetch, || {
             self.prepare(tick, batch);
             let MiniBatch { buffer, degrees, places, nodes, .. } = batch;
-            let buffer = buffer.as_mut().expect("it has just been made");
+            let buffer = buffer.as_mut().expect("`prepare` has just reserved it");
             let places = &places[header.from as usize][first..first + header.aux as usize];
             if self.from.degrees {
-                places.iter().zip(answer.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
+                places.iter().zip(reply.ids()).for_each(|(&place, &degree)| degrees[place as usize] = degree);
             }
             if header.tag == DEGREES_ONLY {
                 let halo = (self.from.rows)(tick).halo;
-                let told = places.iter().map(|&place| nodes[place as usize]).zip(answer.ids());
-                halo.iter().for_each(|halo| told.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
+                let degrees = places.iter().map(|&place| nodes[place as usize]).zip(reply.ids());
+                halo.iter().for_each(|halo| degrees.clone().for_each(|(node, &degree)| halo.tell(node, degree)));
                 return;
             }
             let rows = (self.from.rows)(tick);
             let packed = rows.row_bytes();
-            assert_eq!(answer.row_bytes(), places.len() * packed, "worker {} sent other rows", header.from);
-            // Rows come in stretches: all at once from the network, one by one inside a process.
+            assert_eq!(reply.row_bytes(), places.len() * packed, "worker {} sent another number of rows", header.from);
+            // A reply from the network has all rows in one piece. Inside a process, rows come one by one.
             let mut left = places;
-            answer.for_each_row_bytes(|stretch| {
+            reply.for_each_row_bytes(|stretch| {
                 let (now, later) = left.split_at(stretch.len() / packed);
                 rows.scatter(stretch, now, buffer);
                 left = later;
@@ -235,15 +237,15 @@ impl Rpc<MiniBatch> for FetchRpc {
             if let Some(cache) = &self.from.cache {
                 let mut cache = cache.borrow_mut();
                 for place in places.iter().map(|&place| place as usize) {
-                    let row = buffer.row(place).expect("it has just come");
+                    let row = buffer.row(place).expect("the row has just been written");
                     cache.insert(nodes[place], row, degrees.get(place).copied().unwrap_or(0));
                 }
             }
         });
     }
 
-    fn is_last(&self, _answer: &WireBlock) -> bool {
-        true // every request has one answer
+    fn is_last(&self, _reply: &WireBlock) -> bool {
+        true // every request has one reply
     }
 
     fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {

@@ -1,4 +1,4 @@
-//! Getting rows (features, a layer's outputs) from the workers that own them.
+//! Fetches rows (features, outputs of a layer) from the workers that own them.
 
 pub mod cache;
 pub mod fetch_degrees;

@@ -1,10 +1,10 @@
-//! Tells the system which rows a batch will want, while the batch still waits.
+//! Starts reading a batch's rows from disk before the batch is fetched.
 //!
-//! *In*: batches with their node list. *Out*: the same batches, unchanged. *Kept per time*: nothing. *Capabilities*: none held.
+//! *In*: batches with their node list. *Out*: the same batches, unchanged. *Kept per time*: nothing. *Capabilities*: none.
 //!
-//! Where rows are larger than memory, gathering them stops at every page that is not there, one after another. Said beforehand,
-//! the disk brings many of them at once, while earlier batches are fetched and computed. It stands before `limit_in_flight`. Rows that other
-//! workers hold are read ahead by them, when the question for them arrives.
+//! If features are larger than memory, a gather waits for every page that is not in memory, one after another. This operator
+//! names the rows in advance, so that the disk reads many pages at a time while earlier batches are fetched and computed. It
+//! stands before `limit_in_flight`. Other workers read their rows ahead when a request arrives.
 
 use std::rc::Rc;
 
@@ -14,10 +14,10 @@ use timely::dataflow::operators::core::Inspect;
 use super::fetch_rows::FeatureView;
 use crate::batch::mini_batch::MiniBatch;
 
-/// Reading ahead of `fetch_rows`.
+/// Reads rows ahead of `fetch_rows`.
 pub trait ReadAhead<'scope> {
-    /// Says of each batch which `rows` it will want. A source that does not [read ahead](crate::wire::RowSource::reads_ahead) is not
-    /// asked to; one that does passes nodes over that are elsewhere.
+    /// Starts reading the `rows` of each batch, if their source [reads ahead](crate::storage::RowSource::reads_ahead). The source
+    /// skips nodes that other workers host.
     fn read_ahead(self, rows: Rc<dyn Fn(u64) -> FeatureView>) -> Self;
 }
 
@@ -41,21 +41,21 @@ mod tests {
 
     use super::*;
     use crate::batch::mini_batch::BatchKey;
-    use crate::wire::RowSource;
+    use crate::storage::{Busy, RowReader, RowSource};
     use gnnflow_kernels::matrix::Number;
 
-    struct Told {
+    struct Recorder {
         ahead: bool,
         nodes: Mutex<Vec<u32>>,
     }
 
-    impl RowSource for Told {
+    impl RowSource for Recorder {
         fn row_bytes(&self) -> usize {
             0
         }
 
-        fn row(&self, _node: u32) -> &[u8] {
-            &[]
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            unreachable!("nothing is gathered")
         }
 
         fn reads_ahead(&self) -> bool {
@@ -68,16 +68,16 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_named_where_the_source_reads_ahead() {
+    fn will_need_is_called_only_if_the_source_reads_ahead() {
         for ahead in [true, false] {
-            let told = Arc::new(Told { ahead, nodes: Mutex::default() });
-            let source = told.clone();
+            let recorder = Arc::new(Recorder { ahead, nodes: Mutex::default() });
+            let source = recorder.clone();
             timely::example(move |scope| {
                 let key = BatchKey { epoch: 0, step: 0, partition: 0 };
                 let rows = FeatureView { source, number: Number::F32, dim: 0, packed: None, halo: None };
                 [MiniBatch::new(key, vec![3, 30, 1])].to_stream(scope).read_ahead(Rc::new(move |_| rows.clone()));
             });
-            assert_eq!(*told.nodes.lock().unwrap(), if ahead { vec![3, 30, 1] } else { vec![] });
+            assert_eq!(*recorder.nodes.lock().unwrap(), if ahead { vec![3, 30, 1] } else { vec![] });
         }
     }
 }

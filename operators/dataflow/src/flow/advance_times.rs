@@ -1,18 +1,18 @@
-//! Lets items travel at a later time than that at which they were made.
+//! Moves items to later times.
 //!
-//! *In*: items. *Out*: the same items, at once, at the times that they are given. *Kept*: nothing. *Capabilities*: delayed as the
-//! items are.
+//! *In*: items. *Out*: the same items at once, at the times that a function gives them. *Kept*: nothing. *Capabilities*: delayed to
+//! the items' new times.
 //!
-//! Whoever waits for the earlier time then does not wait for them.
+//! Operators that wait for the earlier time then do not wait for these items.
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// Giving items later times.
+/// Moves items to later times.
 pub trait AdvanceTimes<'scope, D> {
-    /// Sends each item on at the time that `map_async` says, or at its own where that is not later.
+    /// Sends each item at the time that `later` returns for it, or at its own time if that is later.
     ///
     /// # Example
     /// ```
@@ -54,16 +54,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_travel_at_later_times_and_hold_nobody_before_them() {
+    fn items_travel_at_the_later_of_both_times_at_1_2_and_4_workers() {
         for workers in [1, 2, 4] {
             timely::execute(timely::Config::process(workers), |worker| {
                 let (probe, seen) = (probe::Handle::new(), Rc::new(RefCell::new(Vec::new())));
-                let told = Rc::clone(&seen);
+                let outputs = Rc::clone(&seen);
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<Vec<u64>>();
                     stream
                         .advance_times(|&item| item)
-                        .inspect_time(move |&time, &item: &u64| told.borrow_mut().push((time, item)))
+                        .inspect_time(move |&time, &item: &u64| outputs.borrow_mut().push((time, item)))
                         .probe_with(&probe);
                     input
                 });

@@ -1,8 +1,8 @@
-//! Lets nobody's items of a time pass before everybody's are there.
+//! Holds the items of a time until all workers have sent theirs.
 //!
 //! *In*: items. *Out*: the same items. *Kept per time*: the items that wait. *Capabilities*: held with them.
 //!
-//! Items of a time go on when the frontier has passed it: when no worker can bring another one.
+//! Items of a time pass when the frontier has passed it: no worker can send another one.
 
 use std::collections::BTreeMap;
 
@@ -12,9 +12,9 @@ use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// Waiting for one another.
+/// Holds items until all items of their time have arrived, at all workers.
 pub trait Barrier<'scope> {
-    /// Holds each item until all of its time are there, at every worker.
+    /// Holds each item until all items of its time have arrived, at all workers.
     ///
     /// # Example
     /// ```
@@ -22,7 +22,7 @@ pub trait Barrier<'scope> {
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
-    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().barrier().inspect(|n| println!("{n}, and all others are there"));
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().barrier().inspect(|n| println!("{n}, and all others have arrived"));
     /// });
     /// ```
     fn barrier(self) -> Self;
@@ -59,17 +59,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_passes_before_everybody_is_there_at_1_2_and_4_workers() {
+    fn items_pass_after_all_of_their_time_have_arrived_at_1_2_and_4_workers() {
         for workers in [1, 2, 4] {
-            // How many items have been brought so far, of each time.
-            let brought: Arc<Vec<AtomicU64>> = Arc::new((0..20).map(|_| AtomicU64::new(0)).collect());
-            let all = Arc::clone(&brought);
+            // The number of items sent so far, by time.
+            let sent: Arc<Vec<AtomicU64>> = Arc::new((0..20).map(|_| AtomicU64::new(0)).collect());
+            let all = Arc::clone(&sent);
             timely::execute(timely::Config::process(workers), move |worker| {
                 let (probe, peers, seen) = (probe::Handle::new(), worker.peers() as u64, Arc::clone(&all));
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<Vec<u64>>();
                     let checked = stream.barrier().inspect(move |&round: &u64| {
-                        assert_eq!(seen[round as usize].load(Ordering::SeqCst), 3 * peers, "everybody's are there");
+                        assert_eq!(
+                            seen[round as usize].load(Ordering::SeqCst),
+                            3 * peers,
+                            "items of all workers have arrived"
+                        );
                     });
                     checked.probe_with(&probe);
                     input
@@ -86,7 +90,7 @@ mod tests {
                 worker.step_while(|| probe.less_than(&u64::MAX));
             })
             .unwrap();
-            assert!(brought.iter().all(|count| count.load(Ordering::SeqCst) == 3 * workers as u64));
+            assert!(sent.iter().all(|count| count.load(Ordering::SeqCst) == 3 * workers as u64));
         }
     }
 }

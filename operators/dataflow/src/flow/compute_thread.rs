@@ -1,8 +1,7 @@
-//! Runs work on a thread beside the worker, which goes on sampling and serving its peers meanwhile.
+//! Runs work on a separate thread, while the worker samples, fetches and serves its peers.
 //!
 //! *In*: items. *Out*: one result per item, in order of arrival. *Kept per time*: one capability per outstanding item.
-//! *Capabilities*: held from an item's arrival until its result has left; the thread's answer re-activates the
-//! operator.
+//! *Capabilities*: held from an item's arrival until its result is sent. A result activates the operator.
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -18,27 +17,27 @@ type Job<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 /// A thread that owns a state `S` (a model, a device, a thread pool) and runs jobs on it, one after the other.
 ///
-/// Dropping the last handle ends the thread after the jobs that are queued.
+/// When the last handle is dropped, the thread runs the queued jobs and ends.
 pub struct ComputeThread<S> {
-    /// Jobs, and whether they go ahead of others.
+    /// Jobs, and whether each has priority.
     jobs: mpsc::Sender<(bool, Job<S>)>,
-    ahead: bool,
+    priority: bool,
 }
 
 impl<S> Clone for ComputeThread<S> {
     fn clone(&self) -> Self {
-        Self { jobs: self.jobs.clone(), ahead: self.ahead }
+        Self { jobs: self.jobs.clone(), priority: self.priority }
     }
 }
 
-/// Jobs that wait: those that go ahead, and the others.
+/// Queued jobs: those with priority, then the others.
 struct Waiting<S> {
     jobs: [VecDeque<Job<S>>; 2],
 }
 
 impl<S> Waiting<S> {
-    fn push(&mut self, (ahead, job): (bool, Job<S>)) {
-        self.jobs[usize::from(!ahead)].push_back(job);
+    fn push(&mut self, (priority, job): (bool, Job<S>)) {
+        self.jobs[usize::from(!priority)].push_back(job);
     }
 
     fn pop(&mut self) -> Option<Job<S>> {
@@ -47,18 +46,18 @@ impl<S> Waiting<S> {
 }
 
 impl<S: 'static> ComputeThread<S> {
-    /// Starts the thread; `make` builds the state on it.
+    /// Starts the thread. `make` runs on it and builds the state.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// When the system cannot start a thread.
     pub fn start(name: &str, make: impl FnOnce() -> S + Send + 'static) -> std::io::Result<Self> {
         Self::start_watched(name, make, || ())
     }
 
-    /// As [`start`](Self::start), and calls `completed` on the thread after each job, so that a watchdog sees its progress.
+    /// Like [`start`](Self::start), and calls `completed` on the thread after each job, so that a watchdog sees progress.
     ///
     /// # Errors
-    /// When the system has no thread to give.
+    /// When the system cannot start a thread.
     pub fn start_watched(
         name: &str,
         make: impl FnOnce() -> S + Send + 'static,
@@ -77,10 +76,10 @@ impl<S: 'static> ComputeThread<S> {
                 }
             }
         })?;
-        Ok(Self { jobs, ahead: false })
+        Ok(Self { jobs, priority: false })
     }
 
-    /// The same thread for short jobs that others wait for: they go ahead of those queued by other handles.
+    /// Returns a handle whose jobs run before all queued jobs of handles without priority. For short jobs that others wait for.
     ///
     /// ```
     /// use gnnflow_dataflow::flow::compute_thread::ComputeThread;
@@ -93,31 +92,31 @@ impl<S: 'static> ComputeThread<S> {
     /// ```
     #[must_use]
     pub fn with_priority(&self) -> Self {
-        Self { jobs: self.jobs.clone(), ahead: true }
+        Self { jobs: self.jobs.clone(), priority: true }
     }
 
-    /// Queues `job` behind those queued before.
+    /// Queues `job`.
     ///
     /// # Panics
-    /// When the thread has panicked; its panic has already been reported.
+    /// When the thread has panicked. Its panic has already been reported.
     pub fn post(&self, job: impl FnOnce(&mut S) + Send + 'static) {
-        assert!(self.jobs.send((self.ahead, Box::new(job))).is_ok(), "the compute thread has panicked");
+        assert!(self.jobs.send((self.priority, Box::new(job))).is_ok(), "the compute thread has panicked");
     }
 
-    /// Runs `job` behind those queued before and waits for its result.
+    /// Queues `job` and waits for its result.
     ///
     /// # Panics
     /// When the job panics.
     pub fn call<R: Send + 'static>(&self, job: impl FnOnce(&mut S) -> R + Send + 'static) -> R {
-        let (answer, result) = mpsc::channel();
-        self.post(move |state| drop(answer.send(job(state))));
-        result.recv().expect("the compute thread answers unless it panicked")
+        let (sender, result) = mpsc::channel();
+        self.post(move |state| drop(sender.send(job(state))));
+        result.recv().expect("the compute thread returns a result unless it panicked")
     }
 }
 
-/// Work beside the worker.
+/// Runs work on a [`ComputeThread`].
 pub trait OnThread<'scope, T: Timestamp, D> {
-    /// Applies `work` to each item on the thread of `compute_thread`, in order of arrival.
+    /// Applies `work` to each item on `compute_thread`, in order of arrival.
     ///
     /// # Panics
     /// When the thread has panicked.
@@ -151,26 +150,26 @@ impl<'scope, T: Timestamp, D: Send + 'static> OnThread<'scope, T, D> for StreamV
         let scope = self.scope();
         self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
             drop(initial);
-            // Must be made on the worker's own thread: it remembers whom to wake.
+            // Made on the worker's own thread, which it wakes.
             let wake = scope.worker().sync_activator_for(info.address.to_vec());
-            let (answer, results) = mpsc::channel::<R>();
+            let (sender, results) = mpsc::channel::<R>();
             let mut held = VecDeque::new();
             move |(input, _frontier), output| {
                 input.for_each(|time, items| {
                     for item in items.drain(..) {
                         held.push_back(time.retain(output.output_index()));
-                        let (mut work, answer) = (work.clone(), answer.clone());
+                        let (mut work, sender) = (work.clone(), sender.clone());
                         let wake: SyncActivator = wake.clone();
                         compute_thread.post(move |state| {
-                            // A dropped receiver or worker means that the dataflow is being torn down.
-                            if answer.send(work(state, item)).is_ok() {
+                            // The receiver or the worker is dropped when the dataflow ends.
+                            if sender.send(work(state, item)).is_ok() {
                                 let _ = wake.activate();
                             }
                         });
                     }
                 });
                 while let Ok(result) = results.try_recv() {
-                    let time = held.pop_front().expect("one capability per job, answered in order");
+                    let time = held.pop_front().expect("one capability per job, in order");
                     output.session(&time).give(result);
                 }
             }
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn short_jobs_go_ahead_of_those_that_wait() {
+    fn jobs_with_priority_run_before_queued_jobs() {
         let compute_thread = ComputeThread::start("lanes", Vec::new).unwrap();
         let (begun, wait) = (mpsc::channel(), mpsc::channel::<()>());
         compute_thread.post(move |_: &mut Vec<u32>| {
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_item_is_answered_in_order_at_its_time_at_1_2_and_4_workers() {
+    fn every_item_gets_its_result_in_order_at_1_2_and_4_workers() {
         for workers in [1, 2, 4] {
             let outputs = timely::execute(timely::Config::process(workers), move |worker| {
                 worker.dataflow::<u64, _, _>(|scope| {

@@ -3,7 +3,7 @@
 //! *In*: items. *Out*: the same items, in time order, once the gate is open for their time. *Kept per time*: the items.
 //! *Capabilities*: held with the items.
 //!
-//! Synchronous training uses it between fetch and compute: step `s + 1` may be sampled and fetched early, but is
+//! Synchronous training has a gate between fetch and compute. Step `s + 1` may be sampled and fetched early, but is
 //! computed only after step `s` has been applied.
 
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,7 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
-/// How far a [`Gated`] lets items through: all times up to and including the gate's.
+/// The latest time whose items may pass a [`Gated`] stream of the same worker. Time 0 at first.
 #[derive(Default)]
 pub struct Gate {
     open: Cell<u64>,
@@ -25,10 +25,10 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Lets items of times up to and including `tick` through; never takes back.
-    pub fn open(&self, tick: u64) {
-        if tick > self.open.get() {
-            self.open.set(tick);
+    /// Opens the gate for items of times up to and including `time`. An open gate never closes.
+    pub fn open(&self, time: u64) {
+        if time > self.open.get() {
+            self.open.set(time);
             if let Some(holder) = &*self.holder.borrow() {
                 holder.activate();
             }
@@ -36,7 +36,7 @@ impl Gate {
     }
 }
 
-/// Holding back by a gate of the same worker.
+/// Holds items back at a [`Gate`].
 pub trait Gated<'scope, D> {
     /// Holds each item until `gate` is open for its time.
     ///

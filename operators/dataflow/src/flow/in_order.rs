@@ -1,9 +1,9 @@
-//! Brings the payloads of blocks to one worker, in time order.
+//! Delivers the payloads of blocks in time order.
 //!
-//! *In*: blocks, at any worker, at most one per time. *Out*: `(time, payload)` at the block's destination, by ascending
+//! *In*: blocks at any worker, at most one per time. *Out*: `(time, payload)` at the block's destination, by ascending
 //! time. *Kept per time*: payloads of times that the frontier has not passed. *Capabilities*: held with them.
 //!
-//! For output files, whose rows must not depend on who sent them first.
+//! Used for output files: their rows must not depend on the order in which messages arrive.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use timely::dataflow::{Stream, StreamVec};
 
 use crate::wire::{WireBlock, to_destination};
 
-/// Ordering by time at the destination.
+/// Delivers blocks in time order.
 pub trait InOrder<'scope> {
-    /// Delivers each block's row bytes at its destination once all earlier times are through.
+    /// Delivers each block's row bytes at its destination, after those of all earlier times.
     ///
     /// # Panics
     /// When two blocks have the same time and destination.
@@ -34,7 +34,7 @@ impl<'scope> InOrder<'scope> for Stream<'scope, u64, WireBlock> {
                     let mut payload = Vec::with_capacity(block.row_bytes());
                     block.for_each_row_bytes(|bytes| payload.extend_from_slice(bytes));
                     let before = held.insert(*time.time(), (time.retain(output.output_index()), payload));
-                    assert!(before.is_none(), "two blocks at one time");
+                    assert!(before.is_none(), "two blocks of one time have the same destination");
                 });
                 while let Some(first) = held.first_entry().filter(|first| !frontier.less_equal(first.key())) {
                     let (tick, (time, payload)) = first.remove_entry();

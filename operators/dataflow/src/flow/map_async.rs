@@ -1,9 +1,9 @@
-//! Work that is answered when it is done, in whatever order.
+//! Maps items to results that other threads produce later, in any order.
 //!
-//! *In*: items. *Out*: one result per item, as they come. *Kept*: one capability per outstanding item. *Capabilities*: held from an
-//! item's arrival until its result has left; an answer, from whatever thread, re-activates the operator.
+//! *In*: items. *Out*: one result per item, in order of completion. *Kept*: one capability per outstanding item. *Capabilities*: held
+//! from an item's arrival until its result is sent. A result, from any thread, activates the operator.
 //!
-//! [`background`](super::compute_thread) is the same for one thread that answers in order.
+//! [`on_thread`](super::compute_thread) does the same with one thread, which completes items in order.
 
 use std::collections::HashMap;
 use std::sync::mpsc;
@@ -15,26 +15,26 @@ use timely::dataflow::operators::generic::operator::Operator;
 use timely::progress::Timestamp;
 use timely::scheduling::SyncActivator;
 
-/// The place for the result of one item. While nobody has given it, the item's time is not over.
+/// Completes one item. The frontier does not pass the item's time before it is used.
 pub struct Completer<R> {
     item: u64,
-    answers: mpsc::Sender<(u64, R)>,
+    results: mpsc::Sender<(u64, R)>,
     wake: SyncActivator,
 }
 
 impl<R> Completer<R> {
-    /// Gives the result.
+    /// Sends the result to the operator.
     pub fn give(self, result: R) {
-        // A dropped receiver or worker means that the dataflow is being torn down.
-        if self.answers.send((self.item, result)).is_ok() {
+        // The receiver or the worker is dropped when the dataflow ends.
+        if self.results.send((self.item, result)).is_ok() {
             let _ = self.wake.activate();
         }
     }
 }
 
-/// Work with results to come.
+/// Maps items to results that are produced later.
 pub trait MapAsync<'scope, T: Timestamp, D> {
-    /// Calls `begin` with each item and the place for its result, which anybody may give at any time.
+    /// Calls `begin` with each item and a [`Completer`], which any thread may use at any time.
     ///
     /// # Example
     /// ```
@@ -43,7 +43,7 @@ pub trait MapAsync<'scope, T: Timestamp, D> {
     ///
     /// timely::example(|scope| {
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
-    ///         .map_async("square", |n, reply| drop(std::thread::spawn(move || reply.give(n * n))))
+    ///         .map_async("square", |n, done| drop(std::thread::spawn(move || done.give(n * n))))
     ///         .inspect(|square| println!("{square}"));
     /// });
     /// ```
@@ -62,20 +62,20 @@ impl<'scope, T: Timestamp, D: 'static> MapAsync<'scope, T, D> for StreamVec<'sco
         let scope = self.scope();
         self.unary_frontier::<CapacityContainerBuilder<Vec<R>>, _, _, _>(Pipeline, name, move |initial, info| {
             drop(initial);
-            // Must be made on the worker's own thread: it remembers whom to wake.
+            // Made on the worker's own thread, which it wakes.
             let wake = scope.worker().sync_activator_for(info.address.to_vec());
-            let (answers, results) = mpsc::channel::<(u64, R)>();
+            let (sender, results) = mpsc::channel::<(u64, R)>();
             let (mut held, mut next) = (HashMap::new(), 0);
             move |(input, _frontier), output| {
                 input.for_each(|time, items| {
                     for item in items.drain(..) {
                         held.insert(next, time.retain(output.output_index()));
-                        begin(item, Completer { item: next, answers: answers.clone(), wake: wake.clone() });
+                        begin(item, Completer { item: next, results: sender.clone(), wake: wake.clone() });
                         next += 1;
                     }
                 });
                 while let Ok((item, result)) = results.try_recv() {
-                    let time = held.remove(&item).expect("one capability per item, answered once");
+                    let time = held.remove(&item).expect("one capability per item, completed once");
                     output.session(&time).give(result);
                 }
             }
@@ -94,28 +94,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_leave_at_their_items_times_in_the_order_of_answers_at_1_2_and_4_workers() {
+    fn results_have_the_times_of_their_items_at_1_2_and_4_workers() {
         for workers in [1, 2, 4] {
             let outputs = timely::execute(timely::Config::process(workers), move |worker| {
                 let probe = probe::Handle::new();
-                let replies = Rc::new(RefCell::new(Vec::new()));
-                let kept = Rc::clone(&replies);
+                let completers = Rc::new(RefCell::new(Vec::new()));
+                let waiting = Rc::clone(&completers);
                 let (mut input, captured) = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<u64>();
-                    let squares = stream.map_async("square", move |n, reply| kept.borrow_mut().push((n, reply)));
+                    let squares = stream.map_async("square", move |n, done| waiting.borrow_mut().push((n, done)));
                     (input, squares.probe_with(&probe).capture())
                 });
                 for n in 0..10 {
                     input.send(n);
                     input.advance_to(n + 1);
                 }
-                while replies.borrow().len() < 10 {
+                while completers.borrow().len() < 10 {
                     worker.step();
                 }
-                assert!(probe.less_than(&1), "nothing is over before it is answered");
+                assert!(probe.less_than(&1), "the frontier waits for results");
                 // Last first, from other threads.
-                for (n, reply) in replies.borrow_mut().drain(..).rev() {
-                    std::thread::spawn(move || reply.give(n * n)).join().unwrap();
+                for (n, done) in completers.borrow_mut().drain(..).rev() {
+                    std::thread::spawn(move || done.give(n * n)).join().unwrap();
                 }
                 drop(input);
                 while !probe.done() {

@@ -1,4 +1,4 @@
-//! Keeping workers together: ordered sums, gates, work beside the worker.
+//! Control of the flow of items: gates, barriers, permits, calls to other workers, work on other threads.
 
 pub mod advance_times;
 pub mod barrier;

@@ -1,18 +1,19 @@
-//! Tells how far the frontier has come.
+//! Calls a function whenever the frontier moves.
 //!
-//! *In*: items. *Out*: the same items. *Kept per time*: nothing. *Capabilities*: none are held; an item leaves as it comes.
+//! *In*: items. *Out*: the same items at once. *Kept per time*: nothing. *Capabilities*: none.
 //!
-//! The frontier at any worker speaks of all workers: what it has passed has been done everywhere. A gate that it opens is open only
-//! when nobody is behind.
+//! The frontier covers all workers: a time that it has passed is complete everywhere. A gate opened by it opens only when no
+//! worker is behind.
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::operator::Operator;
 
-/// Hearing of the frontier.
+/// Observes the frontier.
 pub trait OnFrontier<'scope> {
-    /// Calls `tell` with the first time that may still come, whenever it has moved; with `u64::MAX` when nothing will.
+    /// Calls `moved` with the frontier's time whenever it moves, and with `u64::MAX` when the stream ends. Items may still arrive
+    /// at that time, but not before it.
     ///
     /// # Example
     /// ```
@@ -20,23 +21,23 @@ pub trait OnFrontier<'scope> {
     /// use timely::dataflow::operators::ToStream;
     ///
     /// timely::example(|scope| {
-    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().on_frontier(|tick| println!("all before {tick} is done"));
+    ///     (0..8u64).to_stream(scope).container::<Vec<u64>>().on_frontier(|time| println!("all before {time} is done"));
     /// });
     /// ```
-    fn on_frontier(self, tell: impl FnMut(u64) + 'static) -> Self;
+    fn on_frontier(self, moved: impl FnMut(u64) + 'static) -> Self;
 }
 
 impl<'scope, D: 'static> OnFrontier<'scope> for StreamVec<'scope, u64, D> {
-    fn on_frontier(self, mut tell: impl FnMut(u64) + 'static) -> Self {
+    fn on_frontier(self, mut moved: impl FnMut(u64) + 'static) -> Self {
         self.unary_frontier::<CapacityContainerBuilder<Vec<D>>, _, _, _>(Pipeline, "on_frontier", move |initial, _| {
             drop(initial);
-            let mut told = 0;
+            let mut last = 0;
             move |(input, frontier), output| {
                 input.for_each(|time, items| output.session(&time).give_iterator(items.drain(..)));
                 let now = frontier.frontier().first().copied().unwrap_or(u64::MAX);
-                if now > told {
-                    told = now;
-                    tell(now);
+                if now > last {
+                    last = now;
+                    moved(now);
                 }
             }
         })
@@ -54,30 +55,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_hears_of_a_time_that_another_worker_has_not_passed() {
+    fn the_frontier_never_passes_the_slowest_of_1_2_and_4_workers() {
         for workers in [1, 2, 4] {
             timely::execute(timely::Config::process(workers), |worker| {
-                let heard = Rc::new(RefCell::new(vec![0]));
-                let told = Rc::clone(&heard);
+                let frontiers = Rc::new(RefCell::new(vec![0]));
+                let seen = Rc::clone(&frontiers);
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, stream) = scope.new_input::<Vec<u64>>();
-                    stream.exchange(|&n| n).on_frontier(move |tick| told.borrow_mut().push(tick));
+                    stream.exchange(|&n| n).on_frontier(move |time| seen.borrow_mut().push(time));
                     input
                 });
                 for round in 0..20u64 {
                     input.send(round);
                     input.advance_to(round + 1);
-                    while *heard.borrow().last().unwrap() <= round {
+                    while *frontiers.borrow().last().unwrap() <= round {
                         worker.step();
-                        // Everybody is at most one round ahead of whom we have heard.
-                        assert!(*heard.borrow().last().unwrap() <= round + 1);
+                        // Workers are at most one round ahead of the frontier.
+                        assert!(*frontiers.borrow().last().unwrap() <= round + 1);
                     }
                 }
                 input.close();
-                while *heard.borrow().last().unwrap() != u64::MAX {
+                while *frontiers.borrow().last().unwrap() != u64::MAX {
                     worker.step();
                 }
-                assert!(heard.borrow().is_sorted());
+                assert!(frontiers.borrow().is_sorted());
             })
             .unwrap()
             .join()

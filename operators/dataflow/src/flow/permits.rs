@@ -19,23 +19,23 @@ use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::operator::Operator;
 use timely::scheduling::Activator;
 
-/// Permits for items under way.
+/// Permits for items in flight on one worker.
 pub struct Permits {
     free: Cell<usize>,
     waiting: RefCell<Option<Activator>>,
 }
 
 impl Permits {
-    /// Permits for `items` at once.
+    /// Allows `items` items in flight.
     ///
     /// # Panics
-    /// When `items` is 0: nothing would ever be admitted.
+    /// When `items` is 0, since no item would ever pass.
     pub fn new(items: usize) -> Self {
         assert!(items > 0, "permits for nothing");
         Self { free: Cell::new(items), waiting: RefCell::default() }
     }
 
-    /// An admitted item is through.
+    /// Returns the permit of an item that is done.
     pub fn release(&self) {
         self.free.set(self.free.get() + 1);
         if let Some(waiting) = &*self.waiting.borrow() {
@@ -44,7 +44,7 @@ impl Permits {
     }
 }
 
-/// Limits how many items are in flight on this worker.
+/// Limits the number of items in flight on this worker.
 pub trait LimitInFlight<'scope, D> {
     /// Passes each item on when a permit is free. Call [`Permits::release`] when the item is done.
     ///
@@ -58,12 +58,13 @@ pub trait LimitInFlight<'scope, D> {
     ///     let permits = Rc::new(Permits::new(2));
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
     ///         .limit_in_flight(Rc::clone(&permits))
-    ///         .inspect(move |n| { println!("{n} is under way"); permits.release() });
+    ///         .inspect(move |n| { println!("{n} is in flight"); permits.release() });
     /// });
     /// ```
     fn limit_in_flight(self, permits: Rc<Permits>) -> Self;
 
-    /// The same for items that wait for nobody once they are admitted: in the order in which they come, whatever their times.
+    /// Like [`limit_in_flight`](Self::limit_in_flight), but passes items in order of arrival, whatever their times. Items that have a
+    /// permit must not wait for items that have none.
     ///
     /// # Example
     /// ```
@@ -75,7 +76,7 @@ pub trait LimitInFlight<'scope, D> {
     ///     let permits = Rc::new(Permits::new(2));
     ///     (0..8u64).to_stream(scope).container::<Vec<u64>>()
     ///         .limit_in_flight_fifo(Rc::clone(&permits))
-    ///         .inspect(move |n| { println!("{n} is on its way"); permits.release() });
+    ///         .inspect(move |n| { println!("{n} is in flight"); permits.release() });
     /// });
     /// ```
     fn limit_in_flight_fifo(self, permits: Rc<Permits>) -> Self;
@@ -156,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_than_fit_are_under_way_and_earlier_times_go_first() {
+    fn items_in_flight_are_limited_and_earlier_times_go_first() {
         timely::execute_directly(|worker| {
             let (permits, admitted) = (Rc::new(Permits::new(2)), Rc::new(RefCell::new(Vec::new())));
             let probe = probe::Handle::new();
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn in_turn_no_more_than_fit_are_under_way_whatever_their_times() {
+    fn items_in_flight_are_limited_in_order_of_arrival() {
         timely::execute_directly(|worker| {
             let (permits, admitted) = (Rc::new(Permits::new(2)), Rc::new(RefCell::new(Vec::new())));
             let probe = probe::Handle::new();

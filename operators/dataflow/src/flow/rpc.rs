@@ -33,7 +33,7 @@ pub trait Rpc<B> {
     fn local(&mut self, tick: u64, item: &mut B);
     /// Puts a reply into `item`. The reply may be a view into the network's buffer.
     fn on_reply(&mut self, tick: u64, item: &mut B, reply: &WireBlock);
-    /// Whether `reply` is the last one to its request.
+    /// Returns whether `reply` is the last one to its request.
     fn is_last(&self, reply: &WireBlock) -> bool;
     /// Completes `item` after its last reply.
     fn finish(&mut self, tick: u64, item: &mut B);
@@ -41,9 +41,9 @@ pub trait Rpc<B> {
 
 /// Calls other workers for each item of a stream.
 pub trait CallRpc<'scope, B> {
-    /// Runs each item through an [`Rpc`]; `make` makes one for each of the three stages.
+    /// Runs each item through an [`Rpc`]. `make` is called once for each of the three stages.
     ///
-    /// `sample_hop` and `fetch_rows` are the two calls of mini-batch training.
+    /// `sample_hop`, `fetch_rows` and `fetch_edge_rows` are such calls.
     fn rpc<R: Rpc<B> + 'static>(self, name: &str, make: impl Fn() -> R) -> Self;
 }
 
@@ -104,8 +104,8 @@ impl<'scope, B: 'static> CallRpc<'scope, B> for StreamVec<'scope, u64, B> {
                 drop(initial);
                 let again = scope.activator_for(info.address);
                 let mut open: HashMap<(u64, u32), Open<B>> = HashMap::new();
-                // Items whose requests left in this activation or the last: their local part runs after the next
-                // flush to the network.
+                // Items that are new in this activation. Their local part runs in the next one, after requests have been flushed
+                // to the network.
                 let mut fresh: Vec<(u64, u32)> = Vec::new();
                 move |items, replies, output| {
                     for key in std::mem::take(&mut fresh) {

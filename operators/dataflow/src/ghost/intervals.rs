@@ -1,8 +1,8 @@
-//! Intervals of nodes: what is put together, computed and sent at once.
+//! Intervals of nodes: the unit of work in full-graph training.
 
 use std::ops::Range;
 
-/// Cuts `nodes` nodes into `count` ranges that differ by one node at most (Dorylus, section 4); never more ranges than nodes.
+/// Splits `nodes` nodes into `count` ranges whose lengths differ by one at most (Dorylus, section 4). Returns at most `nodes` ranges.
 ///
 /// ```
 /// use gnnflow_dataflow::ghost::intervals::intervals;
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn intervals_cover_all_nodes_and_are_equal() {
+    fn intervals_cover_all_nodes_and_differ_by_one_at_most() {
         for nodes in [1, 2, 9, 10, 1000] {
             for count in [1, 2, 3, 7, 2000] {
                 let cut = intervals(nodes, count);

@@ -1,9 +1,9 @@
-//! Which rows belong together, for each node that a worker hosts.
+//! The edges of a worker as row numbers, for aggregation over the full graph.
 //!
-//! Rows are numbered for the loops that add them up: a table has a row for each own node (or some of them), then the ghosts, by
-//! ascending id. Where a worker has all nodes, and all of them have rows, ids *are* those numbers, and the mapped topology is
-//! used as it is; else the numbers are written down, four bytes an edge in a scratch file. Neighbors stay in the order of
-//! their ids, so that a sum has the same bits wherever its rows lie.
+//! A table has a row for each own node (or some of them), then one for each ghost, by ascending id. If a worker hosts all nodes
+//! and all of them have rows, ids equal row numbers, and the mapped topology is used directly. Otherwise row numbers are stored,
+//! four bytes per edge, in memory or in a scratch file. Neighbors stay in the order of their ids, so that a sum has the same bits
+//! wherever its rows lie.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,59 +13,59 @@ use crate::graph::local_graph::InEdges;
 use crate::storage::array::{Array, Place};
 use gnnflow_kernels::node_index::NodeIndex;
 
-/// Edges by row, and whose rows they need.
+/// Edges by row, and the ghosts that they need.
 pub struct Links {
-    /// The own nodes that have edges here.
+    /// The own nodes that receive sums, one row of edges each.
     rows: Numbering,
     /// The own nodes that have rows in the table.
     table: Numbering,
     ghosts: NodeIndex,
     edges: Edges,
-    /// By worker: the table's rows that are ghosts there, ascending.
+    /// By worker: the rows of the table that are ghosts there, ascending.
     wanted: Vec<Vec<u32>>,
 }
 
 enum Edges {
-    /// First row, and the edges of a partition, by id.
+    /// For each partition: its first row, and its edges, whose indices are global ids.
     InPlace(Vec<(usize, Arc<dyn InEdges>)>),
-    /// By number.
+    /// Edges whose indices are row numbers of the table.
     Numbered { indptr: Vec<i64>, indices: Array<u32> },
 }
 
-/// Ids of the ends of a worker's edges: receivers may be numbered otherwise than nodes, where each receives several sums.
+/// The ids of both ends of a worker's edges. Receivers have ids of their own if each node receives several sums.
 #[derive(Clone, Debug)]
 pub struct Ends {
-    /// Own ids at the end that has rows of edges.
+    /// Own ids at the receiving end.
     pub rows: Range<u32>,
-    /// Own ids at the end that has rows to be added up.
+    /// Own ids at the end whose rows are added up.
     pub table: Range<u32>,
-    /// All workers' ids at that end.
+    /// The number of ids at that end, over all workers.
     pub all: u64,
 }
 
 impl Ends {
-    /// Both are nodes: `own` ones, of `nodes`.
+    /// Edges between nodes: `own` nodes, of `nodes` in total.
     pub fn nodes(own: Range<u32>, nodes: u64) -> Self {
         Self { rows: own.clone(), table: own, all: nodes }
     }
 }
 
-/// Which nodes have rows of edges, and which have rows to be added up; all where nothing is said.
+/// Restricts edges to some receivers and some neighbors. The default keeps all.
 #[derive(Clone, Copy, Default)]
 pub struct Filter<'a> {
-    /// Own nodes that have edges.
+    /// Returns whether an own node receives sums.
     pub rows: Option<&'a dyn Fn(u32) -> bool>,
-    /// Nodes, own or not, at the other end.
+    /// Returns whether the rows of a node, own or not, are added up.
     pub neighbors: Option<&'a dyn Fn(u32) -> bool>,
-    /// Whether every node has exactly one edge to itself; else those that are in the graph.
+    /// Whether every node has exactly one self-loop. Otherwise self-loops are those of the graph.
     pub self_loops: bool,
 }
 
 impl Links {
-    /// Links of the `ends` of edges that lie in `parts`, one partition after another.
+    /// Numbers the edges of consecutive partitions `parts`, whose ids are `ends`.
     ///
     /// # Errors
-    /// When there is no room for the numbers of edges at `place`.
+    /// When memory or disk is full.
     pub fn new(ends: Ends, parts: &[Arc<dyn InEdges>], filter: Filter<'_>, place: &Place) -> std::io::Result<Self> {
         let Ends { rows: receivers, table: own, all } = ends;
         let rows = Numbering::new(receivers.clone(), filter.rows);
@@ -76,20 +76,20 @@ impl Links {
                 Some(*sum)
             }))
             .collect();
-        assert_eq!(starts[parts.len()], receivers.len(), "the partitions have the own rows");
-        let as_they_are = filter.rows.is_none() && filter.neighbors.is_none() && !filter.self_loops;
-        if as_they_are && own.len() as u64 == all {
+        assert_eq!(starts[parts.len()], receivers.len(), "the partitions have as many nodes as there are own rows");
+        let all_edges = filter.rows.is_none() && filter.neighbors.is_none() && !filter.self_loops;
+        if all_edges && own.len() as u64 == all {
             let edges = Edges::InPlace(starts.into_iter().zip(parts.iter().cloned()).collect());
             return Ok(Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() });
         }
-        let counts = |node: u32| filter.neighbors.is_none_or(|wanted| wanted(node));
+        let is_kept = |node: u32| filter.neighbors.is_none_or(|wanted| wanted(node));
         let row = |row: usize| {
             let node = rows.node(row);
             let local = (node - receivers.start) as usize;
             let part = starts.partition_point(|&start| start <= local) - 1;
             let (part, local) = (&parts[part], local - starts[part]);
             let neighbors = &part.indices()[part.indptr()[local] as usize..part.indptr()[local + 1] as usize];
-            // A self-loop stands where its id belongs, as others do.
+            // The self-loop is placed in the order of ids, like all neighbors.
             let (before, after) = match filter.self_loops {
                 true => (neighbors.partition_point(|&n| n < node), neighbors.partition_point(|&n| n <= node)),
                 false => (neighbors.len(), neighbors.len()),
@@ -97,13 +97,13 @@ impl Links {
             let own = filter.self_loops.then_some(node);
             neighbors[..before].iter().copied().chain(own).chain(neighbors[after..].iter().copied())
         };
-        // A bit for each of them, for as long as this takes.
+        // A bit for each node, freed at the end of this function.
         let mut foreign = vec![0u64; (all as usize).div_ceil(64)];
         let mut indptr = Vec::with_capacity(rows.len() + 1);
         indptr.push(0);
         let mut total = 0;
         for r in 0..rows.len() {
-            for node in row(r).filter(|&node| counts(node)) {
+            for node in row(r).filter(|&node| is_kept(node)) {
                 total += 1;
                 if !own.contains(&node) {
                     foreign[node as usize / 64] |= 1 << (node % 64);
@@ -118,10 +118,10 @@ impl Links {
         let mut indices = Array::<u32>::zeros(total as usize, place)?;
         let mut next = 0;
         for r in 0..rows.len() {
-            for node in row(r).filter(|&node| counts(node)) {
+            for node in row(r).filter(|&node| is_kept(node)) {
                 let number = match table.find(node) {
                     Some(number) => number,
-                    None => table.len() + ghosts.find(node).expect("what is not own is a ghost"),
+                    None => table.len() + ghosts.find(node).expect("a neighbor that is not own is a ghost"),
                 };
                 indices[next] = number as u32;
                 next += 1;
@@ -130,43 +130,47 @@ impl Links {
         Ok(Self { rows, table, ghosts, edges: Edges::Numbered { indptr, indices }, wanted: Vec::new() })
     }
 
-    /// No links: each of the own ends has a row, and no edges.
+    /// Returns links without edges. Each of the own ends has a row.
     pub fn none(rows: Range<u32>, table: Range<u32>) -> Self {
         let (rows, table) = (Numbering::All(rows), Numbering::All(table));
         let edges = Edges::InPlace(Vec::new());
         Self { rows, table, ghosts: NodeIndex::default(), edges, wanted: Vec::new() }
     }
 
-    /// Notes which own nodes' rows are ghosts where: by worker, their ids, ascending.
+    /// Sets the own nodes that are ghosts at each worker: their ids, ascending, by worker.
     ///
     /// # Panics
     /// When one of them has no row here.
     pub fn set_wanted(&mut self, wanted: Vec<Vec<u32>>) {
-        let number = |node: u32| self.table.find(node).expect("a row that is asked for is here") as u32;
+        let number = |node: u32| self.table.find(node).expect("a requested node has a row here") as u32;
         self.wanted = wanted.into_iter().map(|nodes| nodes.into_iter().map(number).collect()).collect();
     }
 
-    /// The own nodes that have edges here.
+    /// Returns the own nodes that receive sums.
+    #[inline]
     pub fn rows(&self) -> &Numbering {
         &self.rows
     }
 
-    /// The own nodes that have rows in the table.
+    /// Returns the own nodes that have rows in the table.
+    #[inline]
     pub fn table(&self) -> &Numbering {
         &self.table
     }
 
-    /// Rows of the table: own ones, then ghosts.
+    /// Returns the number of rows of the table: own nodes and ghosts.
+    #[inline]
     pub fn table_rows(&self) -> usize {
         self.table.len() + self.ghosts.nodes().len()
     }
 
-    /// The nodes of other workers whose rows are behind the own ones, ascending.
+    /// Returns the ghosts: nodes of other workers whose rows follow the own ones, ascending.
+    #[inline]
     pub fn ghosts(&self) -> &[u32] {
         self.ghosts.nodes()
     }
 
-    /// How many edges there are.
+    /// Returns the number of edges.
     pub fn num_edges(&self) -> usize {
         match &self.edges {
             Edges::InPlace(parts) => parts.iter().map(|(_, part)| part.indices().len()).sum(),
@@ -174,25 +178,25 @@ impl Links {
         }
     }
 
-    /// The edges of some rows, all of one partition: bounds, which count from the partition's first edge, and all indices that
-    /// they speak of.
+    /// Returns the edges of `rows`, all of one partition: their bounds, and the indices that the bounds refer to. Without ghosts,
+    /// bounds count from the partition's first edge.
     ///
     /// # Panics
-    /// When the rows are not of one partition.
+    /// When the rows belong to several partitions.
     pub fn edges(&self, rows: Range<usize>) -> (&[i64], &[u32]) {
         match &self.edges {
             Edges::Numbered { indptr, indices } => (&indptr[rows.start..=rows.end], indices),
             Edges::InPlace(parts) => {
                 let part = parts.partition_point(|&(start, _)| start <= rows.start).saturating_sub(1);
-                // Empty partitions begin where the next one does.
+                // An empty partition starts at the same row as the next one.
                 let (start, edges) = &parts[part];
                 (&edges.indptr()[rows.start - start..=rows.end - start], edges.indices())
             }
         }
     }
 
-    /// For each worker that has any of the table's rows `rows` as ghosts: the worker, where the first of them stands among its
-    /// ghosts of this worker, and which rows they are.
+    /// Returns, for each worker that has any of the table's `rows` as ghosts: the worker, the position of the first one among its
+    /// ghosts from this worker, and the rows.
     pub fn wanted(&self, rows: Range<usize>) -> impl Iterator<Item = (usize, usize, &[u32])> {
         self.wanted.iter().enumerate().filter_map(move |(worker, wanted)| {
             let at = |row: usize| wanted.partition_point(|&known| (known as usize) < row);
@@ -201,7 +205,7 @@ impl Links {
         })
     }
 
-    /// All rows of the table that `worker` has as ghosts, in the order in which it has them.
+    /// Returns all rows of the table that are ghosts at `worker`, in the order that they have there.
     pub fn wanted_by(&self, worker: usize) -> &[u32] {
         self.wanted.get(worker).map_or(&[], Vec::as_slice)
     }
@@ -238,7 +242,7 @@ mod tests {
         Arc::new(edges)
     }
 
-    /// Which rows a node's row needs, by plain lists.
+    /// The neighbors of a node, by a naive implementation.
     fn expected(all: &[Vec<u32>], node: u32, filter: &Filter<'_>) -> Vec<u32> {
         let mut found = all[node as usize].clone();
         if filter.self_loops {
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_has_the_rows_that_plain_lists_have() {
+    fn links_equal_plain_lists_for_all_filters() {
         let all = neighbors(60);
         let folder = tempfile::tempdir().unwrap();
         let (third, even) = (|node: u32| node.is_multiple_of(3), |node: u32| node.is_multiple_of(2));
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_wants_rows_is_told_where_they_stand_there() {
+    fn wanted_rows_have_the_positions_of_ghosts_at_the_other_worker() {
         let all = neighbors(40);
         let odd = |node: u32| node % 2 == 1;
         let filter = Filter { neighbors: Some(&odd), ..Filter::default() };

@@ -1,9 +1,9 @@
-//! Putting rows together over a whole graph: who needs whose rows, tables of them, and the operator that moves them.
+//! Aggregation over the full graph: edges between rows, ghost rows, and the operators that send rows.
 //!
-//! A worker's [`Links`] say, for each of its nodes, which rows of a [`Table`](crate::storage::Table) belong together: those of its own nodes, and behind
-//! them the *ghost buffer*, those of nodes that other workers host (Dorylus, section 3). [`Scatter`](scatter::Scatter) brings
-//! rows to the ghost buffers of those who need them, and [`PacedScatter`](paced_scatter::PacedScatter) no more of them at once than have room;
-//! [`intervals`](intervals::intervals) cut nodes into what is computed at once.
+//! A worker's [`Links`] are its edges as row numbers of a [`Table`](crate::storage::Table). The table holds the rows of own nodes
+//! and behind them the *ghost buffer*: the rows of neighbors that other workers host (Dorylus, section 3).
+//! [`Scatter`](scatter::Scatter) sends rows to the workers that need them, and [`PacedScatter`](paced_scatter::PacedScatter)
+//! bounds the number of messages in flight. [`intervals`](intervals::intervals) splits nodes into the units of work.
 
 pub mod intervals;
 pub mod links;

@@ -1,20 +1,20 @@
-//! Which of a worker's nodes have a row, and where.
+//! Row numbers of nodes.
 
 use std::ops::Range;
 
 use gnnflow_kernels::node_index::NodeIndex;
 
-/// Rows of some of the nodes of a range, in the order of their ids.
+/// Gives a row to all or some nodes of a range, in ascending order of their ids.
 #[derive(Clone, Debug)]
 pub enum Numbering {
-    /// All of them.
+    /// All nodes of this range.
     All(Range<u32>),
-    /// These.
+    /// These nodes.
     Some(NodeIndex),
 }
 
 impl Numbering {
-    /// The nodes of `range` that `wanted` names, or all.
+    /// Numbers the nodes of `range` for which `wanted` returns true; all without it.
     ///
     /// ```
     /// use gnnflow_dataflow::ghost::Numbering;
@@ -30,7 +30,8 @@ impl Numbering {
         }
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
+    #[inline]
     pub fn len(&self) -> usize {
         match self {
             Self::All(range) => range.len(),
@@ -38,12 +39,13 @@ impl Numbering {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The row of `node`, if it has one.
+    /// Returns the row of `node`, if it has one.
     #[inline]
     pub fn find(&self, node: u32) -> Option<usize> {
         match self {
@@ -52,7 +54,8 @@ impl Numbering {
         }
     }
 
-    /// The rows of the nodes of `range`.
+    /// Returns the rows of the nodes of `range`.
+    #[inline]
     pub fn between(&self, range: &Range<u32>) -> Range<usize> {
         match self {
             Self::All(all) => {
@@ -66,10 +69,11 @@ impl Numbering {
         }
     }
 
-    /// The node of row `row`.
+    /// Returns the node of row `row`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When there is no such row.
+    #[inline]
     pub fn node(&self, row: usize) -> u32 {
         match self {
             Self::All(range) => range.start + row as u32,

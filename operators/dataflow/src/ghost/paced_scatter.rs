@@ -1,20 +1,20 @@
-//! Rows on their way to other workers, at most as many at once as there are permits.
+//! Sends rows to other workers, with a bound on the messages in flight.
 //!
-//! *In*: what blocks of rows are to be made of. *Out*: at the receiver, one unit for each block that has been put where it belongs.
-//! *Kept per time*: what waits to be made. *Capabilities*: held with it, and with blocks until they have been put.
+//! *In*: items from which blocks of rows are made. *Out*: at the receiver, one `()` for each block that it has stored.
+//! *Kept per time*: items that wait for a permit. *Capabilities*: held with them, and with blocks until they are stored.
 //!
 //! ```text
 //! in → limit_in_flight → cut (compute thread) → scatter → put (compute thread) ─┬→ out
-//!        ↑                                                  │
-//!        └────────────── receipt, to the sender ────────────┘
+//!        ↑                                                                      │
+//!        └───────────────── acknowledgment, to the sender ─────────────────────┘
 //! ```
 //!
-//! A channel of timely takes whatever it is given, and so does a slow receiver's memory. Here a block is made only when there is
-//! permit for it, and keeps that permit until its receiver says that it has been put: whatever a stage moves, a worker of *n* has at most
-//! `window` own blocks and `(n − 1) · window` of others. Receipts are headers without rows; like timely's own messages about progress,
-//! no meter counts them.
+//! Channels of timely are unbounded, so messages to a slow receiver would fill memory. Here a block is made only when it has a
+//! permit, and holds the permit until its receiver acknowledges that it has stored the rows. One of *n* workers then holds at most
+//! `window` own blocks and `(n − 1) · window` blocks of others. Acknowledgments are headers without rows. The meter does not count
+//! them, just as it does not count timely's progress messages.
 //!
-//! Blocks are cut and put ahead of whatever else waits for the compute thread: both are short, and others wait for them.
+//! Both steps on the compute thread have priority over its other jobs: they are short, and other workers wait for them.
 
 use std::rc::Rc;
 
@@ -30,11 +30,12 @@ use crate::flow::permits::{LimitInFlight, Permits};
 use crate::wire::meter::Meter;
 use crate::wire::{Header, Rows, WireBlock, to_destination};
 
-/// Blocks that are made when a permit is free for them.
+/// Sends rows with a bound on the messages in flight.
 pub trait PacedScatter<'scope, D, K> {
-    /// Makes a block of each item with `cut`, brings it to the worker of its header's `to`, and hands it to `put` there; of each
-    /// worker's blocks at most `window` are on their way. A block's `from` must be the worker that cuts it. Items go in turn: no
-    /// block may wait for a later one. What comes with an item (a permit of an operator before this one) is dropped when it is its turn.
+    /// Makes a block of each item with `cut`, sends it to worker `to` of its header, and calls `put` with it there. At most
+    /// `window` blocks of each worker are in flight. A block's `from` must be the worker that makes it. Items leave in order of
+    /// arrival, so no block may wait for a later one. The second part of an item (a permit of an earlier operator) is dropped
+    /// when the item leaves.
     ///
     /// # Example
     /// ```
@@ -44,7 +45,7 @@ pub trait PacedScatter<'scope, D, K> {
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
     /// timely::example(|scope| {
-    ///     // The compute thread owns the table that rows are copied from, and put into.
+    ///     // The compute thread owns the table that rows are copied from and to.
     ///     let table = ComputeThread::start("table", || [1.0f32, 2.0, 0.0, 0.0]).unwrap();
     ///     let cut = |table: &mut [f32; 4], row: u32| {
     ///         let header = Header { seq: row + 2, ..Header::default() };
@@ -54,8 +55,8 @@ pub trait PacedScatter<'scope, D, K> {
     ///         table[block.header().seq as usize] = block.rows_f32().unwrap()[0];
     ///     };
     ///     let rows = [(0u32, ()), (1, ())].to_stream(scope).container::<Vec<(u32, ())>>();
-    ///     let told = rows.paced_scatter(1, &table, Default::default(), cut, put);
-    ///     told.inspect(move |()| println!("{:?}", table.call(|table| *table)));
+    ///     let stored = rows.paced_scatter(1, &table, Default::default(), cut, put);
+    ///     stored.inspect(move |()| println!("{:?}", table.call(|table| *table)));
     /// });
     /// ```
     fn paced_scatter<S: 'static>(
@@ -78,7 +79,7 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
         mut put: impl FnMut(&mut S, &WireBlock) + Send + Clone + 'static,
     ) -> StreamVec<'scope, u64, ()> {
         let permits = Rc::new(Permits::new(window));
-        let receipts = self
+        let acknowledgments = self
             .limit_in_flight_fifo(Rc::clone(&permits))
             .map(|(item, _)| item)
             .on_thread("paced scatter: cut", compute_thread.with_priority(), cut)
@@ -88,15 +89,15 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
                 let Header { from, to, .. } = block.header();
                 Header { to: from, from: to, ..Header::default() }
             });
-        // Whether receipts have come is nothing that anybody but the sender waits for.
-        receipts
+        // The frontier of the output does not wait for acknowledgments.
+        acknowledgments
             .clone()
-            .unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "paced scatter: receipt", move |_, _| {
+            .unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "paced scatter: acknowledge", move |_, _| {
                 move |input, output| {
                     input.for_each(|time, headers: &mut Vec<Header>| {
                         for header in headers.drain(..) {
-                            let mut receipt = WireBlock::new(header, Vec::new(), Vec::new(), Rows::None);
-                            output.session_with_builder(&time).give_container(&mut receipt);
+                            let mut block = WireBlock::new(header, Vec::new(), Vec::new(), Rows::None);
+                            output.session_with_builder(&time).give_container(&mut block);
                         }
                     });
                 }
@@ -104,13 +105,17 @@ impl<'scope, D: Send + 'static, K: 'static> PacedScatter<'scope, D, K> for Strea
             .sink(to_destination(), "paced scatter: permits", move |(input, _)| {
                 input.for_each(|_, _: &mut WireBlock| permits.release());
             });
-        receipts.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(Pipeline, "paced scatter: told", |_, _| {
-            |input, output| {
-                input.for_each(|time, headers: &mut Vec<Header>| {
-                    output.session(&time).give_iterator(headers.drain(..).map(drop));
-                });
-            }
-        })
+        acknowledgments.unary::<CapacityContainerBuilder<Vec<()>>, _, _, _>(
+            Pipeline,
+            "paced scatter: stored",
+            |_, _| {
+                |input, output| {
+                    input.for_each(|time, headers: &mut Vec<Header>| {
+                        output.session(&time).give_iterator(headers.drain(..).map(drop));
+                    });
+                }
+            },
+        )
     }
 }
 
@@ -124,16 +129,16 @@ mod tests {
 
     use super::*;
 
-    /// Blocks of each sender on their way, and the most that there were; and all that have come.
+    /// One sender's blocks: in flight now, most in flight so far, arrived.
     #[derive(Default)]
     struct Way {
         now: AtomicUsize,
         most: AtomicUsize,
-        come: AtomicUsize,
+        arrived: AtomicUsize,
     }
 
     #[test]
-    fn no_more_blocks_are_on_their_way_than_have_room_and_all_come_at_1_2_and_4_workers() {
+    fn blocks_in_flight_are_limited_and_all_arrive_at_1_2_and_4_workers() {
         const BLOCKS: u32 = 60;
         const WINDOW: usize = 5;
         for workers in [1, 2, 4] {
@@ -142,8 +147,8 @@ mod tests {
             let guards = timely::execute(timely::Config::process(workers), move |worker| {
                 let (me, peers) = (worker.index() as u32, worker.peers() as u32);
                 let (probe, compute_thread) = (probe::Handle::new(), ComputeThread::start("rows", || ()).unwrap());
-                let told = Rc::new(std::cell::Cell::new(0));
-                let (cut_ways, put_ways, seen) = (Arc::clone(&shared), Arc::clone(&shared), Rc::clone(&told));
+                let stored = Rc::new(std::cell::Cell::new(0));
+                let (cut_ways, put_ways, seen) = (Arc::clone(&shared), Arc::clone(&shared), Rc::clone(&stored));
                 let mut input = worker.dataflow::<u64, _, _>(|scope| {
                     let (input, items) = scope.new_input::<Vec<(u32, ())>>();
                     let cut = move |(): &mut (), item: u32| {
@@ -153,13 +158,13 @@ mod tests {
                         WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(vec![item as f32; 4]))
                     };
                     let put = move |(): &mut (), block: &WireBlock| {
-                        // Whoever receives is slow.
+                        // A slow receiver.
                         std::thread::sleep(std::time::Duration::from_micros(200));
                         let header = block.header();
                         assert_eq!((header.to, block.rows_f32().unwrap()), (me, &[header.seq as f32; 4][..]));
                         let way = &put_ways[header.from as usize];
                         way.now.fetch_sub(1, Ordering::SeqCst);
-                        way.come.fetch_add(1, Ordering::SeqCst);
+                        way.arrived.fetch_add(1, Ordering::SeqCst);
                     };
                     items
                         .paced_scatter(WINDOW, &compute_thread, Default::default(), cut, put)
@@ -175,13 +180,13 @@ mod tests {
                 while !probe.done() {
                     worker.step_or_park(Some(std::time::Duration::from_millis(1)));
                 }
-                told.get()
+                stored.get()
             })
             .unwrap();
-            let told: u32 = guards.join().into_iter().map(Result::unwrap).sum();
-            assert_eq!(told, 3 * BLOCKS * workers as u32);
+            let stored: u32 = guards.join().into_iter().map(Result::unwrap).sum();
+            assert_eq!(stored, 3 * BLOCKS * workers as u32);
             for way in &*ways {
-                assert_eq!(way.come.load(Ordering::SeqCst), 3 * BLOCKS as usize);
+                assert_eq!(way.arrived.load(Ordering::SeqCst), 3 * BLOCKS as usize);
                 let most = way.most.load(Ordering::SeqCst);
                 assert!(most <= WINDOW && most > 1, "{most} of {workers} workers' blocks at once");
             }

@@ -1,10 +1,10 @@
-//! Brings blocks of rows to the workers whom they are for.
+//! Sends blocks of rows to the workers that their headers name.
 //!
-//! *In*: blocks that name their receiver. *Out*: at the receiver, the same blocks. *Kept per time*: nothing. *Capabilities*: none
-//! are held; a block leaves as it comes. When the frontier has passed a time, all its rows are where they belong.
+//! *In*: blocks. *Out*: the same blocks, at their destinations. *Kept per time*: nothing. *Capabilities*: none.
+//! When the frontier has passed a time, all its rows have arrived.
 //!
-//! One operator for Dorylus's scatter, forwards and backwards, and for NeutronTP's split and gather: they differ in which rows
-//! and columns go to whom. [`row_blocks`] cuts them into messages.
+//! Dorylus's scatter, forward and backward, and NeutronTP's split and gather are this operator. They differ in the rows
+//! and columns that they send. [`row_blocks`] splits rows into messages.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -17,16 +17,16 @@ use timely::dataflow::operators::generic::operator::Operator;
 use crate::wire::meter::Meter;
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock, to_destination};
 
-/// Blocks to whom they are for.
+/// Sends blocks to their destinations.
 pub trait Scatter<'scope> {
-    /// Sends each block to the worker of its header's `to`.
+    /// Sends each block to worker `to` of its header.
     fn scatter(self, meter: Rc<Meter>) -> Self;
 }
 
 impl<'scope> Scatter<'scope> for StreamVec<'scope, u64, WireBlock> {
     fn scatter(self, meter: Rc<Meter>) -> Self {
         let me = self.scope().index();
-        let alone = self.unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "scatter: send", move |_, _| {
+        let sent = self.unary::<NoopBuilder<WireBlock>, _, _, _>(Pipeline, "scatter: send", move |_, _| {
             move |input, output| {
                 input.for_each(|time, blocks| {
                     for mut block in blocks.drain(..) {
@@ -36,7 +36,7 @@ impl<'scope> Scatter<'scope> for StreamVec<'scope, u64, WireBlock> {
                 });
             }
         });
-        alone.unary::<CapacityContainerBuilder<Vec<WireBlock>>, _, _, _>(
+        sent.unary::<CapacityContainerBuilder<Vec<WireBlock>>, _, _, _>(
             to_destination(),
             "scatter: receive",
             move |_, _| {
@@ -48,8 +48,8 @@ impl<'scope> Scatter<'scope> for StreamVec<'scope, u64, WireBlock> {
     }
 }
 
-/// The headers of messages of at most 256 KB (or one row) that so many rows of `row_bytes` are cut into: `seq` numbers the rows from
-/// what it is, `aux` says how many a message has.
+/// Splits `rows` rows of `row_bytes` bytes into messages of at most 256 KB, or one row, and returns their headers. In each, `seq` is
+/// `header.seq` plus the number of its first row, and `aux` is its number of rows.
 pub fn row_headers(header: Header, rows: usize, row_bytes: usize) -> impl Iterator<Item = Header> {
     let each = (MESSAGE_BYTES / row_bytes.max(1)).max(1);
     let cut = move |first: usize| {
@@ -59,8 +59,7 @@ pub fn row_headers(header: Header, rows: usize, row_bytes: usize) -> impl Iterat
     (0..rows).step_by(each).map(cut)
 }
 
-/// Cuts rows of `width` numbers into messages by [`row_headers`]; `rows` has them one after another, and `fill` copies those of a range
-/// behind what it is given.
+/// Splits `rows` rows of `width` numbers into messages, as [`row_headers`] does. `fill` appends the rows of a range to a vector.
 pub fn row_blocks(
     header: Header,
     rows: usize,
@@ -74,15 +73,15 @@ pub fn row_blocks(
     cut.collect()
 }
 
-/// The message of a header of [`row_headers`]; `fill` adds its rows.
+/// Returns the message of a header of [`row_headers`]. `fill` appends its rows to a vector.
 ///
 /// # Panics
-/// When these are not as many as the header says.
+/// When `fill` appends another number of rows than the header says.
 pub fn row_block(header: Header, width: usize, fill: impl FnOnce(&mut Vec<f32>)) -> WireBlock {
     let numbers = header.aux as usize * width;
     let mut values = Vec::with_capacity(numbers);
     fill(&mut values);
-    assert_eq!(values.len(), numbers, "as many numbers as rows have");
+    assert_eq!(values.len(), numbers, "the message has as many rows as its header says");
     WireBlock::new(header, Vec::new(), Vec::new(), Rows::F32(values))
 }
 
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_to_whom_they_are_for_at_1_2_and_4_workers() {
+    fn blocks_arrive_at_their_destinations_at_1_2_and_4_workers() {
         const ROWS: usize = 70_000;
         for workers in [1, 2, 4] {
             let (send, receive) = mpsc::channel();

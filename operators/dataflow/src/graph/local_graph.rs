@@ -9,14 +9,14 @@ use crate::graph::placement::Placement;
 use gnnflow_kernels::node_index::NodeIndex;
 use gnnflow_kernels::sample::{Csc, EdgeColumns, PartitionView, Partitions};
 
-/// In-edges of one partition's core nodes: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbors (global ids,
-/// ascending) of its `i`-th node.
+/// The in-edges of a partition's own nodes, as CSC: `indices[indptr[i]..indptr[i + 1]]` are the in-neighbors of its `i`-th node, as
+/// ascending global ids.
 pub trait InEdges: Send + Sync {
-    /// One entry per core node and one more, never decreasing from 0.
+    /// Returns the bounds of the nodes' in-neighbors: one entry per node and one more, ascending from 0.
     fn indptr(&self) -> &[i64];
-    /// Global ids.
+    /// Returns the sources of all edges, as global ids.
     fn indices(&self) -> &[u32];
-    /// What else is known of each edge.
+    /// Returns the columns of the edges: weights, types, times and ids, as far as there are any.
     fn columns(&self) -> EdgeColumns<'_> {
         EdgeColumns::default()
     }
@@ -46,7 +46,7 @@ impl InEdges for gnnflow_data::Partition {
     }
 }
 
-/// A CSC in memory, for tests and for graphs that come from elsewhere than a prepared dataset.
+/// In-edges in memory, for tests and for graphs that do not come from a prepared dataset.
 #[derive(Clone, Debug, Default)]
 pub struct OwnedInEdges {
     /// See [`InEdges::indptr`].
@@ -59,19 +59,20 @@ pub struct OwnedInEdges {
     pub types: Option<Vec<u16>>,
     /// A time for each edge.
     pub times: Option<Vec<i64>>,
-    /// Where each edge stands among all edges of the partition, when these are only some.
+    /// The position of each edge among all edges of the partition, if this is a subset of them.
     pub ids: Option<Vec<u64>>,
 }
 
 impl OwnedInEdges {
-    /// Those of `edges` that may be seen, by destination among the partition's nodes and position among its edges.
-    pub fn some_of(edges: &dyn InEdges, mut seen: impl FnMut(usize, usize) -> bool) -> Self {
+    /// Copies the edges for which `keep` returns true. It gets the local number of the destination and the position among the
+    /// partition's edges.
+    pub fn some_of(edges: &dyn InEdges, mut keep: impl FnMut(usize, usize) -> bool) -> Self {
         fn pick<T: Copy>(ids: &[u64], column: Option<&[T]>) -> Option<Vec<T>> {
             column.map(|column| ids.iter().map(|&id| column[id as usize]).collect())
         }
         let (mut indptr, mut ids) = (vec![0], Vec::new());
         for (node, bounds) in edges.indptr().windows(2).enumerate() {
-            ids.extend((bounds[0]..bounds[1]).filter(|&at| seen(node, at as usize)).map(|at| at as u64));
+            ids.extend((bounds[0]..bounds[1]).filter(|&at| keep(node, at as usize)).map(|at| at as u64));
             indptr.push(ids.len() as i64);
         }
         let columns = edges.columns();
@@ -103,31 +104,31 @@ impl InEdges for OwnedInEdges {
     }
 }
 
-/// The partitions that a worker holds, and the book that says who holds the rest. Cloning shares what is large.
+/// The partitions that a worker holds, and the placement of all others. Clones share the edges.
 #[derive(Clone)]
 pub struct LocalGraph {
     placement: Placement,
     worker: usize,
     /// `offsets[p]..offsets[p + 1]` are the global ids of partition `p`.
     offsets: Vec<u64>,
-    /// By partition; `None` where its topology is held elsewhere only.
+    /// By partition; `None` where only other workers hold the topology.
     parts: Vec<Option<Arc<dyn InEdges>>>,
-    /// In-degree without self loops by core node, for the partitions held, where asked for.
+    /// In-degree without self loops of each own node, by partition hosted here. Set by `with_degrees`.
     degrees: Vec<Option<Arc<Vec<u32>>>>,
     partition_local: bool,
-    /// Degrees of nodes of other workers, where they are known.
+    /// Degrees of nodes of other workers. Set by `with_known_degrees`.
     known_degrees: (NodeIndex, Arc<Vec<u32>>),
 }
 
 impl LocalGraph {
-    /// The view of `worker`: `load` is called for each partition whose topology it holds, which is those that it
-    /// hosts, or all of them when the topology is `replicated` (FastSample, section III).
+    /// Loads the part of the graph that `worker` holds. Calls `load` for each partition that it hosts, or for all partitions if the
+    /// topology is `replicated` (FastSample, section III).
     ///
     /// # Errors
-    /// What `load` fails with.
+    /// The first error of `load`.
     ///
     /// # Panics
-    /// When the book has more than 2³² − 1 nodes or other partitions than the placement.
+    /// When `book` has more than 2³² − 1 nodes, or another number of partitions than the placement.
     pub fn load<E>(
         book: &PartitionBook,
         placement: Placement,
@@ -135,14 +136,18 @@ impl LocalGraph {
         replicated: bool,
         mut load: impl FnMut(usize) -> Result<Arc<dyn InEdges>, E>,
     ) -> Result<Self, E> {
-        assert_eq!(book.parts(), placement.parts(), "book and placement have other partitions");
+        assert_eq!(book.parts(), placement.parts(), "book and placement have different numbers of partitions");
         assert!(u32::try_from(book.nodes()).is_ok(), "a graph has at most 2^32 - 1 nodes");
         let mut parts = vec![None; book.parts()];
         let held = if replicated { 0..book.parts() } else { placement.parts_of(worker) };
         for part in held {
             let in_edges = load(part)?;
             let nodes = book.range(part).end - book.range(part).start;
-            assert_eq!(in_edges.indptr().len() as u64, nodes + 1, "topology of partition {part} has other nodes");
+            assert_eq!(
+                in_edges.indptr().len() as u64,
+                nodes + 1,
+                "the topology of partition {part} has another number of nodes"
+            );
             parts[part] = Some(in_edges);
         }
         let degrees = vec![None; book.parts()];
@@ -157,40 +162,41 @@ impl LocalGraph {
         })
     }
 
-    /// The same partitions, each by itself: a batch of one sees its own in-edges, and other partitions' nodes without any. Nothing
-    /// is asked of other workers (SDT-GNN, section III).
+    /// Restricts batches to their own partition (SDT-GNN, section III). A batch sees the in-edges of its partition's nodes only;
+    /// nodes of other partitions have none. No operator sends requests then.
     pub fn into_partition_views(self) -> Self {
         Self { partition_local: true, ..self }
     }
 
-    /// Adds what is known of other workers' nodes: the in-degree of each of `nodes`, without self loops.
+    /// Adds the in-degrees, without self loops, of `nodes`, which other workers host.
     ///
     /// # Panics
-    /// Unless there is one for each.
+    /// Unless there is one degree per node.
     pub fn with_known_degrees(self, nodes: NodeIndex, degrees: Vec<u32>) -> Self {
-        assert_eq!(nodes.nodes().len(), degrees.len(), "a degree for each node");
+        assert_eq!(nodes.nodes().len(), degrees.len(), "one degree per node");
         Self { known_degrees: (nodes, Arc::new(degrees)), ..self }
     }
 
-    /// Whether each partition is by itself.
+    /// Returns whether batches are restricted to their own partition.
+    #[inline]
     pub fn is_partition_local(&self) -> bool {
         self.partition_local
     }
 
-    /// What a batch of partition `part` sees.
+    /// Returns the edges that a batch of partition `part` sees if batches are restricted to their own partition.
     ///
     /// # Panics
-    /// When this worker does not have the partition.
+    /// When this worker does not hold the partition.
     pub fn partition_view(&self, part: usize) -> PartitionView<'_> {
-        let in_edges = self.parts[part].as_ref().expect("a worker trains partitions that it hosts");
+        let in_edges = self.parts[part].as_ref().expect("a worker trains the partitions that it hosts");
         let csc = Csc::starting_at(self.offsets[part] as u32, in_edges.indptr(), in_edges.indices());
         PartitionView::new(if in_edges.indices().is_empty() { csc } else { csc.with_columns(in_edges.columns()) })
     }
 
-    /// Counts in-degrees of the nodes held, for models that ask for them: four bytes a node.
+    /// Counts the in-degrees, without self loops, of the nodes hosted here, for models that need them. Takes four bytes per node.
     pub fn with_degrees(mut self) -> Self {
         for part in self.placement.parts_of(self.worker) {
-            let in_edges = self.parts[part].as_ref().expect("a worker holds what it hosts");
+            let in_edges = self.parts[part].as_ref().expect("a worker holds the partitions that it hosts");
             let (indptr, indices, first) = (in_edges.indptr(), in_edges.indices(), self.offsets[part] as u32);
             let degree = |i: usize| {
                 let neighbors = &indices[indptr[i] as usize..indptr[i + 1] as usize];
@@ -203,11 +209,12 @@ impl LocalGraph {
         self
     }
 
-    /// How many edges come into the partitions hosted here from each node that is hosted elsewhere.
+    /// Returns, for each node of other workers, its number of edges into the partitions hosted here. Nodes without such edges are
+    /// left out.
     pub fn halo_degrees(&self) -> HashMap<u32, u32> {
         let mut degrees = HashMap::new();
         for part in self.placement.parts_of(self.worker) {
-            let in_edges = self.parts[part].as_ref().expect("a worker holds what it hosts");
+            let in_edges = self.parts[part].as_ref().expect("a worker holds the partitions that it hosts");
             for &source in in_edges.indices() {
                 if !self.hosts(source) {
                     *degrees.entry(source).or_default() += 1;
@@ -217,75 +224,81 @@ impl LocalGraph {
         degrees
     }
 
-    /// Where partitions are.
+    /// Returns the placement of partitions on workers.
+    #[inline]
     pub fn placement(&self) -> Placement {
         self.placement
     }
 
-    /// Number of nodes of the whole graph.
+    /// Returns the number of nodes of the whole graph.
+    #[inline]
     pub fn num_nodes(&self) -> u64 {
         self.offsets[self.offsets.len() - 1]
     }
 
-    /// Whether this worker hosts every partition.
+    /// Returns whether this worker hosts every partition.
+    #[inline]
     pub fn is_whole(&self) -> bool {
         self.placement.workers() == 1
     }
 
-    /// Whether everything that a batch of this worker reads is here.
+    /// Returns whether batches of this worker read nothing from other workers.
+    #[inline]
     pub fn is_self_contained(&self) -> bool {
         self.partition_local || self.is_whole()
     }
 
-    /// Whether this worker has the in-edges of every node that batches may see.
+    /// Returns whether this worker holds the in-edges of every node that its batches may see.
     pub fn has_whole_topology(&self) -> bool {
         self.partition_local || self.parts.iter().all(Option::is_some)
     }
 
-    /// Whether this worker has the in-edges of partition `part`.
+    /// Returns whether this worker holds the in-edges of partition `part`.
+    #[inline]
     pub fn has_topology(&self, part: usize) -> bool {
         self.parts[part].is_some()
     }
 
-    /// The partitions hosted here.
+    /// Returns the partitions hosted here.
     pub fn hosted(&self) -> std::ops::Range<usize> {
         self.placement.parts_of(self.worker)
     }
 
-    /// Number of in-edges of partition `part`'s nodes; 0 where its topology is not here.
+    /// Returns the number of in-edges of partition `part`'s nodes, or 0 if this worker does not hold its topology.
     pub fn num_edges(&self, part: usize) -> usize {
         self.parts[part].as_ref().map_or(0, |in_edges| in_edges.indices().len())
     }
 
-    /// The in-edges of partition `part`.
+    /// Returns the in-edges of partition `part`.
     ///
     /// # Panics
-    /// When its topology is not here.
+    /// When this worker does not hold its topology.
     pub fn in_edges(&self, part: usize) -> &dyn InEdges {
-        self.parts[part].as_deref().expect("the topology is here")
+        self.parts[part].as_deref().expect("this worker holds the topology of the partition")
     }
 
-    /// [`LocalGraph::in_edges`], to be kept.
+    /// Returns the in-edges of partition `part`, shared.
     ///
     /// # Panics
-    /// When its topology is not here.
+    /// When this worker does not hold its topology.
     pub fn shared_in_edges(&self, part: usize) -> Arc<dyn InEdges> {
-        Arc::clone(self.parts[part].as_ref().expect("the topology is here"))
+        Arc::clone(self.parts[part].as_ref().expect("this worker holds the topology of the partition"))
     }
 
-    /// The global ids of partition `part`.
+    /// Returns the global ids of partition `part`.
+    #[inline]
     pub fn range(&self, part: usize) -> std::ops::Range<u32> {
         self.offsets[part] as u32..self.offsets[part + 1] as u32
     }
 
-    /// The in-edges held here, as the sampling kernel reads them.
+    /// Returns the in-edges held here, in the form that the sampling kernel reads.
     pub fn view(&self) -> Partitions<'_> {
         let held = || self.parts.iter().map(Option::as_deref);
         Partitions::new(&self.offsets, held().map(|part| part.map(|part| (part.indptr(), part.indices()))))
             .with_columns(held().map(|part| part.map_or_else(EdgeColumns::default, InEdges::columns)))
     }
 
-    /// The partition that owns `node`.
+    /// Returns the partition that owns `node`.
     #[inline]
     pub fn partition_of(&self, node: u32) -> usize {
         match self.offsets.len() {
@@ -294,23 +307,22 @@ impl LocalGraph {
         }
     }
 
-    /// The worker that hosts `node`.
+    /// Returns the worker that hosts `node`.
     #[inline]
     pub fn worker_of(&self, node: u32) -> usize {
         self.placement.worker_of(self.partition_of(node))
     }
 
-    /// Whether this worker hosts `node`; false for what is no node.
+    /// Returns whether this worker hosts `node`; false if there is no such node.
     #[inline]
     pub fn hosts(&self, node: u32) -> bool {
         u64::from(node) < self.num_nodes() && (self.is_whole() || self.worker_of(node) == self.worker)
     }
 
-    /// In-degree of `node` without self loops.
+    /// Returns the in-degree of `node` without self loops.
     ///
     /// # Panics
-    /// When this worker neither hosts `node` nor was [told](LocalGraph::with_known_degrees) its degree, or
-    /// [`LocalGraph::with_degrees`] was not asked for.
+    /// When the degree is unknown: it was added neither by [`LocalGraph::with_degrees`] nor by [`LocalGraph::with_known_degrees`].
     #[inline]
     pub fn degree(&self, node: u32) -> u32 {
         let part = self.partition_of(node);
@@ -318,7 +330,7 @@ impl LocalGraph {
             return degrees[(u64::from(node) - self.offsets[part]) as usize];
         }
         let (nodes, degrees) = &self.known_degrees;
-        degrees[nodes.find(node).expect("degrees were asked for, of a node that is known here")]
+        degrees[nodes.find(node).expect("the degree of the node is known here")]
     }
 }
 
@@ -327,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn degrees_leave_self_loops_out() {
+    fn degrees_do_not_count_self_loops() {
         // Node 0 ← 1, 2; node 1 ← 1, 1, 2; node 2 ← nothing.
         let in_edges = OwnedInEdges { indptr: vec![0, 2, 5, 5], indices: vec![1, 2, 1, 1, 2], ..Default::default() };
         let book = PartitionBook::new(vec![0, 3]).unwrap();
@@ -338,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_holds_what_it_hosts() {
+    fn a_worker_holds_the_topology_that_it_hosts_or_all_if_replicated() {
         let book = PartitionBook::new(vec![0, 2, 2, 5]).unwrap();
         for replicated in [false, true] {
             let load = |part: usize| {

@@ -1,4 +1,4 @@
-//! The part of the graph that a worker holds, and which worker holds which partition.
+//! The part of the graph that a worker holds, and the placement of partitions on workers.
 
 pub mod local_graph;
 pub mod placement;

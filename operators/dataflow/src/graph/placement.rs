@@ -1,10 +1,10 @@
-//! Which worker does the work of which partition.
+//! The placement of partitions on workers.
 
 use std::ops::Range;
 
-/// Contiguous runs of partitions, one run per worker, as even as can be.
+/// Places a contiguous run of partitions on each worker. The lengths of the runs differ by one at most.
 ///
-/// Nothing that is computed depends on it: any number of workers up to the number of partitions gives the same bits.
+/// Results do not depend on the placement: any number of workers up to the number of partitions gives the same bits.
 ///
 /// ```
 /// use gnnflow_dataflow::graph::placement::Placement;
@@ -23,28 +23,31 @@ impl Placement {
     /// Places `parts` partitions on `workers` workers.
     ///
     /// # Panics
-    /// Unless `1 <= workers <= parts`; the pipeline checks it.
+    /// Unless `1 <= workers <= parts`, which the pipeline checks.
     pub fn new(parts: usize, workers: usize) -> Self {
         assert!((1..=parts).contains(&workers), "{workers} workers for {parts} partitions");
         Self { parts, workers }
     }
 
-    /// Number of partitions.
+    /// Returns the number of partitions.
+    #[inline]
     pub fn parts(&self) -> usize {
         self.parts
     }
 
-    /// Number of workers.
+    /// Returns the number of workers.
+    #[inline]
     pub fn workers(&self) -> usize {
         self.workers
     }
 
-    /// The worker that hosts partition `part`.
+    /// Returns the worker that hosts partition `part`.
+    #[inline]
     pub fn worker_of(&self, part: usize) -> usize {
         part * self.workers / self.parts
     }
 
-    /// The partitions that `worker` hosts.
+    /// Returns the partitions that `worker` hosts.
     pub fn parts_of(&self, worker: usize) -> Range<usize> {
         let first = |worker: usize| (worker * self.parts).div_ceil(self.workers);
         first(worker)..first(worker + 1)

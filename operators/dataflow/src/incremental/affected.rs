@@ -1,21 +1,21 @@
-//! Which nodes a change reaches.
+//! The nodes that a change affects.
 //!
-//! *In*: edges as a collection of `(source, destination)`, and the nodes that have changed. *Out*: every node that is
-//! reached from a changed one along at most so many edges, once each, the changed ones included. *Kept*: the edges, arranged
-//! by source and shared by all hops, and every hop's nodes.
+//! *In*: edges as a collection of `(source, destination)`, and the nodes that have changed. *Out*: every node that a
+//! changed one reaches along at most `hops` edges, once each, including the changed ones. *Kept*: the edges, arranged
+//! by source and shared by all hops, and the nodes of every hop.
 //!
-//! A model of `L` layers puts out something new only for nodes within `L` hops of what changed: those are the ones that
-//! inference has to compute again. Insertions and removals of edges are part of the collection's history, so that the
-//! answer at any time is that of the edges of that time, on any number of workers.
+//! The output of a model of `L` layers changes only for nodes within `L` hops of a change. Inference computes only those
+//! again. Insertions and removals of edges are part of the collection's history, so the
+//! result at any time is that of the edges of that time, on any number of workers.
 
 use differential_dataflow::VecCollection;
 use differential_dataflow::lattice::Lattice;
 use timely::order::TotalOrder;
 use timely::progress::Timestamp;
 
-/// Nodes that a change reaches.
+/// Finds the nodes that a change affects.
 pub trait Affected<'scope, T: Timestamp> {
-    /// The nodes within `hops` edges of a node of `changed`.
+    /// Returns the nodes that a node of `changed` reaches along at most `hops` edges.
     ///
     /// # Example
     /// ```
@@ -32,7 +32,7 @@ pub trait Affected<'scope, T: Timestamp> {
     /// ```
     fn affected(self, changed: VecCollection<'scope, T, u32>, hops: usize) -> VecCollection<'scope, T, u32>;
 
-    /// The same nodes, each with the length of its shortest path: 0 for the changed themselves.
+    /// Returns the same nodes, each with the length of its shortest path: 0 for the changed nodes.
     fn affected_in_steps(
         self,
         changed: VecCollection<'scope, T, u32>,
@@ -57,8 +57,8 @@ where
         let mut frontier = changed.clone();
         let mut reached = changed.map(|node| (node, 0));
         for step in 1..=hops as u32 {
-            // Distinct at every hop: without it a hub would be counted once for every path to it. `distinct_total`, which
-            // would be cheaper, never retracts in differential-dataflow 0.25.1.
+            // Distinct at every hop, since a hub would otherwise be counted once for every path to it. `distinct_total`
+            // would be cheaper, but never retracts in differential-dataflow 0.25.1.
             frontier = frontier
                 .map(|node| (node, ()))
                 .arrange_by_key()
@@ -66,7 +66,7 @@ where
                 .distinct();
             reached = reached.concat(frontier.clone().map(move |node| (node, step)));
         }
-        // Values come in order: the first is the shortest.
+        // Values are sorted, so the first is the shortest.
         reached.reduce(|_, steps, shortest| shortest.extend(steps.first().map(|(step, _)| (**step, 1isize))))
     }
 }
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn insertions_and_removals_reach_what_a_search_reaches_at_1_2_and_4_workers() {
+    fn affected_nodes_equal_a_search_after_insertions_and_removals_at_1_2_and_4_workers() {
         let expected = expected();
         assert!(expected.iter().any(|reached| reached.len() > 3));
         for workers in [1, 2, 4] {

@@ -1,4 +1,4 @@
-//! The dataflows of a dataset's update, run to their end.
+//! Runs the dataflows of a dataset's update to completion.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ impl Incremental for Differential {
             let mut history = InputSession::new();
             let (index, peers) = (worker.index(), worker.peers());
             let found = Found::default();
-            worker.dataflow::<u64, _, _>(|scope| found.take(history.to_collection(scope).net(duplicates)));
+            worker.dataflow::<u64, _, _>(|scope| found.collect(history.to_collection(scope).net(duplicates)));
             for &(edge, copies) in present.iter().skip(index).step_by(peers) {
                 history.update((edge, History::Present), copies as isize);
             }
@@ -58,7 +58,7 @@ impl Incremental for Differential {
             let found = Found::default();
             worker.dataflow::<u64, _, _>(|scope| {
                 let from = from.to_collection(scope);
-                found.take(all.to_collection(scope).affected_in_steps(from, steps as usize));
+                found.collect(all.to_collection(scope).affected_in_steps(from, steps as usize));
             });
             edges.iter().skip(index).step_by(peers).for_each(|&edge| all.insert(edge));
             changed.iter().skip(index).step_by(peers).for_each(|&node| from.insert(node));
@@ -69,7 +69,7 @@ impl Incremental for Differential {
 }
 
 impl Differential {
-    /// Runs the same dataflow at all workers; the sorted sum of what they found.
+    /// Runs `work` at all workers. Returns the records with a positive sum of multiplicities, sorted.
     fn run<D: Ord + Send + 'static>(
         &self,
         work: impl Fn(&mut Worker) -> Vec<(D, isize)> + Send + Sync + 'static,
@@ -92,7 +92,7 @@ impl Differential {
     }
 }
 
-/// The changes of a collection that one worker sees.
+/// The changes of a collection at one worker.
 struct Found<D> {
     changes: Rc<RefCell<Vec<(D, isize)>>>,
     probe: probe::Handle<u64>,
@@ -105,14 +105,14 @@ impl<D> Default for Found<D> {
 }
 
 impl<D: differential_dataflow::Data> Found<D> {
-    fn take(&self, collection: VecCollection<'_, u64, D>) {
+    fn collect(&self, collection: VecCollection<'_, u64, D>) {
         let changes = self.changes.clone();
         collection
             .inspect(move |(record, _, diff)| changes.borrow_mut().push((record.clone(), *diff)))
             .probe_with(&self.probe);
     }
 
-    /// Works until nothing more can come.
+    /// Steps the worker until the dataflow is complete. Returns the changes.
     fn finish(self, worker: &mut Worker) -> Vec<(D, isize)> {
         while !self.probe.done() {
             worker.step_or_park(None);
@@ -128,7 +128,7 @@ mod tests {
     use gnnflow_data::update::Direct;
 
     #[test]
-    fn outcomes_are_those_of_loops_at_1_2_and_4_workers() {
+    fn outcomes_equal_naive_loops_at_1_2_and_4_workers() {
         let key = Key::new(5, Purpose::GenerateEdges);
         let edge = |i: u64| EdgeKey {
             dst: key.below(3 * i, 12) as u32,
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_are_those_of_a_search() {
+    fn steps_equal_a_breadth_first_search() {
         let key = Key::new(6, Purpose::GenerateEdges);
         let edges: Vec<(u32, u32)> =
             (0..150).map(|i| (key.below(2 * i, 80) as u32, key.below(2 * i + 1, 80) as u32)).collect();

@@ -1,9 +1,9 @@
-//! What becomes of edges that come and go, under the policy on duplicates.
+//! The net effect of batches of changes on each edge, under the policy for duplicates.
 //!
-//! *In*: what has happened to each edge: how often it stood before, and the rows of every batch that name it, as one growing
-//! collection: a batch is a time. *Out*: an [`Outcome`] for every edge and batch that names it, once. *Kept*: the rows by edge.
+//! *In*: the [`History`] of each edge: the number of its copies before the update, and the rows of batches that contain it. A
+//! batch is a time. *Out*: one [`Outcome`] for every edge and batch that contains it. *Kept*: the history of each edge.
 //!
-//! Only edges that a batch names are looked at again when it comes.
+//! A batch causes work only for the edges that it contains.
 
 use differential_dataflow::VecCollection;
 use differential_dataflow::lattice::Lattice;
@@ -12,18 +12,18 @@ use gnnflow_data::update::{Change, EdgeKey, Outcome, settle};
 use serde::{Deserialize, Serialize};
 use timely::progress::Timestamp;
 
-/// What has happened to an edge. How often is the record's multiplicity.
+/// An event in the history of an edge. The multiplicity of the record is the number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum History {
-    /// It stood there before.
+    /// The edge was present before the update.
     Present,
-    /// A row of this batch names it.
+    /// A row of this batch changes the edge.
     Row(u32, Change),
 }
 
-/// What becomes of edges.
+/// Computes the net effect of changes.
 pub trait Net<'scope, T: Timestamp> {
-    /// The outcomes of all batches so far.
+    /// Returns the outcomes of all batches so far.
     ///
     /// # Example
     /// ```
@@ -35,7 +35,7 @@ pub trait Net<'scope, T: Timestamp> {
     /// timely::execute_directly(|worker| {
     ///     worker.dataflow::<u64, _, _>(|scope| {
     ///         let edge = EdgeKey { dst: 1, src: 0, edge_type: 0 };
-    ///         // It was there, and is added again: one row is dropped.
+    ///         // The edge is present and is added again: one row is dropped.
     ///         let history = [(edge, History::Present), (edge, History::Row(0, Change::Add))];
     ///         let outcome = Outcome { dropped: 1, ..Outcome::default() };
     ///         let (_, history) = scope.new_collection_from(history);

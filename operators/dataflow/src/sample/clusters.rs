@@ -1,4 +1,5 @@
-//! Batches of clusters (Chiang, Liu, Si, Li, Bengio, Hsieh: Cluster-GCN. KDD 2019, Algorithm 1 with the multiple clusters of section 3.2).
+//! Batches of clusters of nodes (Chiang, Liu, Si, Li, Bengio, Hsieh: Cluster-GCN. KDD 2019, Algorithm 1 with the multiple
+//! clusters of section 3.2).
 
 use gnnflow_data::rng::{Key, Purpose};
 
@@ -11,7 +12,7 @@ use crate::batch::mini_batch::{BatchKey, MiniBatch};
 /// use gnnflow_dataflow::sample::clusters::ClusterBatches;
 /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
 ///
-/// // Nodes 0 to 5 of one partition in three clusters, two a batch; 1 and 4 are trained on.
+/// // Nodes 0 to 5 of one partition in three clusters, two per batch. Nodes 1 and 4 are training nodes.
 /// let mut book = ClusterBatches::new(1, 2, 7);
 /// book.add(0, 0, &[0, 0, 1, 1, 2, 2], 3);
 /// assert_eq!(book.steps(3), 2);
@@ -29,12 +30,12 @@ pub struct ClusterBatches {
 }
 
 impl ClusterBatches {
-    /// No clusters yet, of `parts` partitions; `per_batch` of them make a batch.
+    /// Creates a source of batches of `per_batch` clusters, for `parts` partitions without clusters.
     pub fn new(parts: usize, per_batch: usize, seed: u64) -> Self {
         Self { per_batch: per_batch.max(1), seed, clusters: vec![Vec::new(); parts] }
     }
 
-    /// Adds partition `part`, whose nodes, from global id `first` on, are in these of `count` clusters.
+    /// Sets the clusters of partition `part`: the cluster, below `count`, of each node from global id `first` on.
     ///
     /// # Panics
     /// When a cluster is `count` or above.
@@ -44,14 +45,14 @@ impl ClusterBatches {
         self.clusters[part] = clusters;
     }
 
-    /// Steps of an epoch in which partitions of `count` clusters use each once.
+    /// Returns the number of steps in which a partition of `count` clusters uses each cluster once.
     pub fn steps(&self, count: usize) -> u32 {
         count.div_ceil(self.per_batch) as u32
     }
 
-    /// The batch of all nodes of its clusters, those of `train` first, its seeds. Every epoch visits the clusters of a partition in
-    /// another order, each as likely as any: place `i` is exchanged with place `i + below(i, n − i)` under `Key(seed,
-    /// Shuffle).fold(partition).fold(epoch)` for one `i` after the other (Fisher and Yates).
+    /// Returns the batch of all nodes of its clusters. The nodes of `train` come first and are its seeds. Every epoch visits the
+    /// clusters of a partition in a random order (Fisher–Yates): for ascending `i`, position `i` is exchanged with position
+    /// `i + below(i, n − i)` under `Key(seed, Shuffle).fold(partition).fold(epoch)`.
     pub fn batch(&self, key: BatchKey, train: &[u32]) -> MiniBatch {
         let clusters = &self.clusters[key.partition as usize];
         let first = (key.step as usize).saturating_mul(self.per_batch).min(clusters.len());

@@ -1,4 +1,4 @@
-//! What a hop draws, as plain data that any thread can work on.
+//! Sampling of one hop, as plain data that any thread can use.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use gnnflow_kernels::sample::{
     Columns, Excluded, Neighbors, Samples, Strategy, Trees, Without, choose_hop, choose_neighbors,
 };
 
-/// Nodes that one task draws for.
+/// The number of nodes that one task samples.
 const TASK: usize = 4096;
 
-/// One hop's way of drawing.
+/// The parameters of one hop.
 #[derive(Clone)]
 pub(super) struct Draw {
     pub(super) graph: Arc<LocalGraph>,
@@ -23,25 +23,25 @@ pub(super) struct Draw {
     pub(super) hop: u32,
     pub(super) strategy: Strategy,
     pub(super) columns: Columns,
-    /// Whether the fused kernel is not to be used.
+    /// Whether sampling and compaction are separate steps, without the fused kernel.
     pub(super) two_steps: bool,
 }
 
 impl Draw {
-    /// The key of this hop of a batch.
+    /// Returns the random key of this hop of a batch.
     pub(super) fn key(&self, batch: BatchKey) -> Key {
         [batch.partition, batch.epoch, batch.step, self.hop]
             .into_iter()
             .fold(Key::new(self.seed, Purpose::Sample), |key, word| key.fold(u64::from(word)))
     }
 
-    /// Whether the fused kernel does all of a hop.
+    /// Returns whether the fused kernel does the whole hop.
     pub(super) fn is_fused(&self) -> bool {
         !self.two_steps && self.graph.has_whole_topology() && self.strategy.is_fused()
     }
 
-    /// Samples of `nodes` for a batch, all of whose in-edges are here; in the trees given, where seeds have trees; without the
-    /// edges `excluded`. By the pool whose thread calls it, if one does: a node's samples do not depend on who draws them.
+    /// Samples in-edges of `nodes`, all held here, for a batch: within `trees`, if seeds have trees, and without the edges
+    /// `excluded`. Runs in parallel if called on a thread of a rayon pool. The samples of a node do not depend on the thread.
     pub(super) fn samples(
         &self,
         batch: BatchKey,
@@ -84,7 +84,7 @@ impl Draw {
         all
     }
 
-    /// Adds this hop to `batch`, by the fused kernel; `compactor` follows the batch's list.
+    /// Adds this hop to `batch` with the fused kernel. `compactor` holds the positions of the batch's nodes.
     pub(super) fn add_hop(&self, batch: &mut MiniBatch, compactor: &mut Compactor) {
         let Self { graph, strategy, columns, .. } = self;
         let (key, nodes) = (self.key(batch.key), &mut batch.nodes);

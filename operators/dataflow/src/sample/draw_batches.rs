@@ -1,7 +1,7 @@
-//! Turns steps into batches of any kind.
+//! Makes a batch of any type for each step.
 //!
-//! *In*: one record per step and partition, at the partition's worker. *Out*: one batch per record. *Kept per time*:
-//! nothing. *Capabilities*: none held.
+//! *In*: one partition number per step and partition, at the partition's worker. *Out*: one batch for each. *Kept per time*:
+//! nothing. *Capabilities*: none.
 
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::StreamVec;
@@ -11,9 +11,9 @@ use timely::dataflow::operators::generic::operator::Operator;
 use crate::batch::mini_batch::BatchKey;
 use crate::time;
 
-/// Batches of any kind.
+/// Makes batches of any type.
 pub trait DrawBatches<'scope> {
-    /// Calls `make` for the batch of each partition named, at the step that its time says.
+    /// Calls `make` for each partition number, with the epoch and step of its time.
     ///
     /// # Example
     /// ```

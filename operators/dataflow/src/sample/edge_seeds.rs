@@ -1,13 +1,12 @@
-//! Batches of edges: what link prediction learns from.
+//! Batches of edges with negatives, for link prediction.
 //!
-//! An epoch visits the training edges of a partition in an order that is computed, as [`NodeBatches`](super::seeds::NodeBatches)
-//! does its nodes. Beside each edge stand pairs that are taken for no edges, with another node in the place of one end: of the
-//! tail where `epoch + step` is even, else of the head. They are drawn under
-//! `Key(seed, Negative).fold(partition).fold(epoch).fold(step)`; nobody looks whether one of them is an edge after all. Where nodes have
-//! types, the other node is of the same type as the one whose place it takes.
+//! An epoch visits the training edges of a partition in a random order, as [`NodeBatches`](super::seeds::NodeBatches) visits
+//! nodes. Each edge has negative pairs, in which another node replaces one end: the tail if `epoch + step` is even, else the
+//! head. Negatives are drawn under `Key(seed, Negative).fold(partition).fold(epoch).fold(step)`. A negative may be an edge of the
+//! graph. If nodes have types, the new node has the same type as the one that it replaces.
 //!
-//! The seeds of the batch are the distinct ends of all pairs, in order of first appearance. The batch must not see its edges:
-//! [`MiniBatch::excluded`] names them, and their reverses.
+//! The seeds of the batch are the distinct ends of all pairs, in order of first appearance. No hop may take the batch's own edges:
+//! [`MiniBatch::excluded`] lists them and their reverses.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -23,49 +22,49 @@ use gnnflow_kernels::compact::Spread;
 use gnnflow_kernels::pairs::{Edge, Pairs, Shared};
 use gnnflow_kernels::sample::{EdgeName, Excluded};
 
-/// Where negatives come from.
+/// The distribution of negatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NegativeWay {
-    /// For each edge its own, any node but the one replaced as likely as any other.
+    /// Uniform over all nodes but the replaced one, independently for each edge.
     Uniform,
-    /// One list of nodes for the whole batch, drawn uniformly: every edge is compared with all of them. Where nodes have types,
-    /// one list for each type that is replaced.
+    /// One list of uniformly drawn nodes for the whole batch; every edge is compared with all of them. If nodes have types,
+    /// one list for each replaced type.
     Joint,
     /// The ends of the batch's other edges.
     InBatch,
-    /// For each edge its own, in proportion to the weights of the groups: in-degrees.
+    /// In proportion to the nodes' weights (in-degrees), independently for each edge.
     Degree,
 }
 
-/// How negatives are drawn.
+/// The parameters of negatives.
 #[derive(Clone, Debug)]
 pub struct Negatives {
-    /// Where they come from.
+    /// Their distribution.
     pub way: NegativeWay,
-    /// How many beside each edge; in a batch of fewer others, [`NegativeWay::InBatch`] takes as many as there are.
+    /// The number of negatives per edge. [`NegativeWay::InBatch`] has fewer if the batch has fewer other edges.
     pub count: usize,
-    /// The graph's nodes.
+    /// The nodes of the graph, by type.
     pub nodes: Arc<NodeGroups>,
 }
 
-/// The training edges of the partitions that a worker hosts: twelve bytes an edge.
+/// The training edges of the partitions that a worker hosts. Takes twelve bytes per edge.
 #[derive(Clone, Debug)]
 pub struct EdgeBatches {
-    /// Edges a batch has at most.
+    /// The largest number of edges in a batch.
     pub batch: usize,
     /// The run's seed.
     pub seed: u64,
     /// By partition; empty for partitions of other workers.
     pub edges: Vec<Vec<Edge>>,
-    /// The classes of those edges, by partition and in their order; none where nothing but the edges is to be learned.
+    /// The classes of those edges, by partition; empty for link prediction.
     pub labels: Vec<Vec<u32>>,
-    /// What they are compared with.
+    /// The negatives of each edge.
     pub negatives: Negatives,
-    /// Whether a batch must not see its edges.
+    /// Whether hops must not take the batch's own edges.
     pub hides: bool,
-    /// By relation: the type of the edges that say the same the other way round, where they have one of their own.
+    /// By relation: the type of its reverse edges, if they have one of their own.
     pub reverses: Vec<Option<u16>>,
-    /// How many of a partition's edges an epoch takes, where not all: the first in its order.
+    /// The number of edges that an epoch takes, if not all: the first ones in its order.
     pub share: Option<EdgeShare>,
 }
 
@@ -83,13 +82,13 @@ impl BatchSource for EdgeBatches {
 }
 
 impl EdgeBatches {
-    /// The edges of a batch, in order; none past the partition's last step.
+    /// Returns the edges of a batch, in order; none after the partition's last step.
     pub fn positives(&self, key: BatchKey) -> Vec<Edge> {
         let edges = &self.edges[key.partition as usize];
         self.places(key).map(|place| edges[place]).collect()
     }
 
-    /// Their places among the partition's edges.
+    /// Returns the positions of a batch's edges among the partition's edges.
     fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> + use<> {
         let part = key.partition as usize;
         let edges = self.edges[part].len();
@@ -101,8 +100,8 @@ impl EdgeBatches {
         (first..end).map(move |i| order.at(i as u64) as usize)
     }
 
-    /// What a batch must not see that is to predict `edge`: the edge, and those between its ends the other way round, of its
-    /// own type and of the type of its reverses.
+    /// Returns the edges that a batch with `edge` must not see: the edge, and its reverses, both of its own type and of the type of
+    /// reverse edges.
     fn hidden(&self, edge: Edge) -> impl Iterator<Item = EdgeName> + use<> {
         let Edge { head, tail, relation } = edge;
         let reverse = self.reverses.get(usize::from(relation)).copied().flatten();
@@ -110,15 +109,15 @@ impl EdgeBatches {
         [EdgeName { to: tail, from: head, edge_type: relation }, back(relation)].into_iter().chain(reverse.map(back))
     }
 
-    /// Seeds and pairs of a batch that has these edges.
+    /// Returns the seeds and pairs of a batch of `edges`.
     fn pairs(&self, key: BatchKey, edges: &[Edge]) -> (Vec<u32>, Pairs) {
         let tails = (key.epoch + key.step).is_multiple_of(2);
         let replaced: Vec<u32> = edges.iter().map(|edge| if tails { edge.tail } else { edge.head }).collect();
         let Negatives { way, nodes, .. } = &self.negatives;
-        // One list for all, where it is drawn for the batch and all replaced nodes are of one type.
+        // All edges share one list if negatives are drawn jointly and all replaced nodes have one type.
         let group = |node: &u32| nodes.group_of(*node);
-        let alike = *way == NegativeWay::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
-        let lists = if alike { replaced.len().min(1) } else { replaced.len() };
+        let shares_list = *way == NegativeWay::Joint && replaced.windows(2).all(|two| group(&two[0]) == group(&two[1]));
+        let lists = if shares_list { replaced.len().min(1) } else { replaced.len() };
         let others = self.others(key, &replaced[..lists]);
         let negatives = others.len() / lists.max(1);
         let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<Spread>>::default());
@@ -135,7 +134,7 @@ impl EdgeBatches {
             pairs.relations.push(edge.relation);
         };
         edges.iter().for_each(|&edge| push(edge, &mut place));
-        if alike {
+        if shares_list {
             let nodes = others.iter().map(|&other| place(other)).collect();
             pairs.shared = Some(Shared { nodes, tails });
             return (seeds, pairs);
@@ -147,7 +146,7 @@ impl EdgeBatches {
         (seeds, pairs)
     }
 
-    /// The nodes that take the places of `replaced`: equally many for each, one after the other.
+    /// Returns the nodes that replace each of `replaced`, the same number for each.
     fn others(&self, key: BatchKey, replaced: &[u32]) -> Vec<u32> {
         let Negatives { way, count, nodes } = &self.negatives;
         let key = [key.partition, key.epoch, key.step]
@@ -168,7 +167,7 @@ impl EdgeBatches {
                 nodes.draw(group, key.fold(group as u64), j)
             }),
             NegativeWay::InBatch => {
-                // Shifts along the batch: distinct, and the same for every edge.
+                // Distinct offsets within the batch, the same for every edge.
                 let others = replaced.len().saturating_sub(1) as u64;
                 let order = Permutation::new(key, others);
                 let shifts: Vec<usize> = (0..others.min(*count as u64)).map(|j| 1 + order.at(j) as usize).collect();
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_may_take_some_of_the_edges_and_another_one_others() {
+    fn epochs_take_different_samples_of_the_edges() {
         let book = EdgeBatches { share: Some(EdgeShare::new(&[10, 0], 6)), ..book(NegativeWay::Uniform) };
         let of_epoch = |epoch| -> Vec<Edge> {
             let batches = (0..3).map(|step| book.positives(BatchKey { epoch, step, partition: 0 }));

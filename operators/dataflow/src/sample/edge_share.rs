@@ -1,23 +1,23 @@
-//! How many of its training edges each partition learns from in an epoch, where that is a sample of all partitions' edges.
+//! The number of training edges that each partition uses in an epoch that samples edges.
 //!
-//! Of E edges in all, K are taken, anew in every epoch. A partition with n of them takes K n / E, rounded down or up so that
-//! all together take K: the partitions' edges lie one behind the other, and at every E / K of them, from a start on that the epoch draws, one
-//! is counted to the partition that it lies in (systematic sampling). So a partition of few edges has its turn, too, and in the
-//! mean every edge is taken equally often. Which of its edges those are is the partition's own draw: the first ones of its order in that
-//! epoch ([`EdgeBatches`](super::edge_seeds::EdgeBatches)).
+//! Every epoch takes a new sample of K of all E edges. A partition with n edges takes K n / E of them, rounded down or up so that
+//! all partitions together take K. The rounding is systematic sampling: in the sequence of all partitions' edges, every (E /
+//! K)-th edge is counted for its partition, from a random start that depends on the epoch. So small partitions also take part,
+//! and all edges are taken equally often on average. A partition takes the first edges of its random order in that epoch
+//! ([`EdgeBatches`](super::edge_seeds::EdgeBatches)).
 
 use gnnflow_data::rng::{Key, Purpose};
 
 /// A sample of all partitions' edges.
 #[derive(Clone, Debug)]
 pub struct EdgeShare {
-    /// By partition, how many edges those before it have; and the number of all.
+    /// The number of edges of all earlier partitions, by partition; and the number of all edges.
     before: Vec<u64>,
     taken: u64,
 }
 
 impl EdgeShare {
-    /// Of partitions that have so many edges each, `taken` in an epoch; all where there are no more.
+    /// Creates a sample of `taken` edges, or of all if there are fewer. `counts` are the numbers of edges by partition.
     pub fn new(counts: &[u64], taken: u64) -> Self {
         let sums = counts.iter().scan(0, |sum, count| {
             *sum += count;
@@ -28,7 +28,7 @@ impl EdgeShare {
         Self { before, taken }
     }
 
-    /// How many edges `partition` takes in `epoch` of a run with this seed.
+    /// Returns the number of edges that `partition` takes in `epoch` of a run with this seed.
     ///
     /// ```
     /// use gnnflow_dataflow::sample::edge_share::EdgeShare;
@@ -47,12 +47,12 @@ impl EdgeShare {
             return self.before[partition + 1] - self.before[partition];
         }
         let start = Key::new(seed, Purpose::Shuffle).fold_str("edges_per_epoch").fold(u64::from(epoch)).below(0, all);
-        // Counts of 2³² and more have products that 64 bits do not hold.
+        // Products of counts of 2³² and more do not fit into 64 bits.
         let counted = |edges: u64| (u128::from(edges) * u128::from(self.taken) + u128::from(start)) / u128::from(all);
         (counted(self.before[partition + 1]) - counted(self.before[partition])) as u64
     }
 
-    /// The most that any partition takes in any epoch.
+    /// Returns the largest number of edges that any partition takes in any epoch.
     pub fn most(&self) -> u64 {
         let all = self.before[self.before.len() - 1].max(1);
         let of = |counts: &[u64]| u128::from(counts[1] - counts[0]) * u128::from(self.taken);
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_together_take_so_many_and_each_its_share() {
+    fn partitions_take_the_requested_sum_in_proportion_to_their_edges() {
         for counts in [vec![7], vec![10, 0, 3, 87], vec![0, 1, 1, 1, 0, 5], vec![u64::from(u32::MAX), 1 << 40, 12]] {
             let all: u64 = counts.iter().sum();
             for taken in [1, 2, all / 3 + 1, all - 1, all, all + 5] {
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_and_seeds_draw_anew() {
+    fn draws_differ_between_epochs_and_seeds() {
         let share = EdgeShare::new(&[50, 51, 49], 10);
         let starts = |seed| (0..50).map(|epoch| [0, 1, 2].map(|part| share.of(part, epoch, seed))).collect::<Vec<_>>();
         assert_eq!(starts(1), starts(1));

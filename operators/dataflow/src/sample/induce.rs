@@ -1,11 +1,11 @@
-//! Brings the edges between the nodes of each batch: the subgraph that its list induces, wherever the nodes' in-edges are.
+//! Induces the subgraph of each batch's nodes from the in-edges at all workers.
 //!
-//! *In*: batches with all their nodes. *Out*: the same batches with one block more, whose sources and destinations are all nodes of the
-//! list. *Kept per time*: the batches whose edges are under way. *Capabilities*: held with them.
+//! *In*: batches with all their nodes. *Out*: the same batches with one more block, whose sources and destinations are all nodes
+//! of the list. *Kept per time*: batches that wait for replies. *Capabilities*: held with them.
 //!
-//! A request is the whole list, and which places of it are asked for: the owner keeps the edges whose sources are listed, so that no
-//! other edge travels, and knows which edges are in the subgraph. It can count them ([`Norm::Count`]), and weigh them by
-//! such counts ([`Norm::Weigh`]). Batches of nodes that are all here ask nobody.
+//! A request is the whole node list, and the positions whose in-edges are requested. The owner replies with the edges whose
+//! sources are in the list. Since it knows the edges of the subgraph, it can count them ([`Norm::Count`]) and compute weights
+//! from such counts ([`Norm::Weigh`]). A batch whose nodes are all local sends no request.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,39 +24,39 @@ use crate::wire::{Header, Rows, WireBlock};
 use gnnflow_kernels::compact::Compactor;
 use gnnflow_kernels::sample::{Columns, Edges, Replies, Samples, assemble_listed, choose_listed};
 
-/// What the subgraph's edges have to do with counts of earlier subgraphs.
+/// The use of counts of earlier subgraphs, for GraphSAINT's normalization.
 #[derive(Clone, Default)]
 pub enum Norm {
-    /// Nothing.
+    /// No counts.
     #[default]
     None,
-    /// Owners count their nodes and edges that are in it.
+    /// Owners count their nodes and edges in the subgraph.
     Count(Rc<RefCell<SubgraphCounts>>),
-    /// Owners weigh their edges by such counts: the weights of the block, where [`Columns`] ask for them.
+    /// Owners compute edge weights from such counts. Blocks have them if [`Columns`] requests weights.
     Weigh(Rc<RefCell<SubgraphCounts>>),
 }
 
-/// How subgraphs are induced.
+/// The parameters of induced subgraphs.
 #[derive(Clone)]
 pub struct InduceBy {
     /// This worker's part of the graph.
     pub graph: Arc<LocalGraph>,
-    /// What the block has of each edge besides its source.
+    /// The columns of edges in the block.
     pub columns: Columns,
-    /// Counts of earlier subgraphs. They lie with the nodes' hosts, who are asked then even where topology is replicated.
+    /// Counts of earlier subgraphs. Only the nodes' hosts have them, so they get requests even if the topology is replicated.
     pub norm: Norm,
-    /// Where lookups find their memory.
+    /// Memory for lookups.
     pub pool: CompactorPool,
-    /// What is counted.
+    /// Counts messages and time.
     pub meter: Rc<Meter>,
 }
 
-/// Induced subgraphs.
+/// Induces subgraphs.
 pub trait Induce<'scope> {
-    /// Adds a block with all edges between the nodes of each batch's list: distinct nodes, each in-edge in stored order.
+    /// Adds a block with all edges between the nodes of each batch's list, which are distinct. In-edges are in stored order.
     ///
     /// # Panics
-    /// When an answer of another worker does not fit its request: peers run the same program, so that is our bug.
+    /// When a reply does not match its request. All workers run the same program, so this is a bug.
     ///
     /// # Example
     /// ```
@@ -68,7 +68,7 @@ pub trait Induce<'scope> {
     /// use gnnflow_dataflow::batch::mini_batch::{BatchKey, MiniBatch};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
-    /// // Node 0 hears from 1 and 2, node 2 from 0.
+    /// // Edges from 1 and 2 to 0, and from 0 to 2.
     /// let in_edges = OwnedInEdges { indptr: vec![0, 2, 2, 3], indices: vec![1, 2, 0], ..OwnedInEdges::default() };
     /// let book = PartitionBook::new(vec![0, 3]).unwrap();
     /// let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as _);
@@ -107,8 +107,8 @@ struct InduceRpc {
 }
 
 impl InduceRpc {
-    /// Who has the in-edges of `node`, for this worker.
-    fn asked_for(&self, node: u32) -> usize {
+    /// Returns the worker from which the in-edges of `node` are read.
+    fn owner_of(&self, node: u32) -> usize {
         let (graph, part) = (&self.by.graph, self.by.graph.partition_of(node));
         match self.by.norm {
             Norm::None if graph.has_topology(part) => self.me,
@@ -116,7 +116,7 @@ impl InduceRpc {
         }
     }
 
-    /// The edges into the nodes at `places` from nodes of `list`.
+    /// Returns the edges from nodes of `list` into the nodes at positions `places`.
     fn choose(&self, list: &[u32], places: &[u32]) -> Samples {
         let InduceBy { graph, columns, norm, pool, .. } = &self.by;
         let mut samples = Samples::new(*columns);
@@ -145,12 +145,12 @@ impl Rpc<MiniBatch> for InduceRpc {
     fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let mut places_of = vec![Vec::new(); self.by.graph.placement().workers()];
         for (place, &node) in (0..).zip(&batch.nodes) {
-            places_of[self.asked_for(node)].push(place);
+            places_of[self.owner_of(node)].push(place);
         }
         batch.samples.clear();
         let samples = Samples::new(self.by.columns);
         batch.samples.resize(places_of.len(), Drawing { samples, ..Drawing::default() });
-        batch.samples[self.me].asked = std::mem::take(&mut places_of[self.me]);
+        batch.samples[self.me].positions = std::mem::take(&mut places_of[self.me]);
         let BatchKey { partition, .. } = batch.key;
         let others = places_of.iter().enumerate().filter(|(_, places)| !places.is_empty());
         let requests: Vec<WireBlock> = others
@@ -166,32 +166,32 @@ impl Rpc<MiniBatch> for InduceRpc {
     }
 
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = request.header();
+        let header = request.header();
         let samples = self.by.meter.time(Stage::Sample, || {
-            let (places, list) = request.ids().split_at(asked.aux as usize);
+            let (places, list) = request.ids().split_at(header.aux as usize);
             for &place in places {
                 let node = list[place as usize];
-                assert!(self.by.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+                assert!(self.by.graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
             }
             self.choose(list, places)
         });
-        pieces::send(asked, samples, self.me, &self.by.meter, reply);
+        pieces::send(header, samples, self.me, &self.by.meter, reply);
     }
 
     fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
-            let places = std::mem::take(&mut batch.samples[self.me].asked);
+            let places = std::mem::take(&mut batch.samples[self.me].positions);
             batch.samples[self.me].samples = self.choose(&batch.nodes, &places);
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
-        pieces::receive(&mut batch.samples, self.by.columns, answer);
+    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+        pieces::receive(&mut batch.samples, self.by.columns, reply);
     }
 
-    fn is_last(&self, answer: &WireBlock) -> bool {
-        pieces::is_last(answer)
+    fn is_last(&self, reply: &WireBlock) -> bool {
+        pieces::is_last(reply)
     }
 
     fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
@@ -200,13 +200,17 @@ impl Rpc<MiniBatch> for InduceRpc {
             let drawings = std::mem::take(&mut batch.samples);
             let mut replies = Replies::new(drawings.len(), batch.nodes.len() as u64);
             let mut expected = vec![0; drawings.len()];
-            batch.nodes.iter().for_each(|&node| expected[self.asked_for(node)] += 1);
+            batch.nodes.iter().for_each(|&node| expected[self.owner_of(node)] += 1);
             for (worker, Drawing { samples, .. }) in drawings.iter().enumerate() {
                 let edges = Edges { sources: &samples.neighbors, columns: samples.columns() };
                 replies.push_edges(worker, &samples.counts, edges).unwrap_or_else(|bad| panic!("{bad}"));
-                assert_eq!(replies.remaining(worker), expected[worker], "worker {worker} answered for other nodes");
+                assert_eq!(
+                    replies.remaining(worker),
+                    expected[worker],
+                    "worker {worker} replied with the edges of other nodes"
+                );
             }
-            let edges_of = |place: usize| replies.next_edges(self.asked_for(batch.nodes[place]));
+            let edges_of = |place: usize| replies.next_edges(self.owner_of(batch.nodes[place]));
             let block = assemble_listed(batch.nodes.len(), edges_of, self.by.columns);
             batch.blocks.push(block);
         });

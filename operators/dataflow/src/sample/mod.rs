@@ -1,4 +1,4 @@
-//! From an epoch's seeds to sampled blocks.
+//! Seeds, sampling of hops, random walks, and subgraph batches.
 
 pub mod clusters;
 mod draw;

@@ -1,10 +1,10 @@
-//! Nodes by type: the k-th of a type, and draws among those of one type.
+//! Nodes by type: the k-th node of a type, and random draws among the nodes of a type.
 
 use gnnflow_data::rng::Key;
 
-/// All nodes of the graph, by their types. Without types, they are one group.
+/// All nodes of the graph, grouped by type. Without types, there is one group.
 ///
-/// Nodes of a type that follow each other are one run; a graph has few of them where its dump has its types one after another.
+/// Consecutive nodes of one type are a run. There are few runs if the dump lists its types one after another.
 ///
 /// ```
 /// use gnnflow_dataflow::sample::node_groups::NodeGroups;
@@ -16,22 +16,22 @@ use gnnflow_data::rng::Key;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct NodeGroups {
-    /// First node and group of each run, and how many nodes of its group stand before it.
+    /// For each run: its first node, its group, and the number of earlier nodes of that group.
     runs: Vec<(u32, u16, u32)>,
-    /// The runs of each group: how many of its nodes before, and the first node.
+    /// The runs of each group: the number of earlier nodes of the group, and the first node.
     groups: Vec<Vec<(u32, u32)>>,
-    /// Nodes of each group.
+    /// The number of nodes of each group.
     counts: Vec<u32>,
-    /// By group: sums of the weights of the nodes up to each rank, that one included.
+    /// By group: prefix sums of the nodes' weights, inclusive.
     weights: Vec<Vec<u64>>,
     nodes: u32,
 }
 
 impl NodeGroups {
-    /// Runs of nodes of one type, each by its first node and type, in order and from node 0 on; `nodes` nodes in all.
+    /// Groups `nodes` nodes. `runs` are the first node and the type of each run, in ascending order from node 0 on.
     ///
     /// # Panics
-    /// When the runs do not ascend from 0 below `nodes`.
+    /// When `runs` do not ascend from 0 to below `nodes`.
     pub fn new(runs: &[(u32, u16)], nodes: u32) -> Self {
         assert!(runs.is_sorted_by(|a, b| a.0 < b.0), "runs of nodes ascend");
         assert!(runs.first().map_or(nodes == 0, |run| run.0 == 0), "the first run begins at node 0");
@@ -48,12 +48,12 @@ impl NodeGroups {
         all
     }
 
-    /// One group of all `nodes`.
+    /// Puts all `nodes` nodes into one group.
     pub fn one(nodes: u32) -> Self {
         Self::new(if nodes > 0 { &[(0, 0)] } else { &[] }, nodes)
     }
 
-    /// The same groups with a weight for each node, for [`NodeGroups::draw_weighted`]: eight bytes a node.
+    /// Adds a weight for each node, for [`NodeGroups::draw_weighted`]. Takes eight bytes per node.
     pub fn with_weights(mut self, weight: impl Fn(u32) -> u64) -> Self {
         let sums = |group: usize| {
             let mut sum = 0;
@@ -67,17 +67,17 @@ impl NodeGroups {
         self
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// Nodes of a group.
+    /// Returns the number of nodes of a group.
     pub fn count(&self, group: usize) -> u32 {
         self.counts[group]
     }
 
-    /// Runs of nodes of one group: first node and group, in order.
+    /// Returns the first node and the group of each run, in order.
     pub fn runs(&self) -> impl Iterator<Item = (u32, usize)> {
         self.runs.iter().map(|&(first, group, _)| (first, usize::from(group)))
     }
@@ -86,7 +86,7 @@ impl NodeGroups {
         self.runs[self.runs.partition_point(|run| run.0 <= node) - 1]
     }
 
-    /// The group of `node`.
+    /// Returns the group of `node`.
     ///
     /// # Panics
     /// When there is no such node.
@@ -94,7 +94,7 @@ impl NodeGroups {
         usize::from(self.run(node).1)
     }
 
-    /// How many nodes of its group stand before `node`.
+    /// Returns the number of nodes of its group before `node`.
     ///
     /// # Panics
     /// When there is no such node.
@@ -103,10 +103,10 @@ impl NodeGroups {
         before + (node - first)
     }
 
-    /// The node of `group` with so many before it.
+    /// Returns the node of `group` with `rank` nodes before it.
     ///
     /// # Panics
-    /// When there are not as many.
+    /// When the group has no more than `rank` nodes.
     pub fn nth(&self, group: usize, rank: u32) -> u32 {
         assert!(rank < self.counts[group], "group {group} has {} nodes", self.counts[group]);
         let runs = &self.groups[group];
@@ -114,16 +114,16 @@ impl NodeGroups {
         first + (rank - before)
     }
 
-    /// Draw `i` under `key` among the nodes of `group`, each as likely as any other.
+    /// Returns draw `i` under `key`, uniform over the nodes of `group`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When the group is empty.
     pub fn draw(&self, group: usize, key: Key, i: u64) -> u32 {
         self.nth(group, key.below(i, u64::from(self.counts[group])) as u32)
     }
 
-    /// Draw `i` under `key` among the nodes of the group of `node`, each as likely as any other, that one left out; that one where
-    /// there is no other.
+    /// Returns draw `i` under `key`, uniform over the nodes of the group of `node` except `node` itself. Returns `node` if its
+    /// group has no other node.
     ///
     /// # Panics
     /// When there is no such node.
@@ -137,11 +137,12 @@ impl NodeGroups {
         self.nth(group, drawn + u32::from(drawn >= self.rank(node)))
     }
 
-    /// Draw `i` under `key` among the nodes of `group`, each in proportion to its weight; as [`NodeGroups::draw`] where all weigh
-    /// nothing. Exact up to 2⁻⁶⁴ of the sum of weights.
+    /// Returns draw `i` under `key` among the nodes of `group`, in proportion to their weights; as [`NodeGroups::draw`] if all
+    /// weights are
+    /// 0. Exact up to 2⁻⁶⁴ of the sum of weights.
     ///
     /// # Panics
-    /// When there is none, or nodes have no weights.
+    /// When the group is empty, or nodes have no weights.
     pub fn draw_weighted(&self, group: usize, key: Key, i: u64) -> u32 {
         let sums = &self.weights[group];
         match sums[sums.len() - 1] {
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_and_nodes_are_those_of_a_list() {
+    fn ranks_and_nodes_equal_a_plain_list() {
         let (types, groups) = groups();
         for group in 0..3 {
             let list: Vec<u32> = (0..types.len() as u32).filter(|&v| usize::from(types[v as usize]) == group).collect();
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn draws_are_as_frequent_as_they_should_be() {
+    fn draws_have_the_documented_frequencies() {
         let (types, groups) = groups();
         let weight = |node: u32| u64::from(node) * 3 % 7;
         let groups = groups.with_weights(weight);

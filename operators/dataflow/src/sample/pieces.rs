@@ -1,13 +1,13 @@
-//! Answers with samples: cut into messages wherever they are full; the last one says so.
+//! Replies with samples, split into messages of limited size. The last message is marked.
 
 use crate::batch::mini_batch::Drawing;
 use crate::wire::meter::Meter;
 use crate::wire::{Header, MESSAGE_BYTES, Rows, WireBlock};
 use gnnflow_kernels::sample::{Columns, Samples};
 
-/// Answers the question `asked` with `samples`.
-pub(super) fn send(asked: Header, samples: Samples, me: usize, meter: &Meter, reply: &mut dyn FnMut(WireBlock)) {
-    let header = Header { to: asked.from, from: me as u32, aux: samples.counts.len() as u32, ..asked };
+/// Replies to the request with header `request` with `samples`.
+pub(super) fn send(request: Header, samples: Samples, me: usize, meter: &Meter, reply: &mut dyn FnMut(WireBlock)) {
+    let header = Header { to: request.from, from: me as u32, aux: samples.counts.len() as u32, ..request };
     let words = samples.into_words();
     let pieces = words.chunks(MESSAGE_BYTES / 4);
     let last = pieces.len().max(1) - 1;
@@ -19,25 +19,25 @@ pub(super) fn send(asked: Header, samples: Samples, me: usize, meter: &Meter, re
     }
 }
 
-/// Whether `answer` is the last one to its question.
-pub(super) fn is_last(answer: &WireBlock) -> bool {
-    answer.header().tag == 1
+/// Returns whether `reply` is the last message of its reply.
+pub(super) fn is_last(reply: &WireBlock) -> bool {
+    reply.header().tag == 1
 }
 
-/// Takes in one message of an answer with `columns`.
+/// Adds one message of a reply, whose samples have `columns`.
 ///
 /// # Panics
-/// When the answer does not fit its counts: peers run the same program, so that is our bug.
-pub(super) fn receive(drawings: &mut [Drawing], columns: Columns, answer: &WireBlock) {
-    let header = answer.header();
+/// When the reply does not match its counts. All workers run the same program, so this is a bug.
+pub(super) fn receive(drawings: &mut [Drawing], columns: Columns, reply: &WireBlock) {
+    let header = reply.header();
     let (owner, nodes) = (header.from as usize, header.aux as usize);
     let Drawing { incoming, samples, .. } = &mut drawings[owner];
-    if is_last(answer) && incoming.is_empty() {
-        samples.read(owner, nodes, columns, answer.ids()).unwrap_or_else(|bad| panic!("{bad}"));
+    if is_last(reply) && incoming.is_empty() {
+        samples.read(owner, nodes, columns, reply.ids()).unwrap_or_else(|bad| panic!("{bad}"));
         return;
     }
-    incoming.extend_from_slice(answer.ids());
-    if is_last(answer) {
+    incoming.extend_from_slice(reply.ids());
+    if is_last(reply) {
         samples.read(owner, nodes, columns, incoming).unwrap_or_else(|bad| panic!("{bad}"));
         incoming.clear();
     }

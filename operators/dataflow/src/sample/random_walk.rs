@@ -1,11 +1,11 @@
-//! Random walks along in-edges, wherever those are.
+//! Random walks along in-edges at all workers.
 //!
-//! *In*: walks that stand at their roots. *Out*: the same walks, so many steps further. *Kept per time*: walks whose next nodes are
-//! under way. *Capabilities*: held with them.
+//! *In*: walks at their roots. *Out*: the same walks after all steps. *Kept per time*: walks that wait for replies.
+//! *Capabilities*: held with them.
 //!
-//! A step is one round trip: who holds a node's in-edges draws one of them. What is drawn depends on the walk's batch, its number and
-//! its step alone ([`Walk`]), so that the walks are the same whoever draws. Where walks look back, it is the asker who draws, from rows
-//! that it is sent ([`Bias`]).
+//! A step is one round trip: the owner of a node draws one of its in-edges. The draw depends only on the walk's batch, number and
+//! step ([`Walk`]), so walks are the same on any number of workers. In biased walks ([`Bias`]) the owners send whole rows, and the
+//! caller draws.
 
 mod biased;
 
@@ -35,38 +35,38 @@ pub use gnnflow_kernels::sample::{Bias, Walk};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Walks {
-    /// The batch that they are for.
+    /// The batch of the walks.
     pub key: BatchKey,
-    /// Where each walk stands after each step: all roots, then all nodes after the first step, and so on.
+    /// The node of each walk after each step: all roots, then all nodes after the first step, and so on.
     pub visited: Vec<u32>,
-    /// Messages' round trips so far, each way counted.
+    /// The number of message latencies so far: a request and its reply count two.
     pub rounds: u32,
     walks: usize,
-    /// Walks by the worker that is asked for their next node.
-    asked: Vec<Vec<u32>>,
+    /// Walks by the worker that draws their next node.
+    by_worker: Vec<Vec<u32>>,
     /// The next node of each walk.
     next: Vec<u32>,
-    /// What walks that look back have seen.
-    looked: biased::Looked,
+    /// Rows that biased walks have received.
+    looked: biased::RemoteRows,
 }
 
 impl Walks {
-    /// Walks that begin at `roots`: global ids, any of them as often as one likes.
+    /// Creates walks that start at `roots`: global ids, perhaps with repeats.
     pub fn new(key: BatchKey, roots: Vec<u32>) -> Self {
         Self { key, walks: roots.len(), visited: roots, ..Self::default() }
     }
 
-    /// How many walks there are.
+    /// Returns the number of walks.
     pub fn len(&self) -> usize {
         self.walks
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no walks.
     pub fn is_empty(&self) -> bool {
         self.walks == 0
     }
 
-    /// The nodes of walk `walk`, its root first.
+    /// Returns the nodes of walk `walk`, from its root on.
     ///
     /// # Panics
     /// When there is no such walk.
@@ -75,33 +75,34 @@ impl Walks {
         self.visited[walk..].iter().step_by(self.walks).copied()
     }
 
-    /// Where the walks stand now.
-    fn stand(&self) -> &[u32] {
+    /// Returns the current node of each walk.
+    fn current(&self) -> &[u32] {
         &self.visited[self.visited.len() - self.walks..]
     }
 }
 
-/// How to walk.
+/// The parameters of random walks.
 #[derive(Clone)]
 pub struct WalkBy {
     /// This worker's part of the graph.
     pub graph: Arc<LocalGraph>,
     /// The run's seed.
     pub seed: u64,
-    /// Steps.
+    /// The number of steps.
     pub length: u32,
-    /// How each step is drawn.
+    /// The distribution of a step.
     pub walk: Walk,
-    /// What is counted.
+    /// Counts messages and time.
     pub meter: Rc<Meter>,
 }
 
-/// Random walks.
+/// Walks randomly along in-edges.
 pub trait RandomWalk<'scope> {
-    /// Lets all walks take [`WalkBy::length`] steps under `Key(seed, Sample).fold_str("walk").fold(partition).fold(epoch).fold(step)`.
+    /// Extends all walks by [`WalkBy::length`] steps, drawn under
+    /// `Key(seed, Sample).fold_str("walk").fold(partition).fold(epoch).fold(step)`.
     ///
     /// # Panics
-    /// When an answer of another worker does not fit its request: peers run the same program, so that is our bug.
+    /// When a reply does not match its request. All workers run the same program, so this is a bug.
     ///
     /// # Example
     /// ```
@@ -113,7 +114,7 @@ pub trait RandomWalk<'scope> {
     /// use gnnflow_dataflow::sample::random_walk::{RandomWalk, Walk, WalkBy, Walks};
     /// use timely::dataflow::operators::{ToStream, core::Inspect};
     ///
-    /// // A ring of three nodes: node v hears from v − 1.
+    /// // A ring of three nodes, with an edge from v − 1 to v.
     /// let ring = OwnedInEdges { indptr: vec![0, 1, 2, 3], indices: vec![2, 0, 1], ..OwnedInEdges::default() };
     /// let book = PartitionBook::new(vec![0, 3]).unwrap();
     /// let load = |_| Ok::<_, ()>(Arc::new(ring.clone()) as _);
@@ -140,7 +141,7 @@ impl<'scope> RandomWalk<'scope> for StreamVec<'scope, u64, Walks> {
     }
 }
 
-/// The key of step `step` of each walk of `batch`.
+/// Returns the random key of step `step` for each walk of `batch`.
 fn step_key(seed: u64, batch: BatchKey, step: u32) -> impl Fn(u32) -> Key {
     let key = [batch.partition, batch.epoch, batch.step]
         .into_iter()
@@ -154,11 +155,11 @@ struct StepRpc {
     by: WalkBy,
 }
 
-/// Walks that one request is about: a node and a number each.
+/// The number of walks in one request: a node and a walk number each.
 const PER_MESSAGE: usize = MESSAGE_BYTES / 8;
 
 impl StepRpc {
-    /// The key of this step of walk `walk`.
+    /// Returns the random key of this step for each walk.
     fn key(&self, batch: BatchKey) -> impl Fn(u32) -> Key + use<> {
         step_key(self.by.seed, batch, self.step)
     }
@@ -178,29 +179,29 @@ impl Rpc<Walks> for StepRpc {
     fn requests(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
         let (graph, key) = (&self.by.graph, self.key(item.key));
         let requests = self.by.meter.time(Stage::Sample, || {
-            let mut asked = vec![Vec::new(); graph.placement().workers()];
+            let mut by_worker = vec![Vec::new(); graph.placement().workers()];
             item.next.clear();
             item.next.extend_from_slice(&item.visited[..item.walks]);
-            for (walk, &node) in (0..).zip(item.stand()) {
-                // Who goes back to the root, which stands in `next` already, needs no edge.
+            for (walk, &node) in (0..).zip(item.current()) {
+                // A walk that restarts needs no edge: `next` already holds its root.
                 if !self.by.walk.restarts(key(walk)) {
                     let part = graph.partition_of(node);
                     let worker = if graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) };
-                    asked[worker].push(walk);
+                    by_worker[worker].push(walk);
                 }
             }
             let BatchKey { epoch, step, partition } = item.key;
             let mut requests = Vec::new();
-            for (worker, walks) in asked.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
+            for (worker, walks) in by_worker.iter().enumerate().filter(|&(worker, _)| worker != self.me) {
                 for (seq, walks) in walks.chunks(PER_MESSAGE).enumerate() {
                     let (to, from, seq) = (worker as u32, self.me as u32, seq as u32);
                     let header = Header { to, from, partition, tag: 0, key: tick, seq, aux: walks.len() as u32 };
-                    let stand = item.stand();
-                    let ids = walks.iter().map(|&walk| stand[walk as usize]).chain(walks.iter().copied()).collect();
+                    let current = item.current();
+                    let ids = walks.iter().map(|&walk| current[walk as usize]).chain(walks.iter().copied()).collect();
                     requests.push(WireBlock::new(header, vec![u64::from(epoch), u64::from(step)], ids, Rows::None));
                 }
             }
-            item.asked = asked;
+            item.by_worker = by_worker;
             requests
         });
         requests.iter().for_each(|request| self.by.meter.sent(self.me, request));
@@ -209,18 +210,18 @@ impl Rpc<Walks> for StepRpc {
     }
 
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let asked = request.header();
-        let &[epoch, step] = request.words() else { panic!("a request names epoch and step") };
-        let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
+        let header = request.header();
+        let &[epoch, step] = request.words() else { panic!("a request has epoch and step") };
+        let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: header.partition };
         let next = self.by.meter.time(Stage::Sample, || {
-            let (nodes, walks) = request.ids().split_at(asked.aux as usize);
+            let (nodes, walks) = request.ids().split_at(header.aux as usize);
             assert_eq!(nodes.len(), walks.len(), "every walk has a node and a number");
             for &node in nodes {
-                assert!(self.by.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+                assert!(self.by.graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
             }
             self.draw(nodes, walks, batch)
         });
-        let header = Header { to: asked.from, from: self.me as u32, ..asked };
+        let header = Header { to: header.from, from: self.me as u32, ..header };
         let block = WireBlock::new(header, Vec::new(), next, Rows::None);
         self.by.meter.sent(self.me, &block);
         reply(block);
@@ -229,25 +230,25 @@ impl Rpc<Walks> for StepRpc {
     fn local(&mut self, _tick: u64, item: &mut Walks) {
         let meter = Rc::clone(&self.by.meter);
         meter.time(Stage::Sample, || {
-            let walks = std::mem::take(&mut item.asked[self.me]);
-            let nodes: Vec<u32> = walks.iter().map(|&walk| item.stand()[walk as usize]).collect();
+            let walks = std::mem::take(&mut item.by_worker[self.me]);
+            let nodes: Vec<u32> = walks.iter().map(|&walk| item.current()[walk as usize]).collect();
             let next = self.draw(&nodes, &walks, item.key);
             walks.iter().zip(next).for_each(|(&walk, node)| item.next[walk as usize] = node);
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, item: &mut Walks, answer: &WireBlock) {
-        let header = answer.header();
+    fn on_reply(&mut self, _tick: u64, item: &mut Walks, reply: &WireBlock) {
+        let header = reply.header();
         let first = header.seq as usize * PER_MESSAGE;
-        let walks = &item.asked[header.from as usize][first..first + header.aux as usize];
-        assert_eq!(walks.len(), answer.ids().len(), "worker {} answered for other walks", header.from);
-        for (&walk, &node) in walks.iter().zip(answer.ids()) {
+        let walks = &item.by_worker[header.from as usize][first..first + header.aux as usize];
+        assert_eq!(walks.len(), reply.ids().len(), "worker {} replied for other walks", header.from);
+        for (&walk, &node) in walks.iter().zip(reply.ids()) {
             assert!(u64::from(node) < self.by.graph.num_nodes(), "worker {} sent node {node}", header.from);
             item.next[walk as usize] = node;
         }
     }
 
-    fn is_last(&self, _answer: &WireBlock) -> bool {
+    fn is_last(&self, _reply: &WireBlock) -> bool {
         true
     }
 

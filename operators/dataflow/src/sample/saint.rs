@@ -1,4 +1,4 @@
-//! What GraphSAINT draws a subgraph's nodes from (Zeng, Zhou, Srivastava, Kannan, Prasanna: GraphSAINT. ICLR 2020, section 3.3).
+//! Draws the nodes of subgraphs as GraphSAINT does (Zeng, Zhou, Srivastava, Kannan, Prasanna: GraphSAINT. ICLR 2020, section 3.3).
 
 use std::sync::Arc;
 
@@ -7,21 +7,22 @@ use gnnflow_data::rng::{Key, Purpose};
 use crate::batch::mini_batch::{BatchKey, MiniBatch};
 use crate::graph::local_graph::LocalGraph;
 
-/// Which distribution a partition draws from. All draws are independent, with replacement, over what the partition has.
+/// The distribution that a partition draws from. Draws are independent and with replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saint {
     /// Nodes of the partition, in proportion to 1 + in-degree.
     Nodes,
-    /// Edges into nodes of the partition, in proportion to `1 / d(v) + 1 / d(u)` for the edge from u to v: `d(v)` are the in-edges of v,
-    /// `d(u)` the edges from u into the partition. Both ends are drawn then, wherever the source is.
+    /// Edges into nodes of the partition. The probability of the edge from u to v is proportional to `1 / d(v) + 1 / d(u)`, where
+    /// `d(v)` is the in-degree of v, and `d(u)` the number of edges from u into the partition. Both ends are drawn, even if
+    /// another partition owns u.
     Edges,
-    /// Nodes of the partition with equal probabilities: the roots of walks.
+    /// Nodes of the partition, uniformly: the roots of walks.
     Roots,
 }
 
-/// Draws for the partitions that a worker hosts.
+/// Draws nodes for the partitions that a worker hosts.
 ///
-/// [`Saint::Edges`] keeps 8 bytes for each source of a partition's edges; the others nothing.
+/// [`Saint::Edges`] takes 8 bytes for each source of a partition's edges.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -31,7 +32,7 @@ pub enum Saint {
 /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
 /// use gnnflow_dataflow::sample::saint::{Saint, SaintBatches};
 ///
-/// // Node 0 hears from 1 and 2.
+/// // Edges from 1 and 2 to 0.
 /// let in_edges = OwnedInEdges { indptr: vec![0, 2, 2, 2], indices: vec![1, 2], ..OwnedInEdges::default() };
 /// let book = PartitionBook::new(vec![0, 3]).unwrap();
 /// let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as _);
@@ -45,18 +46,18 @@ pub struct SaintBatches {
     saint: Saint,
     draws: usize,
     seed: u64,
-    /// By partition: what [`Saint::Edges`] needs.
+    /// By partition, for [`Saint::Edges`].
     sources: Vec<Sources>,
 }
 
 /// The sources of one partition's edges.
 #[derive(Clone, Debug, Default)]
 struct Sources {
-    /// Nodes of the partition that have in-edges.
+    /// The number of nodes of the partition that have in-edges.
     destinations: u64,
     /// Ascending.
     sources: Vec<u32>,
-    /// Edges from each.
+    /// The number of edges from each source.
     counts: Vec<u32>,
 }
 
@@ -78,7 +79,7 @@ impl Sources {
 }
 
 impl SaintBatches {
-    /// `draws` draws a batch, under `seed`.
+    /// Creates a source of batches with `draws` draws each, under `seed`.
     pub fn new(graph: Arc<LocalGraph>, saint: Saint, draws: usize, seed: u64) -> Self {
         let mut sources = vec![Sources::default(); graph.placement().parts()];
         if saint == Saint::Edges {
@@ -90,8 +91,9 @@ impl SaintBatches {
         Self { graph, saint, draws, seed, sources }
     }
 
-    /// What the batch draws, in order, under `Key(seed, Sample).fold_str("saint").fold(partition).fold(epoch).fold(step)`: global ids,
-    /// with repeats; of edges the destination, then the source. Nothing where the partition has nothing to draw from.
+    /// Returns the draws of a batch, in order, under
+    /// `Key(seed, Sample).fold_str("saint").fold(partition).fold(epoch).fold(step)`: global ids with repeats. For an edge, the
+    /// destination is followed by the source. Returns nothing if the partition has no node or no edge to draw.
     ///
     /// # Panics
     /// When this worker does not host the batch's partition.
@@ -108,7 +110,7 @@ impl SaintBatches {
             _ if nodes == 0 => Vec::new(),
             Saint::Roots => draws.map(|j| first + key.below(j, nodes) as u32).collect(),
             Saint::Nodes => {
-                // A place for each node and for each of its in-edges, node by node.
+                // Node i has 1 + in-degree consecutive numbers, which end before `end(i)`.
                 let end = |i: usize| indptr[i + 1] as u64 + i as u64 + 1;
                 let at = |x: u64| {
                     let (mut low, mut high) = (0, nodes as usize);
@@ -134,8 +136,10 @@ impl SaintBatches {
     }
 }
 
-/// An edge in proportion to `1 / d(v) + 1 / d(u)`: one of as many parts as there are destinations gives each destination the same, and
-/// its edges; one of as many as there are sources gives each source the same. Sums of neither are kept: what does not fit is drawn again.
+/// Draws an edge in proportion to `1 / d(v) + 1 / d(u)`, without prefix sums. The distribution is a mixture. The first part,
+/// whose weight is the number of destinations, is uniform over destinations, then over the edges of the destination. The second
+/// one, whose weight is the number of sources, is uniform over sources, then over the edges of the source. Both parts use
+/// rejection sampling.
 fn draw_edge(indptr: &[i64], indices: &[u32], sources: &Sources, key: Key) -> (u32, usize) {
     let all = sources.destinations + sources.sources.len() as u64;
     let by_destination = key.below(0, all) < sources.destinations;
@@ -154,11 +158,11 @@ fn draw_edge(indptr: &[i64], indices: &[u32], sources: &Sources, key: Key) -> (u
             }
         }
     }
-    unreachable!("a partition with edges has an edge that fits")
+    unreachable!("a partition with edges always accepts one in the end")
 }
 
-/// The batch whose list is every node of `drawn` once: first those of `train`, which is ascending, as its seeds; then the others. Both in
-/// ascending order.
+/// Returns a batch of the distinct nodes of `drawn`: first those in `train`, which is ascending, as seeds; then the others. Both
+/// are in ascending order.
 ///
 /// ```
 /// use gnnflow_dataflow::batch::mini_batch::BatchKey;
@@ -210,7 +214,7 @@ mod tests {
 
     #[test]
     fn draws_are_distributed_as_documented() {
-        // Nodes 10 to 19 are partition 1; its last node hears from everybody.
+        // Nodes 10 to 19 are partition 1; its last node has in-edges from all nodes.
         let graph = random_graph(20, 4);
         let own = 10u32..20;
         fits(&graph, Saint::Roots, &own.clone().map(|v| (vec![v], 1.0)).collect());
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_without_nodes_or_edges_draw_nothing_that_is_not_there() {
+    fn partitions_without_nodes_or_edges_draw_nothing() {
         let graph: Adjacency = vec![vec![]; 9];
         let graph = Arc::new(local(&graph, &book(9, 4), 1, 0, false));
         for (saint, empty, bare) in [(Saint::Roots, 0, 7), (Saint::Nodes, 0, 7), (Saint::Edges, 0, 0)] {

@@ -1,10 +1,11 @@
-//! Samples all hops of batches beside the worker, where everything that they read is here.
+//! Samples all hops of a batch on separate threads, if the worker holds the whole topology.
 //!
-//! *In*: batches. *Out*: the same batches with their blocks, in the order in which they came. *Kept per time*: batches under
-//! way. *Capabilities*: held with them.
+//! *In*: batches. *Out*: the same batches with their blocks, in order of arrival. *Kept per time*: batches that are being
+//! sampled. *Capabilities*: held with them.
 //!
-//! Each batch is one task of the [`SamplingThreads`], all hops by the fused kernel: several batches are sampled at once, and the
-//! worker goes on fetching and serving. What a batch draws depends on its name alone, so neither do its bits.
+//! Each batch is one task of the [`SamplingThreads`], which runs the fused kernel for all hops. Several batches are sampled in
+//! parallel, while the worker fetches and serves. The samples of a batch depend on its [key](crate::batch::mini_batch::BatchKey)
+//! alone, not on threads.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -23,26 +24,26 @@ use crate::batch::mini_batch::MiniBatch;
 use crate::wire::meter::Stage;
 use gnnflow_kernels::compact::Compactor;
 
-/// Threads that sample, of one worker.
+/// The sampling threads of one worker.
 pub struct SamplingThreads {
     pool: RwLock<Arc<ThreadPool>>,
-    /// Of batches that are through, for the next ones.
+    /// Compactors for reuse.
     compactors: Mutex<Vec<Compactor>>,
 }
 
 impl SamplingThreads {
-    /// Starts `threads` of them.
+    /// Starts `threads` threads.
     ///
     /// # Errors
-    /// When the system has no threads to give.
+    /// When the system cannot start them.
     pub fn start(threads: usize) -> Result<Self, ThreadPoolBuildError> {
         Ok(Self { pool: RwLock::new(Arc::new(pool(threads)?)), compactors: Mutex::default() })
     }
 
-    /// Goes on with `threads` threads; what is under way is finished by those before.
+    /// Changes the number of threads. The old threads finish the tasks that they have.
     ///
     /// # Errors
-    /// When the system has no threads to give; then it goes on with those that are there.
+    /// When the system cannot start the threads. The old ones stay in use then.
     pub fn resize(&self, threads: usize) -> Result<(), ThreadPoolBuildError> {
         if threads != self.threads() {
             let new = Arc::new(pool(threads)?);
@@ -51,12 +52,12 @@ impl SamplingThreads {
         Ok(())
     }
 
-    /// How many they are.
+    /// Returns the number of threads.
     pub fn threads(&self) -> usize {
         self.pool().current_num_threads()
     }
 
-    /// Does `work` on them and waits for it.
+    /// Runs `work` on the threads and waits for its result.
     pub fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.pool().install(work)
     }
@@ -65,7 +66,7 @@ impl SamplingThreads {
         Arc::clone(&self.pool.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All hops of a batch, and how long they took.
+    /// Samples all hops of a batch. Returns the time taken.
     fn sample(&self, batch: &mut MiniBatch, hops: &[Draw]) -> Duration {
         let start = Instant::now();
         let Some(nodes) = hops.first().map(|hop| hop.graph.num_nodes()) else { return Duration::ZERO };
@@ -82,10 +83,10 @@ fn pool(threads: usize) -> Result<ThreadPool, ThreadPoolBuildError> {
     ThreadPoolBuilder::new().num_threads(threads.max(1)).thread_name(|i| format!("sample-{i}")).build()
 }
 
-/// Sampling of whole batches.
+/// Samples all hops of batches.
 pub trait SampleBatch<'scope> {
-    /// Samples `hops`, the seeds' own first, as [`sample_hop`](super::sample_hop) does one after the other: on `threads`, where all
-    /// of them are drawn by the fused kernel from edges that are here; hop by hop otherwise.
+    /// Samples `hops`, that of the seeds first, with the same result as [`sample_hop`](super::sample_hop) for each of them. Uses
+    /// `threads` if the fused kernel can do all hops from local edges, and otherwise `sample_hop`.
     fn sample_batch(self, hops: Vec<Hop>, threads: Arc<SamplingThreads>) -> Self;
 }
 
@@ -102,10 +103,10 @@ impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
             "sample_batch",
             move |initial, info| {
                 drop(initial);
-                // Must be made on the worker's own thread: it remembers whom to wake.
+                // Made on the worker's own thread, which it wakes.
                 let wake = scope.worker().sync_activator_for(info.address.to_vec());
-                let (answer, results) = mpsc::channel::<(u64, std::thread::Result<(MiniBatch, Duration)>)>();
-                // Times of the batches under way; and those that are done before an earlier one.
+                let (sender, results) = mpsc::channel::<(u64, std::thread::Result<(MiniBatch, Duration)>)>();
+                // Capabilities of the batches in progress, and batches that are done before an earlier one.
                 let (mut held, mut done) = (VecDeque::new(), BTreeMap::new());
                 let (mut next, mut first) = (0u64, 0u64);
                 move |(input, _frontier), output| {
@@ -113,16 +114,16 @@ impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
                         for mut batch in batches.drain(..) {
                             held.push_back(time.retain(output.output_index()));
                             let (threads, draws) = (Arc::clone(&threads), Arc::clone(&draws));
-                            let (answer, wake, number) = (answer.clone(), wake.clone(), next);
+                            let (sender, wake, number) = (sender.clone(), wake.clone(), next);
                             next += 1;
                             threads.pool().spawn(move || {
-                                // A panic on a thread of the pool would abort the process: it goes on at the worker.
+                                // A panic on a thread of the pool would abort the process. It is resumed on the worker's thread.
                                 let sampled = catch_unwind(AssertUnwindSafe(|| {
                                     let took = threads.sample(&mut batch, &draws);
                                     (batch, took)
                                 }));
-                                // A dropped receiver or worker means that the dataflow is being torn down.
-                                if answer.send((number, sampled)).is_ok() {
+                                // The receiver or the worker is dropped when the dataflow ends.
+                                if sender.send((number, sampled)).is_ok() {
                                     let _ = wake.activate();
                                 }
                             });
@@ -134,7 +135,7 @@ impl<'scope> SampleBatch<'scope> for StreamVec<'scope, u64, MiniBatch> {
                         done.insert(number, batch);
                     }
                     while let Some(batch) = done.remove(&first) {
-                        let time = held.pop_front().expect("one capability per batch, given up in order");
+                        let time = held.pop_front().expect("one capability per batch, in order");
                         output.session(&time).give(batch);
                         first += 1;
                     }
@@ -160,7 +161,7 @@ mod tests {
 
     type Seen = (BatchKey, Vec<u32>, Vec<(Vec<u32>, Vec<u32>)>);
 
-    /// All batches in the order in which they come out; by single hops where there are no threads.
+    /// All batches in order of output, by `sample_hop` without threads.
     fn run(threads: Option<usize>, strategies: &[Strategy]) -> Vec<Seen> {
         let (strategies, (send, receive)) = (strategies.to_vec(), mpsc::channel());
         timely::execute_directly(move |worker| {
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_threads_gives_the_bits_and_the_order_of_single_hops() {
+    fn batches_equal_those_of_single_hops_for_any_number_of_threads() {
         let weighted =
             |k| Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Weighted, fanouts: Fanouts::Each(k), temporal: false });
         for strategies in [

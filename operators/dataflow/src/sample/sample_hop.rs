@@ -1,14 +1,14 @@
-//! Samples one hop of each batch, wherever the nodes' in-edges are.
+//! Samples one hop of each batch from the in-edges at all workers.
 //!
-//! *In*: batches. *Out*: the same batches with one more block, and the nodes that the hop found. *Kept per time*: the
-//! batches whose samples are under way. *Capabilities*: held with them.
+//! *In*: batches. *Out*: the same batches with one more block and the nodes that the hop found. *Kept per time*:
+//! batches that wait for replies. *Capabilities*: held with them.
 //!
-//! Where this worker holds the in-edges of every node, the fused kernel runs. Otherwise owners sample what they are
-//! asked (DistDGL, section III-C) and the asker puts the block together, with the same bits. Samples are large where a
-//! node has many in-edges, so an answer may come in several messages; the last one says so.
+//! If this worker holds the in-edges of every node, the fused kernel does the hop. Otherwise the owners of nodes sample
+//! (DistDGL, section III-C) and the caller assembles the block, with the same bits. Samples of nodes with many in-edges are large, so
+//! a reply may consist of several messages; the last one is marked.
 //!
-//! Edges that a batch must not see travel with the requests, to whoever samples the node where they end: it draws from what is
-//! left, as if the graph had never had them.
+//! Requests include the edges that the batch must not see. The worker that samples their destinations leaves them out, as if the
+//! graph did not have them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -31,28 +31,28 @@ use gnnflow_kernels::sample::{
     assemble_trees,
 };
 
-/// How a hop samples.
+/// The parameters of a hop.
 #[derive(Clone)]
 pub struct Hop {
     /// This worker's part of the graph.
     pub graph: Arc<LocalGraph>,
     /// The run's seed.
     pub seed: u64,
-    /// 0 for the seeds' own neighbors, 1 for theirs, …
+    /// The number of the hop: 0 samples the neighbors of the seeds.
     pub hop: u32,
-    /// Which in-edges are taken.
+    /// The sampling method.
     pub strategy: Strategy,
-    /// What the block has of each edge besides its source.
+    /// The columns of edges in the block.
     pub columns: Columns,
-    /// Whether no hop follows.
+    /// Whether this is the last hop.
     pub last: bool,
-    /// Where compaction finds its memory; one pool for all hops of a worker.
+    /// Memory for compaction, one pool for all hops of a worker.
     pub pool: CompactorPool,
-    /// What is counted.
+    /// Counts messages and time.
     pub meter: Rc<Meter>,
 }
 
-/// Compactors of batches that are through, for the next ones; and the threads that draw for many nodes at once, if any do.
+/// Compactors for reuse, and threads that sample many nodes in parallel.
 #[derive(Clone, Default)]
 pub struct CompactorPool {
     spare: Rc<RefCell<Vec<Compactor>>>,
@@ -61,37 +61,37 @@ pub struct CompactorPool {
 }
 
 impl CompactorPool {
-    /// A pool whose hops draw on `threads`.
+    /// Creates a pool whose hops sample on `threads`.
     pub fn on(threads: Arc<SamplingThreads>) -> Self {
         Self { threads: Some(threads), ..Self::default() }
     }
 
-    /// The same pool, whose hops are drawn first and then put together even where the fused kernel could do both: what FastSample
-    /// (section IV) measures its kernel against.
+    /// Makes hops sample first and then compact, even if the fused kernel could do both: the baseline of FastSample
+    /// (section IV).
     #[must_use]
     pub fn in_two_steps(self) -> Self {
         Self { two_steps: true, ..self }
     }
 
-    /// A spare one, or else a new one.
+    /// Takes a compactor, a new one if none is free.
     pub(super) fn take(&self, new: impl FnOnce() -> Compactor) -> Compactor {
         let spare = self.spare.borrow_mut().pop();
         spare.unwrap_or_else(new)
     }
 
-    /// Keeps one for later.
+    /// Returns a compactor for reuse.
     pub(super) fn give_back(&self, compactor: Compactor) {
         self.spare.borrow_mut().push(compactor);
     }
 }
 
-/// Sampling of one hop.
+/// Samples one hop.
 pub trait SampleHop<'scope> {
     /// Samples in-neighbors of every node of each batch's list, under
     /// `Key(seed, Sample).fold(partition).fold(epoch).fold(step).fold(hop)`.
     ///
     /// # Panics
-    /// When an answer of another worker does not fit its request: peers run the same program, so that is our bug.
+    /// When a reply does not match its request. All workers run the same program, so this is a bug.
     fn sample_hop(self, hop: Hop) -> Self;
 }
 
@@ -103,7 +103,7 @@ impl<'scope> SampleHop<'scope> for StreamVec<'scope, u64, MiniBatch> {
 }
 
 impl Hop {
-    /// What it draws, apart from where and for whom.
+    /// Returns the parameters of sampling alone.
     pub(super) fn draw(&self) -> Draw {
         let Self { graph, seed, hop, strategy, columns, pool, .. } = self.clone();
         Draw { graph, seed, hop, strategy, columns, two_steps: pool.two_steps }
@@ -117,7 +117,7 @@ struct HopRpc {
 }
 
 impl HopRpc {
-    /// The compactor that follows the batch's list.
+    /// Takes the compactor that holds the positions of the batch's nodes.
     fn compactor(&self, batch: &mut MiniBatch) -> Compactor {
         batch.compactor.take().unwrap_or_else(|| {
             let mut compactor = self.hop.pool.take(|| Compactor::new(self.hop.graph.num_nodes()));
@@ -126,8 +126,8 @@ impl HopRpc {
         })
     }
 
-    /// Keeps the compactor for the next hop, or for another batch.
-    fn keep(&self, batch: &mut MiniBatch, compactor: Compactor) {
+    /// Stores the compactor for the next hop, or for another batch.
+    fn store(&self, batch: &mut MiniBatch, compactor: Compactor) {
         if self.hop.last {
             self.hop.pool.give_back(compactor);
         } else {
@@ -135,7 +135,8 @@ impl HopRpc {
         }
     }
 
-    /// Samples of `nodes`, on the sampling threads where there are several; `excluded` are the edges that the batch does not see.
+    /// Samples in-edges of `nodes`, on the sampling threads if there are several. `excluded` are the edges that the batch must
+    /// not see.
     fn samples(&self, batch: BatchKey, nodes: &[u32], trees: Option<Trees<'_>>, excluded: &Excluded) -> Samples {
         let draw = &self.draw;
         match self.hop.pool.threads.as_ref().filter(|threads| threads.threads() > 1) {
@@ -144,7 +145,7 @@ impl HopRpc {
         }
     }
 
-    /// What is drawn for the nodes of `batch` at `places`.
+    /// Samples in-edges of the nodes of `batch` at positions `places`.
     fn draw_at(&self, batch: &MiniBatch, places: &[u32]) -> Samples {
         let nodes: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
         if !self.hop.strategy.is_temporal() {
@@ -154,14 +155,14 @@ impl HopRpc {
         self.samples(batch.key, &nodes, Some(Trees { trees: &trees, times: &times }), &batch.excluded)
     }
 
-    /// Who samples `node` for this worker.
+    /// Returns the worker that samples `node` for this worker.
     fn sampler_of(&self, node: u32) -> usize {
         let (graph, part) = (&self.hop.graph, self.hop.graph.partition_of(node));
         if graph.is_partition_local() || graph.has_topology(part) { self.me } else { graph.placement().worker_of(part) }
     }
 
-    /// The block of a batch whose samples are all here.
-    fn put_together(&self, batch: &mut MiniBatch) {
+    /// Adds the block of a batch whose samples have all arrived.
+    fn assemble_block(&self, batch: &mut MiniBatch) {
         let drawings = std::mem::take(&mut batch.samples);
         let mut replies = Replies::new(drawings.len(), self.hop.graph.num_nodes());
         let mut expected = vec![0; drawings.len()];
@@ -169,7 +170,11 @@ impl HopRpc {
         for (worker, Drawing { samples, .. }) in drawings.iter().enumerate() {
             let edges = Edges { sources: &samples.neighbors, columns: samples.columns() };
             replies.push_edges(worker, &samples.counts, edges).unwrap_or_else(|bad| panic!("{bad}"));
-            assert_eq!(replies.remaining(worker), expected[worker], "worker {worker} answered for other nodes");
+            assert_eq!(
+                replies.remaining(worker),
+                expected[worker],
+                "worker {worker} replied with samples of other nodes"
+            );
         }
         let columns = self.hop.columns;
         if self.hop.strategy.is_temporal() {
@@ -192,11 +197,11 @@ impl HopRpc {
             }
         };
         batch.blocks.push(block);
-        self.keep(batch, compactor);
+        self.store(batch, compactor);
     }
 }
 
-/// Seeds and their times of the trees in which the nodes at `places` stand.
+/// Returns the trees of the nodes at positions `places`, and the times of their seeds.
 fn trees_at(batch: &MiniBatch, places: &[u32]) -> (Vec<u32>, Vec<i64>) {
     places
         .iter()
@@ -215,7 +220,7 @@ impl Rpc<MiniBatch> for HopRpc {
     fn requests(&mut self, tick: u64, batch: &mut MiniBatch) -> Vec<WireBlock> {
         let temporal = self.hop.strategy.is_temporal();
         if temporal && batch.trees.is_empty() {
-            assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need a time for each seed");
+            assert_eq!(batch.seed_times.len(), batch.nodes.len(), "temporal hops need one time per seed");
             batch.trees = (0..batch.nodes.len() as u32).collect();
         }
         if self.draw.is_fused() {
@@ -247,7 +252,7 @@ impl Rpc<MiniBatch> for HopRpc {
                         seq: seq as u32,
                         aux: 0,
                     };
-                    // Epoch, step, the seed's time of every node, and the edges not to be seen; nodes, and the tree of each.
+                    // Words: epoch, step, the time of each node's seed, and excluded edges. Ids: nodes, and the tree of each.
                     let mut words = vec![u64::from(epoch), u64::from(step)];
                     let mut ids: Vec<u32> = places.iter().map(|&place| batch.nodes[place as usize]).collect();
                     if temporal {
@@ -256,15 +261,15 @@ impl Rpc<MiniBatch> for HopRpc {
                         ids.extend(trees);
                     }
                     if !batch.excluded.is_empty() {
-                        let asked = places.iter().map(|&place| batch.nodes[place as usize]);
-                        for edge in asked.flat_map(|node| batch.excluded.into_node(node)) {
+                        let nodes = places.iter().map(|&place| batch.nodes[place as usize]);
+                        for edge in nodes.flat_map(|node| batch.excluded.into_node(node)) {
                             words.extend([u64::from(edge.to) << 32 | u64::from(edge.from), u64::from(edge.edge_type)]);
                         }
                     }
                     requests.push(WireBlock::new(header, words, ids, Rows::None));
                 }
             }
-            batch.samples[self.me].asked = std::mem::take(&mut places_of[self.me]);
+            batch.samples[self.me].positions = std::mem::take(&mut places_of[self.me]);
             requests
         });
         requests.iter().for_each(|request| self.hop.meter.sent(self.me, request));
@@ -273,14 +278,14 @@ impl Rpc<MiniBatch> for HopRpc {
     }
 
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, ids) = (request.header(), request.ids());
-        let &[epoch, step, ref rest @ ..] = request.words() else { panic!("a request names epoch and step") };
-        let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: asked.partition };
+        let (header, ids) = (request.header(), request.ids());
+        let &[epoch, step, ref rest @ ..] = request.words() else { panic!("a request has epoch and step") };
+        let batch = BatchKey { epoch: epoch as u32, step: step as u32, partition: header.partition };
         let samples = self.hop.meter.time(Stage::Sample, || {
             let (nodes, trees) =
                 if self.hop.strategy.is_temporal() { ids.split_at(ids.len() / 2) } else { (ids, &[][..]) };
             for &node in nodes {
-                assert!(self.hop.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+                assert!(self.hop.graph.hosts(node), "worker {} requested node {node}, which is not here", header.from);
             }
             let (times, excluded) = rest.split_at(trees.len());
             let name = |words: &[u64]| EdgeName {
@@ -293,7 +298,7 @@ impl Rpc<MiniBatch> for HopRpc {
             let trees = self.hop.strategy.is_temporal().then_some(Trees { trees, times: &times });
             self.samples(batch, nodes, trees, &excluded)
         });
-        pieces::send(asked, samples, self.me, &self.hop.meter, reply);
+        pieces::send(header, samples, self.me, &self.hop.meter, reply);
     }
 
     fn local(&mut self, _tick: u64, batch: &mut MiniBatch) {
@@ -302,26 +307,26 @@ impl Rpc<MiniBatch> for HopRpc {
             if self.draw.is_fused() {
                 let mut compactor = self.compactor(batch);
                 self.draw.add_hop(batch, &mut compactor);
-                self.keep(batch, compactor);
+                self.store(batch, compactor);
             } else {
-                let asked = std::mem::take(&mut batch.samples[self.me].asked);
-                batch.samples[self.me].samples = self.draw_at(batch, &asked);
+                let places = std::mem::take(&mut batch.samples[self.me].positions);
+                batch.samples[self.me].samples = self.draw_at(batch, &places);
             }
         });
     }
 
-    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, answer: &WireBlock) {
-        pieces::receive(&mut batch.samples, self.hop.columns, answer);
+    fn on_reply(&mut self, _tick: u64, batch: &mut MiniBatch, reply: &WireBlock) {
+        pieces::receive(&mut batch.samples, self.hop.columns, reply);
     }
 
-    fn is_last(&self, answer: &WireBlock) -> bool {
-        pieces::is_last(answer)
+    fn is_last(&self, reply: &WireBlock) -> bool {
+        pieces::is_last(reply)
     }
 
     fn finish(&mut self, _tick: u64, batch: &mut MiniBatch) {
         if !self.draw.is_fused() {
             let meter = Rc::clone(&self.hop.meter);
-            meter.time(Stage::Sample, || self.put_together(batch));
+            meter.time(Stage::Sample, || self.assemble_block(batch));
         }
     }
 }

@@ -1,11 +1,10 @@
-//! Turns steps into batches of seeds.
+//! Makes a batch of seeds for each step.
 //!
-//! *In*: one record per step and partition, at the partition's worker. *Out*: one batch per record. *Kept per time*:
-//! nothing. *Capabilities*: none held.
+//! *In*: one partition number per step and partition, at the partition's worker. *Out*: one batch for each. *Kept per time*:
+//! nothing. *Capabilities*: none.
 //!
-//! An epoch visits the training nodes of a partition in an order that is computed, not stored: position `i` of the
-//! epoch is training node `Permutation(seed, partition, epoch).at(i)`. No index is materialized, and any step can be
-//! had on its own.
+//! An epoch visits the training nodes of a partition in a random order that is computed, not stored: the `i`-th seed of the
+//! epoch is training node `Permutation(seed, partition, epoch).at(i)`. So the seeds of any step can be computed by themselves.
 
 use std::sync::Arc;
 
@@ -21,24 +20,25 @@ use crate::time;
 /// The training nodes of the partitions that a worker hosts.
 #[derive(Clone, Debug, Default)]
 pub struct NodeBatches {
-    /// Seeds a batch has at most.
+    /// The largest number of seeds in a batch.
     pub batch: usize,
     /// The run's seed.
     pub seed: u64,
     /// Global ids of the training nodes, by partition; empty for partitions of other workers.
     pub train: Vec<Vec<u32>>,
-    /// A time for each training node, by partition; empty where hops are not temporal.
+    /// A time for each training node, by partition; empty if hops are not temporal.
     pub times: Vec<Vec<i64>>,
 }
 
-/// What batches are made of.
+/// A source of batches.
 pub trait BatchSource {
-    /// A batch, with its seeds and what else it begins with; without seeds past the partition's last step.
+    /// Returns the batch of a key: its seeds, and their times, pairs or excluded edges. It has no seeds after the partition's last
+    /// step.
     fn batch(&self, key: BatchKey) -> MiniBatch;
 }
 
 impl BatchSource for NodeBatches {
-    /// The batch, with its seeds and their times.
+    /// Returns the batch, with its seeds and their times.
     fn batch(&self, key: BatchKey) -> MiniBatch {
         let batch = MiniBatch::new(key, self.seeds(key));
         match self.times.get(key.partition as usize) {
@@ -49,13 +49,13 @@ impl BatchSource for NodeBatches {
 }
 
 impl NodeBatches {
-    /// The seeds of a batch, in order; none past the partition's last step.
+    /// Returns the seeds of a batch, in order; none after the partition's last step.
     pub fn seeds(&self, key: BatchKey) -> Vec<u32> {
         let train = &self.train[key.partition as usize];
         self.places(key).map(|place| train[place]).collect()
     }
 
-    /// Where the seeds of a batch stand among the partition's training nodes.
+    /// Returns the positions of a batch's seeds among the partition's training nodes.
     fn places(&self, key: BatchKey) -> impl Iterator<Item = usize> {
         let train = &self.train[key.partition as usize];
         let root = Key::new(self.seed, Purpose::Shuffle);
@@ -67,9 +67,9 @@ impl NodeBatches {
     }
 }
 
-/// Batches of seeds.
+/// Makes batches of seeds.
 pub trait Seeds<'scope> {
-    /// Makes the batch of each partition named, at the step that its time says.
+    /// Makes the batch of each partition number, with the epoch and step of its time.
     ///
     /// # Example
     /// ```

@@ -1,14 +1,14 @@
-//! How often nodes and edges were in sampled subgraphs, and what their edges weigh for it.
+//! Counts of nodes and edges in sampled subgraphs, and the edge weights that follow from them.
 
 use std::sync::Arc;
 
 use crate::graph::local_graph::LocalGraph;
 
-/// Counts of the nodes and in-edges of the partitions that a worker hosts: 4 bytes each.
+/// Counts of the nodes and in-edges of the partitions that a worker hosts. Takes 4 bytes each.
 ///
 /// GraphSAINT (Zeng and others, ICLR 2020, section 3.2) divides the message of edge (u, v) by α, the probability that a subgraph with
-/// node v has the edge too, estimated by `C[u, v] / C[v]` over subgraphs drawn before training. What was never seen counts
-/// once.
+/// node v also has the edge. It is estimated by `C[u, v] / C[v]` over subgraphs drawn before training. A count of 0 is taken as
+/// 1.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::graph::local_graph::LocalGraph;
 /// use gnnflow_dataflow::graph::placement::Placement;
 /// use gnnflow_dataflow::sample::subgraph_counts::SubgraphCounts;
 ///
-/// // Node 0 hears from 1 and 2.
+/// // Edges from 1 and 2 to 0.
 /// let in_edges = OwnedInEdges { indptr: vec![0, 2, 2, 2], indices: vec![1, 2], ..OwnedInEdges::default() };
 /// let book = PartitionBook::new(vec![0, 3]).unwrap();
 /// let load = |_| Ok::<_, ()>(Arc::new(in_edges.clone()) as _);
@@ -38,7 +38,7 @@ pub struct SubgraphCounts {
 }
 
 impl SubgraphCounts {
-    /// Nothing seen yet, of what `graph`'s worker hosts.
+    /// Creates counts of 0 for the nodes and edges that the worker of `graph` hosts.
     pub fn new(graph: Arc<LocalGraph>) -> Self {
         let parts = graph.placement().parts();
         let (mut nodes, mut edges) = (vec![Vec::new(); parts], vec![Vec::new(); parts]);
@@ -49,7 +49,7 @@ impl SubgraphCounts {
         Self { graph, nodes, edges }
     }
 
-    /// Where `node` and its edges are counted: partition, place, edges.
+    /// Returns the partition of `node`, its position there, and the range of its in-edges.
     fn place(&self, node: u32) -> (usize, usize, std::ops::Range<usize>) {
         let part = self.graph.partition_of(node);
         let place = (node - self.graph.range(part).start) as usize;
@@ -57,7 +57,7 @@ impl SubgraphCounts {
         (part, place, indptr[place] as usize..indptr[place + 1] as usize)
     }
 
-    /// Counts a subgraph that has `node`, and of its in-edges those at `positions` of its row.
+    /// Counts a subgraph that contains `node` and those of its in-edges at `positions` of its row.
     ///
     /// # Panics
     /// When the worker does not host the node.
@@ -68,8 +68,8 @@ impl SubgraphCounts {
         positions.iter().for_each(|&at| edges[at as usize] += 1);
     }
 
-    /// Appends what the in-edges at `positions` of `node`'s row weigh: `P[v, u] · C[v] / C[u, v]`, where `P` is the adjacency normalized
-    /// by rows.
+    /// Appends the weights of the in-edges at `positions` of `node`'s row: `P[v, u] · C[v] / C[u, v]`, where `P` is the
+    /// row-normalized adjacency matrix.
     ///
     /// # Panics
     /// When the worker does not host the node.

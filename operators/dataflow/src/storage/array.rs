@@ -1,4 +1,4 @@
-//! Long arrays of numbers, in memory or in a file that is gone when they are.
+//! Large arrays of numbers, in memory or in mapped files without names.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -9,16 +9,17 @@ use memmap2::{MmapMut, MmapOptions};
 
 use gnnflow_kernels::pages::prefer_large;
 
-/// Where an array lies.
+/// The place of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In memory that the process has to itself.
+    /// Private memory of the process.
     Memory,
-    /// In a nameless file in this folder: what does not fit into memory is written out by the system, and read again.
+    /// A file without a name in this folder. The system writes pages that do not fit into memory to it and reads them again. The
+    /// file is gone when the array is dropped.
     Folder(PathBuf),
 }
 
-/// Numbers of one type, zeros at first.
+/// An array of numbers of one type, all zeros at first.
 #[derive(Debug)]
 pub struct Array<T> {
     map: Option<MmapMut>,
@@ -27,10 +28,10 @@ pub struct Array<T> {
 }
 
 impl<T: Pod> Array<T> {
-    /// `len` zeros at `place`.
+    /// Reserves `len` zeros at `place`.
     ///
     /// # Errors
-    /// When there is no room.
+    /// When memory or disk is full, or the folder is not writable.
     ///
     /// ```
     /// use gnnflow_dataflow::storage::{Array, Place};
@@ -51,9 +52,9 @@ impl<T: Pod> Array<T> {
             }
             (_, Place::Folder(folder)) => {
                 let file = tempfile::tempfile_in(folder)?;
-                // Room is taken now: a mapped write to a full disk would be a signal, not an error.
+                // Reserve disk space now: a later write to a full disk would be a signal, not an error.
                 rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, bytes as u64)?;
-                // SAFETY: the file has no name, so that nobody else changes it.
+                // SAFETY: the file has no name, so no other process changes it.
                 Some(unsafe { MmapOptions::new().len(bytes).map_mut(&file)? })
             }
         };
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_are_zeros_wherever_they_lie() {
+    fn arrays_are_zeros_in_memory_and_in_files() {
         let folder = tempfile::tempdir().unwrap();
         for place in [Place::Memory, Place::Folder(folder.path().to_owned())] {
             for len in [0, 1, 5000] {

@@ -1,8 +1,11 @@
-//! Arrays and tables in memory or in mapped scratch files.
+//! Arrays, tables and rows of nodes, in memory or in mapped files without names.
 
 pub mod array;
-pub mod layer_store;
+pub mod row_source;
+pub mod row_store;
 pub mod table;
 
 pub use array::{Array, Place};
+pub use row_source::{Busy, RowReader, RowSource};
+pub use row_store::{RowStore, Rows, RowsMut};
 pub use table::Table;

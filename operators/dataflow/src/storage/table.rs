@@ -1,4 +1,4 @@
-//! Rows of numbers by own node, and behind them the ghost buffer.
+//! Tables: rows of numbers of own nodes, followed by the ghost buffer.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use bytemuck::Pod;
 
 use super::array::{Array, Place};
 
-/// Bytes of all tables that there are.
+/// The size in bytes of all tables of the process.
 static ALLOCATED: AtomicU64 = AtomicU64::new(0);
 
-/// `[rows, width]` of numbers.
+/// A matrix `[rows, width]`.
 #[derive(Debug)]
 pub struct Table<T: Pod = f32> {
     values: Array<T>,
@@ -19,17 +19,17 @@ pub struct Table<T: Pod = f32> {
 }
 
 impl Table {
-    /// Bytes of all tables that this process has now, wherever they lie.
+    /// Returns the size in bytes of all tables of this process, in memory and in files.
     pub fn allocated() -> u64 {
         ALLOCATED.load(Ordering::Relaxed)
     }
 }
 
 impl<T: Pod> Table<T> {
-    /// Rows of zeros.
+    /// Reserves rows of zeros.
     ///
     /// # Errors
-    /// When there is no room.
+    /// When memory or disk is full, or the folder is not writable.
     pub fn zeros(rows: usize, width: usize, place: &Place) -> std::io::Result<Self> {
         let len = rows.checked_mul(width).ok_or(std::io::ErrorKind::OutOfMemory)?;
         let table = Self { values: Array::zeros(len, place)?, width, rows };
@@ -37,46 +37,48 @@ impl<T: Pod> Table<T> {
         Ok(table)
     }
 
-    /// Numbers in a row.
+    /// Returns the number of columns.
+    #[inline]
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// Bytes of all rows.
+    /// Returns the size of all rows in bytes.
     pub fn bytes(&self) -> u64 {
         size_of_val(self.values()) as u64
     }
 
-    /// All rows, one after another.
+    /// Returns all rows.
     pub fn values(&self) -> &[T] {
         &self.values
     }
 
-    /// Some rows.
+    /// Returns a range of rows.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When the range exceeds the table.
     pub fn some(&self, rows: Range<usize>) -> &[T] {
         &self.values[rows.start * self.width..rows.end * self.width]
     }
 
-    /// Some rows, to be written.
+    /// Returns a range of rows for writing.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When the range exceeds the table.
     pub fn some_mut(&mut self, rows: Range<usize>) -> &mut [T] {
         &mut self.values[rows.start * self.width..rows.end * self.width]
     }
 
-    /// Columns `columns` of some rows, copied.
+    /// Copies some columns of a range of rows.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// When a range exceeds the table.
     pub fn columns(&self, rows: Range<usize>, columns: Range<usize>) -> Vec<T> {
         if columns == (0..self.width) {
             return self.some(rows).to_vec();
@@ -96,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_and_columns_are_those_of_plain_lists() {
+    fn rows_and_columns_equal_plain_lists() {
         let folder = tempfile::tempdir().unwrap();
         for place in [Place::Memory, Place::Folder(folder.path().to_owned())] {
             for (rows, width) in [(0, 3), (1, 1), (7, 5), (4, 0)] {
@@ -122,6 +124,6 @@ mod tests {
                 }
             }
         }
-        assert!(Table::<f32>::zeros(usize::MAX, 2, &Place::Memory).is_err(), "more than there are addresses");
+        assert!(Table::<f32>::zeros(usize::MAX, 2, &Place::Memory).is_err(), "the size overflows");
     }
 }

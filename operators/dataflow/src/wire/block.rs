@@ -8,8 +8,8 @@
 //! …       rows         `rows`: one matrix as bytes, padded to 8
 //! ```
 //!
-//! Every section starts on a multiple of eight, so that a received block is read in place. A block that was received
-//! is a *view* into the network's buffer and pins it: copy out what outlives the operator's invocation.
+//! Every section starts on a multiple of eight, so that a received block is read in place. A received block is a *view* into the
+//! network's buffer and keeps that buffer alive. Copy data that must outlive the operator's invocation.
 
 use std::io::Write;
 use std::ops::Range;
@@ -20,48 +20,28 @@ use timely::bytes::arc::Bytes;
 use timely::dataflow::channels::ContainerBytes;
 
 use super::codec::{self, Codec};
+use crate::storage::RowSource;
 
 /// First half of every block's first word.
 pub(super) const BLOCK_MAGIC: u32 = u32::from_le_bytes(*b"gfb1");
-/// Words that a header takes.
+/// Words in a header.
 pub(super) const HEADER_WORDS: usize = 4;
 const HEADER_BYTES: usize = 64;
 
-/// Rows that can be copied straight into a message: a feature matrix, a layer's outputs.
-pub trait RowSource: Send + Sync {
-    /// Bytes of one row.
-    fn row_bytes(&self) -> usize;
-    /// The row of global node id `node`.
-    ///
-    /// # Panics
-    /// When this process does not hold the row: requests are routed by ownership, so that is our bug.
-    fn row(&self, node: u32) -> &[u8];
-    /// Whether rows may change between being asked for and leaving; they are then copied at once.
-    fn changes(&self) -> bool {
-        false
-    }
-    /// Whether it is of use to say which rows will be wanted, as it is where they may not be in memory.
-    fn reads_ahead(&self) -> bool {
-        false
-    }
-    /// Starts reading the rows of those `nodes` that this process holds; they will be wanted soon.
-    fn will_need(&self, _nodes: &[u32]) {}
-}
-
-/// What a block is about. The meaning of `tag`, `key`, `seq` and `aux` is the operator's.
+/// The header of a block. Operators choose the meaning of `tag`, `key`, `seq` and `aux`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Index of the receiving worker.
     pub to: u32,
     /// Index of the sending worker.
     pub from: u32,
-    /// The partition that this is for.
+    /// The partition that the block belongs to.
     pub partition: u32,
     /// Free for the operator.
     pub tag: u32,
-    /// Free for the operator; batches put `(epoch << 32) | step` here.
+    /// Free for the operator. Batches use their time, `(epoch << 32) | step`.
     pub key: u64,
-    /// Free for the operator: number of the message among those of its key.
+    /// Free for the operator: the number of the message among those with the same key.
     pub seq: u32,
     /// Free for the operator.
     pub aux: u32,
@@ -97,9 +77,10 @@ pub enum Rows {
     F32(Vec<f32>),
     /// Owned bytes.
     Bytes(Vec<u8>),
-    /// A stretch of numbers that several blocks share.
+    /// A range of numbers that several blocks share.
     Shared(Arc<Vec<f32>>, Range<usize>),
-    /// Rows of these nodes, gathered while the block is written to the network (or read, inside one process).
+    /// Rows of these nodes, gathered while the block is written to the network (or read, inside one process). The source is open for
+    /// as long as that takes.
     Gather(Arc<dyn RowSource>, Vec<u32>),
 }
 
@@ -121,7 +102,7 @@ enum Repr {
     View(Bytes),
 }
 
-/// The container: a header, a column of words, a column of ids, one row matrix.
+/// A message: a header, a column of words, a column of ids, and one row matrix.
 ///
 /// ```
 /// use gnnflow_dataflow::wire::{Header, Rows, WireBlock};
@@ -161,7 +142,7 @@ impl Sections {
     fn len(self) -> usize {
         self.rows_at() + pad8(self.rows)
     }
-    /// `None` where the numbers do not add up to `len` without overflow.
+    /// Returns `None` if the sizes do not add up to `len`, or overflow.
     fn checked(words: u64, ids: u64, rows: u64, len: usize) -> Option<Self> {
         let fits = |n: u64, size: u64| n.checked_mul(size).filter(|&bytes| bytes <= len as u64);
         fits(words, 8)?;
@@ -173,7 +154,7 @@ impl Sections {
 }
 
 impl WireBlock {
-    /// A block of these parts.
+    /// Creates a block of these parts.
     pub fn new(header: Header, words: Vec<u64>, ids: Vec<u32>, rows: Rows) -> Self {
         Self(Repr::Owned { header, words, ids, rows })
     }
@@ -194,7 +175,7 @@ impl WireBlock {
         }
     }
 
-    /// The header.
+    /// Returns the header.
     pub fn header(&self) -> Header {
         match &self.0 {
             Repr::Owned { header, .. } => *header,
@@ -202,7 +183,7 @@ impl WireBlock {
         }
     }
 
-    /// The column of words.
+    /// Returns the column of words.
     pub fn words(&self) -> &[u64] {
         match &self.0 {
             Repr::Owned { words, .. } => words,
@@ -210,7 +191,7 @@ impl WireBlock {
         }
     }
 
-    /// The column of ids.
+    /// Returns the column of ids.
     pub fn ids(&self) -> &[u32] {
         match &self.0 {
             Repr::Owned { ids, .. } => ids,
@@ -221,12 +202,12 @@ impl WireBlock {
         }
     }
 
-    /// Bytes of the row matrix.
+    /// Returns the size of the row matrix in bytes.
     pub fn row_bytes(&self) -> usize {
         self.sections().rows
     }
 
-    /// The row matrix as numbers, in place; `None` where it is still to be gathered or no numbers.
+    /// Returns the row matrix as numbers, in place; `None` if it is not gathered yet, or is not `f32`.
     pub fn rows_f32(&self) -> Option<&[f32]> {
         match &self.0 {
             Repr::Owned { rows: Rows::None, .. } => Some(&[]),
@@ -241,8 +222,11 @@ impl WireBlock {
         }
     }
 
-    /// Calls `each` with stretches of the row matrix, in order: once for a matrix at rest, once a row for one that is
-    /// still to be gathered.
+    /// Calls `each` with the row matrix in consecutive pieces: with one row at a time if the rows are not gathered yet, else with
+    /// the whole matrix.
+    ///
+    /// # Panics
+    /// When rows are gathered from a source that is being written, which is a bug.
     pub fn for_each_row_bytes(&self, mut each: impl FnMut(&[u8])) {
         match &self.0 {
             Repr::Owned { rows, .. } => match rows {
@@ -250,7 +234,10 @@ impl WireBlock {
                 Rows::F32(rows) => each(bytemuck::cast_slice(rows)),
                 Rows::Bytes(rows) => each(rows),
                 Rows::Shared(rows, range) => each(bytemuck::cast_slice(&rows[range.clone()])),
-                Rows::Gather(source, nodes) => nodes.iter().for_each(|&node| each(source.row(node))),
+                Rows::Gather(source, nodes) => {
+                    let rows = source.open().unwrap_or_else(|busy| panic!("gather into a message: {busy}"));
+                    nodes.iter().for_each(|&node| each(rows.row(node)));
+                }
             },
             Repr::View(bytes) => {
                 let sections = self.sections();
@@ -259,7 +246,7 @@ impl WireBlock {
         }
     }
 
-    /// Takes the block, leaving an empty one; what was a view is copied, so that it no longer pins the network's buffer.
+    /// Takes the block and leaves an empty one. A view is copied, so that it no longer keeps the network's buffer alive.
     pub fn detach(&mut self) -> Self {
         match std::mem::take(self) {
             owned @ Self(Repr::Owned { .. }) => owned,
@@ -278,7 +265,7 @@ impl WireBlock {
         }
     }
 
-    /// Bytes that this block takes on the wire.
+    /// Returns the encoded size in bytes.
     pub fn wire_bytes(&self) -> usize {
         self.sections().len()
     }
@@ -305,14 +292,14 @@ impl WireBlock {
         writer.write_all(&[0; 8][..pad8(sections.rows) - sections.rows])
     }
 
-    /// A view of an encoded block, or what is wrong with it.
+    /// Returns a view of an encoded block, or an error text.
     fn decode_plain(bytes: Bytes) -> Result<Self, String> {
         if bytes.len() < HEADER_BYTES || !bytes.as_ptr().cast::<u64>().is_aligned() {
             return Err(format!("a block of {} bytes is too short or misaligned", bytes.len()));
         }
         let head = Self::view_words(&bytes);
         if head[0] as u32 != BLOCK_MAGIC {
-            return Err(format!("{:08x} is not a block's first word", head[0] as u32));
+            return Err(format!("{:08x} is not the first word of a block", head[0] as u32));
         }
         match Sections::checked(head[5], head[6], head[7], bytes.len()) {
             Some(_) => Ok(Self(Repr::View(bytes))),
@@ -322,7 +309,7 @@ impl WireBlock {
 }
 
 impl Accountable for WireBlock {
-    /// One, whatever the block holds: timely drops containers that count nothing, and empty answers count here.
+    /// Always one: timely drops containers without records, but an empty block is a reply too.
     fn record_count(&self) -> i64 {
         1
     }
@@ -333,7 +320,7 @@ impl Accountable for WireBlock {
 
 impl ContainerBytes for WireBlock {
     /// # Panics
-    /// On bytes that are no block: peers are authenticated and lengths framed, so that one is our bug.
+    /// When the bytes are no block. Peers are authenticated and messages are framed, so this is a bug.
     fn from_bytes(bytes: Bytes) -> Self {
         let decoded = match codec::of(&bytes) {
             Codec::Plain => Self::decode_plain(bytes),
@@ -357,7 +344,7 @@ impl ContainerBytes for WireBlock {
             #[cfg(feature = "abomonation")]
             Codec::Abomonation => codec::abomonation::encode(self, writer),
         };
-        written.expect("timely hands over a buffer of the length that was asked for");
+        written.expect("timely provides a buffer of `length_in_bytes`");
     }
 }
 
@@ -366,6 +353,7 @@ mod tests {
     use timely::bytes::arc::BytesMut;
 
     use super::*;
+    use crate::storage::{Busy, RowReader};
 
     struct Matrix(Vec<f32>, usize);
 
@@ -373,6 +361,12 @@ mod tests {
         fn row_bytes(&self) -> usize {
             4 * self.1
         }
+        fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+            Ok(Box::new(self))
+        }
+    }
+
+    impl RowReader for Matrix {
         fn row(&self, node: u32) -> &[u8] {
             bytemuck::cast_slice(&self.0[node as usize * self.1..(node as usize + 1) * self.1])
         }
@@ -387,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_survive_the_wire() {
+    fn blocks_keep_their_contents_through_the_wire() {
         let header = Header { to: 3, from: 1, partition: 9, tag: 4, key: u64::MAX - 5, seq: 77, aux: 8 };
         let matrix: Arc<dyn RowSource> = Arc::new(Matrix((0..30).map(|x| x as f32).collect(), 3));
         let shared = Arc::new((0..10).map(|x| x as f32).collect::<Vec<_>>());
@@ -411,6 +405,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    #[should_panic(expected = "gather into a message: rows cannot be read: they are being written")]
+    fn rows_that_are_being_written_are_not_sent() {
+        let graph = crate::testing::local(&vec![vec![]; 9], &crate::testing::book(9, 1), 1, 0, false);
+        let store = crate::storage::RowStore::create(&crate::storage::Place::Memory, &Arc::new(graph), 0, 3).unwrap();
+        let store = Arc::new(store);
+        let block = WireBlock::new(Header::default(), vec![], vec![], Rows::Gather(store.clone(), vec![8, 1]));
+        block.for_each_row_bytes(|row| assert_eq!(row, [0; 12]));
+        let _writer = store.write().unwrap();
+        block.into_bytes(&mut Vec::new());
     }
 
     #[test]

@@ -1,29 +1,29 @@
-//! How blocks are written: a choice of the process, named in every block's first word.
+//! Encodings of blocks. A process writes one of them; the first word of every block names it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 #[cfg(feature = "abomonation")]
 pub(super) mod abomonation;
 
-/// A way of writing blocks.
+/// An encoding of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Codec {
-    /// Sections as they are, read in place: the default.
+    /// Sections as they are, read in place. The default.
     Plain = 0,
-    /// The `abomonation` crate's; unsound upstream, see the module for what guards it.
+    /// The encoding of the `abomonation` crate, which is unsound upstream. The module lists the checks that guard it.
     #[cfg(feature = "abomonation")]
     Abomonation = 1,
 }
 
 static CHOSEN: AtomicU32 = AtomicU32::new(Codec::Plain as u32);
 
-/// Chooses how this process writes blocks; all can be read at any time.
+/// Sets the encoding that this process writes. All encodings can be read at any time.
 pub fn set_codec(codec: Codec) {
     CHOSEN.store(codec as u32, Ordering::Relaxed);
 }
 
-/// How this process writes blocks.
+/// Returns the encoding that this process writes.
 pub fn codec() -> Codec {
     match CHOSEN.load(Ordering::Relaxed) {
         #[cfg(feature = "abomonation")]
@@ -32,7 +32,7 @@ pub fn codec() -> Codec {
     }
 }
 
-/// The codec that a block says it was written with; what is no block is left for the plain decoder to refuse.
+/// Returns the encoding of a block. The plain decoder refuses bytes that are no block.
 pub(super) fn of(bytes: &[u8]) -> Codec {
     match bytes.get(4..8) {
         #[cfg(feature = "abomonation")]

@@ -1,18 +1,18 @@
-//! What a worker does and sends, counted where it happens.
+//! Counters of a worker: messages, bytes, and time by stage.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::wire::WireBlock;
 
-/// The worker's own stages (the compute thread measures its own).
+/// The stages of the worker thread. The compute thread measures its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Sampling, for its own batches and for its peers'.
+    /// Sampling, for own batches and for those of other workers.
     Sample,
-    /// Gathering and placing rows, for its own batches and for its peers'.
+    /// Gathering and scattering rows, for own batches and for those of other workers.
     Fetch,
-    /// Summing across partitions.
+    /// Summing over partitions.
     Reduce,
 }
 
@@ -25,7 +25,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Counts `block` unless it stays at `worker`: blocks for the worker itself cost nothing.
+    /// Counts `block` if its destination is not `worker` itself.
     pub fn sent(&self, worker: usize, block: &WireBlock) {
         if block.header().to as usize != worker {
             self.messages.set(self.messages.get() + 1);
@@ -33,12 +33,12 @@ impl Meter {
         }
     }
 
-    /// Messages and bytes sent so far.
+    /// Returns the messages and bytes sent so far.
     pub fn so_far(&self) -> [u64; 2] {
         [self.messages.get(), self.bytes.get()]
     }
 
-    /// Counts at `other` what has been sent since `before`, and no longer here: one dataflow may serve two ends.
+    /// Moves the messages and bytes sent since `before` from this meter to `other`: one dataflow may serve two purposes.
     pub fn hand_over(&self, before: [u64; 2], other: &Meter) {
         for ((own, other), before) in
             [(&self.messages, &other.messages), (&self.bytes, &other.bytes)].into_iter().zip(before)
@@ -48,17 +48,17 @@ impl Meter {
         }
     }
 
-    /// Messages sent so far.
+    /// Returns the number of messages sent so far.
     pub fn messages(&self) -> u64 {
         self.messages.get()
     }
 
-    /// Bytes sent so far.
+    /// Returns the number of bytes sent so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.get()
     }
 
-    /// Does `work` and counts its time for `stage`.
+    /// Runs `work` and adds its time to `stage`.
     pub fn time<R>(&self, stage: Stage, work: impl FnOnce() -> R) -> R {
         let start = Instant::now();
         let result = work();
@@ -66,13 +66,13 @@ impl Meter {
         result
     }
 
-    /// Counts `spent` for `stage`: of work that other threads did for the worker.
+    /// Adds `spent` to `stage`, for work that other threads did for the worker.
     pub fn add(&self, stage: Stage, spent: Duration) {
         let total = &self.stages[stage as usize];
         total.set(total.get() + spent);
     }
 
-    /// Time spent in `stage` so far.
+    /// Returns the time spent in `stage` so far.
     pub fn spent(&self, stage: Stage) -> Duration {
         self.stages[stage as usize].get()
     }

@@ -1,18 +1,17 @@
-//! What crosses processes: one flat container, routed whole.
+//! Messages between workers: one flat container, [`WireBlock`], routed as a whole.
 //!
-//! Timely's default serialization is several times slower than a flat layout (bincode against plain bytes), and
-//! per-record routing touches every row. A [`WireBlock`] is a header, two columns and one row matrix; it knows its
-//! destination and is pushed there in one piece.
+//! A block is a header, two columns and one row matrix. Its header names the destination worker. Timely's default serialization
+//! (bincode) is several times slower than this flat layout, and its exchange routes every record by itself.
 
 mod block;
 mod codec;
 pub mod meter;
 mod route;
 
-pub use block::{Header, RowSource, Rows, WireBlock};
+pub use block::{Header, Rows, WireBlock};
 pub use codec::{Codec, codec, set_codec};
 pub use route::{WholeBlock, to_destination};
 
-/// How many payload bytes a message should have at most: one connection carries everything in order, so a large
-/// message delays the small ones behind it.
+/// The largest payload of a message in bytes. One connection carries all messages in order, so a large message delays the small ones
+/// behind it.
 pub const MESSAGE_BYTES: usize = 256 << 10;

@@ -7,7 +7,7 @@ use timely::dataflow::channels::pushers::exchange::Distributor;
 
 use super::WireBlock;
 
-/// Moves each block, whole, to the worker that its header names.
+/// Moves each block to the worker that its header names.
 #[derive(Default)]
 pub struct WholeBlock;
 
@@ -25,7 +25,7 @@ impl Distributor<WireBlock> for WholeBlock {
     fn flush<T: Clone, P: Push<Message<T, WireBlock>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
 }
 
-/// The contract of an input that receives blocks by destination.
+/// Returns the parallelization contract that sends each block to the worker that its header names.
 pub fn to_destination() -> DistributorPact<fn(usize) -> WholeBlock> {
     DistributorPact(|_peers| WholeBlock)
 }

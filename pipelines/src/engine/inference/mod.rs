@@ -29,12 +29,11 @@ use timely::dataflow::operators::vec::{BranchWhen, Map};
 use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::worker::Worker;
 
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::{Place, RowStore};
 
 /// Edges of a chunk at most, unless one node has more.
 pub(crate) const CHUNK_EDGES: usize = 1 << 18;
@@ -50,7 +49,7 @@ pub(crate) struct Inference {
     probe: probe::Handle<u64>,
     errors: FirstError,
     /// By stage.
-    stores: Vec<Arc<LayerStore>>,
+    stores: Vec<Arc<RowStore>>,
     /// The nodes hosted here, partition by partition, cut into chunks: partition and global ids.
     chunks: Vec<(u32, Range<u32>)>,
     /// Stages computed so far, all passes counted: the next one's epoch in timestamps.
@@ -71,12 +70,13 @@ impl Inference {
         nodes: usize,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Result<Self, Error> {
-        let mut stores: Vec<Arc<LayerStore>> = Vec::new();
+        let place = Place::Folder(context.scratch.clone());
+        let mut stores: Vec<Arc<RowStore>> = Vec::new();
         for (stage, over) in written_over(stages).into_iter().enumerate() {
             stores.push(match over {
                 Some(earlier) => Arc::clone(&stores[earlier]),
                 None => Arc::new(
-                    LayerStore::create(&context.scratch, &context.graph, context.worker, stages[stage].width)
+                    RowStore::create(&place, &context.graph, context.worker, stages[stage].width)
                         .map_err(Error::io("reserve scratch space in", &context.scratch))?,
                 ),
             });
@@ -90,12 +90,12 @@ impl Inference {
             stage => FeatureView {
                 source: Arc::clone(&below[stage - 1]) as _,
                 number: Number::F32,
-                dim: below[stage - 1].dim(),
+                dim: below[stage - 1].width(),
                 packed: None,
                 halo: None,
             },
         };
-        let own: Vec<Vec<Arc<LayerStore>>> =
+        let own: Vec<Vec<Arc<RowStore>>> =
             stages.iter().map(|stage| stage.own.iter().map(|&own| Arc::clone(&stores[own])).collect()).collect();
         let alone: Vec<bool> = stages.iter().map(|stage| !stage.edges).collect();
         let (kept, into) = (errors.clone(), stores.clone());
@@ -151,7 +151,7 @@ impl Inference {
     ///
     /// # Errors
     /// What an operator, or the compute thread, fails with.
-    pub(crate) fn pass(&mut self, worker: &mut Worker, runtime: &dyn Runtime) -> Result<(), Error> {
+    pub(crate) fn pass(&mut self, driver: &mut Driver<'_>) -> Result<(), Error> {
         for _stage in 0..self.stores.len() {
             let epoch = self.stages_done;
             for (step, (partition, nodes)) in (0..).zip(&self.chunks) {
@@ -160,24 +160,24 @@ impl Inference {
                 self.input.advance_to(time::at(epoch, step + 1));
                 self.input.flush();
                 let oldest = time::at(epoch, (step + 1).saturating_sub(WINDOW));
-                run_until(worker, runtime, &self.errors, &self.probe, oldest)?;
+                driver.run_until(&self.probe, oldest, &self.errors)?;
             }
             self.stages_done += 1;
             let next = time::at(epoch + 1, 0);
             self.input.advance_to(next);
             self.input.flush();
-            run_until(worker, runtime, &self.errors, &self.probe, next)?;
+            driver.run_until(&self.probe, next, &self.errors)?;
         }
         Ok(())
     }
 
     /// The model's results, as the last pass left them.
-    pub(crate) fn results(&self) -> &Arc<LayerStore> {
+    pub(crate) fn results(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len() - 1]
     }
 
     /// What the last stage read, as the last pass left it; the results where there is but one stage.
-    pub(crate) fn embeddings(&self) -> &Arc<LayerStore> {
+    pub(crate) fn embeddings(&self) -> &Arc<RowStore> {
         &self.stores[self.stores.len().saturating_sub(2)]
     }
 }

@@ -52,14 +52,13 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::worker::Worker;
 
 use super::{BlocksHash, Engine, EpochSums, Staleness};
-use crate::collectives::driver::{FirstError, run_until};
-use crate::compute::{ComputeState, Gradients};
+use crate::collectives::{Driver, FirstError};
+use crate::compute::{ComputeState, Gradients, StepReport};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::embedding::NodeEmbeddings;
 use crate::engine::sampling::subgraphs::Subgraphs;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 
 /// The training dataflow of one worker.
 pub(crate) struct MiniBatchTraining {
@@ -190,7 +189,7 @@ impl MiniBatchTraining {
                     });
                     let (dense, pushes): (StreamVec<'_, u64, Contribution>, StreamVec<'_, u64, RowGradients>) =
                         split.ok_err(|part: Result<Contribution, RowGradients>| part);
-                    push(pushes, context, rows, pull, compute_thread).probe_with(&probe);
+                    push(pushes, context, rows, pull, compute_thread, &errors).probe_with(&probe);
                     dense
                 }
                 _ => gradients.map(|gradients| gradients.dense),
@@ -216,8 +215,7 @@ impl Engine for MiniBatchTraining {
     /// Trains one epoch: it ends when its last step has been applied everywhere.
     fn train_round(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -236,9 +234,9 @@ impl Engine for MiniBatchTraining {
             self.input.advance_to(time::at(epoch, step + 1));
             self.input.flush();
             let oldest = time::at(epoch, (step + 1).saturating_sub(self.window));
-            run_until(worker, runtime, &self.errors, &self.probe, oldest)?;
+            driver.run_until(&self.probe, oldest, &self.errors)?;
         }
-        run_until(worker, runtime, &self.errors, &self.probe, time::at(epoch, self.steps))?;
+        driver.run_until(&self.probe, time::at(epoch, self.steps), &self.errors)?;
         if let Some(cache) = &self.cache {
             cache.borrow_mut().end_of_epoch();
         }
@@ -267,6 +265,7 @@ fn push<'scope>(
     rows: &Arc<NodeEmbeddings>,
     pull: &Rc<Pull>,
     compute_thread: &ComputeThread<ComputeState>,
+    errors: &FirstError,
 ) -> StreamVec<'scope, u64, ()> {
     let asynchronous = rows.config().is_async();
     let pushed = pushes.push_rows(PushTo {
@@ -275,22 +274,20 @@ fn push<'scope>(
         arrival: if asynchronous { Arrival::EachBatch } else { Arrival::Together },
         meter: Rc::clone(&context.meter),
     });
-    let (rows, pull) = (Arc::clone(rows), Rc::clone(pull));
+    let (rows, pull, errors) = (Arc::clone(rows), Rc::clone(pull), errors.clone());
     let moved = if asynchronous {
-        pushed.map(move |pushed| {
-            // SAFETY: rows are read by this thread alone, and no answer holds a reference to one: answers are copies.
-            unsafe { rows.apply(&pushed) }
-        })
+        // This thread also reads the rows, and replies hold copies, so the two never overlap.
+        pushed.map(move |pushed| rows.apply(&pushed))
     } else {
+        // A step's gradients are complete when every batch of the step has its rows, at every worker. Batches of the next step read
+        // rows after the gradients have been applied everywhere.
         pushed.on_thread("move rows", compute_thread.clone(), move |trainer: &mut ComputeState, pushed: PushedRows| {
-            // SAFETY: every batch of the step has its rows, at every worker, or its gradients would not all be here; and those of
-            // the next step wait until they have been applied everywhere.
-            unsafe { trainer.update_rows(&rows, &pushed) }
+            trainer.update_rows(&rows, &pushed)
         })
     };
-    moved.on_frontier(move |tick| pull.applied(tick))
+    moved.flat_map(move |moved| errors.capture(moved)).on_frontier(move |tick| pull.applied(tick))
 }
 
 fn count((sums, hash): &mut (EpochSums, Sha256), reduced: &Reduced) {
-    sums.add(reduced).iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
+    sums.add(reduced).iter().filter_map(StepReport::digest).for_each(|digest| hash.update(digest));
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! names of batches → sample_hop × layers → limit_in_flight → fetch_rows → step (compute thread)          of one partition after another
-//! agreement: parameters and optimizer's state × share of the training nodes → all_reduce  when all have been visited
+//! collective: parameters and optimizer's state × share of the training nodes → all_reduce  when all have been visited
 //! ```
 //!
 //! Each partition trains alone: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
@@ -18,8 +18,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytemuck::{Pod, Zeroable};
 use gnnflow_dataflow::batch::mini_batch::BatchKey;
-use gnnflow_dataflow::collective::all_reduce::Contribution;
 use gnnflow_dataflow::fetch::fetch_edge_rows::FetchEdgeRows;
 use gnnflow_dataflow::fetch::fetch_rows::{FeatureView, FetchFrom, FetchRows};
 use gnnflow_dataflow::fetch::read_ahead::ReadAhead;
@@ -37,14 +37,12 @@ use timely::dataflow::operators::vec::Map;
 use timely::worker::Worker;
 
 use super::{BlocksHash, Engine, EpochSums};
-use crate::collectives::agreement::Agreement;
-use crate::collectives::driver::{self, FirstError};
-use crate::compute::{BatchWords, ComputeState, Visited};
+use crate::collectives::{Collectives, Driver, FirstError, Value};
+use crate::compute::{ComputeState, StepReport, Visited};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::partition_local::partition_view::PartitionViews;
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 
 /// How partitions are trained.
 pub(crate) struct Visits {
@@ -64,8 +62,10 @@ pub(crate) struct PartitionParallel {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<BatchKey>>>,
     errors: FirstError,
     /// What the batches of the partition under way came to, in order.
-    done: Rc<RefCell<Vec<BatchWords>>>,
-    average: Agreement,
+    done: Rc<RefCell<Vec<StepReport>>>,
+    collectives: Collectives,
+    /// The length of the vectors that are averaged.
+    replica_len: usize,
     compute_thread: ComputeThread<ComputeState>,
     blocks: BlocksHash,
     parts: Range<usize>,
@@ -85,7 +85,7 @@ impl PartitionParallel {
     ) -> Self {
         let Visits { views, book, strategies, degrees, window, train } = visits;
         let (mut input, errors) = (InputHandle::new_with_builder(), FirstError::default());
-        let done: Rc<RefCell<Vec<BatchWords>>> = Rc::default();
+        let done: Rc<RefCell<Vec<StepReport>>> = Rc::default();
         worker.dataflow::<u64, _, _>(|scope| {
             let hops = context.hops(&views.graph, &train, strategies);
             let stream = scope.input_from(&mut input).map(move |key: BatchKey| book.batch(key));
@@ -115,14 +115,15 @@ impl PartitionParallel {
                     left.release();
                     kept.capture(words)
                 })
-                .inspect(move |words: &BatchWords| told.borrow_mut().push(*words));
+                .inspect(move |words: &StepReport| told.borrow_mut().push(*words));
         });
-        let length = compute_thread.call(|trainer| trainer.replica_len());
+        let replica_len = compute_thread.call(|trainer| trainer.replica_len());
         Self {
             input,
             errors,
             done,
-            average: Agreement::build(worker, context.placement, length, Rc::clone(&context.meter)),
+            collectives: Collectives::new(context.placement, context.worker, Rc::clone(&context.meter)),
+            replica_len,
             compute_thread: compute_thread.clone(),
             blocks: BlocksHash::default(),
             parts: context.placement.parts_of(context.worker),
@@ -135,8 +136,7 @@ impl PartitionParallel {
     /// Trains partition `part` through `epochs`, and returns what each of them came to.
     fn visit(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         part: usize,
         epochs: Range<u32>,
     ) -> Result<(Visited, Vec<LocalEpoch>), Error> {
@@ -148,11 +148,11 @@ impl PartitionParallel {
             self.input.flush();
             sent += 1;
             while sent >= self.window + self.done.borrow().len() {
-                driver::step(worker, runtime, &self.errors)?;
+                driver.step(&self.errors)?;
             }
         }
         while self.done.borrow().len() < sent {
-            driver::step(worker, runtime, &self.errors)?;
+            driver.step(&self.errors)?;
         }
         let words = std::mem::take(&mut *self.done.borrow_mut());
         let batches = words.chunks(steps.max(1) as usize).map(LocalEpoch::of);
@@ -162,8 +162,9 @@ impl PartitionParallel {
     }
 }
 
-/// What a partition's epoch came to.
-#[derive(Clone, Copy, Debug, Default)]
+/// The report of a partition's epoch.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
 struct LocalEpoch {
     steps: u64,
     examples: u64,
@@ -172,12 +173,12 @@ struct LocalEpoch {
     digest: [u8; 32],
 }
 
-impl LocalEpoch {
-    const WORDS: usize = 7;
+impl Value for LocalEpoch {}
 
-    fn of(batches: &[BatchWords]) -> Self {
+impl LocalEpoch {
+    fn of(batches: &[StepReport]) -> Self {
         let mut hash = Sha256::new();
-        batches.iter().filter_map(|batch| batch.digest).for_each(|digest| hash.update(digest));
+        batches.iter().filter_map(StepReport::digest).for_each(|digest| hash.update(digest));
         Self {
             steps: batches.len() as u64,
             examples: batches.iter().map(|batch| batch.examples).sum(),
@@ -185,31 +186,13 @@ impl LocalEpoch {
             digest: hash.finalize().into(),
         }
     }
-
-    fn words(&self) -> [u64; Self::WORDS] {
-        let mut words = [self.steps, self.examples, self.loss.to_bits(), 0, 0, 0, 0];
-        for (word, bytes) in words[3..].iter_mut().zip(self.digest.chunks_exact(8)) {
-            *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-        }
-        words
-    }
-
-    fn read(words: &[u64]) -> Self {
-        let mut digest = [0; 32];
-        digest
-            .chunks_exact_mut(8)
-            .zip(&words[3..])
-            .for_each(|(bytes, word)| bytes.copy_from_slice(&word.to_le_bytes()));
-        Self { steps: words[0], examples: words[1], loss: f64::from_bits(words[2]), digest }
-    }
 }
 
 impl Engine for PartitionParallel {
     /// Trains `train.average_every` epochs, or as many as are left, and averages.
     fn train_round(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         epoch: u32,
         _lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -218,24 +201,22 @@ impl Engine for PartitionParallel {
         let end = ((epoch / every + 1) * every).min(self.train.epochs as u32);
         let mut visited = Vec::with_capacity(self.parts.len());
         for part in self.parts.clone() {
-            visited.push(self.visit(worker, runtime, part, epoch..end)?);
+            visited.push(self.visit(driver, part, epoch..end)?);
         }
         let first = self.parts.start;
-        let average = self.average.round(worker, runtime, |part| {
+        let (average, reports) = self.collectives.all_reduce_rows_with(driver, self.replica_len, |part| {
             let (Visited { flat, steps }, epochs) = &mut visited[part - first];
-            let words = std::iter::once(*steps).chain(epochs.iter().flat_map(LocalEpoch::words)).collect();
-            let vector = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));
-            Contribution { partition: part as u32, vector, words }
+            let rows = (self.train_nodes[part] > 0).then(|| Arc::new(std::mem::take(flat)));
+            (rows, (*steps, std::mem::take(epochs)))
         })?;
         // All batches of a round have its time: with times of their own, workers would wait for one another.
         self.input.advance_to(u64::from(end));
-        let steps = average.words.iter().map(|words| words[0]).max().unwrap_or(0);
-        self.compute_thread.call(move |trainer| trainer.take_average(average.sum, steps))?;
+        let steps = reports.iter().map(|&(steps, _)| steps).max().unwrap_or(0);
+        self.compute_thread.call(move |trainer| trainer.take_average(average, steps))?;
         let seconds = start.elapsed().as_secs_f64() / f64::from(end - epoch);
         let epochs = (0..(end - epoch) as usize).map(|index| {
             let (mut sums, mut hash) = (EpochSums { seconds, ..EpochSums::default() }, Sha256::new());
-            for words in &average.words {
-                let part = LocalEpoch::read(&words[1 + index * LocalEpoch::WORDS..][..LocalEpoch::WORDS]);
+            for part in reports.iter().map(|(_, epochs): &(u64, Vec<LocalEpoch>)| epochs[index]) {
                 sums.steps = sums.steps.max(part.steps);
                 sums.examples += part.examples;
                 sums.loss += part.loss;
@@ -255,12 +236,15 @@ impl Engine for PartitionParallel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collectives::Payload;
 
     #[test]
-    fn words_bring_an_epoch_over_whole() {
-        let batch = |n: u8| BatchWords { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: Some([n; 32]) };
+    fn epoch_reports_arrive_as_they_were_sent() {
+        let batch = |n: u8| StepReport { examples: 3, loss: f64::from(n) / 7.0, rounds: 0, digest: [n; 32] };
         let epoch = LocalEpoch::of(&[batch(1), batch(2)]);
-        let read = LocalEpoch::read(&epoch.words());
+        let (steps, read) = <(u64, Vec<LocalEpoch>)>::from_words(&(5u64, vec![epoch; 2]).to_words()).unwrap();
+        assert_eq!((steps, read.len()), (5, 2));
+        let read = read[1];
         assert_eq!((read.steps, read.examples, read.loss), (2, 6, 1.0 / 7.0 + 2.0 / 7.0));
         assert_eq!(read.digest, epoch.digest);
         assert_ne!(read.digest, LocalEpoch::of(&[batch(2), batch(1)]).digest);

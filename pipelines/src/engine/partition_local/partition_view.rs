@@ -8,17 +8,16 @@ use gnnflow_dataflow::batch::halo::HaloRows;
 use gnnflow_dataflow::fetch::fetch_degrees::{FetchDegrees, NodeDegrees};
 use gnnflow_dataflow::fetch::fetch_rows::FeatureView;
 use gnnflow_dataflow::graph::local_graph::LocalGraph;
-use gnnflow_dataflow::wire::RowSource;
+use gnnflow_dataflow::storage::{Busy, RowReader, RowSource};
 use timely::container::CapacityContainerBuilder;
 use timely::dataflow::InputHandle;
 use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::{Input, Probe, probe};
-use timely::worker::Worker;
 
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::context::{FeatureStore, WorkerContext, halo_rows};
 use crate::error::Error;
-use crate::runtime::job::{Job, Runtime};
+use crate::runtime::job::Job;
 
 /// What a worker's partitions see when each trains by itself.
 pub(crate) struct PartitionViews {
@@ -33,8 +32,7 @@ impl PartitionViews {
     /// # Errors
     /// When the dataset was prepared without the features of foreign nodes.
     pub(crate) fn open(
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         job: &Job,
         context: &WorkerContext,
         degrees: bool,
@@ -46,7 +44,7 @@ impl PartitionViews {
         };
         let mut graph = LocalGraph::clone(&context.graph).into_partition_views();
         if degrees {
-            let found = fetch_degrees(worker, runtime, context, halo.index().nodes())?;
+            let found = fetch_degrees(driver, context, halo.index().nodes())?;
             graph = graph.with_known_degrees(halo.index().clone(), found);
         }
         let source = Arc::new(ViewRows { graph: Arc::clone(&context.graph), parts: Arc::clone(&context.parts), halo });
@@ -66,11 +64,8 @@ impl RowSource for ViewRows {
         self.parts.row_bytes()
     }
 
-    fn row(&self, node: u32) -> &[u8] {
-        match self.graph.hosts(node) {
-            true => self.parts.row(node),
-            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
-        }
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self))
     }
 
     fn reads_ahead(&self) -> bool {
@@ -83,21 +78,25 @@ impl RowSource for ViewRows {
     }
 }
 
+impl RowReader for ViewRows {
+    fn row(&self, node: u32) -> &[u8] {
+        match self.graph.hosts(node) {
+            true => self.parts.row(node),
+            false => self.halo.find(node).expect("a batch sees its partition and what that hears from").row,
+        }
+    }
+}
+
 /// Lists of nodes that are asked for at once.
 const LIST: usize = 1 << 18;
 
 /// The in-degree of each of `nodes`, from their owners. All workers must ask, if for nothing.
-fn fetch_degrees(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
-    context: &WorkerContext,
-    nodes: &[u32],
-) -> Result<Vec<u32>, Error> {
+fn fetch_degrees(driver: &mut Driver<'_>, context: &WorkerContext, nodes: &[u32]) -> Result<Vec<u32>, Error> {
     let (mut input, probe) =
         (InputHandle::<u64, CapacityContainerBuilder<Vec<NodeDegrees>>>::new_with_builder(), probe::Handle::new());
     let found: Rc<RefCell<Vec<NodeDegrees>>> = Rc::default();
     let told = Rc::clone(&found);
-    worker.dataflow::<u64, _, _>(|scope| {
+    driver.worker.dataflow::<u64, _, _>(|scope| {
         scope
             .input_from(&mut input)
             .fetch_degrees(Arc::clone(&context.graph), Rc::clone(&context.other_meter))
@@ -109,7 +108,7 @@ fn fetch_degrees(
         input.flush();
     }
     input.close();
-    run_until(worker, runtime, &FirstError::default(), &probe, u64::MAX)?;
+    driver.run_until(&probe, u64::MAX, &FirstError::default())?;
     let mut lists = found.take();
     lists.sort_unstable_by_key(|list| list.list);
     Ok(lists.into_iter().flat_map(|list| list.degrees).collect())

@@ -4,15 +4,14 @@ use std::sync::Arc;
 
 use gnnflow_data::dataset::TypeInfo;
 use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, Importance, PerEdgeStrategy, SquaredNorms, Strategy};
-use timely::worker::Worker;
 
-use crate::collectives::agreement::{Agreement, WORDS};
+use crate::collectives::{Collectives, Driver, ROUND_WORDS};
 use crate::config;
 use crate::config::is_builtin_layer;
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::error::did_you_mean;
-use crate::runtime::job::{Job, Runtime};
+use crate::runtime::job::Job;
 
 /// What blocks have of each edge besides its source: types, where the graph has them and layers may read them; and ids, where the
 /// model reads the edges' features.
@@ -30,21 +29,21 @@ pub(crate) fn batch_columns(columns: Columns, sampler: &str) -> Columns {
     Columns { weights: columns.weights || weights, ..columns }
 }
 
-/// The distribution that `fastgcn` draws sources from: every worker adds up its rows, all add up what the others have.
+/// The distribution that `fastgcn` draws sources from: every worker adds up its rows, and all workers add up the sums.
 pub(crate) fn importance(
-    worker: &mut Worker,
-    runtime: &dyn Runtime,
+    driver: &mut Driver<'_>,
     context: &WorkerContext,
-    agreement: &mut Agreement,
+    collectives: &mut Collectives,
 ) -> Result<Arc<Importance>, Error> {
     let graph = &context.graph;
     let mut norms = SquaredNorms::new(graph.num_nodes());
     let view = graph.view();
     context.placement.parts_of(context.worker).for_each(|part| norms.add(&view, graph.range(part)));
     let nodes = graph.num_nodes() as usize;
-    for first in (0..nodes).step_by(WORDS / 2) {
-        let told = norms.words(first..nodes.min(first + WORDS / 2));
-        norms.absorb(first, &agreement.sums(worker, runtime, &told)?);
+    // Two words of each node.
+    for first in (0..nodes).step_by(ROUND_WORDS / 2) {
+        let own = norms.words(first..nodes.min(first + ROUND_WORDS / 2));
+        norms.absorb(first, &collectives.all_reduce_counts(driver, &own)?);
     }
     Ok(Arc::new(Importance::new(&norms)))
 }

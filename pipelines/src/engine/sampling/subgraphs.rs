@@ -21,13 +21,12 @@ use timely::dataflow::operators::core::Inspect;
 use timely::dataflow::operators::vec::Map;
 use timely::dataflow::operators::{Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
-use timely::worker::Worker;
 
-use crate::collectives::driver::{FirstError, run_until};
+use crate::collectives::{Driver, FirstError};
 use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::error::Error;
-use crate::runtime::job::{Job, Runtime};
+use crate::runtime::job::Job;
 
 /// The epoch by which subgraphs before training are named: none that is trained.
 const BEFORE: u32 = u32::MAX;
@@ -190,16 +189,11 @@ impl Subgraphs {
     }
 
     /// Counts subgraphs before training, where messages and losses are weighed by how often what they are about is drawn.
-    pub(crate) fn profile(
-        &self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
-        context: &WorkerContext,
-    ) -> Result<(), Error> {
+    pub(crate) fn profile(&self, driver: &mut Driver<'_>, context: &WorkerContext) -> Result<(), Error> {
         let Source::Saint { counts, own, before, .. } = &self.source else { return Ok(()) };
         let (mut input, probe) = (InputHandle::new(), probe::Handle::new());
         let (own, train) = (Rc::clone(own), Arc::clone(&self.train));
-        worker.dataflow::<u64, _, _>(|scope| {
+        driver.worker.dataflow::<u64, _, _>(|scope| {
             self.drawn(scope.input_from(&mut input), context, Norm::Count(Rc::clone(counts)))
                 .inspect(move |batch| {
                     let part = batch.key.partition as usize;
@@ -216,11 +210,11 @@ impl Subgraphs {
             placement.parts_of(context.worker).for_each(|part| input.send(part as u32));
             input.flush();
             let oldest = time::at(BEFORE, step.saturating_sub(WINDOW));
-            run_until(worker, runtime, &FirstError::default(), &probe, oldest)?;
+            driver.run_until(&probe, oldest, &FirstError::default())?;
         }
         let end = time::at(BEFORE, *before);
         input.advance_to(end);
         input.flush();
-        run_until(worker, runtime, &FirstError::default(), &probe, end)
+        driver.run_until(&probe, end, &FirstError::default())
     }
 }

@@ -16,7 +16,7 @@
 //! mirrors of their owners' rows ([`mirrors`](crate::engine::stages)); but where no epoch may begin before another has ended, rows are stale
 //! on the way to the loss only: the way back computes weights again at both ends of an edge, which must know the same rows.
 //!
-//! Where there are tensor workers, what a stage computes leaves the compute thread for a while ([`Stages`]); the token's time is not over
+//! Where there are tensor workers, what a stage computes leaves the compute thread for a while ([`StageRunner`]); the token's time is not over
 //! meanwhile, and nothing else knows of it.
 //!
 //! In `sync`, rows leave when all intervals of the stage are computed, everywhere; else each interval's at once, while the next
@@ -50,17 +50,21 @@ use timely::dataflow::operators::{Concatenate, Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 use timely::worker::Worker;
 
+use super::finish::Finished;
+use super::message::Outgoing;
+use super::runner::StageRunner;
 use super::score_pairs as pairs;
 use super::score_pairs::{PairSource, score_pairs};
-use crate::collectives::driver::{FirstError, run_until};
+use super::state::ResultSink;
+use super::synchrony::{BackwardRows, Synchrony};
+use super::token::{Pass, Token};
+use crate::collectives::{Driver, FirstError};
 use crate::compute::ComputeState;
-use crate::config::{Mode, Train};
+use crate::config::Train;
 use crate::context::WorkerContext;
 use crate::engine::inference::Inference;
-use crate::engine::stages::{Done, Parcel, Results, Stages, Token};
 use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
-use crate::runtime::job::Runtime;
 use crate::runtime::records::TensorUse;
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent; by columns, one chunk is added up
@@ -73,19 +77,19 @@ pub(crate) fn permits(by_columns: bool) -> usize {
 const ROUND: u32 = 16;
 
 /// A permit of an item in flight. Dropping it releases the permit.
-struct Taken(Rc<Permits>);
+struct Permit(Rc<Permits>);
 
-impl Drop for Taken {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.0.release();
     }
 }
 
-/// A message, and the place that it takes while it waits, where it is more than a note of rows in a table.
-type Waiting = (Parcel, Option<Rc<Taken>>);
+/// A message, and the permit that it takes while it waits, where it is more than a note of rows in a table.
+type Waiting = (Outgoing, Option<Rc<Permit>>);
 
 /// The training dataflow of one worker.
-pub(crate) struct WholeGraphTraining {
+pub(crate) struct StagedTraining {
     input: InputHandle<u64, CapacityContainerBuilder<Vec<Token>>>,
     probe: probe::Handle<u64>,
     errors: FirstError,
@@ -93,7 +97,7 @@ pub(crate) struct WholeGraphTraining {
     /// How many items each stage has here, and how many stages an evaluation has.
     stages: Vec<u32>,
     evaluation: u32,
-    state: Arc<Stages>,
+    state: Arc<StageRunner>,
     /// Rounds of messages of an epoch.
     rounds: u64,
     blocks: BlocksHash,
@@ -105,16 +109,15 @@ pub(crate) struct WholeGraphTraining {
 /// What the driver and the operators of one worker know together.
 struct Shared {
     gate: Rc<Gate>,
-    mode: Mode,
-    staleness: u32,
+    synchrony: Synchrony,
     /// All before has been done everywhere.
     passed: Cell<u64>,
     /// The first epoch that this run computes: there is nothing stale to read in it.
     first: Cell<u32>,
     /// The stages that are chunks of pairs.
     pairs: Range<u32>,
-    /// Where the way back has no stale rows, the stage that it begins with.
-    fresh_from: Option<u32>,
+    /// The stage that the way back begins with.
+    backward: u32,
     /// Learning rates of the epochs under way.
     rates: RefCell<HashMap<u32, f64>>,
     sums: RefCell<HashMap<u32, EpochSums>>,
@@ -132,11 +135,11 @@ impl Shared {
     fn open(&self) {
         let now = self.passed.get();
         let epoch = time::epoch(now);
-        let open = match self.mode {
-            Mode::Async if epoch > self.first.get() => match self.fresh_from {
-                Some(stage) if time::step(now) >= stage => now,
-                Some(stage) => time::at(epoch, stage - 1),
-                None => time::at(epoch.saturating_add(self.staleness), u32::MAX),
+        let open = match self.synchrony {
+            Synchrony::Stale { epochs, backward } if epoch > self.first.get() => match backward {
+                BackwardRows::Fresh if time::step(now) >= self.backward => now,
+                BackwardRows::Fresh => time::at(epoch, self.backward - 1),
+                BackwardRows::Stale | BackwardRows::Mirrored => time::at(epoch.saturating_add(epochs), u32::MAX),
             },
             // All results are there: some chunks may be under way at once.
             _ if self.pairs.contains(&time::step(now)) => {
@@ -149,41 +152,39 @@ impl Shared {
 
     /// A token goes on: how far is what it reads behind?
     fn goes_on(&self, token: Token) {
-        if token.evaluates.is_some() {
+        if token.evaluates() {
             return;
         }
-        let behind = time::epoch(token.tick).saturating_sub(time::epoch(self.passed.get()));
+        let behind = token.epoch().saturating_sub(time::epoch(self.passed.get()));
         let Staleness { most, sum, batches } = self.stale.get();
         let behind = u64::from(behind);
         self.stale.set(Staleness { most: most.max(behind), sum: sum + behind, batches: batches + 1 });
     }
 }
 
-impl WholeGraphTraining {
+impl StagedTraining {
     /// Builds the dataflow on `worker`; `source` is where pairs come from, where they are learned from.
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
         train: &Train,
         params: usize,
-        (state, source): (Arc<Stages>, Option<PairSource>),
+        (state, source): (Arc<StageRunner>, Option<PairSource>),
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
         let (mut input, probe, errors) = (InputHandle::new_with_builder(), probe::Handle::new(), FirstError::default());
-        let (stages, rounds) = state.graph().work();
-        let (evaluation, attends, pairs, by_columns, window) = {
-            let graph = state.graph();
-            let stages = graph.stages_of_evaluation();
-            (stages, graph.attends_at_both_ends(), graph.chunks_of_pairs(), graph.is_by_columns(), graph.window())
+        let (stages, rounds) = state.state().work();
+        let (evaluation, synchrony, pairs, by_columns, window) = {
+            let state = state.state();
+            (state.evaluation_stages(), state.synchrony, state.pair_stages(), state.is_by_columns(), state.window())
         };
         let shared = Rc::new(Shared {
             gate: Rc::default(),
-            mode: train.mode(),
-            staleness: train.staleness() as u32,
+            synchrony,
             passed: Cell::default(),
             first: Cell::new(u32::MAX),
             pairs: pairs.clone(),
-            fresh_from: attends.then(|| evaluation - 1),
+            backward: evaluation - 1,
             rates: RefCell::default(),
             sums: RefCell::default(),
             stale: Cell::default(),
@@ -198,9 +199,8 @@ impl WholeGraphTraining {
             let (tokens, scored) = match &source {
                 Some(source) => {
                     let first = pairs.start;
-                    let (tokens, chunks) = tokens.branch(move |&tick, token: &Token| {
-                        token.evaluates.is_none() && pairs.contains(&time::step(tick))
-                    });
+                    let (tokens, chunks) = tokens
+                        .branch(move |&tick, token: &Token| !token.evaluates() && pairs.contains(&time::step(tick)));
                     (tokens, Some(score_pairs(chunks, context, source, first, &state, compute_thread, &errors)))
                 }
                 None => (tokens, None),
@@ -208,22 +208,22 @@ impl WholeGraphTraining {
             let done = tokens
                 .limit_in_flight(permits)
                 .inspect(move |&token: &Token| seen.goes_on(token))
-                .map_async("stage", move |token, place| run.take(token, place))
+                .map_async("stage", move |token, permit| run.take(token, permit))
                 .flat_map(move |done| {
-                    let place = Rc::new(Taken(Rc::clone(&taken)));
-                    kept.capture(done).map(|done: Done| (done, place))
+                    let permit = Rc::new(Permit(Rc::clone(&taken)));
+                    kept.capture(done).map(|done: Finished| (done, permit))
                 });
-            let parts = done.flat_map(|(done, place)| {
-                let parcels = done.parcels.into_iter().map(move |parcel| {
-                    let place = matches!(parcel, Parcel::Made(_)).then(|| Rc::clone(&place));
-                    Ok((parcel, place))
+            let parts = done.flat_map(|(done, permit)| {
+                let parcels = done.rows.into_iter().map(move |parcel| {
+                    let permit = matches!(parcel, Outgoing::Block(_)).then(|| Rc::clone(&permit));
+                    Ok((parcel, permit))
                 });
-                parcels.chain(done.contribution.into_iter().map(Err))
+                parcels.chain(done.gradient.into_iter().map(Err))
             });
             let (parcels, contributions): (StreamVec<'_, u64, Waiting>, StreamVec<'_, u64, Contribution>) =
                 parts.ok_err(|part: Result<Waiting, Contribution>| part);
-            let parcels = match train.mode() {
-                Mode::Sync => parcels.barrier(),
+            let parcels = match synchrony {
+                Synchrony::Barrier => parcels.barrier(),
                 // A chunk's sums need not be at home before the next chunk is added up.
                 _ => parcels.advance_times(|(parcel, _): &Waiting| parcel.time()),
             };
@@ -232,8 +232,8 @@ impl WholeGraphTraining {
                 window,
                 compute_thread,
                 Rc::clone(&context.meter),
-                move |_: &mut ComputeState, parcel| tables.graph().message(parcel),
-                move |_: &mut ComputeState, block| ghosts.graph().arrived(block),
+                move |_: &mut ComputeState, parcel| tables.state().message(parcel),
+                move |_: &mut ComputeState, block| ghosts.state().receive(block),
             );
             let reduced = contributions
                 .all_reduce(context.placement.parts(), params, Rc::clone(&context.meter))
@@ -269,12 +269,11 @@ impl WholeGraphTraining {
     }
 }
 
-impl Engine for WholeGraphTraining {
+impl Engine for StagedTraining {
     /// Trains one epoch, or where epochs may overlap as many as there are before anything else is due.
     fn train_round(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         epoch: u32,
         lr: &dyn Fn(u32) -> f64,
     ) -> Result<Vec<EpochSums>, Error> {
@@ -287,7 +286,7 @@ impl Engine for WholeGraphTraining {
             for (stage, &items) in (0..).zip(&self.stages) {
                 let tick = time::at(epoch, stage);
                 self.input.advance_to(tick);
-                (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: None }));
+                (0..items).for_each(|item| self.input.send(Token { time: tick, item, pass: Pass::Train }));
             }
         }
         let stages = self.stages.len() as u32;
@@ -295,7 +294,7 @@ impl Engine for WholeGraphTraining {
         self.input.flush();
         let mut done = Vec::with_capacity((end - epoch) as usize);
         for epoch in epoch..end {
-            run_until(worker, runtime, &self.errors, &self.probe, time::at(epoch, stages))?;
+            driver.run_until(&self.probe, time::at(epoch, stages), &self.errors)?;
             let sums = self.shared.sums.borrow_mut().remove(&epoch);
             let sums = sums.ok_or_else(|| Error::Bug("an epoch ended without a sum of gradients".into()))?;
             done.push(EpochSums { rounds: self.rounds, seconds: start.elapsed().as_secs_f64(), ..sums });
@@ -304,20 +303,14 @@ impl Engine for WholeGraphTraining {
         Ok(done)
     }
 
-    fn compute_all(
-        &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
-        inference: &Inference,
-        embeddings: bool,
-    ) -> Result<bool, Error> {
+    fn compute_all(&mut self, driver: &mut Driver<'_>, inference: &Inference, embeddings: bool) -> Result<bool, Error> {
         {
-            if embeddings && !self.state.graph().has_embeddings() {
+            if embeddings && !self.state.state().has_embeddings() {
                 return Ok(false);
             }
             let (results, read) = (Arc::clone(inference.results()), Arc::clone(inference.embeddings()));
             let embeddings = (embeddings && !Arc::ptr_eq(&results, &read)).then_some(read);
-            self.state.set_results(Results { results, embeddings });
+            self.state.set_sink(ResultSink { results, embeddings });
         }
         // Between two rounds a process sends nothing but what it does here.
         let before = self.meter.so_far();
@@ -325,21 +318,21 @@ impl Engine for WholeGraphTraining {
             // Times of their own, behind those of the last epoch. Nothing is stale: a stage is over before the next one begins.
             let tick = self.input.time() + 1;
             self.input.advance_to(tick);
-            (0..items).for_each(|item| self.input.send(Token { tick, item, evaluates: Some(stage) }));
+            (0..items).for_each(|item| self.input.send(Token { time: tick, item, pass: Pass::Evaluate { stage } }));
             self.input.advance_to(tick + 1);
             self.input.flush();
-            run_until(worker, runtime, &self.errors, &self.probe, tick + 1)?;
+            driver.run_until(&self.probe, tick + 1, &self.errors)?;
         }
         self.meter.hand_over(before, &self.other_meter);
         Ok(true)
     }
 
     fn rows(&self) -> Option<[u64; 2]> {
-        Some([Table::allocated(), self.state.graph().edge_numbers()])
+        Some([Table::allocated(), self.state.state().edge_columns()])
     }
 
     fn staleness(&self) -> Option<Staleness> {
-        (self.shared.mode == Mode::Async).then(|| self.shared.stale.get())
+        self.shared.synchrony.is_stale().then(|| self.shared.stale.get())
     }
 
     fn tensor(&self) -> Option<TensorUse> {
@@ -351,10 +344,10 @@ impl Engine for WholeGraphTraining {
     }
 }
 
-impl WholeGraphTraining {
+impl StagedTraining {
     /// Epochs overlap until somebody wants to look at the parameters.
     fn end_of_round(&self, epoch: u32) -> u32 {
-        if self.shared.mode != Mode::Async || self.shared.staleness == 0 {
+        if self.shared.synchrony.staleness() == 0 {
             return epoch + 1;
         }
         let due = |every: usize| match every as u32 {

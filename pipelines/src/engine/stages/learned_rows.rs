@@ -1,17 +1,16 @@
-//! Rows of nodes that are learned, where every step is over the whole graph.
+//! Node embeddings that are learned, in full-graph training.
 //!
-//! An interval's rows are read by nobody but its first node task: neighbors are told what that makes of them. So an interval
-//! moves its rows itself when it has come back to them, by the gradient that is complete there, all rows of it in every epoch. It
-//! waits for nobody, and goes on with them as soon as it goes on: they are never stale, whatever the schedule lets
-//! others read. What they are divided by is known before: all training nodes, or the examples that all chunks of pairs had.
+//! An interval's rows are read by its first node task alone: neighbors receive what that task makes of them. So an interval updates its rows itself
+//! when the way back has reached it, by the gradient that is complete then; every row moves once an epoch. The rows are never stale, whatever the
+//! schedule lets others read. The number of examples that gradients are divided by is known before: all training nodes, or the pairs of all chunks.
 
 use std::sync::Arc;
 
 use gnnflow_dataflow::embed::push_rows::PushedRows;
-use gnnflow_dataflow::time;
 
-use super::tasks::Token;
-use super::{Interval, WholeGraph};
+use super::intervals::Interval;
+use super::state::EpochState;
+use super::token::Token;
 use crate::compute::ComputeState;
 use crate::config::Train;
 use crate::embedding::NodeEmbeddings;
@@ -37,28 +36,25 @@ impl LearnedRows {
     }
 }
 
-impl WholeGraph {
-    /// Moves the rows of an interval, whose gradient this is.
+impl EpochState {
+    /// Updates the rows of an interval by their gradient.
     ///
     /// # Errors
-    /// When a task has not told it: our bug.
-    pub(super) fn move_rows(
+    /// When the node task returned none: our bug.
+    pub(super) fn update_learned_rows(
         &self,
-        trainer: &mut ComputeState,
+        compute: &mut ComputeState,
         token: Token,
         interval: &Interval,
         gradient: Option<Vec<f32>>,
     ) -> Result<(), Error> {
-        let Some(learnt) = &self.learnt else { return Ok(()) };
-        let gradient = gradient.ok_or_else(|| Error::Bug("learnt rows without a gradient".into()))?;
-        let epoch = time::epoch(token.tick);
-        let examples = self.pairs.as_ref().map_or(learnt.examples, |pairs| pairs.examples(epoch));
-        let nodes = self.nodes(&interval.rows).collect();
-        learnt.rows.set_learning_rate(learnt.rate(epoch));
-        let pushed = PushedRows::at_home(token.tick, examples, nodes, Arc::new(gradient));
-        // SAFETY: while an epoch is under way, rows are read and written on the compute thread alone, which this is. Others are
-        // asked for rows when its last token is done everywhere.
-        unsafe { trainer.update_rows(&learnt.rows, &pushed) };
-        Ok(())
+        let Some(learned) = &self.learned else { return Ok(()) };
+        let gradient = gradient.ok_or_else(|| Error::Bug("learned rows without a gradient".into()))?;
+        let epoch = token.epoch();
+        let examples = self.pairs.as_ref().map_or(learned.examples, |pairs| pairs.examples(epoch));
+        let nodes = self.nodes.nodes(&interval.rows).collect();
+        learned.rows.set_learning_rate(learned.rate(epoch));
+        let pushed = PushedRows::at_home(token.time, examples, nodes, Arc::new(gradient));
+        compute.update_rows(&learned.rows, &pushed)
     }
 }

@@ -201,9 +201,9 @@ impl Program {
         self.rounds
     }
 
-    /// How many chunks slices are added up in.
-    pub(crate) fn chunks(&self) -> u32 {
-        self.chunks
+    /// Tells whether rows are cut by columns: then chunks of them are aggregated.
+    pub(crate) fn is_by_columns(&self) -> bool {
+        self.chunks > 0
     }
 
     /// What a stage is done for, one after another, of so many intervals; that of a chunk consists of sending what the next

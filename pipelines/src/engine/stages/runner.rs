@@ -2,7 +2,7 @@
 //!
 //! All of it is done on the compute thread, but for what a tensor worker does. An interval is at one stage at a time: a token
 //! that comes early waits for the one before it. Between intervals nothing here decides who comes first; the dataflow's gate does,
-//! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`super::mirrors`]), intervals
+//! and sums of gradients are put in order ([`super::gradient_sums`]). Only where own rows must all be of one epoch ([`crate::engine::full_graph::mirrors`]), intervals
 //! wait here until all are done with a stage.
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use gnnflow_dataflow::flow::compute_thread::ComputeThread;
 use gnnflow_dataflow::flow::map_async::Completer;
 
-use super::tasks::{Begun, Done, Ended, Token};
-use super::{Results, WholeGraph};
+use super::begin::Begun;
+use super::finish::{Ended, Finished};
+use super::state::{EpochState, ResultSink};
+use super::token::Token;
 use crate::compute::ComputeState;
 use crate::error::Error;
 use crate::runtime::executor::{Completion, TaskExecutor};
@@ -21,11 +23,11 @@ use crate::runtime::records::TensorUse;
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
 /// The place for what a token comes to.
-type Place = Completer<Result<Done, Error>>;
+type Place = Completer<Result<Finished, Error>>;
 
 /// The state of training over the whole graph, and the tokens that are at it.
-pub(crate) struct Stages {
-    graph: Mutex<WholeGraph>,
+pub(crate) struct StageRunner {
+    state: Mutex<EpochState>,
     compute_thread: ComputeThread<ComputeState>,
     tokens: Mutex<Tokens>,
     /// Where tasks are computed elsewhere.
@@ -33,7 +35,7 @@ pub(crate) struct Stages {
     /// Jobs that wait for the compute thread.
     queued: Arc<AtomicUsize>,
     /// Whether no interval begins a stage before all are done with the one before.
-    in_step: bool,
+    lockstep: bool,
 }
 
 #[derive(Default)]
@@ -51,7 +53,7 @@ struct Tokens {
 impl Tokens {
     /// Whether nothing is under way at another stage.
     fn may_begin(&self, token: Token) -> bool {
-        self.busy.is_empty() || token.tick == self.at
+        self.busy.is_empty() || token.time == self.at
     }
 }
 
@@ -59,25 +61,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Stages {
+impl StageRunner {
     pub(crate) fn new(
-        graph: WholeGraph,
+        state: EpochState,
         compute_thread: ComputeThread<ComputeState>,
         executor: Option<Box<dyn TaskExecutor>>,
     ) -> Arc<Self> {
         let queued = executor.as_ref().map(|executor| executor.backlog()).unwrap_or_default();
-        let in_step = graph.in_step();
-        Arc::new(Self { graph: Mutex::new(graph), compute_thread, tokens: Mutex::default(), executor, queued, in_step })
+        let lockstep = state.is_lockstep();
+        Arc::new(Self {
+            state: Mutex::new(state),
+            compute_thread,
+            tokens: Mutex::default(),
+            executor,
+            queued,
+            lockstep,
+        })
     }
 
     /// The tables. Only the compute thread ever locks them while anything is under way.
-    pub(crate) fn graph(&self) -> MutexGuard<'_, WholeGraph> {
-        lock(&self.graph)
+    pub(crate) fn state(&self) -> MutexGuard<'_, EpochState> {
+        lock(&self.state)
     }
 
     /// Says where evaluation writes.
-    pub(crate) fn set_results(&self, results: Results) {
-        self.graph().set_results(results);
+    pub(crate) fn set_sink(&self, sink: ResultSink) {
+        self.state().set_sink(sink);
     }
 
     /// Returns what tensor workers have done so far; `None` without tensor workers.
@@ -92,49 +101,49 @@ impl Stages {
 
     /// Does what a token asks for; what it comes to is put into `place`.
     pub(crate) fn take(self: &Arc<Self>, token: Token, place: Place) {
-        self.on_compute_thread(move |stages, trainer| {
-            if stages.in_step {
+        self.on_compute_thread(move |stages, compute| {
+            if stages.lockstep {
                 let mut tokens = lock(&stages.tokens);
                 if !tokens.ahead.is_empty() || !tokens.may_begin(token) {
                     return tokens.ahead.push_back((token, place));
                 }
             }
-            stages.begin(trainer, token, place);
+            stages.begin(compute, token, place);
         });
     }
 
     fn on_compute_thread(self: &Arc<Self>, job: impl FnOnce(&Arc<Self>, &mut ComputeState) + Send + 'static) {
         let stages = Arc::clone(self);
         self.queued.fetch_add(1, Ordering::Relaxed);
-        self.compute_thread.post(move |trainer| {
+        self.compute_thread.post(move |compute| {
             stages.queued.fetch_sub(1, Ordering::Relaxed);
-            job(&stages, trainer);
+            job(&stages, compute);
         });
     }
 
-    fn begin(self: &Arc<Self>, trainer: &mut ComputeState, token: Token, place: Place) {
-        let mut graph = self.graph();
+    fn begin(self: &Arc<Self>, compute: &mut ComputeState, token: Token, place: Place) {
+        let mut state = self.state();
         {
             let mut tokens = lock(&self.tokens);
-            if graph.is_interval(token) && tokens.busy.contains(&token.item) {
+            if state.is_interval(token) && tokens.busy.contains(&token.item) {
                 return tokens.waiting.entry(token.item).or_default().push_back((token, place));
             }
-            tokens.places.insert((token.tick, token.item), place);
-            tokens.at = token.tick;
+            tokens.places.insert((token.time, token.item), place);
+            tokens.at = token.time;
         }
-        match graph.begin(trainer, token) {
+        match state.begin(compute, token) {
             Ok(Begun::Ended(ended)) => self.give(ended),
             Ok(Begun::Task(task, choice)) => match &self.executor {
                 None => {
-                    let result = trainer.tensor_task(*task, choice.version);
-                    let ended = result.and_then(|result| graph.end(trainer, token, Some(result)));
+                    let result = compute.tensor_task(*task, choice.version);
+                    let ended = result.and_then(|result| state.end(compute, token, Some(result)));
                     self.answer(token, ended);
                 }
                 Some(executor) => {
                     lock(&self.tokens).busy.insert(token.item);
                     let stages = Arc::clone(self);
                     let done = move |completion| {
-                        stages.on_compute_thread(move |stages, trainer| stages.end(trainer, token, completion, choice));
+                        stages.on_compute_thread(move |stages, compute| stages.end(compute, token, completion, choice));
                     };
                     executor.submit(*task, choice, Box::new(done));
                 }
@@ -146,16 +155,16 @@ impl Stages {
     /// What a task came to elsewhere is written, or the task is done here; then whatever else the interval is waited for.
     fn end(
         self: &Arc<Self>,
-        trainer: &mut ComputeState,
+        compute: &mut ComputeState,
         token: Token,
         completion: Result<Completion, Error>,
         choice: ParameterVersion,
     ) {
         let result = completion.and_then(|completion| match completion {
             Completion::Done(result) => Ok(result),
-            Completion::Returned(task) => trainer.tensor_task(task, choice.version),
+            Completion::Returned(task) => compute.tensor_task(task, choice.version),
         });
-        let ended = result.and_then(|result| self.graph().end(trainer, token, Some(result)));
+        let ended = result.and_then(|result| self.state().end(compute, token, Some(result)));
         self.answer(token, ended);
         let next = {
             let mut tokens = lock(&self.tokens);
@@ -163,10 +172,10 @@ impl Stages {
             tokens.waiting.get_mut(&token.item).and_then(VecDeque::pop_front)
         };
         if let Some((token, place)) = next {
-            self.begin(trainer, token, place);
+            self.begin(compute, token, place);
         }
         while let Some((token, place)) = self.next_ahead() {
-            self.begin(trainer, token, place);
+            self.begin(compute, token, place);
         }
     }
 
@@ -181,7 +190,7 @@ impl Stages {
         match ended {
             Ok(ended) => self.give(ended),
             Err(error) => {
-                if let Some(place) = lock(&self.tokens).places.remove(&(token.tick, token.item)) {
+                if let Some(place) = lock(&self.tokens).places.remove(&(token.time, token.item)) {
                     place.give(Err(error));
                 }
             }
@@ -191,7 +200,7 @@ impl Stages {
     fn give(&self, ended: Ended) {
         let mut tokens = lock(&self.tokens);
         for (token, done) in ended {
-            if let Some(place) = tokens.places.remove(&(token.tick, token.item)) {
+            if let Some(place) = tokens.places.remove(&(token.time, token.item)) {
                 place.give(Ok(done));
             }
         }

@@ -23,10 +23,12 @@ use gnnflow_kernels::matrix::Number;
 use timely::dataflow::StreamVec;
 use timely::dataflow::operators::vec::Map;
 
-use crate::collectives::driver::FirstError;
+use super::pair_results::Scored;
+use super::runner::StageRunner;
+use super::token::Token;
+use crate::collectives::FirstError;
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
-use crate::engine::stages::{Scored, Stages, Token};
 
 /// Chunks that may be under way at once, at every worker.
 pub(crate) const WINDOW: u32 = 3;
@@ -38,23 +40,23 @@ pub(crate) struct PairSource {
 }
 
 /// Scores the chunks that `tokens` stand for, of which an epoch's first is at stage `first`.
-pub(super) fn score_pairs<'scope>(
+pub(crate) fn score_pairs<'scope>(
     tokens: StreamVec<'scope, u64, Token>,
     context: &WorkerContext,
     source: &PairSource,
     first: u32,
-    state: &Arc<Stages>,
+    state: &Arc<StageRunner>,
     compute_thread: &ComputeThread<ComputeState>,
     errors: &FirstError,
 ) -> StreamVec<'scope, u64, ()> {
     let (book, hosted) = (Arc::clone(&source.book), context.graph.hosted());
     let rows = Arc::clone(&source.scored.rows);
-    let dim = rows.dim();
+    let dim = rows.width();
     let rows = FeatureView { source: rows as _, number: Number::F32, dim, packed: None, halo: None };
     let (scored, added) = (Arc::clone(state), Arc::clone(state));
     let (kept, spoilt) = (errors.clone(), errors.clone());
     tokens
-        .flat_map(move |Token { tick, .. }| {
+        .flat_map(move |Token { time: tick, .. }| {
             let (book, epoch, step) = (Arc::clone(&book), time::epoch(tick), time::step(tick) - first);
             hosted.clone().map(move |part| book.batch(BatchKey { epoch, step, partition: part as u32 }))
         })
@@ -69,7 +71,7 @@ pub(super) fn score_pairs<'scope>(
         .on_thread("score", compute_thread.clone(), move |trainer: &mut ComputeState, batch: MiniBatch| {
             let epoch = batch.key.epoch;
             let gradients = trainer.pairs(batch)?;
-            Ok(scored.graph().scored(epoch, gradients))
+            Ok(scored.state().scored(epoch, gradients))
         })
         .flat_map(move |rows| kept.capture(rows))
         .push_rows(PushTo {
@@ -80,7 +82,7 @@ pub(super) fn score_pairs<'scope>(
         })
         .barrier()
         .on_thread("add", compute_thread.clone(), move |_: &mut ComputeState, pushed: PushedRows| {
-            added.graph().pushed(&pushed)
+            added.state().add_row_gradients(&pushed)
         })
         .flat_map(move |done| spoilt.capture(done))
 }

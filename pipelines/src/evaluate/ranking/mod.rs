@@ -23,18 +23,18 @@ use gnnflow_dataflow::sample::node_groups::NodeGroups;
 use gnnflow_kernels::pairs::Edge;
 use timely::worker::Worker;
 
+use self::metrics::RankSums;
 use self::pass::{Asking, Pass};
 use super::recommend;
-use crate::collectives::agreement::Agreement;
+use crate::collectives::{Collectives, Driver};
 use crate::compute::ComputeState;
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::evaluate::Evaluation;
 use crate::evaluate::rows_of::{Brought, RowsOf, distinct};
-use crate::runtime::job::Runtime;
 use crate::task::link_prediction::candidates::Candidates;
 use crate::task::link_prediction::edges::LinkEdges;
-use gnnflow_dataflow::storage::layer_store::LayerStore;
+use gnnflow_dataflow::storage::RowStore;
 
 /// What edges are compared with takes at most so many bytes at once.
 const QUERY_BYTES: usize = 64 << 20;
@@ -98,7 +98,7 @@ impl Ranking {
     pub(crate) fn build(
         worker: &mut Worker,
         context: &WorkerContext,
-        results: &Arc<LayerStore>,
+        results: &Arc<RowStore>,
         edges: LinkEdges,
         compute_thread: &ComputeThread<ComputeState>,
     ) -> Self {
@@ -107,7 +107,7 @@ impl Ranking {
         let (parts, first_part) = (context.placement.parts(), hosted.start);
         let order = (0..parts).map(|i| (first_part + i) % parts);
         let blocks = order.flat_map(|part| blocks(&edges.nodes, context.graph.range(part))).collect();
-        Self { rows, first_part, blocks, edges, width: results.dim(), ranked: Vec::new() }
+        Self { rows, first_part, blocks, edges, width: results.width(), ranked: Vec::new() }
     }
 
     /// Ranks all held-out edges by the model's results, and returns their metrics.
@@ -116,10 +116,9 @@ impl Ranking {
     /// What an operator, or the compute thread, fails with.
     pub(crate) fn evaluate(
         &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
+        driver: &mut Driver<'_>,
         context: &WorkerContext,
-        agreement: &mut Agreement,
+        collectives: &mut Collectives,
     ) -> Result<Evaluation, Error> {
         let hosted = context.placement.parts_of(context.worker);
         let numbers = 1 + self.edges.candidates.each().unwrap_or(0);
@@ -130,25 +129,25 @@ impl Ranking {
             for (split, ranked) in splits.iter_mut().enumerate() {
                 let edges = self.edges.held_out[part][split].clone();
                 for edges in edges.chunks(chunk.max(1)) {
-                    ranked.extend(self.rank(worker, runtime, split, edges)?);
+                    ranked.extend(self.rank(driver, split, edges)?);
                 }
             }
             ranked.push(splits);
         }
         // Others may still ask for rows that are here.
-        self.rows.end(worker, runtime)?;
+        self.rows.end(driver)?;
         self.ranked = ranked;
         let mut scores = [None, None];
         for (split, scores) in scores.iter_mut().enumerate() {
-            let tell = |part: usize| metrics::summed(&self.ranked[part - self.first_part][split]);
-            *scores = metrics::finish(&agreement.by_partition(worker, runtime, tell)?);
+            let own = |part: usize| RankSums::new(&self.ranked[part - self.first_part][split]);
+            *scores = metrics::finish(&collectives.all_gather_parts(driver, own)?);
             if let (Some(scores), Some(wanted)) = (scores, &self.edges.recommended) {
                 let found = |part: usize| {
                     let (edges, ranked) = self.held_out(part)[split];
                     recommend::found(edges, ranked, wanted.length)
                 };
-                let found = agreement.lists(worker, runtime, found)?;
-                scores.metrics.extend(recommend::metrics(&found, wanted, split));
+                let found = collectives.all_gather_parts(driver, found)?.concat();
+                scores.metrics.extend(recommend::metrics(found, wanted, split));
             }
         }
         let [val, test] = scores;
@@ -172,29 +171,23 @@ impl Ranking {
     }
 
     /// Ranks some edges of a split.
-    fn rank(
-        &mut self,
-        worker: &mut Worker,
-        runtime: &dyn Runtime,
-        split: usize,
-        edges: &[Edge],
-    ) -> Result<Vec<Ranked>, Error> {
+    fn rank(&mut self, driver: &mut Driver<'_>, split: usize, edges: &[Edge]) -> Result<Vec<Ranked>, Error> {
         let LinkEdges { known, nodes, candidates, .. } = &self.edges;
         let pass = Pass::begin(&Asking { edges, split, known, nodes, candidates, width: self.width });
         let among = (!matches!(candidates, Candidates::All)).then(|| pass.among());
         *self.rows.state() = pass;
         self.rows.send_ends(edges);
-        self.rows.wait(worker, runtime, 0)?;
+        self.rows.wait(driver, 0)?;
         match among {
             Some(nodes) => self.rows.send(nodes, None),
             None => {
                 for block in 0..self.blocks.len() {
                     self.rows.send(self.blocks[block].clone().collect(), None);
-                    self.rows.wait(worker, runtime, WINDOW)?;
+                    self.rows.wait(driver, WINDOW)?;
                 }
             }
         }
-        self.rows.wait(worker, runtime, 0)?;
+        self.rows.wait(driver, 0)?;
         let pass = std::mem::take(&mut *self.rows.state());
         Ok(pass.finish())
     }

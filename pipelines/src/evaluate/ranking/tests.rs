@@ -5,7 +5,7 @@ use gnnflow_data::dump::Candidates as Given;
 use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_kernels::pairs::Pairs;
 
-use super::metrics::{finish, summed};
+use super::metrics::{RankSums, finish};
 use super::*;
 use crate::task::link_prediction::known::Known;
 
@@ -117,7 +117,7 @@ fn metrics_are_those_of_the_ranks() {
     let ranked =
         |score, higher: u64, equal| Ranked { score, tails: [higher, equal], heads: Some([0, 0]), fresh: [0; 2] };
     let parts = [vec![ranked(0.0, 0, 0), ranked(0.0, 2, 1)], vec![], vec![ranked(0.0, 19, 0)]];
-    let scores = finish(&parts.clone().map(|part| summed(&part))).unwrap();
+    let scores = finish(&parts.clone().map(|part| RankSums::new(&part))).unwrap();
     // Ranks 1, 3.5 and 20 of tails, 1 of all heads.
     let expected: HashMap<&str, f64> = HashMap::from([
         ("mrr", (4.0 + 2.0 / 7.0 + 0.05) / 6.0),
@@ -132,10 +132,10 @@ fn metrics_are_those_of_the_ranks() {
     for (name, value) in scores.metrics {
         assert!((value - expected[name.as_str()]).abs() < 1e-12, "{name} {value}");
     }
-    assert!(finish(&[summed(&[]), summed(&[])]).is_none());
+    assert!(finish(&[RankSums::new(&[]), RankSums::new(&[])]).is_none());
     // Tails alone.
     let tails = parts.map(|part| part.into_iter().map(|ranked| Ranked { heads: None, ..ranked }).collect::<Vec<_>>());
-    let scores = finish(&tails.map(|part| summed(&part))).unwrap();
+    let scores = finish(&tails.map(|part| RankSums::new(&part))).unwrap();
     assert_eq!(scores.nodes, 3);
     assert!((scores.metrics["mrr"] - (1.0 + 2.0 / 7.0 + 0.05) / 3.0).abs() < 1e-12);
 }

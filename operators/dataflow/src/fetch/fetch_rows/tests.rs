@@ -11,12 +11,12 @@ use super::*;
 use crate::batch::halo::HaloRows;
 use crate::batch::mini_batch::BatchKey;
 use crate::sample::sample_hop::{CompactorPool, Hop, SampleHop, Strategy};
+use crate::storage::RowReader;
 use crate::testing::{Adjacency, TellingRows, book, local, random_graph};
-use crate::wire::RowSource;
 use gnnflow_kernels::matrix::{Number, Values};
 use gnnflow_kernels::sample::{Columns, Fanout};
 
-/// What a batch looks like when it has been sampled and fetched.
+/// A sampled and fetched batch, as plain data.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     nodes: Vec<u32>,
@@ -111,7 +111,7 @@ fn run(
                 .inspect(move |batch| send.send((batch.key, seen(batch))).unwrap());
         });
         while worker.step_or_park(None) {}
-        assert!(workers > 1 || counted.messages() == 0, "one worker has nobody to ask");
+        assert!(workers > 1 || counted.messages() == 0, "a single worker sends no message");
         total[0].fetch_add(counted.messages(), Ordering::Relaxed);
         total[1].fetch_add(counted.bytes(), Ordering::Relaxed);
     })
@@ -121,7 +121,7 @@ fn run(
     (all, [0, 1].map(|i: usize| traffic[i].load(Ordering::Relaxed)))
 }
 
-/// The halo of the nodes in `range`: foreign in-neighbors, and their rows.
+/// The halo of the nodes in `range`: in-neighbors outside of it, and their rows.
 fn halo_of(graph: &Adjacency, range: std::ops::Range<u32>, rows: &TellingRows) -> Halo {
     let mut nodes: Vec<u32> = range.clone().flat_map(|node| graph[node as usize].clone()).collect();
     nodes.retain(|node| !range.contains(node));
@@ -153,7 +153,7 @@ fn batches_have_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
 }
 
 #[test]
-fn rows_degrees_and_full_neighbourhoods_are_those_of_the_graph() {
+fn rows_degrees_and_all_neighbors_equal_the_graph() {
     let graph = random_graph(120, 9);
     for (_, batch) in run(&graph, 3, &[Fanout::All, Fanout::All], 2, false, None, false).0 {
         for (i, &node) in batch.nodes.iter().enumerate() {
@@ -173,7 +173,7 @@ fn rows_degrees_and_full_neighbourhoods_are_those_of_the_graph() {
 }
 
 #[test]
-fn answers_larger_than_a_message_arrive_whole() {
+fn replies_larger_than_a_message_arrive_complete() {
     let nodes = 100_000;
     let mut graph: Adjacency = vec![vec![]; nodes as usize];
     graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 400 KB of samples
@@ -186,9 +186,9 @@ fn answers_larger_than_a_message_arrive_whole() {
 }
 
 #[test]
-fn one_hop_asks_for_no_rows_where_the_halo_has_them() {
+fn one_hop_requests_no_rows_that_the_halo_has() {
     let graph = random_graph(200, 12);
-    // Every seed of the second step on has been met before, or its degree is asked for: rows never are.
+    // From the second step on, degrees are known or requested. Rows are never requested.
     let hop = [Fanout::All];
     let (without, [messages, bytes]) = run(&graph, 2, &hop, 2, true, None, false);
     let (with, [fewer, less]) = run(&graph, 2, &hop, 2, true, None, true);
@@ -201,7 +201,7 @@ fn one_hop_asks_for_no_rows_where_the_halo_has_them() {
         .collect();
     let rows: usize = foreign.iter().map(Vec::len).sum();
     assert!(rows > 0 && messages > 0 && fewer <= messages, "{fewer} messages of {messages}");
-    // What is left is ids and degrees, four bytes each, of nodes that were not met before.
+    // Only ids and degrees are sent, four bytes each, of nodes without a known degree.
     assert!(less as usize + 4 * DIM * rows <= bytes as usize, "{less} bytes of {bytes} for {rows} rows");
 
     // Two hops reach beyond the halo: fewer rows, but some.

@@ -1,4 +1,4 @@
-//! Induced subgraphs on one worker and on several, against an obvious program; counts and weights too.
+//! Induced subgraphs on one worker and on several, compared with a naive implementation; with counts and weights.
 
 use std::sync::{Mutex, mpsc};
 
@@ -68,7 +68,7 @@ fn run(graph: &Adjacency, columns: Columns, weigh: bool, workers: usize, replica
     all
 }
 
-/// The obvious program.
+/// A naive implementation.
 fn naive(graph: &Adjacency, list: &[u32], weight: impl Fn(u32, usize) -> f32) -> Block {
     let offsets = book(graph.len() as u32, 4).offsets().to_vec();
     let (mut indptr, mut indices) = (vec![0], vec![]);
@@ -91,7 +91,7 @@ fn naive(graph: &Adjacency, list: &[u32], weight: impl Fn(u32, usize) -> f32) ->
 }
 
 #[test]
-fn subgraphs_are_the_obvious_ones_at_1_2_and_4_workers() {
+fn subgraphs_equal_a_naive_implementation_at_1_2_and_4_workers() {
     let graph = random_graph(150, 9);
     let one = run(&graph, ALL, false, 1, false);
     assert_eq!(one.len(), 4 * STEPS as usize);

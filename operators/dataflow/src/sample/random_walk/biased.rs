@@ -1,8 +1,8 @@
-//! A step of walks that look back: node2vec's p and q.
+//! A step of biased walks: node2vec's p and q.
 //!
-//! What a walk does depends on the in-neighbors of the node where it is and of the one where it was. So owners send whole rows, each
-//! once for all walks that stand there, and the asker draws; the rows of a step are kept for the next one. That is one round trip
-//! a step, as of walks that do not look back, and as many bytes as the rows have.
+//! A step depends on the in-neighbors of the walk's current node and of its previous one. So owners send whole rows, each
+//! once for all walks at that node, and the caller draws. The rows of a step are kept for the next one. A step takes one round trip,
+//! as in unbiased walks, but sends whole rows.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -13,18 +13,18 @@ use crate::wire::meter::Stage;
 use crate::wire::{Header, Rows, WireBlock};
 use gnnflow_kernels::sample::{Before, Bias, Neighbors, biased_step};
 
-/// In-neighbors of a node that is elsewhere, and their edges' weights where walks go by them.
+/// The in-neighbors of another worker's node, and the weights of their edges for weighted walks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Row {
     sources: Vec<u32>,
     weights: Vec<f32>,
 }
 
-/// Rows of nodes that are elsewhere: of where walks stand, and of where they stood.
+/// Rows of other workers' nodes: of the walks' current nodes, and of their previous ones.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Looked {
-    here: HashMap<u32, Row>,
-    before: HashMap<u32, Row>,
+pub(super) struct RemoteRows {
+    current: HashMap<u32, Row>,
+    previous: HashMap<u32, Row>,
 }
 
 pub(super) struct BiasedRpc {
@@ -34,11 +34,11 @@ pub(super) struct BiasedRpc {
     pub(super) bias: Bias,
 }
 
-/// Tag of the last answer to a request.
+/// The tag of the last message of a reply.
 const LAST: u32 = 1;
 
 impl BiasedRpc {
-    /// In-neighbors of `node`, and their weights: from here, or from `rows`.
+    /// Returns the in-neighbors of `node` and their weights, from the local graph or from `rows`.
     fn row<'a>(
         &self,
         view: &'a impl Neighbors,
@@ -53,22 +53,22 @@ impl BiasedRpc {
         (sources, weights.filter(|_| self.by.walk.weighted))
     }
 
-    /// Where `walk`, which stands at `node`, goes.
+    /// Returns the next node of `walk`, whose current node is `node`.
     fn next(&self, view: &impl Neighbors, item: &Walks, walk: u32, node: u32) -> u32 {
         let key = step_key(self.by.seed, item.key, self.step)(walk);
         let root = item.visited[walk as usize];
         if self.by.walk.restarts(key) {
             return root;
         }
-        let (row, weights) = self.row(view, &item.looked.here, node);
-        // Who has gone back to the root has come from nowhere.
-        let came = self
+        let (row, weights) = self.row(view, &item.looked.current, node);
+        // A walk that has just restarted has no previous node.
+        let earlier = self
             .step
             .checked_sub(1)
             .filter(|&earlier| !self.by.walk.restarts(step_key(self.by.seed, item.key, earlier)(walk)));
-        let before = came.map(|_| {
+        let before = earlier.map(|_| {
             let node = item.visited[item.visited.len() - 2 * item.walks + walk as usize];
-            Before { node, neighbors: self.row(view, &item.looked.before, node).0 }
+            Before { node, neighbors: self.row(view, &item.looked.previous, node).0 }
         });
         biased_step(row, weights, before, self.bias, key).map_or(node, |edge| row[edge])
     }
@@ -82,19 +82,19 @@ impl Rpc<Walks> for BiasedRpc {
     fn requests(&mut self, tick: u64, item: &mut Walks) -> Vec<WireBlock> {
         let graph = &self.by.graph;
         let requests = self.by.meter.time(Stage::Sample, || {
-            item.looked.before = std::mem::take(&mut item.looked.here);
+            item.looked.previous = std::mem::take(&mut item.looked.current);
             let key = step_key(self.by.seed, item.key, self.step);
-            let goes = (0..).zip(item.stand()).filter(|&(walk, _)| !self.by.walk.restarts(key(walk)));
-            let mut asked: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); graph.placement().workers()];
-            for (_, &node) in goes {
+            let moving = (0..).zip(item.current()).filter(|&(walk, _)| !self.by.walk.restarts(key(walk)));
+            let mut wanted: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); graph.placement().workers()];
+            for (_, &node) in moving {
                 let part = graph.partition_of(node);
                 if !graph.has_topology(part) {
-                    asked[graph.placement().worker_of(part)].insert(node);
+                    wanted[graph.placement().worker_of(part)].insert(node);
                 }
             }
             let BatchKey { partition, .. } = item.key;
             let mut requests = Vec::new();
-            for (worker, nodes) in asked.into_iter().enumerate() {
+            for (worker, nodes) in wanted.into_iter().enumerate() {
                 let nodes: Vec<u32> = nodes.into_iter().collect();
                 for (seq, nodes) in nodes.chunks(MESSAGE_BYTES / 4).enumerate() {
                     let (to, from, seq) = (worker as u32, self.me as u32, seq as u32);
@@ -109,10 +109,10 @@ impl Rpc<Walks> for BiasedRpc {
         requests
     }
 
-    /// Rows one after another: the node, how many in-neighbors it has, and they. As many blocks as it takes.
+    /// Replies with one or more blocks of rows. A row is the node, the number of its in-neighbors, and the in-neighbors.
     fn serve(&mut self, _tick: u64, request: &WireBlock, reply: &mut dyn FnMut(WireBlock)) {
-        let (asked, nodes) = (request.header(), request.ids());
-        let header = Header { to: asked.from, from: self.me as u32, ..asked };
+        let (received, nodes) = (request.header(), request.ids());
+        let header = Header { to: received.from, from: self.me as u32, ..received };
         let meter = Rc::clone(&self.by.meter);
         let mut send = |tag: u32, ids: Vec<u32>, weights: Vec<f32>| {
             let rows = if weights.is_empty() { Rows::None } else { Rows::F32(weights) };
@@ -123,7 +123,7 @@ impl Rpc<Walks> for BiasedRpc {
         let view = self.by.graph.view();
         let (mut ids, mut weights) = (Vec::new(), Vec::new());
         for &node in nodes {
-            assert!(self.by.graph.hosts(node), "worker {} asked for node {node}, which is not here", asked.from);
+            assert!(self.by.graph.hosts(node), "worker {} requested node {node}, which is not here", received.from);
             let row = view.neighbors(node);
             if !ids.is_empty() && 4 * (ids.len() + weights.len() + 2 * row.len()) > MESSAGE_BYTES {
                 send(0, std::mem::take(&mut ids), std::mem::take(&mut weights));
@@ -139,26 +139,26 @@ impl Rpc<Walks> for BiasedRpc {
 
     fn local(&mut self, _tick: u64, _item: &mut Walks) {}
 
-    fn on_reply(&mut self, _tick: u64, item: &mut Walks, answer: &WireBlock) {
-        let (mut ids, weights) = (answer.ids(), answer.rows_f32().unwrap_or_default());
+    fn on_reply(&mut self, _tick: u64, item: &mut Walks, reply: &WireBlock) {
+        let (mut ids, weights) = (reply.ids(), reply.rows_f32().unwrap_or_default());
         let mut weights = weights.iter().copied();
         while let [node, count, rest @ ..] = ids {
             let (sources, rest) = rest.split_at(*count as usize);
             let weights =
                 if self.by.walk.weighted { weights.by_ref().take(sources.len()).collect() } else { Vec::new() };
-            item.looked.here.insert(*node, Row { sources: sources.to_vec(), weights });
+            item.looked.current.insert(*node, Row { sources: sources.to_vec(), weights });
             ids = rest;
         }
     }
 
-    fn is_last(&self, answer: &WireBlock) -> bool {
-        answer.header().tag == LAST
+    fn is_last(&self, reply: &WireBlock) -> bool {
+        reply.header().tag == LAST
     }
 
     fn finish(&mut self, _tick: u64, item: &mut Walks) {
         let view = self.by.graph.view();
         let next: Vec<u32> = self.by.meter.time(Stage::Sample, || {
-            (0..).zip(item.stand()).map(|(walk, &node)| self.next(&view, item, walk, node)).collect()
+            (0..).zip(item.current()).map(|(walk, &node)| self.next(&view, item, walk, node)).collect()
         });
         item.visited.extend(next);
     }

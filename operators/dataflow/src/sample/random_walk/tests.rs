@@ -1,4 +1,4 @@
-//! Walks on one worker and on several, against an obvious program, and how often they go where.
+//! Walks on one worker and on several, compared with a naive implementation, and the frequencies of steps.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, mpsc};
@@ -38,7 +38,7 @@ fn run(graph: &Adjacency, walk: Walk, length: u32, workers: usize, replicated: b
     all
 }
 
-/// A path, word for word as the documentation of [`Walk`] has it.
+/// A path, as the documentation of [`Walk`] defines it.
 fn naive(graph: &Adjacency, walk: Walk, start: Key, root: u32, length: u32) -> Vec<u32> {
     let mut path = vec![root];
     for step in 0..u64::from(length) {
@@ -73,7 +73,7 @@ fn naive(graph: &Adjacency, walk: Walk, start: Key, root: u32, length: u32) -> V
 }
 
 #[test]
-fn walks_are_the_obvious_ones_at_1_2_and_4_workers() {
+fn walks_equal_a_naive_implementation_at_1_2_and_4_workers() {
     let graph = random_graph(150, 6);
     for walk in [
         Walk::default(),
@@ -100,8 +100,8 @@ fn walks_are_the_obvious_ones_at_1_2_and_4_workers() {
 }
 
 #[test]
-fn steps_go_where_they_should_as_often_as_they_should() {
-    // Node 0 hears from 1, 2, 2, 3; the root is 9. Weights by hand are those of `edge`.
+fn steps_have_the_documented_frequencies() {
+    // In-edges of node 0 come from 1, 2, 2, 3; the root is 9. Weights by hand are those of `edge`.
     let mut graph: Adjacency = vec![vec![]; 10];
     graph[0] = vec![1, 2, 2, 3];
     let weights: Vec<f64> = (0..4).map(|i| f64::from(edge(0, i).0)).collect();

@@ -16,7 +16,7 @@ use gnnflow_kernels::sample::{Draw, Fanout, Fanouts, Importance, PerEdgeStrategy
 const ALL: Columns = Columns { types: true, weights: true, ids: true };
 const STEPS: u32 = 3;
 
-/// What a batch looks like when it has been sampled.
+/// A sampled batch, as plain data.
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
     seeds: Vec<u32>,
@@ -82,7 +82,10 @@ fn run(
             });
         });
         while worker.step_or_park(None) {}
-        assert!(workers > 1 && !replicated || counted.messages() == 0, "who has all asks nobody");
+        assert!(
+            workers > 1 && !replicated || counted.messages() == 0,
+            "a worker with the whole topology sends no request"
+        );
     })
     .unwrap();
     let mut all: Vec<_> = receive.into_iter().collect();
@@ -161,7 +164,7 @@ fn every_choice_has_the_same_bits_at_1_2_and_4_workers_in_both_topologies() {
 }
 
 #[test]
-fn columns_are_those_of_the_edges() {
+fn columns_belong_to_the_sampled_edges() {
     let graph = random_graph(120, 9);
     let offsets = book(120, 4).offsets().to_vec();
     let strategies = [Strategy::Fanout(Fanout::Uniform { k: 4 }), per_edge(Draw::Uniform, Fanouts::Each(3), true)];
@@ -186,7 +189,7 @@ fn columns_are_those_of_the_edges() {
 }
 
 #[test]
-fn answers_with_columns_larger_than_a_message_arrive_whole() {
+fn replies_with_columns_larger_than_a_message_arrive_complete() {
     let nodes = 50_000;
     let mut graph: Adjacency = vec![vec![]; nodes as usize];
     graph[nodes as usize - 1] = (0..nodes).collect(); // a hub: 900 KB of samples

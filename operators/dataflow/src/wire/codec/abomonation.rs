@@ -1,19 +1,19 @@
-//! Blocks written by the `abomonation` crate: one selectable codec, behind the feature `abomonation`, off by default.
+//! Blocks encoded by the `abomonation` crate, behind the feature `abomonation`, which is off by default.
 //!
-//! The crate is unsound upstream and has no fixed version (RUSTSEC-2021-0120): it writes the memory of its values,
-//! pointers included, and reads them back in place. What is done here about it:
+//! The crate is unsound and has no fixed version (RUSTSEC-2021-0120): it writes the memory of its values,
+//! pointers included, and reads them back in place. This module guards against that as follows:
 //!
 //! 1. Only columns of plain numbers go through it, ordered by decreasing alignment, so that no padding is written and
 //!    every bit pattern is a value. No strings, enums or nested vectors.
-//! 2. A frame goes before them: codec, fingerprint of the layout, the lengths of the columns, CRC-32 of what follows.
-//!    Lengths are checked without overflow against the frame's own length, and the checksum verified, *before*
-//!    anything is decoded; the decoded columns must have the frame's lengths.
-//! 3. Decoding writes pointers into the buffer, so it happens in a private one, aligned to eight; the columns are copied
+//! 2. A frame precedes them: codec, fingerprint of the layout, the lengths of the columns, CRC-32 of the rest. The lengths are
+//!    checked without overflow against the length of the message, and the checksum is verified, *before* anything is decoded. The
+//!    decoded columns must have the frame's lengths.
+//! 3. Decoding writes pointers into the buffer, so it works on a private copy, aligned to eight bytes. The columns are copied
 //!    out of it.
-//! 4. Peers have proved the shared secret and the same build before a byte arrives. Pointers of this process go over the
-//!    wire: never use it over a link that strangers can read, and never for files.
+//! 4. Peers have proved the shared secret and the same build before a byte arrives. Messages contain pointers of this process: never
+//!    use this codec over a link that others can read, and never for files.
 //!
-//! The default codec is as fast, smaller and sound. This one is for comparison, and for whoever asks for it.
+//! The default codec is as fast, smaller and sound. This one exists for comparison.
 
 use std::io::Write;
 
@@ -26,7 +26,7 @@ const FRAME_WORDS: usize = 6;
 /// Header and words, ids, bytes of the rows.
 type Columns = (Vec<u64>, Vec<u32>, Vec<u8>);
 
-/// Differs between builds whose memory layouts differ in a way that can be asked for.
+/// Returns a fingerprint of the memory layout of [`Columns`].
 const fn layout() -> u64 {
     ((size_of::<Columns>() as u64) << 32) | ((align_of::<Columns>() as u64) << 16) | size_of::<Vec<u64>>() as u64
 }
@@ -35,7 +35,7 @@ const fn pad8(n: usize) -> usize {
     (n + 7) & !7
 }
 
-/// Bytes of the encoded columns, without padding; `None` on overflow.
+/// Returns the bytes of the encoded columns, without padding; `None` on overflow.
 fn payload(words: u64, ids: u64, rows: u64) -> Option<u64> {
     let columns = words.checked_mul(8)?.checked_add(ids.checked_mul(4)?)?.checked_add(rows)?;
     columns.checked_add(size_of::<Columns>() as u64)
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_come_back_bit_for_bit() {
+    fn blocks_keep_their_bits_through_the_codec() {
         for rows in [Rows::None, Rows::F32(vec![1.5, f32::NAN, -0.0]), Rows::Bytes(vec![7; 5])] {
             let sent = block(rows);
             let mut encoded = Vec::new();

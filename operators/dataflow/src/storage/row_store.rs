@@ -1,0 +1,333 @@
+//! Rows of `f32` numbers for the nodes of a worker's partitions.
+//!
+//! Exact inference keeps the output of whole layers in row stores, and learned rows of nodes lie in one. Rows may be larger than
+//! memory: with [`Place::Folder`] they lie in mapped files without names, and the system keeps in memory the parts in use.
+//!
+//! Rows are read by some operators and written by others, often on different threads. Frontiers and gates of the dataflow
+//! separate these uses in time. A lock checks this at run time: neither [`RowStore::read`] nor [`RowStore::write`] ever waits,
+//! and both return [`Busy`] when the uses overlap. In a correct dataflow the lock is never contended. It costs one atomic
+//! operation for each gather and each write.
+
+use std::io;
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError};
+
+use rayon::prelude::*;
+
+use super::array::{Array, Place};
+use super::row_source::{Busy, RowReader, RowSource};
+use crate::graph::local_graph::LocalGraph;
+
+/// `f32` rows of one width, one for each node that a worker hosts. All zeros at first.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use gnnflow_data::PartitionBook;
+/// # use gnnflow_dataflow::graph::local_graph::{InEdges, LocalGraph, OwnedInEdges};
+/// # use gnnflow_dataflow::graph::placement::Placement;
+/// use gnnflow_dataflow::storage::{Busy, Place, RowStore};
+/// # let book = PartitionBook::new(vec![0, 4]).unwrap();
+/// # let edges = || OwnedInEdges { indptr: vec![0; 5], ..OwnedInEdges::default() };
+/// # let load = |_| Ok::<_, ()>(Arc::new(edges()) as Arc<dyn InEdges>);
+/// # let graph = Arc::new(LocalGraph::load(&book, Placement::new(1, 1), 0, false, load).unwrap());
+/// let store = RowStore::create(&Place::Memory, &graph, 0, 2)?;
+/// store.write()?.set(&[3, 1], &[1.0, 2.0, 3.0, 4.0]);
+/// let rows = store.read()?;
+/// assert_eq!((rows.row(1), rows.row(2)), (&[3.0, 4.0][..], &[0.0, 0.0][..]));
+/// assert_eq!(store.write().err(), Some(Busy::InUse));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RowStore {
+    graph: Arc<LocalGraph>,
+    width: usize,
+    reserved: u64,
+    shards: RwLock<Shards>,
+}
+
+/// By partition; `None` where another worker hosts it, or it has no numbers.
+type Shards = Vec<Option<Shard>>;
+
+/// The rows of one partition.
+struct Shard {
+    /// Global id of the partition's first node.
+    first: u32,
+    values: Array<f32>,
+}
+
+impl RowStore {
+    /// Reserves space at `place` for rows of `width` numbers, all 0, for the nodes that `worker` hosts.
+    ///
+    /// # Errors
+    /// When memory or disk is full, or the folder is not writable.
+    pub fn create(place: &Place, graph: &Arc<LocalGraph>, worker: usize, width: usize) -> io::Result<Self> {
+        let placement = graph.placement();
+        let mut shards: Shards = (0..placement.parts()).map(|_| None).collect();
+        let mut reserved = 0;
+        for part in placement.parts_of(worker) {
+            let range = graph.range(part);
+            let len = range.len().checked_mul(width).ok_or(io::ErrorKind::OutOfMemory)?;
+            if len > 0 {
+                reserved += 4 * len as u64;
+                shards[part] = Some(Shard { first: range.start, values: Array::zeros(len, place)? });
+            }
+        }
+        Ok(Self { graph: Arc::clone(graph), width, reserved, shards: RwLock::new(shards) })
+    }
+
+    /// Fills every row. `fill` gets the global id of a node and its row. Runs on the threads of the current rayon pool.
+    #[must_use]
+    pub fn filled(mut self, fill: impl Fn(u32, &mut [f32]) + Sync) -> Self {
+        let width = self.width;
+        let shards = self.shards.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for Shard { first, values } in shards.iter_mut().flatten() {
+            let rows = values.par_chunks_exact_mut(width).enumerate();
+            rows.for_each(|(i, row)| fill(*first + i as u32, row));
+        }
+        self
+    }
+
+    /// Returns the number of columns.
+    #[inline]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Returns the number of bytes reserved for rows.
+    pub fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Opens the rows for reading. Several readers may be open at a time.
+    ///
+    /// # Errors
+    /// [`Busy`] when they are being written.
+    pub fn read(&self) -> Result<Rows<'_>, Busy> {
+        Ok(Rows { graph: &self.graph, width: self.width, shards: try_read(&self.shards)? })
+    }
+
+    /// Opens the rows for writing.
+    ///
+    /// # Errors
+    /// [`Busy`] when they are being read or written.
+    pub fn write(&self) -> Result<RowsMut<'_>, Busy> {
+        Ok(RowsMut { graph: &self.graph, width: self.width, shards: try_write(&self.shards)? })
+    }
+}
+
+impl RowSource for RowStore {
+    fn row_bytes(&self) -> usize {
+        4 * self.width
+    }
+
+    fn open(&self) -> Result<Box<dyn RowReader + '_>, Busy> {
+        Ok(Box::new(self.read()?))
+    }
+}
+
+/// The rows of a [`RowStore`], open for reading.
+pub struct Rows<'a> {
+    graph: &'a LocalGraph,
+    width: usize,
+    shards: RwLockReadGuard<'a, Shards>,
+}
+
+impl Rows<'_> {
+    /// Returns the row of global node id `node`.
+    ///
+    /// # Panics
+    /// When another worker hosts it.
+    #[inline]
+    pub fn row(&self, node: u32) -> &[f32] {
+        if self.width == 0 {
+            return &[];
+        }
+        let shard = self.shards[self.graph.partition_of(node)].as_ref().expect(NOT_HOSTED);
+        &shard.values[(node - shard.first) as usize * self.width..][..self.width]
+    }
+
+    /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it.
+    pub fn shard(&self, part: usize) -> &[f32] {
+        self.shards[part].as_ref().map_or(&[], |shard| &shard.values)
+    }
+}
+
+impl RowReader for Rows<'_> {
+    #[inline]
+    fn row(&self, node: u32) -> &[u8] {
+        bytemuck::cast_slice(Rows::row(self, node))
+    }
+}
+
+/// The rows of a [`RowStore`], open for writing.
+pub struct RowsMut<'a> {
+    graph: &'a LocalGraph,
+    width: usize,
+    shards: RwLockWriteGuard<'a, Shards>,
+}
+
+impl RowsMut<'_> {
+    /// Writes the rows of global node ids `nodes`. `rows` is `[nodes, width]`.
+    ///
+    /// # Panics
+    /// When another worker hosts one of the nodes, or `rows` has another length.
+    pub fn set(&mut self, nodes: &[u32], rows: &[f32]) {
+        assert_eq!(rows.len(), nodes.len() * self.width, "one row per node");
+        if self.width == 0 {
+            return;
+        }
+        for (&node, row) in nodes.iter().zip(rows.chunks_exact(self.width)) {
+            let shard = self.shards[self.graph.partition_of(node)].as_mut().expect(NOT_HOSTED);
+            let start = (node - shard.first) as usize * self.width;
+            shard.values[start..start + self.width].copy_from_slice(row);
+        }
+    }
+
+    /// Returns all rows of partition `part`, `[nodes, width]`. Empty where another worker hosts it.
+    pub fn shard_mut(&mut self, part: usize) -> &mut [f32] {
+        self.shards[part].as_mut().map_or(&mut [], |shard| &mut shard.values)
+    }
+
+    /// Copies all rows of `other`, a store of the same graph, worker and width.
+    ///
+    /// # Panics
+    /// When it has other rows.
+    pub fn copy_from(&mut self, other: &Rows<'_>) {
+        assert_eq!(self.shards.len(), other.shards.len(), "two stores of the same partitions");
+        for part in 0..self.shards.len() {
+            self.shard_mut(part).copy_from_slice(other.shard(part));
+        }
+    }
+}
+
+/// Rows are requested from the worker that hosts them.
+const NOT_HOSTED: &str = "the row of a node that another worker hosts";
+
+/// Locks for reading, without waiting.
+pub(crate) fn try_read<T>(lock: &RwLock<T>) -> Result<RwLockReadGuard<'_, T>, Busy> {
+    lock.try_read().map_err(|error| busy(&error, Busy::Written))
+}
+
+/// Locks for writing, without waiting.
+pub(crate) fn try_write<T>(lock: &RwLock<T>) -> Result<RwLockWriteGuard<'_, T>, Busy> {
+    lock.try_write().map_err(|error| busy(&error, Busy::InUse))
+}
+
+fn busy<G>(error: &TryLockError<G>, would_block: Busy) -> Busy {
+    match error {
+        TryLockError::WouldBlock => would_block,
+        TryLockError::Poisoned(_) => Busy::Incomplete,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{book, local, random_graph};
+
+    const NODES: u32 = 101;
+    const PARTS: usize = 4;
+
+    fn stores(workers: usize, width: usize, folder: &std::path::Path) -> Vec<RowStore> {
+        let graph = random_graph(NODES, 3);
+        let store = |worker: usize| {
+            let graph = Arc::new(local(&graph, &book(NODES, PARTS), workers, worker, false));
+            let place = if worker.is_multiple_of(2) { Place::Folder(folder.to_owned()) } else { Place::Memory };
+            RowStore::create(&place, &graph, worker, width).unwrap()
+        };
+        (0..workers).map(store).collect()
+    }
+
+    #[test]
+    fn rows_equal_a_plain_list_at_1_2_and_4_workers() {
+        let folder = tempfile::tempdir().unwrap();
+        for workers in [1, 2, 4] {
+            for width in [0, 1, 5] {
+                let stores = stores(workers, width, folder.path());
+                let mut plain = vec![vec![0.0f32; width]; NODES as usize];
+                let key = gnnflow_data::rng::Key::new(3, gnnflow_data::rng::Purpose::Shuffle);
+                for round in 0..20u64 {
+                    for store in &stores {
+                        let hosted: Vec<u32> = (0..NODES).filter(|&node| store.graph.hosts(node)).collect();
+                        // Some nodes twice, in any order: the last row of a node counts.
+                        let draws = if hosted.is_empty() { 0 } else { 30 };
+                        let draw = |i| hosted[key.fold(round).below(i, hosted.len() as u64) as usize];
+                        let nodes: Vec<u32> = (0..draws).map(draw).collect();
+                        let values: Vec<f32> =
+                            (0..nodes.len() * width).map(|i| (round * 1000) as f32 + i as f32).collect();
+                        store.write().unwrap().set(&nodes, &values);
+                        for (i, &node) in nodes.iter().enumerate() {
+                            plain[node as usize].copy_from_slice(&values[i * width..(i + 1) * width]);
+                        }
+                    }
+                    let mut seen = 0;
+                    for store in &stores {
+                        let rows = store.read().unwrap();
+                        let bytes = store.open().unwrap();
+                        for node in (0..NODES).filter(|&node| store.graph.hosts(node)) {
+                            assert_eq!(rows.row(node), plain[node as usize]);
+                            assert_eq!(bytes.row(node), bytemuck::cast_slice::<f32, u8>(&plain[node as usize]));
+                            seen += 1;
+                        }
+                        for part in 0..PARTS {
+                            let range = store.graph.range(part);
+                            let hosted = !range.is_empty() && store.graph.hosts(range.start);
+                            let wanted = plain[range.start as usize..range.end as usize].concat();
+                            assert_eq!(rows.shard(part), if hosted { wanted } else { vec![] });
+                        }
+                    }
+                    assert_eq!(seen, NODES);
+                }
+                let reserved: u64 = stores.iter().map(|store| store.reserved()).sum();
+                assert_eq!(reserved, 4 * u64::from(NODES) * width as u64);
+            }
+        }
+    }
+
+    #[test]
+    fn overlapping_reads_and_writes_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = &stores(1, 2, folder.path())[0];
+        let readers = (store.read().unwrap(), store.open().unwrap());
+        assert_eq!(store.write().err(), Some(Busy::InUse));
+        // From another thread too, and without waiting.
+        std::thread::scope(|scope| {
+            assert_eq!(scope.spawn(|| store.write().err()).join().unwrap(), Some(Busy::InUse));
+            assert!(scope.spawn(|| store.read().is_ok()).join().unwrap());
+        });
+        assert_eq!(readers.0.row(1), [0.0; 2]);
+        drop(readers);
+        let writer = store.write().unwrap();
+        assert_eq!(store.read().err(), Some(Busy::Written));
+        assert_eq!(store.open().err(), Some(Busy::Written));
+        assert_eq!(store.write().err(), Some(Busy::InUse));
+        drop(writer);
+        store.write().unwrap().set(&[1], &[1.0, 2.0]);
+        assert_eq!(store.read().unwrap().row(1), [1.0, 2.0]);
+    }
+
+    #[test]
+    fn rows_are_refused_after_a_panic_of_their_writer() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = &stores(1, 2, folder.path())[0];
+        let writer = || {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                store.write().unwrap().set(&[NODES + 1], &[0.0; 2])
+            }))
+        };
+        assert!(writer().is_err(), "there is no such node");
+        assert_eq!((store.read().err(), store.write().err()), (Some(Busy::Incomplete), Some(Busy::Incomplete)));
+    }
+
+    #[test]
+    fn rows_are_filled_and_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let (to, from) = (stores(2, 3, folder.path()), stores(2, 3, folder.path()));
+        for (to, from) in to.into_iter().zip(from) {
+            let from = from.filled(|node, row| row.fill(node as f32 + 0.5));
+            to.write().unwrap().copy_from(&from.read().unwrap());
+            let rows = to.read().unwrap();
+            for node in (0..NODES).filter(|&node| to.graph.hosts(node)) {
+                assert_eq!(rows.row(node), [node as f32 + 0.5; 3]);
+            }
+        }
+    }
+}

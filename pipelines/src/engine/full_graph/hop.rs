@@ -1,0 +1,178 @@
+//! What the aggregations of a hop have in common: edges by row, and the operations that an interval asks for.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use gnnflow_dataflow::ghost::Links;
+use gnnflow_dataflow::wire::{Header, WireBlock};
+use gnnflow_nn::model::NodeOutputs;
+
+use super::evaluation_hop::EvaluationLinks;
+use super::topology::{LinkPair, Topology};
+use crate::engine::aggregation::row_table::WireRows;
+use crate::engine::stages::exchange::{SentGradient, StageCx};
+use crate::engine::stages::intervals::slots_of;
+use crate::engine::stages::message::{Channel, Outgoing};
+use crate::error::Error;
+
+/// The edges of a hop, and where ghosts lie in its tables.
+pub(crate) struct HopLinks {
+    /// The hop, from 0.
+    pub(crate) index: usize,
+    /// Columns of what is sent, and of what is aggregated in each slot; 0 where the hop has no edges.
+    pub(crate) width: usize,
+    /// In how many sums a node receives.
+    pub(crate) slots: u32,
+    /// The worker's first node.
+    pub(crate) first: u32,
+    /// Rows are receivers' slots; the table has senders.
+    pub(crate) arriving: Arc<Links>,
+    /// Rows are senders; the table has receivers' slots.
+    pub(crate) leaving: Arc<Links>,
+    /// By worker, the first row of its ghosts among the activations.
+    pub(crate) activation_ghosts: Vec<usize>,
+    /// By worker, the first row of its ghosts among the gradients.
+    gradient_ghosts: Vec<usize>,
+}
+
+impl HopLinks {
+    pub(super) fn new(index: usize, width: usize, graph: &Topology, pair: &LinkPair) -> Self {
+        let LinkPair { arriving, leaving } = pair.clone();
+        let begins = |links: &Links, slots: u32| -> Vec<usize> {
+            let own = links.table().len();
+            let first = |&start: &u32| own + links.ghosts().partition_point(|&id| id < start * slots);
+            graph.starts.iter().map(first).collect()
+        };
+        let (activation_ghosts, gradient_ghosts) = (begins(&arriving, 1), begins(&leaving, graph.slots));
+        let (slots, first) = (graph.slots, graph.own.start);
+        Self { index, width, slots, first, arriving, leaving, activation_ghosts, gradient_ghosts }
+    }
+
+    /// Returns the rows of edges of these own nodes: of their slots, as far as they receive.
+    pub(crate) fn receivers(&self, nodes: &Range<u32>) -> Range<usize> {
+        self.arriving.rows().between(&slots_of(nodes, self.slots))
+    }
+
+    /// Returns the worker's first slot.
+    pub(crate) fn first_slot(&self) -> u32 {
+        self.first * self.slots
+    }
+
+    /// Returns where a message of activations belongs in their table.
+    pub(crate) fn activation_rows(&self, header: Header) -> Range<usize> {
+        rows_at(&self.activation_ghosts, header)
+    }
+
+    /// Returns where a message of gradients belongs in their table.
+    pub(crate) fn gradient_rows(&self, header: Header) -> Range<usize> {
+        rows_at(&self.gradient_ghosts, header)
+    }
+}
+
+/// Returns the rows of a message whose sender's ghosts begin at `ghosts[sender]`.
+pub(super) fn rows_at(ghosts: &[usize], header: Header) -> Range<usize> {
+    let first = ghosts[header.from as usize] + header.seq as usize;
+    first..first + header.aux as usize
+}
+
+/// Where a hop's gradients lie.
+pub(crate) enum Gradient<T> {
+    /// No gradient is wanted.
+    None,
+    /// In the table of activations, which have been aggregated everywhere and are not read again.
+    InPlace,
+    /// In a table of their own.
+    Own(T),
+}
+
+impl<T> Gradient<T> {
+    pub(crate) fn table<'a>(&'a self, sent: &'a T) -> Option<&'a T> {
+        match self {
+            Self::None => None,
+            Self::InPlace => Some(sent),
+            Self::Own(table) => Some(table),
+        }
+    }
+
+    pub(crate) fn table_mut<'a>(&'a mut self, sent: &'a mut T) -> Option<&'a mut T> {
+        match self {
+            Self::None => None,
+            Self::InPlace => Some(sent),
+            Self::Own(table) => Some(table),
+        }
+    }
+}
+
+/// What leaves when the gradients of an interval's receivers are there.
+pub(crate) enum Completed {
+    /// Their rows.
+    Rows,
+    /// Gradients of ghosts, with the last interval.
+    Mirrors(Vec<Outgoing>),
+}
+
+/// The tables of one aggregation, and what is done with them: one implementation for sums, maxima and attention each.
+pub(crate) trait GhostHop: Send {
+    /// Aggregates the edges of rows `rows` of `links.arriving` into `out`, `[rows, width]`.
+    fn forward(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, rows: Range<usize>, out: &mut [f32]);
+
+    /// Returns the links of evaluation, where they differ from those of training.
+    fn evaluation(&self) -> Option<&EvaluationLinks>;
+
+    /// Aggregates these slots along the links of evaluation, `[slots, width]`; `None` where they do not differ from those of training.
+    fn forward_all(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, slots: &Range<u32>) -> Option<Vec<f32>>;
+
+    /// Stores what own nodes send: `nodes`, which are the own rows `rows`. `for_all` says that all nodes receive it, in evaluation.
+    ///
+    /// # Errors
+    /// When the device fails.
+    fn write_sent(
+        &mut self,
+        links: &HopLinks,
+        nodes: &Range<u32>,
+        rows: &Range<usize>,
+        outputs: &NodeOutputs,
+        for_all: bool,
+    ) -> Result<(), Error>;
+
+    /// Sets some rows of gradients to zero.
+    fn clear_gradient(&mut self, rows: Range<usize>);
+
+    /// Stores the gradient of a receiver's slot in row `row`.
+    fn write_gradient(&mut self, row: usize, slot: usize, values: &[f32]);
+
+    /// Adds what senders must know of receivers besides their gradients, which are all there for an interval. `(intervals, header)`: how many
+    /// intervals this worker has, and the header of messages to mirrors.
+    fn complete(
+        &mut self,
+        cx: &mut StageCx<'_>,
+        links: &HopLinks,
+        receivers: Range<usize>,
+        of_mirrors: (usize, Header),
+    ) -> Completed;
+
+    /// Returns the gradient of what own nodes sent.
+    ///
+    /// # Errors
+    /// When no gradient is wanted: our bug.
+    fn backward(&mut self, cx: &mut StageCx<'_>, links: &HopLinks, nodes: &Range<u32>) -> Result<SentGradient, Error>;
+
+    /// Returns the table of a channel, and the links that say which of its rows are ghosts where.
+    fn table<'a>(&'a self, links: &'a HopLinks, channel: Channel) -> Option<(&'a Links, &'a dyn WireRows)>;
+
+    /// Stores the rows of a message.
+    fn receive(&mut self, links: &HopLinks, channel: Channel, block: &WireBlock);
+
+    /// Returns the message of gradients of ghosts that a note names.
+    ///
+    /// # Panics
+    /// When this hop has no mirrors.
+    fn mirror_message(&self, _note: Header) -> WireBlock {
+        unreachable!("only attention has mirrors")
+    }
+}
+
+/// The error of a gradient that is asked for and not computed.
+pub(super) fn no_gradient() -> Error {
+    Error::Bug("gradients that are not wanted".into())
+}

@@ -1,0 +1,183 @@
+//! How a stage of an interval begins: its rows are read, and a node task is made of them. [`finish`](super::finish) writes what the task returns.
+
+use std::sync::Arc;
+
+use gnnflow_data::rng::{Key, Purpose};
+
+use super::exchange::Evaluated;
+use super::finish::{Ended, Finished};
+use super::intervals::Interval;
+use super::message::Outgoing;
+use super::program::{Propagated, Stage};
+use super::state::{EpochState, Progress};
+use super::token::Token;
+use crate::compute::ComputeState;
+use crate::engine::aggregation::rows::Selection;
+use crate::error::Error;
+use crate::runtime::tensor_task::{NodeGradient, TensorTask, Work};
+use gnnflow_nn::parameter_versions::ParameterVersion;
+
+/// What has begun of a stage of an interval.
+pub(crate) enum Begun {
+    /// The stage is over: there is nothing to compute.
+    Ended(Ended),
+    /// The interval's rows have been read. The result of the task, by these parameters, is still to be written.
+    Task(Box<TensorTask>, ParameterVersion),
+}
+
+impl EpochState {
+    /// Begins a stage of an interval, or runs a stage of a chunk. [`EpochState::end`] takes the result of a task; until then nothing else may be
+    /// done with the interval.
+    ///
+    /// # Errors
+    /// When rows are missing.
+    pub(crate) fn begin(&mut self, compute: &mut ComputeState, token: Token) -> Result<Begun, Error> {
+        let stage = self.program.stage(token.stage());
+        let of_chunk = match stage {
+            Stage::Propagate(stage) => Some(self.propagate(compute, token, stage)),
+            Stage::Attend(stage) => {
+                let (exchange, mut cx) = self.exchange(compute, token);
+                Some(exchange.attend(&mut cx, stage))
+            }
+            _ => None,
+        };
+        if let Some(rows) = of_chunk {
+            return Ok(Begun::Ended(vec![(token, Finished { rows, gradient: None })]));
+        }
+        let intervals = Arc::clone(&self.intervals);
+        let interval = &intervals[token.item as usize];
+        let key = [interval.partition, token.epoch(), interval.number]
+            .into_iter()
+            .fold(Key::new(self.seed(), Purpose::Dropout), |key, word| key.fold(u64::from(word)));
+        let task = match (stage, token.evaluates()) {
+            (Stage::Forward(index), evaluates) => {
+                self.forward(compute, token, index, interval, (!evaluates).then_some(key))
+            }
+            (_, true) => self.sink.is_some().then(|| self.result(compute, token, interval)),
+            (Stage::Backward(index), _) if index == self.hops => Some(self.embed_back(interval, key)?),
+            (Stage::Embed, _) => Some(self.embed(compute, token, interval, key)),
+            (Stage::Backward(index), _) => Some(self.backward(compute, token, index, interval, key)?),
+            _ => self.loss(compute, token, interval, key)?,
+        };
+        match task {
+            Some(task) => {
+                let parameters = self.vectors.parameters();
+                let version = match token.evaluates() {
+                    false => parameters.choose(token.item, token.epoch(), task.index),
+                    true => parameters.latest(),
+                };
+                Ok(Begun::Task(Box::new(task), version))
+            }
+            None => self.end(compute, token, None).map(Begun::Ended),
+        }
+    }
+
+    /// Tells whether a token is an interval at a stage, rather than a chunk.
+    pub(super) fn is_interval(&self, token: Token) -> bool {
+        !matches!(self.program.stage(token.stage()), Stage::Propagate(_) | Stage::Attend(_) | Stage::Pairs(_))
+    }
+
+    fn propagate(&mut self, compute: &mut ComputeState, token: Token, stage: Propagated) -> Vec<Outgoing> {
+        // A chain of hops that begins with rows that never change is aggregated once.
+        let from_start = stage.hop == 0 || self.element_wise[1..=stage.hop].iter().all(|&element_wise| element_wise);
+        if self.constant && self.settled && from_start && !stage.back {
+            return Vec::new();
+        }
+        let (exchange, mut cx) = self.exchange(compute, token);
+        exchange.propagate(&mut cx, stage)
+    }
+
+    /// Aggregates what arrives at an interval's nodes at hop `hop`, unless that is done already.
+    pub(super) fn aggregate(&mut self, compute: &mut ComputeState, token: Token, hop: usize, interval: &Interval) {
+        if hop == 0 && self.constant {
+            // Rows that never change are aggregated once.
+            let progress = &mut self.progress[token.item as usize];
+            if *progress == Progress::Aggregated {
+                return;
+            }
+            *progress = Progress::Aggregated;
+        }
+        let (exchange, mut cx) = self.exchange(compute, token);
+        exchange.aggregate(&mut cx, hop, interval);
+    }
+
+    /// Returns a task that reads some own rows.
+    pub(super) fn task(&self, index: usize, rows: Selection<'_>, key: Option<Key>, work: Work) -> TensorTask {
+        let aggregated = index.checked_sub(1).and_then(|hop| self.exchange.aggregated(hop, &rows));
+        TensorTask { index, count: rows.iter().count(), rows: self.nodes.inputs(index, &rows, aggregated), key, work }
+    }
+
+    /// The task of the way forward, unless its results are there.
+    fn forward(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        key: Option<Key>,
+    ) -> Option<TensorTask> {
+        if index == 0 && self.constant && self.progress[token.item as usize] >= Progress::Sent {
+            return None; // the rows are there, here and at the other workers
+        }
+        if index > 0 {
+            self.aggregate(compute, token, index - 1, interval);
+        }
+        Some(self.task(index, Selection::Range(interval.rows.clone()), key, Work::Forward))
+    }
+
+    /// The last task of an evaluation, whose results are the model's.
+    fn result(&mut self, compute: &mut ComputeState, token: Token, interval: &Interval) -> TensorTask {
+        let (last, rows) = (self.hops - 1, Selection::Range(interval.rows.clone()));
+        let (exchange, mut cx) = self.exchange(compute, token);
+        match exchange.evaluate_last_hop(&mut cx, interval) {
+            Evaluated::AsInTraining => {
+                self.aggregate(compute, token, last, interval);
+                self.task(last + 1, rows, None, Work::Forward)
+            }
+            Evaluated::Rows(aggregated) => TensorTask {
+                index: last + 1,
+                count: interval.rows.len(),
+                rows: self.nodes.inputs(last + 1, &rows, aggregated),
+                key: None,
+                work: Work::Forward,
+            },
+        }
+    }
+
+    /// The last task and the loss, where the interval has nodes with a loss.
+    fn loss(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<Option<TensorTask>, Error> {
+        let hop = self.hops - 1;
+        self.aggregate(compute, token, hop, interval);
+        if interval.seeds.is_empty() {
+            return Ok(None);
+        }
+        let seeds: Vec<u32> = interval.seeds.iter().map(|&row| self.nodes.node(row)).collect();
+        let work = Work::Loss(compute.targets(&seeds)?);
+        Ok(Some(self.task(hop + 1, Selection::Rows(&interval.seeds), Some(key), work)))
+    }
+
+    /// The task of the way back.
+    fn backward(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        key: Key,
+    ) -> Result<TensorTask, Error> {
+        let (exchange, mut cx) = self.exchange(compute, token);
+        let of_sent = exchange.sent_gradient(&mut cx, index, interval)?;
+        let held = self.nodes.gradient(index, &interval.rows);
+        let gradient = NodeGradient { held, sent: of_sent.sent, terms: of_sent.terms };
+        // Features have no gradient; rows that are learned in their place do.
+        let of_rows = index > 0 || self.learned.is_some();
+        let work = Work::Backward { gradient, of_rows };
+        Ok(self.task(index, Selection::Range(interval.rows.clone()), Some(key), work))
+    }
+}

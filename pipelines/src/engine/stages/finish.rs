@@ -1,0 +1,161 @@
+//! How a stage of an interval ends: the result of its node task is written where other stages read it, and rows leave for other workers.
+
+use std::sync::Arc;
+
+use gnnflow_dataflow::collective::all_reduce::Contribution;
+use gnnflow_nn::model::NodeOutputs;
+use gnnflow_nn::tensors::read;
+
+use super::gradient_sums::StageGradient;
+use super::intervals::Interval;
+use super::message::Outgoing;
+use super::program::Stage;
+use super::state::{EpochState, Progress};
+use super::token::Token;
+use crate::compute::ComputeState;
+use crate::engine::aggregation::rows::Selection;
+use crate::error::Error;
+use crate::runtime::tensor_task::{NodeBack, TensorResult};
+
+/// What leaves a stage of an interval.
+#[derive(Default)]
+pub(crate) struct Finished {
+    /// Rows for other workers.
+    pub(crate) rows: Vec<Outgoing>,
+    /// What a partition adds to the epoch's gradient, with its last interval's last stage.
+    pub(crate) gradient: Option<Contribution>,
+}
+
+/// Tokens that are done: each with its stage, a partition's last one with the partition's gradient.
+pub(crate) type Ended = Vec<(Token, Finished)>;
+
+impl EpochState {
+    /// Ends a stage of an interval with the result of its task, if there was one.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn end(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        result: Option<TensorResult>,
+    ) -> Result<Ended, Error> {
+        let intervals = Arc::clone(&self.intervals);
+        let interval = &intervals[token.item as usize];
+        let (stage, evaluates) = (self.program.stage(token.stage()), token.evaluates());
+        let mut share = None;
+        let rows = match (stage, result) {
+            (Stage::Forward(index), Some(TensorResult::Outputs(outputs))) => {
+                self.end_forward(compute, token, index, interval, &outputs)?
+            }
+            (Stage::Embed, Some(TensorResult::Outputs(outputs))) if !evaluates => {
+                self.end_embed(interval, &outputs)?;
+                Vec::new()
+            }
+            (Stage::Loss | Stage::Embed, Some(TensorResult::Outputs(outputs))) => {
+                let nodes: Vec<u32> = self.nodes.nodes(&interval.rows).collect();
+                if let Some(sink) = &self.sink {
+                    let mut into = sink.results.write()?;
+                    read(&outputs.held, |found| into.set(&nodes, found))?;
+                }
+                Vec::new()
+            }
+            (Stage::Loss, Some(TensorResult::Back(mut back))) => {
+                share = Some(StageGradient::of(&mut back));
+                self.end_loss(compute, token, interval, Some(back))
+            }
+            (Stage::Loss, None) if !evaluates => self.end_loss(compute, token, interval, None),
+            (Stage::Backward(index), Some(TensorResult::Back(mut back))) => {
+                share = Some(StageGradient::of(&mut back));
+                self.end_backward(compute, token, index, interval, back)?
+            }
+            (Stage::Forward(_) | Stage::Loss | Stage::Embed, None) => Vec::new(),
+            _ => return Err(Error::Bug("a task came to what was not asked of it".into())),
+        };
+        let done = Finished { rows, gradient: None };
+        if evaluates {
+            return Ok(vec![(token, done)]);
+        }
+        if self.program.is_last(token.stage()) {
+            self.settled = true;
+            self.vectors.parameters().release(token.item, token.epoch());
+        }
+        Ok(self.gradients.account(&self.program, token, interval, share, done))
+    }
+
+    fn end_forward(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        outputs: &NodeOutputs,
+    ) -> Result<Vec<Outgoing>, Error> {
+        let embeddings = match (&self.sink, token.evaluates() && index + 1 == self.hops) {
+            (Some(sink), true) => sink.embeddings.clone(),
+            _ => None,
+        };
+        let (nodes, mut written) = (&mut self.nodes, Ok(()));
+        compute.timed_forward(|| {
+            written = nodes.hold(index, &interval.rows, &outputs.held).and_then(|()| {
+                let Some(store) = embeddings else { return Ok(()) };
+                let nodes: Vec<u32> = nodes.nodes(&interval.rows).collect();
+                let mut into = store.write()?;
+                Ok(read(&outputs.held, |found| into.set(&nodes, found))?)
+            });
+        });
+        written?;
+        let (exchange, mut cx) = self.exchange(compute, token);
+        let rows = exchange.send(&mut cx, index, interval, outputs)?;
+        let progress = &mut self.progress[token.item as usize];
+        *progress = (*progress).max(Progress::Sent);
+        Ok(rows)
+    }
+
+    fn end_loss(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        interval: &Interval,
+        back: Option<NodeBack>,
+    ) -> Vec<Outgoing> {
+        // Only nodes with a loss go through the last task; the others' gradients are zeros.
+        self.nodes.clear_gradients(&interval.rows);
+        let seeds = if back.is_some() { &interval.seeds[..] } else { &[] };
+        self.send_gradient(compute, token, self.hops - 1, interval, Selection::Rows(seeds), back.unwrap_or_default())
+    }
+
+    fn end_backward(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        index: usize,
+        interval: &Interval,
+        back: NodeBack,
+    ) -> Result<Vec<Outgoing>, Error> {
+        let Some(hop) = index.checked_sub(1) else {
+            self.update_learned_rows(compute, token, interval, back.held)?;
+            return Ok(Vec::new());
+        };
+        let rows = Selection::Range(interval.rows.clone());
+        Ok(self.send_gradient(compute, token, hop, interval, rows, back))
+    }
+
+    /// Stores gradients of what the node task behind hop `hop` read, and sends those of aggregated rows to the rows' senders.
+    fn send_gradient(
+        &mut self,
+        compute: &mut ComputeState,
+        token: Token,
+        hop: usize,
+        interval: &Interval,
+        rows: Selection<'_>,
+        back: NodeBack,
+    ) -> Vec<Outgoing> {
+        if !self.program.goes_back(hop) {
+            return Vec::new();
+        }
+        self.nodes.add_gradients(hop, &rows, back.held.as_deref(), back.initial.as_deref());
+        let (exchange, mut cx) = self.exchange(compute, token);
+        exchange.send_gradient(&mut cx, hop, interval, &rows, back.aggregated)
+    }
+}

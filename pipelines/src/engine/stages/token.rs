@@ -1,0 +1,40 @@
+//! Tokens: one interval of nodes, or one chunk of the graph, at one stage.
+
+use gnnflow_dataflow::time;
+
+/// An item of a stage. Its number counts the intervals of this worker, or the two halves of a chunk's work.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Token {
+    pub(crate) time: u64,
+    pub(crate) item: u32,
+    pub(crate) pass: Pass,
+}
+
+/// What a token belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    /// An epoch of training; the stage is in the token's time.
+    Train,
+    /// An evaluation of all nodes, without dropout, at this stage.
+    Evaluate { stage: u32 },
+}
+
+impl Token {
+    /// Returns the stage of the program.
+    pub(crate) fn stage(self) -> u32 {
+        match self.pass {
+            Pass::Train => time::step(self.time),
+            Pass::Evaluate { stage } => stage,
+        }
+    }
+
+    /// Returns the epoch.
+    pub(crate) fn epoch(self) -> u32 {
+        time::epoch(self.time)
+    }
+
+    /// Tells whether the token belongs to an evaluation.
+    pub(crate) fn evaluates(self) -> bool {
+        self.pass != Pass::Train
+    }
+}

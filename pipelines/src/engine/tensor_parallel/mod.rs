@@ -1,0 +1,224 @@
+//! Full-graph training by columns (NeutronTP, section 3.1): each worker has some columns of the rows of all nodes, and all edges.
+//!
+//! Node tasks read and make whole rows, at the nodes' owners ([`whole_rows`]). Between them rows are cut into column shards, which all workers
+//! aggregate chunk by chunk ([`shards`]), and gathered into whole rows again.
+
+pub(crate) mod chain_attention;
+pub(crate) mod chunks;
+pub(crate) mod head_shards;
+pub(crate) mod send_order;
+pub(crate) mod shards;
+pub(crate) mod topology;
+pub(crate) mod whole_rows;
+
+use std::ops::Range;
+
+use gnnflow_dataflow::wire::{Header, WireBlock};
+use gnnflow_kernels::matrix::Matrix;
+use gnnflow_nn::model::{Hop, NodeOutputs};
+
+use self::chunks::{Cut, cut};
+use self::shards::Shards;
+use self::topology::AllEdges;
+use self::whole_rows::WholeRows;
+use crate::engine::aggregation::rows::Selection;
+use crate::engine::stages::exchange::{Evaluated, RowExchange, SentGradient, StageCx};
+use crate::engine::stages::intervals::Interval;
+use crate::engine::stages::message::{Channel, Outgoing, window};
+use crate::engine::stages::program::{Attended, Program, Propagated};
+use crate::engine::stages::state::{StageConfig, no_room};
+use crate::engine::stages::synchrony::Synchrony;
+use crate::error::Error;
+
+/// The tables of rows of one worker: column shards of all nodes, and whole rows of its own.
+pub(crate) struct TensorParallel {
+    worker: usize,
+    /// The worker's nodes.
+    own: Range<u32>,
+    shards: Shards,
+    /// By hop.
+    rows: Vec<WholeRows>,
+}
+
+/// Builds the program of an epoch, and reserves the tables that it works on.
+///
+/// # Errors
+/// When there is no room, when a hop has fewer columns than there are workers, or a chunk no room for one node.
+pub(crate) fn open(edges: AllEdges, config: &StageConfig) -> Result<(Program, Box<dyn RowExchange>), Error> {
+    let StageConfig { profile, place, row_dtype, .. } = config;
+    let (hops, element_wise) = (&profile.hops[..], config.element_wise());
+    let chunks = cut(&edges, hops)?;
+    let attends: Vec<bool> = hops.iter().map(Hop::attends).collect();
+    let learns = profile.tasks[0].learns;
+    let program = Program::by_columns(hops.len(), learns, &element_wise, &attends, chunks.len() as u32);
+    config.check_row_dtype()?;
+    let (worker, own) = (edges.worker, edges.own.clone());
+    let rows = (0..hops.len()).map(|hop| WholeRows::new(&edges, profile, &program, hop, place));
+    let rows = rows.collect::<std::io::Result<Vec<_>>>().map_err(no_room)?;
+    let goes_back = |hop| program.goes_back(hop);
+    let cut = Cut { chunks, pipelined: config.synchrony != Synchrony::Barrier };
+    let by_task: Vec<_> = profile.tasks.iter().map(|task| task.element_wise).collect();
+    let shards = Shards::new(edges, cut, hops, &by_task, *row_dtype, &goes_back, place)?;
+    Ok((program, Box::new(TensorParallel { worker, own, shards, rows })))
+}
+
+impl TensorParallel {
+    fn header(&self, cx: &StageCx<'_>, hop: usize, channel: Channel) -> Header {
+        Header { from: self.worker as u32, tag: channel.tag(hop), key: cx.token.time, ..Header::default() }
+    }
+
+    /// Returns notes of the shards of some own rows that chunk `chunk` is the first to need.
+    fn shards_of(
+        &self,
+        cx: &StageCx<'_>,
+        hop: usize,
+        chunk: usize,
+        channel: Channel,
+        rows: Range<usize>,
+    ) -> Vec<Header> {
+        let is_gradient = channel == Channel::Gradients;
+        match self.rows[hop].table(is_gradient) {
+            Some(_) => self.shards.split(self.header(cx, hop, channel), [hop, chunk], is_gradient, rows),
+            None => Vec::new(),
+        }
+    }
+
+    /// Returns what the chunk behind `chunk` is the first to need of own rows. As much of it as may be in flight at once is copied now: the compute
+    /// thread will be busy with `chunk` while it travels.
+    fn next_shards(&self, cx: &StageCx<'_>, hop: usize, channel: Channel, chunk: u32) -> Vec<Outgoing> {
+        if chunk as usize + 1 == self.shards.chunks() {
+            return Vec::new();
+        }
+        let notes = self.shards_of(cx, hop, chunk as usize + 1, channel, 0..self.own.len());
+        let window = self.window();
+        let outgoing = |(place, note)| match place < window {
+            true => Outgoing::Block(self.message(note)),
+            false => Outgoing::Note(note),
+        };
+        notes.into_iter().enumerate().map(outgoing).collect()
+    }
+}
+
+impl RowExchange for TensorParallel {
+    fn aggregate(&mut self, _: &mut StageCx<'_>, _: usize, _: &Interval) {}
+
+    fn aggregated(&self, hop: usize, rows: &Selection<'_>) -> Option<Matrix> {
+        self.rows[hop].aggregated(rows)
+    }
+
+    fn evaluate_last_hop(&mut self, _: &mut StageCx<'_>, _: &Interval) -> Evaluated {
+        Evaluated::AsInTraining
+    }
+
+    fn send(
+        &mut self,
+        cx: &mut StageCx<'_>,
+        hop: usize,
+        interval: &Interval,
+        outputs: &NodeOutputs,
+    ) -> Result<Vec<Outgoing>, Error> {
+        let (table, mut written) = (&mut self.rows[hop], Ok(()));
+        cx.compute.timed_forward(|| written = table.write_sent(&interval.rows, outputs));
+        written?;
+        if !self.rows[hop].sends() {
+            return Ok(Vec::new());
+        }
+        let notes = self.shards_of(cx, hop, 0, Channel::Activations, interval.rows.clone());
+        Ok(notes.into_iter().map(Outgoing::Note).collect())
+    }
+
+    fn sent_gradient(&mut self, _: &mut StageCx<'_>, hop: usize, interval: &Interval) -> Result<SentGradient, Error> {
+        Ok(self.rows[hop].sent_gradient(&interval.rows, self.shards.heads(hop)))
+    }
+
+    fn send_gradient(
+        &mut self,
+        cx: &mut StageCx<'_>,
+        hop: usize,
+        interval: &Interval,
+        rows: &Selection<'_>,
+        gradient: Option<Vec<f32>>,
+    ) -> Vec<Outgoing> {
+        let table = &mut self.rows[hop];
+        if let Selection::Rows(_) = rows {
+            table.clear_gradient(&interval.rows);
+        }
+        if let Some(gradient) = gradient {
+            table.write_gradient(rows, &gradient);
+        }
+        if !table.sends_gradients() {
+            return Vec::new();
+        }
+        let notes = self.shards_of(cx, hop, 0, Channel::Gradients, interval.rows.clone());
+        notes.into_iter().map(Outgoing::Note).collect()
+    }
+
+    fn propagate(&mut self, cx: &mut StageCx<'_>, stage: Propagated) -> Vec<Outgoing> {
+        let channel = if stage.back { Channel::Gradients } else { Channel::Activations };
+        if cx.token.item == 0 {
+            // Attention has read all gradients before.
+            let read = stage.back && self.shards.heads(stage.hop).is_some();
+            return match stage.split && !read {
+                true => self.next_shards(cx, stage.hop, channel, stage.chunk),
+                false => Vec::new(),
+            };
+        }
+        let (drop, vectors) = (cx.dropout(stage.hop), cx.latest_vectors(stage.hop));
+        let channel = if stage.back { Channel::SentGradients } else { Channel::Aggregated };
+        // What is gathered is not needed before all chunks have been aggregated.
+        let last = cx.token.time + (self.shards.chunks() - 1) as u64 - u64::from(stage.chunk);
+        let header = Header { tag: channel.tag(stage.hop), key: last, ..Header::default() };
+        let (mut blocks, shards) = (Vec::new(), &mut self.shards);
+        let work = || blocks = shards.propagate(header, stage, drop, vectors.as_deref());
+        if stage.back {
+            cx.compute.timed_backward(work)
+        } else {
+            cx.compute.timed_forward(work)
+        }
+        blocks.into_iter().map(Outgoing::Block).collect()
+    }
+
+    fn attend(&mut self, cx: &mut StageCx<'_>, stage: Attended) -> Vec<Outgoing> {
+        if cx.token.item == 0 {
+            return match stage.split {
+                true => self.next_shards(cx, stage.hop, Channel::Gradients, stage.chunk),
+                false => Vec::new(),
+            };
+        }
+        let (drop, vectors, shards) = (cx.dropout(stage.hop), cx.latest_vectors(stage.hop), &mut self.shards);
+        cx.compute.timed_backward(|| shards.attend(stage, drop, vectors.as_deref()));
+        Vec::new()
+    }
+
+    fn message(&self, note: Header) -> WireBlock {
+        let (hop, channel) = Channel::of(note);
+        let is_gradient = channel == Channel::Gradients;
+        let table = self.rows[hop].table(is_gradient).expect("a note names rows that are here");
+        self.shards.message(note, hop, is_gradient, table)
+    }
+
+    fn receive(&mut self, block: &WireBlock) {
+        let header = block.header();
+        let (hop, channel) = Channel::of(header);
+        let from = header.from as usize;
+        match channel {
+            Channel::Activations | Channel::Gradients => self.shards.put(hop, channel == Channel::Gradients, block),
+            _ => {
+                let first = (header.seq - self.own.start) as usize;
+                let rows = first..first + header.aux as usize;
+                let (columns, heads) = (self.shards.columns(hop, from), self.shards.heads(hop));
+                let heads = heads.map(|heads| (heads.entries(from), heads.count()));
+                let values = block.rows_f32().expect("column shards that are gathered are numbers");
+                self.rows[hop].gather(channel == Channel::SentGradients, rows, columns, heads, values);
+            }
+        }
+    }
+
+    fn window(&self) -> usize {
+        window(Some(self.shards.chunk_memory()))
+    }
+
+    fn edge_columns(&self, goes_back: &dyn Fn(usize) -> bool) -> u64 {
+        self.shards.edge_numbers(goes_back)
+    }
+}
