@@ -12,7 +12,6 @@ use std::path::PathBuf;
 /// It speaks Arrow Flight with clients that prove the secret. Nothing is encrypted. It prints its address, the run at which it has registered,
 /// and the end of that run.
 #[derive(Debug, clap::Args)]
-#[cfg_attr(not(feature = "tensor-workers"), expect(dead_code, reason = "this build only refuses the command"))]
 pub(super) struct TensorWorker {
     /// Address to listen at; port 0 is any free port. With `--connect`, the run's processes must reach this address [default: this
     /// machine's address towards the run, any port].

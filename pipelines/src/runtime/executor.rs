@@ -18,7 +18,7 @@ pub enum Completion {
     /// The task has this result.
     Done(NodeResult),
     /// No worker is left; the caller runs the task itself.
-    Returned(NodeTask),
+    Returned(Box<NodeTask>),
 }
 
 /// Receives the end of a task, on any thread.

@@ -206,7 +206,7 @@ impl Shared {
     /// Returns how a task ends for which no worker is left.
     fn return_task(&self, task: NodeTask) -> Result<Completion, Error> {
         match self.settings.when_gone {
-            WhenGone::Local => Ok(Completion::Returned(task)),
+            WhenGone::Local => Ok(Completion::Returned(Box::new(task))),
             WhenGone::Fail => Err(Error::Machine(
                 "all tensor workers are gone; set train.tensor.when_gone = \"local\" to go on without them".into(),
             )),

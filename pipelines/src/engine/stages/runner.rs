@@ -162,7 +162,7 @@ impl StageRunner {
     ) {
         let result = completion.and_then(|completion| match completion {
             Completion::Done(result) => Ok(result),
-            Completion::Returned(task) => compute.tensor_task(task, choice.version),
+            Completion::Returned(task) => compute.tensor_task(*task, choice.version),
         });
         let ended = result.and_then(|result| self.state().end(compute, token, Some(result)));
         self.answer(token, ended);
