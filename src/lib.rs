@@ -13,7 +13,8 @@ pub mod prepare;
 pub mod report;
 pub mod run;
 mod run_lock;
-mod tensor;
+#[cfg_attr(not(feature = "tensor-workers"), path = "tensor_workers/absent.rs")]
+mod tensor_workers;
 mod threads;
 
 pub use app::App;

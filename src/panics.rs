@@ -19,6 +19,7 @@ static FIRST: Mutex<Option<ClusterError>> = Mutex::new(None);
 static AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// From now on, prints panics when they happen. For servers, which run until somebody ends them.
+#[cfg(feature = "tensor-workers")]
 pub(crate) fn tell_at_once() {
     AT_ONCE.store(true, Ordering::Relaxed);
 }

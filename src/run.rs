@@ -5,18 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use gnnflow_data::progress::Progress;
-use gnnflow_pipelines::config::Tensor;
+use gnnflow_pipelines::executor::ExecutorFactory;
 use gnnflow_pipelines::summary::{EpochRecord, SCHEMA, Seconds};
-use gnnflow_pipelines::tensor::TensorWorkers;
 use gnnflow_pipelines::{Config, Error as PipelineError, Job, Runtime, Summary, last_checkpoint, prepare, work};
 
 use crate::cluster::{
-    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, OWN_SECRET, Secret, execute, is_launched,
-    is_supervised, read_hosts, seat, seat_from_launcher,
+    ClusterConfig, Fingerprints, Launcher, Liveness, Membership, Secret, execute, is_launched, is_supervised,
+    read_hosts, seat, seat_from_launcher,
 };
 use crate::console::Console;
 use crate::run_lock::RunLock;
-use crate::tensor::FlightWorkers;
+use crate::tensor_workers::{self, TensorWorkers};
 use crate::threads::start_reading_threads;
 use crate::{Error, Outcome, RunOptions};
 
@@ -28,6 +27,7 @@ use crate::{Error, Outcome, RunOptions};
 /// # Errors
 /// Whatever ends the run; in a run of several processes, its first cause.
 pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
+    tensor_workers::check(config)?;
     let seat = find_seat(config, options)?;
     if let Some(launch) = supervisor(config, options, seat.as_ref()) {
         return Ok(Outcome::Elsewhere(launch.run()?));
@@ -89,16 +89,8 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let local = if options.hosts.is_some() { 1 } else { size };
     let liveness = membership.liveness();
-    let tensor = match train.tensor.clone() {
-        Some(settings) => {
-            // Those that are launched have the secret of the run; those that listen elsewhere, or come from there, have the user's.
-            let elsewhere = settings.hosts.is_some() || settings.enlist.is_some();
-            let secret = if elsewhere { own_secret(config)? } else { shared };
-            Some(Tensors { settings, secret, across, first })
-        }
-        None => None,
-    };
-    let watch = Watch { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor };
+    let tensor_workers = TensorWorkers::new(config, shared, across, first)?;
+    let watch = Watch { console, warnings: options.console.clone(), liveness, epochs: train.epochs, tensor_workers };
     let job = Job {
         config: config.clone(),
         dataset,
@@ -124,13 +116,6 @@ fn supervisor(config: &Config, options: &RunOptions, seat: Option<&ClusterConfig
     launch.restarts = config.cluster.restarts as usize;
     launch.checkpoint = (rank == 0).then(|| last_checkpoint(&options.run_dir));
     Some(launch)
-}
-
-/// The user's own secret; a child of a family has another one under its name.
-fn own_secret(config: &Config) -> Result<Option<Secret>, Error> {
-    let child = is_launched();
-    let environment = |name: &str| std::env::var(if child { OWN_SECRET } else { name }).ok();
-    Ok(Secret::find(environment, config.cluster.secret_file.as_deref())?)
 }
 
 /// This process's place among several, if it has one: a child's, or a line of the hosts file.
@@ -172,17 +157,7 @@ struct Watch {
     warnings: Console,
     liveness: Liveness,
     epochs: usize,
-    tensor: Option<Tensors>,
-}
-
-/// What there is to know of tensor workers.
-struct Tensors {
-    settings: Tensor,
-    secret: Option<Secret>,
-    /// Another process of the run, on another machine.
-    across: Option<String>,
-    /// Whether this is the first process.
-    first: bool,
+    tensor_workers: Option<TensorWorkers>,
 }
 
 impl Runtime for Watch {
@@ -210,15 +185,8 @@ impl Runtime for Watch {
         self.warnings.say(line);
     }
 
-    fn tensor_workers(&self) -> Result<Option<Arc<dyn TensorWorkers>>, PipelineError> {
-        let Some(Tensors { settings, secret, across, first }) = &self.tensor else { return Ok(None) };
-        let workers = FlightWorkers::new(settings, secret.clone(), across.clone(), *first);
-        let workers = workers.map_err(|error| match error {
-            Error::Pipeline(error) => error,
-            Error::Cluster(error) if error.exit_code() == 2 => PipelineError::Usage(error.to_string()),
-            Error::Cluster(error) => PipelineError::Machine(error.to_string()),
-        })?;
-        Ok(Some(Arc::new(workers)))
+    fn tensor_workers(&self) -> Result<Option<Arc<dyn ExecutorFactory>>, PipelineError> {
+        self.tensor_workers.as_ref().map(|workers| workers.factory(self.warnings.clone())).transpose()
     }
 
     fn progress(&self) -> &dyn Progress {

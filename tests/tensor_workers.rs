@@ -237,7 +237,10 @@ fn those_that_listen_elsewhere_may_go() {
     // Of another secret: nobody is listened to, and that is said.
     let (code, said) = run(&[], "another secret altogether");
     assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("wrong secret") && said.contains(&one.address) && said.contains("computed here"), "{said}");
+    assert!(
+        said.contains("wrong secret") && said.contains(&one.address) && said.contains("this process computes"),
+        "{said}"
+    );
     assert_eq!(hashes(&summary(&place, "run")), hashes(&alone));
     let (code, said) = run(&["train.tensor.when_gone=fail"], "another secret altogether");
     assert_eq!(code, Some(4), "{said}");
@@ -260,8 +263,8 @@ fn who_lies_is_not_listened_to() {
     for (lie, word) in [
         (Lie::Version, "9.9.9"),
         (Lie::Shape, "numbers"),
-        (Lie::Garbage, "no answer"),
-        (Lie::Nothing, "answered nothing"),
+        (Lie::Garbage, "malformed message"),
+        (Lie::Nothing, "sent no result"),
         (Lie::Silence, "has not answered"),
         (Lie::NoFlight, "tensor worker"),
     ] {

@@ -14,7 +14,6 @@ pub mod plan;
 mod run;
 mod runtime;
 mod task;
-pub mod tensor;
 
 pub use checkpoint::tensor_file::verify_tensors;
 pub use config::Config;
@@ -25,5 +24,6 @@ pub use outputs::summary::{self, Summary};
 pub use plan::Plan;
 pub use run::prepare::{prepare, prepare_on};
 pub use run::work;
+pub use runtime::executor;
 pub use runtime::job::{Job, NoRuntime, Runtime};
 pub use runtime::registry::Registry;

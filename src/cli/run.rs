@@ -46,6 +46,7 @@ impl Run {
         if config.graph.dataset.is_none() {
             config.check_processes(processes, config.parts())?;
         }
+        crate::tensor_workers::check(&config)?;
         if self.dry_run {
             let mut config = config;
             config.resolve_schedule()?;

@@ -1,54 +1,64 @@
-//! `gnnflow tensor-worker`: arithmetic on nodes, for runs that ask for it.
+//! `gnnflow tensor-worker`: a process that runs node tasks for training runs.
 
-use super::{Context, print};
+use super::Context;
 use crate::Error;
-use crate::cluster::Secret;
-use crate::tensor::{Limits, Post, listen, listens_towards};
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Do the arithmetic on nodes for runs over whole graphs: for those whose `train.tensor.hosts` name this process, until it is ended; or for the
-/// one whose `train.tensor.enlist` is given here, until that is over. It holds nothing: runs may come, and it may come and go, at any time.
+/// Run node tasks for full-graph and tensor-parallel training, without any state of a run.
 ///
-/// It speaks Arrow Flight, to whoever proves the secret; nothing is encrypted. Prints where it listens, with whom it has enlisted, and when that is over.
+/// With `--listen`, it serves all runs whose `train.tensor.hosts` name it, until it is stopped. With `--connect`, it registers with the run whose
+/// `train.tensor.enlist` is this address, and ends with that run. It may start and stop at any time.
+///
+/// It speaks Arrow Flight with clients that prove the secret. Nothing is encrypted. It prints its address, the run at which it has registered,
+/// and the end of that run.
 #[derive(Debug, clap::Args)]
 pub(super) struct TensorWorker {
-    /// Where to listen; port 0 is any that is free. With `--connect`, where the run's processes reach this one [default: this machine's
-    /// address in their direction, any port].
+    /// Address to listen at; port 0 is any free port. With `--connect`, the run's processes must reach this address [default: this
+    /// machine's address towards the run, any port].
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "connect")]
     listen: Option<String>,
-    /// Enlist with the run whose `train.tensor.enlist` this is, and end when it is over.
+    /// Register with the run whose `train.tensor.enlist` is this address, and end when the run is over.
     #[arg(long, value_name = "HOST:PORT")]
     connect: Option<String>,
-    /// How long the run is looked for, before it is there and when it is lost.
+    /// Maximum time to look for the run, before it has started and after it is lost.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, requires = "connect")]
     wait: u32,
-    /// Threads of arithmetic [default: the machine's cores].
+    /// Compute threads [default: the machine's cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
-    /// File with the secret, unless GNNFLOW_SECRET has it.
+    /// File with the secret, if GNNFLOW_SECRET is not set.
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
-    /// End when standard input does: for those that a run launches.
+    /// End when standard input ends: for the workers that a run launches.
     #[arg(long, hide = true)]
     until_input_ends: bool,
 }
 
 impl TensorWorker {
+    #[cfg(feature = "tensor-workers")]
     pub(super) fn execute(self, context: Context) -> Result<(), Error> {
+        use crate::cluster::Secret;
+        use crate::tensor_workers::{Limits, RegisterAt, default_listen_address, listen};
+        use std::time::Duration;
+
         crate::panics::tell_at_once();
         let secret = Secret::find(|name| std::env::var(name).ok(), self.secret_file.as_deref())?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let patience = Duration::from_secs(self.wait.into());
+        let wait = Duration::from_secs(self.wait.into());
         let limits = Limits {
             threads: self.threads.map_or_else(cores, usize::from),
-            with_input: self.until_input_ends,
-            post: self.connect.clone().map(|at| Post { at, patience }),
+            until_input_ends: self.until_input_ends,
+            register_at: self.connect.clone().map(|address| RegisterAt { address, wait }),
         };
         let (key, address) = match (self.listen, self.connect) {
             (Some(listen), _) => ("--listen", listen),
-            (None, connect) => ("--connect", listens_towards(&connect.unwrap_or_default(), secret.as_ref())?),
+            (None, connect) => ("--connect", default_listen_address(&connect.unwrap_or_default(), secret.as_ref())?),
         };
-        listen((key, &address), secret, context.registry, limits, |line| print(&format!("{line}\n")))
+        listen((key, &address), secret, context.registry, limits, |line| super::print(&format!("{line}\n")))
+    }
+
+    #[cfg(not(feature = "tensor-workers"))]
+    pub(super) fn execute(self, _: Context) -> Result<(), Error> {
+        Err(gnnflow_pipelines::Error::Usage(crate::tensor_workers::ABSENT.to_owned()).into())
     }
 }

@@ -108,7 +108,7 @@ pub enum ClusterError {
     },
     /// A tensor worker has found no run where it was to enlist, or was refused there.
     #[error("--connect {address}: the run there {why}")]
-    NotEnlisted {
+    NotRegistered {
         /// Where the run's first process was looked for.
         address: String,
         /// What was seen.
@@ -156,7 +156,7 @@ impl ClusterError {
             | ClusterError::Mismatch { .. }
             | ClusterError::WrongSecret { .. }
             | ClusterError::RankTaken { .. }
-            | ClusterError::NotEnlisted { .. }
+            | ClusterError::NotRegistered { .. }
             | ClusterError::Peer { .. } => 5,
             ClusterError::Own(failure) => failure.code,
             ClusterError::Stalled { .. } | ClusterError::Bug { .. } => 70,

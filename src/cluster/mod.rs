@@ -39,11 +39,14 @@ mod secret;
 mod signals;
 mod wire;
 
-pub(crate) use child::{OWN_SECRET, is_launched};
+#[cfg(feature = "tensor-workers")]
+pub(crate) use child::OWN_SECRET;
+pub(crate) use child::is_launched;
 pub use child::{is_supervised, seat_from_launcher};
 pub use config::{ClusterConfig, Fingerprints};
 pub use error::{ClusterError, Failure};
 pub use execute::execute;
+#[cfg(feature = "tensor-workers")]
 pub(crate) use handshake::{mac, same};
 pub(crate) use hook::{cause_of, end_unless_it_unwinds};
 pub use hosts::{RankAssignment, read_hosts, seat};
@@ -51,4 +54,5 @@ pub use launcher::Launcher;
 pub use liveness::{Busy, Liveness};
 pub use membership::Membership;
 pub use secret::Secret;
+#[cfg(feature = "tensor-workers")]
 pub(crate) use secret::random_hex;

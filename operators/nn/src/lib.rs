@@ -17,6 +17,7 @@ pub mod loss;
 pub mod metrics;
 pub mod model;
 pub mod node_targets;
+pub mod node_task;
 pub mod ops;
 pub mod optimizer;
 pub mod pair_head;

@@ -69,7 +69,7 @@ impl ComputeState {
             model.params_mut().set_from(&flat)?;
             versions.loaded = version;
         }
-        let result = pool.install(|| task.run(model));
+        let result = pool.install(|| task.run(model)).map_err(Error::from);
         let spent = if forward { &mut self.spent.forward } else { &mut self.spent.backward };
         *spent += start.elapsed();
         result

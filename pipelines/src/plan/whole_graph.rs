@@ -26,7 +26,7 @@ use crate::engine::stages::intervals::INTERVAL_NODES;
 use crate::engine::stages::message::window;
 use crate::engine::stages::program::{Program, Propagated, Stage};
 use crate::engine::tensor_parallel::head_shards::HeadShards;
-use crate::tensor::{AT_ONCE, BATCH, task_bytes, under_way};
+use crate::runtime::task_sizes::{CALL_BYTES, CALLS_PER_WORKER, task_bytes, tasks_in_flight};
 
 /// Versions of the parameters that a tensor worker keeps.
 const WORKER_KEEPS: u64 = 8;
@@ -388,8 +388,8 @@ impl Whole {
     pub(super) fn elsewhere(&self, graph: &Sizes, parts: &std::ops::Range<usize>) -> u64 {
         let Some((workers, _)) = self.tensor else { return 0 };
         let bytes = self.task(graph, parts);
-        let tasks = (permits(self.by_columns) + under_way(workers, bytes)) as u64;
-        tasks * bytes + (AT_ONCE * workers) as u64 * bytes.max(BATCH as u64)
+        let tasks = (permits(self.by_columns) + tasks_in_flight(workers, bytes)) as u64;
+        tasks * bytes + (CALLS_PER_WORKER * workers) as u64 * bytes.max(CALL_BYTES as u64)
     }
 
     /// Bytes that a tensor worker needs: for each call that processes may have with it rows, results, messages and arithmetic; and parameters
@@ -397,8 +397,8 @@ impl Whole {
     pub(super) fn tensor_worker(&self, graph: &Sizes, processes: usize) -> Option<u64> {
         let (_, shared) = self.tensor?;
         let all = 0..graph.parts.len();
-        let calls = (AT_ONCE * if shared { processes } else { 1 }) as u64;
-        let call = 2 * self.task(graph, &all).max(BATCH as u64) + self.arithmetic(self.interval(graph, &all));
+        let calls = (CALLS_PER_WORKER * if shared { processes } else { 1 }) as u64;
+        let call = 2 * self.task(graph, &all).max(CALL_BYTES as u64) + self.arithmetic(self.interval(graph, &all));
         Some(PROGRAM_BYTES + calls * call + (WORKER_KEEPS + calls) * 4 * self.parameters)
     }
 

@@ -9,19 +9,20 @@ use crate::collectives::{Collectives, Driver};
 use crate::config::Train;
 use crate::engine::stages::intervals::Interval;
 use crate::error::Error;
+use crate::runtime::executor::{ExecutorSetup, TaskExecutor};
 use crate::runtime::job::Job;
-use crate::tensor::{Controller, ResultShapes, Setting, task_bytes, under_way};
+use crate::runtime::task_sizes::{task_bytes, tasks_in_flight};
 use gnnflow_nn::parameter_versions::ParameterVersions;
 
-/// The controller of this worker's tensor workers, if the pipeline asks for any. A collective operation.
-pub(super) fn controller(
+/// Starts the executor of this worker's node tasks, if the pipeline asks for tensor workers. A collective operation.
+pub(super) fn executor(
     driver: &mut Driver<'_>,
     job: &Job,
     train: &Train,
     collectives: &mut Collectives,
     parameters: &Arc<ParameterVersions>,
     (model, profile, intervals): (&ModelSpec, &ModelProfile, &[Interval]),
-) -> Result<Option<Controller>, Error> {
+) -> Result<Option<Box<dyn TaskExecutor>>, Error> {
     let Some(settings) = &train.tensor else { return Ok(None) };
     let Some(workers) = job.runtime.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
@@ -31,14 +32,15 @@ pub(super) fn controller(
     let (of_model, params) = ((&profile.hops[..], &reads_initial[..]), profile.parameters);
     let splittable = profile.tasks.iter().map(|task| task.splittable).collect();
     let bytes = task_bytes(nodes, of_model, model.in_dim, model.out_dim, params as u64);
-    let setting = Setting {
-        permits: under_way(settings.expected(), bytes),
-        settings: settings.clone(),
+    let setup = ExecutorSetup {
         parameters: Arc::clone(parameters),
         model: model.clone(),
-        shapes: ResultShapes::new(&profile.hops, splittable, model.out_dim, params),
+        hops: profile.hops.clone(),
+        splittable,
+        flat_len: params,
         servers,
         intervals: intervals.len(),
+        capacity: tasks_in_flight(settings.expected(), bytes),
     };
-    Controller::start(workers, Arc::clone(&job.runtime), setting).map(Some)
+    workers.start(setup).map(Some)
 }

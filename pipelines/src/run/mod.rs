@@ -209,13 +209,13 @@ impl<'a> Run<'a> {
                 let published = Arc::clone(&parameters);
                 compute_thread.call(move |trainer| trainer.serve(published));
                 let of_model = (&spec_of_model, &config.profile, &intervals[..]);
-                let controller = elsewhere::controller(driver, job, train, &mut collectives, &parameters, of_model)?;
+                let executor = elsewhere::executor(driver, job, train, &mut collectives, &parameters, of_model)?;
                 let examples = context.train_nodes.iter().sum();
                 let learned = context.embeddings.as_ref().map(|rows| LearnedRows::new(rows, train, examples));
                 let pairs = source.as_ref().map(|source| source.scored.clone());
                 let features = context.features.clone();
                 let state = EpochState::new(&config, (own, intervals), program, features, parameters, pairs)?;
-                let state = StageRunner::new(state.learning(learned), compute_thread.clone(), controller);
+                let state = StageRunner::new(state.learning(learned), compute_thread.clone(), executor);
                 Box::new(StagedTraining::build(
                     driver.worker,
                     &context,

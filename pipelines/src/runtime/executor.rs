@@ -1,95 +1,76 @@
-//! What the program around a pipeline brings: ways to tensor workers.
+//! Execution of node tasks outside the compute thread: the interface that the program's tensor workers implement.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::AtomicUsize;
 
-use gnnflow_nn::model::ModelSpec;
-
-use super::tensor_task::{TensorResult, TensorTask};
-use crate::error::Error;
+use gnnflow_nn::model::{Hop, ModelSpec};
+use gnnflow_nn::node_task::{NodeResult, NodeTask};
 use gnnflow_nn::parameter_versions::{ParameterVersion, ParameterVersions};
 
-/// The tensor workers that this process may have. They are numbered from 0.
-pub trait TensorWorkers: Send + Sync {
-    /// How many there are when a run begins; those that enlist come behind them.
-    fn count(&self) -> usize;
+use crate::error::Error;
+use crate::runtime::records::TensorUse;
 
-    /// What one is called in messages.
-    fn name(&self, worker: usize) -> String;
+pub use crate::runtime::task_sizes::{CALL_BYTES, CALL_TASKS, CALLS_PER_WORKER};
 
-    /// Serves this process's parameters to tensor workers, and says where. Where workers may enlist, the first process listens for them.
+/// How a submitted task ended.
+#[derive(Debug)]
+pub enum Completion {
+    /// The task has this result.
+    Done(NodeResult),
+    /// No worker is left; the caller runs the task itself.
+    Returned(Box<NodeTask>),
+}
+
+/// Receives the end of a task, on any thread.
+pub type OnCompletion = Box<dyn FnOnce(Result<Completion, Error>) + Send>;
+
+/// Runs node tasks elsewhere. Without an executor, the compute thread runs them. Dropping it ends its threads.
+pub trait TaskExecutor: Send + Sync {
+    /// Returns the number of tasks that may be in flight besides those of the compute thread.
+    fn capacity(&self) -> usize;
+
+    /// Returns the counter of jobs that wait for the compute thread. The caller keeps it up to date.
+    fn backlog(&self) -> Arc<AtomicUsize>;
+
+    /// Runs a task with one version of the parameters, and calls `done` with its end.
+    fn submit(&self, task: NodeTask, version: ParameterVersion, done: OnCompletion);
+
+    /// Returns what has been done so far.
+    fn stats(&self) -> TensorUse;
+}
+
+/// The facts of a run that an executor needs.
+#[derive(Clone)]
+pub struct ExecutorSetup {
+    /// The versions of the parameters, as this process serves them.
+    pub parameters: Arc<ParameterVersions>,
+    /// The model.
+    pub model: ModelSpec,
+    /// The model's hops: they give the shapes of results.
+    pub hops: Vec<Hop>,
+    /// By node task: whether it may be split into two halves, in evaluation and in training.
+    pub splittable: Vec<[bool; 2]>,
+    /// Length of the flat vector of parameters and buffers.
+    pub flat_len: usize,
+    /// Addresses at which the processes of the run serve parameters, by rank.
+    pub servers: Vec<String>,
+    /// Number of this worker's intervals.
+    pub intervals: usize,
+    /// Tasks that may be in flight besides those of the compute thread.
+    pub capacity: usize,
+}
+
+/// Makes the executor of a run.
+pub trait ExecutorFactory: Send + Sync {
+    /// Serves this process's parameters to tensor workers. Returns the address.
     ///
     /// # Errors
-    /// When this machine has no port for it, or not the one that the pipeline asks for.
+    /// If this machine has no port for it, or not the port that the pipeline names.
     fn serve(&self, parameters: Arc<ParameterVersions>) -> Result<String, Error>;
 
-    /// From now on, `told` is called when somebody enlists, or leaves again. `servers` is where each process of the run serves
-    /// parameters; who enlists with one is sent to the others.
-    fn watch(&self, servers: &[String], told: Box<dyn Fn(Enlisted) + Send + Sync>) {
-        let _ = (servers, told);
-    }
-
-    /// Launches a worker, or calls one up, for a model whose parameters are served at `servers`, one a process of the run.
+    /// Starts the executor. Call it once, after [`ExecutorFactory::serve`].
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    fn meet(
-        &self,
-        worker: usize,
-        model: &ModelSpec,
-        servers: &[String],
-        limit: Duration,
-    ) -> Result<Arc<dyn TensorWorker>, String>;
-
-    /// What is done about a worker that has been lost, or could not be met, `times` times.
-    fn again(&self, worker: usize, times: u32) -> Again;
-
-    /// The run needs no worker any more: those that have enlisted are told.
-    fn end(&self) {}
-}
-
-/// What becomes of a worker that was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
-    /// Nothing: it is gone.
-    Never,
-    /// It is called up after so long. Nobody waits for it.
-    CalledUp(Duration),
-    /// It is started again after so long. Tasks wait for it where nobody else has them.
-    Started(Duration),
-}
-
-/// Who comes by himself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Enlisted {
-    /// This worker is there, for the first time or again.
-    Came(usize),
-    /// It is gone.
-    Left(usize),
-}
-
-/// A task as a worker is asked for it.
-#[derive(Clone, Debug)]
-pub struct Asked {
-    /// The task.
-    pub task: Arc<TensorTask>,
-    /// How many rows its first half has, where it may come in halves ([`TensorTask::run_from_row`]).
-    pub half: Option<usize>,
-}
-
-/// A tensor worker that has been met.
-pub trait TensorWorker: Send + Sync {
-    /// Has tasks that are [alike](TensorTask::is_like) done in one call, by the parameters that were chosen for them; several calls may be
-    /// under way at once. `answered` is called with each result as it comes, by the task's place among them; all are answered when nothing is
-    /// wrong. `limit` is how long an answer may take.
-    ///
-    /// # Errors
-    /// What is wrong with the worker, in words; or what `answered` says of a result. It is then taken for lost.
-    fn call(
-        &self,
-        tasks: &[Asked],
-        choice: ParameterVersion,
-        limit: Duration,
-        answered: &mut dyn FnMut(usize, TensorResult) -> Result<(), String>,
-    ) -> Result<(), String>;
+    /// If the system has no threads left.
+    fn start(self: Arc<Self>, setup: ExecutorSetup) -> Result<Box<dyn TaskExecutor>, Error>;
 }

@@ -9,7 +9,7 @@ use gnnflow_data::progress::Progress;
 
 use crate::config::Config;
 use crate::error::Error;
-use crate::runtime::executor::TensorWorkers;
+use crate::runtime::executor::ExecutorFactory;
 use crate::runtime::records::EpochRecord;
 use crate::runtime::registry::Registry;
 
@@ -56,11 +56,11 @@ pub trait Runtime: Send + Sync {
     fn say(&self, line: &str) {
         let _ = line;
     }
-    /// The tensor workers that `train.tensor` asks for.
+    /// Returns the tensor workers that `train.tensor` asks for.
     ///
     /// # Errors
-    /// When there cannot be any: the setting or this machine does not allow it.
-    fn tensor_workers(&self) -> Result<Option<Arc<dyn TensorWorkers>>, Error> {
+    /// If the setting or this machine does not allow them.
+    fn tensor_workers(&self) -> Result<Option<Arc<dyn ExecutorFactory>>, Error> {
         Ok(None)
     }
     /// Where long stages report.

@@ -66,7 +66,6 @@ use crate::engine::inference::Inference;
 use crate::engine::{BlocksHash, Engine, EpochSums, Staleness};
 use crate::error::Error;
 use crate::runtime::records::TensorUse;
-use crate::tensor::Controller;
 
 /// Intervals of a worker that may be under way at once: one is computed while another's rows are sent; by columns, one chunk is added up
 /// while another's sums are sent. With tensor workers, more.
@@ -337,7 +336,7 @@ impl Engine for StagedTraining {
     }
 
     fn tensor(&self) -> Option<TensorUse> {
-        self.state.controller().map(Controller::done)
+        self.state.executor_stats()
     }
 
     fn blocks(&mut self) -> &mut BlocksHash {

@@ -18,8 +18,8 @@ use super::state::{EpochState, ResultSink};
 use super::token::Token;
 use crate::compute::ComputeState;
 use crate::error::Error;
-use crate::runtime::tensor_task::TensorTask;
-use crate::tensor::{Answer, Controller};
+use crate::runtime::executor::{Completion, TaskExecutor};
+use crate::runtime::records::TensorUse;
 use gnnflow_nn::parameter_versions::ParameterVersion;
 
 /// The place for what a token comes to.
@@ -31,7 +31,7 @@ pub(crate) struct StageRunner {
     compute_thread: ComputeThread<ComputeState>,
     tokens: Mutex<Tokens>,
     /// Where tasks are computed elsewhere.
-    controller: Option<Controller>,
+    executor: Option<Box<dyn TaskExecutor>>,
     /// Jobs that wait for the compute thread.
     queued: Arc<AtomicUsize>,
     /// Whether no interval begins a stage before all are done with the one before.
@@ -65,15 +65,15 @@ impl StageRunner {
     pub(crate) fn new(
         state: EpochState,
         compute_thread: ComputeThread<ComputeState>,
-        controller: Option<Controller>,
+        executor: Option<Box<dyn TaskExecutor>>,
     ) -> Arc<Self> {
-        let queued = controller.as_ref().map(Controller::queued).unwrap_or_default();
+        let queued = executor.as_ref().map(|executor| executor.backlog()).unwrap_or_default();
         let lockstep = state.is_lockstep();
         Arc::new(Self {
             state: Mutex::new(state),
             compute_thread,
             tokens: Mutex::default(),
-            controller,
+            executor,
             queued,
             lockstep,
         })
@@ -89,14 +89,14 @@ impl StageRunner {
         self.state().set_sink(sink);
     }
 
-    /// What tensor workers have done so far, where there are any.
-    pub(crate) fn controller(&self) -> Option<&Controller> {
-        self.controller.as_ref()
+    /// Returns what tensor workers have done so far; `None` without tensor workers.
+    pub(crate) fn executor_stats(&self) -> Option<TensorUse> {
+        self.executor.as_ref().map(|executor| executor.stats())
     }
 
     /// Intervals that may be under way at once, where `alone` are when nothing is computed elsewhere.
     pub(crate) fn permits(&self, alone: usize) -> usize {
-        self.controller.as_ref().map_or(alone, |controller| alone + controller.permits())
+        self.executor.as_ref().map_or(alone, |executor| alone + executor.capacity())
     }
 
     /// Does what a token asks for; what it comes to is put into `place`.
@@ -133,18 +133,19 @@ impl StageRunner {
         }
         match state.begin(compute, token) {
             Ok(Begun::Ended(ended)) => self.give(ended),
-            Ok(Begun::Task(task, choice)) => match &self.controller {
+            Ok(Begun::Task(task, choice)) => match &self.executor {
                 None => {
                     let result = compute.tensor_task(*task, choice.version);
                     let ended = result.and_then(|result| state.end(compute, token, Some(result)));
                     self.answer(token, ended);
                 }
-                Some(controller) => {
+                Some(executor) => {
                     lock(&self.tokens).busy.insert(token.item);
                     let stages = Arc::clone(self);
-                    controller.submit(*task, choice, move |answer| {
-                        stages.on_compute_thread(move |stages, compute| stages.end(compute, token, answer, choice));
-                    });
+                    let done = move |completion| {
+                        stages.on_compute_thread(move |stages, compute| stages.end(compute, token, completion, choice));
+                    };
+                    executor.submit(*task, choice, Box::new(done));
                 }
             },
             Err(error) => self.answer(token, Err(error)),
@@ -156,12 +157,12 @@ impl StageRunner {
         self: &Arc<Self>,
         compute: &mut ComputeState,
         token: Token,
-        answer: Result<Answer<TensorTask>, Error>,
+        completion: Result<Completion, Error>,
         choice: ParameterVersion,
     ) {
-        let result = answer.and_then(|answer| match answer {
-            Answer::Result(result) => Ok(result),
-            Answer::Nobody(task) => compute.tensor_task(task, choice.version),
+        let result = completion.and_then(|completion| match completion {
+            Completion::Done(result) => Ok(result),
+            Completion::Returned(task) => compute.tensor_task(*task, choice.version),
         });
         let ended = result.and_then(|result| self.state().end(compute, token, Some(result)));
         self.answer(token, ended);

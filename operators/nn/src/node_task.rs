@@ -1,95 +1,97 @@
-//! One task, and what comes of it.
+//! Node tasks: the model's work on a set of nodes between two aggregations over the whole graph.
 //!
-//! The backward one runs forwards again: nothing but its rows is kept from one to the other (Dorylus, section 6:
-//! rematerialization). The last task, the loss and the way back through that task are one (task fusion).
+//! A [`NodeTask`] is a pure function of its rows, the model's parameters and a key (Dorylus, section 4: apply-vertex and its
+//! backward twin). Any process may run it, any number of times, with the same bits.
+//!
+//! A backward task repeats its forward pass instead of keeping activations (Dorylus, section 6: rematerialization). The last
+//! task, the loss and the backward pass through that task are one task (task fusion).
 
 use candle_core::{Tensor, Var};
 use gnnflow_data::rng::Key;
 use gnnflow_kernels::matrix::{Matrix, Values};
-use gnnflow_nn::Model;
-use gnnflow_nn::model::{NodeInputs, NodeOutputs};
-use gnnflow_nn::ops::inject_gradient;
 
-use crate::error::Error;
-use gnnflow_nn::node_targets::NodeTargets;
-use gnnflow_nn::tensors::{read, tensor};
+use crate::error::{Error, Result};
+use crate::model::{Model, NodeInputs, NodeOutputs};
+use crate::node_targets::NodeTargets;
+use crate::ops::inject_gradient;
+use crate::tensors::{read, tensor};
 
-/// The rows of a task's nodes.
+/// The input rows of a task, `[count, dim]` each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeRows {
-    /// What they held when they sent; for task 0, their features.
+    /// The rows that the nodes held when they sent; for task 0, their features.
     pub held: Option<Matrix>,
-    /// What has arrived.
+    /// The aggregated rows of their neighbors.
     pub aggregated: Option<Matrix>,
-    /// What they held before the first layer.
+    /// The rows that the nodes held before the first layer.
     pub initial: Option<Matrix>,
 }
 
-/// Gradients of what a task makes, as far as anybody reads it.
+/// Gradients with respect to a task's outputs; `None` for outputs that no later task reads.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeGradient {
-    /// Of what nodes hold then.
+    /// With respect to the held rows.
     pub held: Option<Matrix>,
-    /// Of what they send.
+    /// With respect to the sent rows.
     pub sent: Option<Matrix>,
-    /// Of attention's terms: of out-edges, of in-edges.
+    /// With respect to the attention scores of sources and of destinations.
     pub terms: Option<[Matrix; 2]>,
 }
 
-/// What is asked of a task.
+/// The kind of work that a task does.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Work {
-    /// What it makes of its rows.
+    /// The forward pass.
     Forward,
-    /// The gradients when what it makes has these; of its rows only where `of_rows`.
+    /// The backward pass, for these gradients of the outputs.
     Backward {
-        /// Of what it makes.
+        /// Gradients with respect to the outputs.
         gradient: NodeGradient,
-        /// Whether gradients of its rows are wanted too.
+        /// Whether to compute gradients of the input rows too.
         of_rows: bool,
     },
-    /// The loss of what it makes, and the gradients of that.
+    /// The loss of the outputs, and its gradients.
     Loss(NodeTargets),
 }
 
-/// A task of some nodes.
+/// Work on some nodes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct TensorTask {
-    /// The node task, from 0 to the model's number of layers.
+pub struct NodeTask {
+    /// Index of the node task, from 0 to the model's number of layers.
     pub index: usize,
-    /// How many nodes it is for.
+    /// Number of nodes.
     pub count: usize,
-    /// Their rows.
+    /// Input rows.
     pub rows: NodeRows,
-    /// Of dropout's masks, in training.
+    /// Key of the dropout masks; `None` outside training.
     pub key: Option<Key>,
-    /// What is asked.
+    /// The kind of work.
     pub work: Work,
 }
 
-/// Gradients of a task's rows, those that it has and of which a gradient is wanted; and of the parameters.
+/// Gradients of a task's input rows, where they exist and were requested, and of the parameters.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeBack {
-    /// By what they held.
+    /// With respect to the held rows, row by row.
     pub held: Option<Vec<f32>>,
-    /// By what had arrived.
+    /// With respect to the aggregated rows.
     pub aggregated: Option<Vec<f32>>,
-    /// By what they held before the first layer.
+    /// With respect to the rows held before the first layer.
     pub initial: Option<Vec<f32>>,
-    /// By the parameters; behind it what the rows add to the buffers.
+    /// With respect to the parameters, followed by the sums that the rows add to the buffers.
     pub flat: Vec<f32>,
-    /// The loss, where that was asked for.
+    /// The loss, summed over the nodes; 0 for a backward task.
     pub loss: f64,
-    /// How many examples it is of.
+    /// Number of examples in the loss.
     pub examples: u64,
 }
 
-/// What comes of a task.
+/// The result of a task.
 #[derive(Clone, Debug)]
-pub enum TensorResult {
-    /// Of going forwards.
+pub enum NodeResult {
+    /// Of a forward pass.
     Outputs(NodeOutputs),
-    /// Of going back.
+    /// Of a backward pass or a loss.
     Back(NodeBack),
 }
 
@@ -107,54 +109,53 @@ impl NodeGradient {
     }
 }
 
-/// Rows on the model's device: the variables are those that want a gradient.
+/// Input rows on the model's device. `vars` has the rows that need a gradient: held, aggregated, initial.
 struct Inputs {
     held: Option<Tensor>,
     aggregated: Option<Tensor>,
     initial: Option<Tensor>,
     vars: [Option<Var>; 3],
-    /// How many of the task's rows stand before these.
+    /// Number of the task's rows before these.
     first: usize,
 }
 
-/// Numbers as a matrix.
-pub(crate) fn matrix(values: Vec<f32>, dim: usize) -> Matrix {
+/// Makes a matrix of 32-bit floats with `dim` columns.
+pub fn matrix(values: Vec<f32>, dim: usize) -> Matrix {
     Matrix { dim, values: Values::F32(values) }
 }
 
-impl TensorTask {
-    /// Does the task by `model`, on the threads of the caller.
+impl NodeTask {
+    /// Runs the task with `model` on the caller's threads.
     ///
     /// # Errors
-    /// When rows do not fit the model, or the device fails.
-    pub fn run(self, model: &Model) -> Result<TensorResult, Error> {
+    /// If the rows do not fit the model, or the device fails.
+    pub fn run(self, model: &Model) -> Result<NodeResult> {
         self.run_when(model, Ok)
     }
 
-    /// Goes forwards with rows that stand behind `first` others of the same task, whose masks are those of the whole; what is made of the halves
-    /// of a task ([`split_row`](gnnflow_nn::model::split_row)) is then what is made of the whole.
+    /// Runs the forward pass on rows that follow `first` other rows of the same task.
+    ///
+    /// Dropout masks are those of the whole task, so the two halves of a split task ([`split_row`](crate::model::split_row)) have
+    /// the bits of the whole.
     ///
     /// # Errors
-    /// As [`TensorTask::run`].
-    pub fn run_from_row(self, model: &Model, first: usize) -> Result<TensorResult, Error> {
+    /// As [`NodeTask::run`].
+    pub fn run_from_row(self, model: &Model, first: usize) -> Result<NodeResult> {
         let Self { index, count, rows, key, .. } = self;
         let inputs = Inputs { first, ..Inputs::new(count, rows, false, model)? };
-        // The way back tells the running statistics; here the batch's are only used.
-        let mut untold = vec![0.0; model.params().flat_len() - model.params().trained_len()];
-        let sums = key.is_some().then_some(&mut untold[..]);
-        Ok(TensorResult::Outputs(model.node_task(index, inputs.rows(), key, sums)?))
+        // Only the backward pass adds to the running statistics; a forward pass drops its sums.
+        let mut dropped = vec![0.0; model.params().flat_len() - model.params().trained_len()];
+        let sums = key.is_some().then_some(&mut dropped[..]);
+        Ok(NodeResult::Outputs(model.node_task(index, inputs.rows(), key, sums)?))
     }
 
-    /// As [`TensorTask::run`], where what is to be compared with what it makes may come while it is made: `late` is called when it
-    /// is wanted, with what the task says of it.
+    /// Runs the task like [`NodeTask::run`], but obtains targets or output gradients from `late` after the forward pass.
+    ///
+    /// `late` gets the task's own `work` and returns the work with its data; data may thus arrive while the forward pass runs.
     ///
     /// # Errors
-    /// As [`TensorTask::run`], and those of `late`.
-    pub fn run_when(
-        self,
-        model: &Model,
-        late: impl FnOnce(Work) -> Result<Work, Error>,
-    ) -> Result<TensorResult, Error> {
+    /// As [`NodeTask::run`], and those of `late`.
+    pub fn run_when(self, model: &Model, late: impl FnOnce(Work) -> Result<Work, Error>) -> Result<NodeResult> {
         if self.is_forward() {
             return self.run_from_row(model, 0);
         }
@@ -169,20 +170,20 @@ impl TensorTask {
         let (mut flat, mut sums) = (vec![0.0; all], vec![0.0; all - trained]);
         let outputs = model.node_task(index, inputs.rows(), key, Some(&mut sums))?;
         let (mut loss, mut examples) = (0.0, 0);
-        let end = match late(work)? {
+        let root = match late(work)? {
             Work::Loss(targets) => {
                 let sum = targets.loss(&outputs.held)?;
-                loss = sum.to_scalar::<f64>().map_err(gnnflow_nn::Error::from)?;
+                loss = sum.to_scalar::<f64>()?;
                 examples = count as u64;
                 sum
             }
-            Work::Backward { gradient, .. } => end_of(count, &outputs, gradient, model)?,
-            Work::Forward => return Err(Error::Bug("a way forwards has no end to go back from".into())),
+            Work::Backward { gradient, .. } => backward_root(count, &outputs, gradient, model)?,
+            Work::Forward => return Err(bug("a forward task has no gradient")),
         };
-        let gradients = end.backward().map_err(gnnflow_nn::Error::from)?;
+        let gradients = root.backward()?;
         model.params().gradients(&gradients, &mut flat)?;
         flat[trained..].copy_from_slice(&sums);
-        let of = |var: &Option<Var>| -> Result<Option<Vec<f32>>, Error> {
+        let of = |var: &Option<Var>| -> Result<Option<Vec<f32>>> {
             let Some(var) = var else { return Ok(None) };
             let mut values = Vec::new();
             match gradients.get(var) {
@@ -193,10 +194,10 @@ impl TensorTask {
         };
         let [held, aggregated, initial] = &inputs.vars;
         let (held, aggregated, initial) = (of(held)?, of(aggregated)?, of(initial)?);
-        Ok(TensorResult::Back(NodeBack { held, aggregated, initial, flat, loss, examples }))
+        Ok(NodeResult::Back(NodeBack { held, aggregated, initial, flat, loss, examples }))
     }
 
-    /// Bytes of its rows, and of what they are to be compared with.
+    /// Returns the bytes of the task's input rows, gradients and targets.
     pub fn bytes(&self) -> usize {
         let more = match &self.work {
             Work::Forward => 0,
@@ -207,7 +208,7 @@ impl TensorTask {
         self.rows.bytes() + more
     }
 
-    /// Whether the same is asked of it as of `other`, only for other nodes.
+    /// Returns whether `other` does the same work on other nodes.
     pub fn is_like(&self, other: &Self) -> bool {
         let asks = match (&self.work, &other.work) {
             (Work::Backward { of_rows, .. }, Work::Backward { of_rows: others, .. }) => of_rows == others,
@@ -219,18 +220,18 @@ impl TensorTask {
         asks && self.index == other.index && self.key.is_some() == other.key.is_some()
     }
 
-    /// Whether it only goes forwards.
+    /// Returns whether this is a forward pass only.
     pub fn is_forward(&self) -> bool {
         matches!(self.work, Work::Forward)
     }
 }
 
-/// A number whose gradient by what a task has made is `gradient`.
-fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &Model) -> Result<Tensor, Error> {
-    let mut ends = Vec::new();
-    let mut seed = |result: &Tensor, gradient: Matrix| -> Result<(), Error> {
+/// Returns a scalar whose gradient with respect to the task's outputs is `gradient`.
+fn backward_root(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &Model) -> Result<Tensor> {
+    let mut roots = Vec::new();
+    let mut seed = |result: &Tensor, gradient: Matrix| -> Result<()> {
         let gradient = tensor(gradient, count, model)?;
-        ends.push(inject_gradient(result, &gradient).map_err(gnnflow_nn::Error::from)?);
+        roots.push(inject_gradient(result, &gradient)?);
         Ok(())
     };
     if let Some(gradient) = gradient.held {
@@ -244,20 +245,20 @@ fn end_of(count: usize, outputs: &NodeOutputs, gradient: NodeGradient, model: &M
             seed(term, gradient)?;
         }
     }
-    let (first, rest) = ends.split_first().ok_or_else(|| Error::Bug("a task without gradients".into()))?;
-    let total = rest.iter().try_fold(first.clone(), |sum: Tensor, end: &Tensor| sum + end);
-    Ok(total.map_err(gnnflow_nn::Error::from)?)
+    let (first, rest) = roots.split_first().ok_or_else(|| bug("a task without gradients"))?;
+    let total = rest.iter().try_fold(first.clone(), |sum: Tensor, root: &Tensor| sum + root);
+    Ok(total?)
 }
 
 impl Inputs {
-    fn new(count: usize, rows: NodeRows, gradients: bool, model: &Model) -> Result<Self, Error> {
-        let place = |matrix: Option<Matrix>| -> Result<(Option<Tensor>, Option<Var>), Error> {
+    fn new(count: usize, rows: NodeRows, gradients: bool, model: &Model) -> Result<Self> {
+        let place = |matrix: Option<Matrix>| -> Result<(Option<Tensor>, Option<Var>)> {
             let Some(matrix) = matrix else { return Ok((None, None)) };
             let rows = tensor(matrix, count, model)?;
             if !gradients {
                 return Ok((Some(rows), None));
             }
-            let var = Var::from_tensor(&rows).map_err(gnnflow_nn::Error::from)?;
+            let var = Var::from_tensor(&rows)?;
             Ok((Some(var.as_tensor().clone()), Some(var)))
         };
         let [held, aggregated, initial] = [place(rows.held)?, place(rows.aggregated)?, place(rows.initial)?];
@@ -273,4 +274,9 @@ impl Inputs {
             first: self.first,
         }
     }
+}
+
+/// An error that says that the caller misuses a task.
+fn bug(message: &str) -> Error {
+    Error::from(candle_core::Error::Msg(message.to_owned()))
 }

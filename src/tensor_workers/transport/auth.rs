@@ -1,4 +1,4 @@
-//! Who may ask: both sides prove the shared secret in Flight's handshake, as on the connections between processes.
+//! Authentication: both sides prove the shared secret in Flight's handshake, as on the connections between processes.
 //!
 //! ```text
 //! client → server   version, nonce
@@ -7,8 +7,8 @@
 //! server → client   HMAC(secret, "flight server" | both), a token     or: wrong secret; or: another version
 //! ```
 //!
-//! Versions are compared after the proof. The server shows its proof only to who has shown one. The token goes with every
-//! call; it says itself that this server has made it, so that nothing is kept.
+//! Versions are compared after the proof. The server sends its proof only after the client's. The token is part of every call;
+//! it carries the server's own signature, so the server keeps no list of tokens.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -25,14 +25,14 @@ use tonic::{Request, Status};
 use super::{PROTOCOL, VERSION};
 use crate::cluster::{Secret, mac, random_hex, same};
 
-/// The name of the token among a call's metadata.
+/// Name of the token in a call's metadata.
 const TOKEN: &str = "authorization";
-/// Lines about who was refused at most.
-const LINES: u32 = 20;
-/// How long a handshake may take.
-pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Maximum number of log lines about refused clients.
+const MAX_WARNINGS: u32 = 20;
+/// Time limit of a handshake.
+pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What each side says of itself.
+/// The first message of each side.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) gnnflow: String,
@@ -50,14 +50,14 @@ impl Hello {
         format!("gnnflow {} (protocol {})", self.gnnflow.chars().take(40).collect::<String>(), self.protocol)
     }
 
-    /// What is wrong with another side's version.
-    fn refuse(&self, other: &Self) -> Option<String> {
+    /// Returns an error text if the other side has another version.
+    fn version_mismatch(&self, other: &Self) -> Option<String> {
         let same = self.gnnflow == other.gnnflow && self.protocol == other.protocol;
         (!same).then(|| format!("is {}, and this is {}; both must be the same", other.version(), self.version()))
     }
 }
 
-/// What each side shows; the server with a token.
+/// The second message of each side. The server's has a token.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Proof {
     proof: String,
@@ -65,7 +65,7 @@ struct Proof {
     token: String,
 }
 
-/// Without a secret (this machine only) the proof is one in form.
+/// Without a secret (on this machine only), the proof uses a constant key.
 fn key(secret: Option<&Secret>) -> &[u8] {
     secret.map_or(&b"loopback"[..], Secret::as_bytes)
 }
@@ -79,11 +79,11 @@ fn equal(a: &str, b: &str) -> bool {
     same(a.as_bytes(), b.as_bytes())
 }
 
-/// The side that is asked.
+/// The server's side of the handshake.
 #[derive(Debug)]
 pub(super) struct Guard {
     secret: Option<Secret>,
-    /// Of this process alone.
+    /// Signs tokens; random in each process.
     key: Vec<u8>,
     refused: AtomicU32,
 }
@@ -94,158 +94,164 @@ impl Guard {
         Ok(Self { secret, key, refused: AtomicU32::new(0) })
     }
 
-    /// Somebody has been refused, which is worth a line, but not any number of them.
-    pub(super) fn refused(&self, status: &Status) {
-        if self.refused.fetch_add(1, Ordering::Relaxed) < LINES {
-            tracing::warn!("refused somebody who asked this process's Flight server: {}", status.message());
+    /// Logs that a client has been refused, a limited number of times.
+    pub(super) fn log_refusal(&self, status: &Status) {
+        if self.refused.fetch_add(1, Ordering::Relaxed) < MAX_WARNINGS {
+            tracing::warn!("this process's Flight server refused a client: {}", status.message());
         }
     }
 
-    /// Answers a client's first word.
+    /// Answers a client's first message. Returns it and this side's.
     pub(super) fn hello(&self, payload: &[u8]) -> Result<(Hello, Hello), Status> {
         let theirs = serde_json::from_slice(payload)
-            .map_err(|_| Status::unauthenticated("does not speak gnnflow's protocol of tensor workers"))?;
+            .map_err(|_| Status::unauthenticated("does not speak gnnflow's tensor-worker protocol"))?;
         Ok((theirs, Hello::new()?))
     }
 
-    /// Answers its proof.
+    /// Checks a client's proof and answers with this side's proof and a token.
     pub(super) fn admit(&self, client: &Hello, server: &Hello, payload: &[u8]) -> Result<Vec<u8>, Status> {
         let shown: Proof = serde_json::from_slice(payload).unwrap_or_default();
         let secret = self.secret.as_ref();
         if !equal(&shown.proof, &proof(secret, "flight client", client, server)) {
             return Err(Status::unauthenticated("wrong secret"));
         }
-        if let Some(why) = server.refuse(client) {
-            return Err(Status::failed_precondition(format!("who asks {why}")));
+        if let Some(error) = server.version_mismatch(client) {
+            return Err(Status::failed_precondition(format!("the client {error}")));
         }
-        let token = format!("{}.{}", server.nonce, self.seal(&server.nonce));
+        let token = format!("{}.{}", server.nonce, self.sign(&server.nonce));
         let answer = Proof { proof: proof(secret, "flight server", client, server), token };
         serde_json::to_vec(&answer).map_err(|error| Status::internal(error.to_string()))
     }
 
-    fn seal(&self, nonce: &str) -> String {
+    fn sign(&self, nonce: &str) -> String {
         hex(&mac(&self.key, "flight token", nonce.as_bytes()))
     }
 
-    /// Whether a call comes from somebody who has proven the secret.
+    /// Checks the token of a call.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the token is missing or not of this server.
     pub(super) fn check(&self, metadata: &MetadataMap) -> Result<(), Status> {
         let token = metadata.get(TOKEN).and_then(|token| token.to_str().ok()).unwrap_or_default();
         match token.split_once('.') {
-            Some((nonce, seal)) if equal(seal, &self.seal(nonce)) => Ok(()),
-            _ => Err(Status::unauthenticated("no token of this server: shake hands first")),
+            Some((nonce, signature)) if equal(signature, &self.sign(nonce)) => Ok(()),
+            _ => Err(Status::unauthenticated("the call has no token of this server; a handshake gives one")),
         }
     }
 }
 
-/// Why somebody is not listened to.
+/// ConnectError a connection could not be made, or was lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Why {
-    /// It never will be: what it is does not change.
+pub(super) enum ConnectError {
+    /// A later attempt would fail in the same way.
     Refused(String),
-    /// It may be later.
+    /// A later attempt may succeed.
     Lost(String),
 }
 
-impl Why {
-    /// What a status says.
+impl ConnectError {
+    /// Makes the error of a status.
     pub(super) fn of(status: &Status) -> Self {
         use tonic::Code::{FailedPrecondition, InvalidArgument, Unauthenticated, Unimplemented};
         match status.code() {
-            Unauthenticated | FailedPrecondition | InvalidArgument | Unimplemented => Self::Refused(refusal(status)),
-            _ => Self::Lost(refusal(status)),
+            Unauthenticated | FailedPrecondition | InvalidArgument | Unimplemented => Self::Refused(describe(status)),
+            _ => Self::Lost(describe(status)),
         }
     }
 }
 
-impl From<Why> for String {
-    fn from(why: Why) -> Self {
-        match why {
-            Why::Refused(why) | Why::Lost(why) => why,
+impl From<ConnectError> for String {
+    fn from(error: ConnectError) -> Self {
+        match error {
+            ConnectError::Refused(text) | ConnectError::Lost(text) => text,
         }
     }
 }
 
-/// A connection to a server that has proven the secret.
+/// A client of a server that has proven the secret.
 #[derive(Clone, Debug)]
-pub(super) struct Known {
+pub(super) struct AuthenticatedClient {
     client: FlightServiceClient<Channel>,
     token: String,
 }
 
-impl Known {
-    /// Connects to `address` and shakes hands.
+impl AuthenticatedClient {
+    /// Connects to `address` and makes the handshake.
     ///
     /// # Errors
-    /// What is wrong with it.
-    pub(super) async fn connect(address: &str, secret: Option<&Secret>, limit: Duration) -> Result<Self, Why> {
-        let all = tokio::time::timeout(limit.min(HANDSHAKE), Self::shake(address, secret));
-        let late = || Err(Why::Lost("connected, or did not, but said nothing in time".to_owned()));
-        all.await.unwrap_or_else(|_| late())
+    /// If the server cannot be reached, refuses this client, or fails to prove the secret.
+    pub(super) async fn connect(address: &str, secret: Option<&Secret>, limit: Duration) -> Result<Self, ConnectError> {
+        let client = tokio::time::timeout(limit.min(HANDSHAKE_TIMEOUT), Self::handshake(address, secret));
+        let late = || Err(ConnectError::Lost("did not answer the handshake in time".to_owned()));
+        client.await.unwrap_or_else(|_| late())
     }
 
-    async fn shake(address: &str, secret: Option<&Secret>) -> Result<Self, Why> {
+    async fn handshake(address: &str, secret: Option<&Secret>) -> Result<Self, ConnectError> {
         let endpoint = Endpoint::from_shared(format!("http://{address}"));
-        let endpoint = endpoint.map_err(|error| Why::Refused(error.to_string()))?;
-        let endpoint = endpoint.connect_timeout(HANDSHAKE).tcp_nodelay(true).initial_stream_window_size(1 << 20);
-        let unreachable = |error: &dyn std::error::Error| Why::Lost(format!("cannot be reached: {}", root(error)));
+        let endpoint = endpoint.map_err(|error| ConnectError::Refused(error.to_string()))?;
+        let endpoint =
+            endpoint.connect_timeout(HANDSHAKE_TIMEOUT).tcp_nodelay(true).initial_stream_window_size(1 << 20);
+        let unreachable =
+            |error: &dyn std::error::Error| ConnectError::Lost(format!("cannot be reached: {}", root(error)));
         let channel = endpoint.connect().await.map_err(|error| unreachable(&error))?;
         let mut client = FlightServiceClient::new(channel);
-        // Whoever answers in another protocol, or hangs up, is told of by the library that reads frames.
-        let words = |status: Status| match status.message().starts_with("h2 protocol error") {
-            true => Why::Lost("answers, but not in gnnflow's protocol of tensor workers, or hangs up".to_owned()),
-            false => Why::of(&status),
+        // The HTTP/2 library reports a server of another protocol, or one that hangs up, by this text.
+        let failed = |status: Status| {
+            if status.message().starts_with("h2 protocol error") {
+                let text = "does not speak gnnflow's tensor-worker protocol, or closed the connection";
+                return ConnectError::Lost(text.to_owned());
+            }
+            ConnectError::of(&status)
         };
-        let text = |error: serde_json::Error| Why::Refused(error.to_string());
-        let (say, said) = mpsc::channel::<HandshakeRequest>(2);
-        let mine = Hello::new().map_err(words)?;
-        let send =
+        let text = |error: serde_json::Error| ConnectError::Refused(error.to_string());
+        let (sender, receiver) = mpsc::channel::<HandshakeRequest>(2);
+        let mine = Hello::new().map_err(failed)?;
+        let request =
             |payload: Vec<u8>| HandshakeRequest { protocol_version: u64::from(PROTOCOL), payload: payload.into() };
-        let closed = || Why::Lost("closed the connection during the handshake".to_owned());
-        say.send(send(serde_json::to_vec(&mine).map_err(text)?)).await.map_err(|_| closed())?;
-        let said =
-            futures_util::stream::unfold(said, |mut said| async move { said.recv().await.map(|next| (next, said)) });
-        let mut heard = client.handshake(said).await.map_err(words)?.into_inner();
-        let hello = heard.message().await.map_err(words)?.ok_or_else(closed)?;
+        let closed = || ConnectError::Lost("closed the connection during the handshake".to_owned());
+        sender.send(request(serde_json::to_vec(&mine).map_err(text)?)).await.map_err(|_| closed())?;
+        let requests = futures_util::stream::unfold(receiver, |mut receiver| async move {
+            receiver.recv().await.map(|next| (next, receiver))
+        });
+        let mut responses = client.handshake(requests).await.map_err(failed)?.into_inner();
+        let hello = responses.message().await.map_err(failed)?.ok_or_else(closed)?;
         let theirs: Hello = serde_json::from_slice(&hello.payload)
-            .map_err(|_| Why::Refused("does not speak gnnflow's protocol of tensor workers".to_owned()))?;
-        let shown = Proof { proof: proof(secret, "flight client", &mine, &theirs), token: String::new() };
-        say.send(send(serde_json::to_vec(&shown).map_err(text)?)).await.map_err(|_| closed())?;
-        let answer = heard.message().await.map_err(words)?.ok_or_else(closed)?;
+            .map_err(|_| ConnectError::Refused("does not speak gnnflow's tensor-worker protocol".to_owned()))?;
+        let own = Proof { proof: proof(secret, "flight client", &mine, &theirs), token: String::new() };
+        sender.send(request(serde_json::to_vec(&own).map_err(text)?)).await.map_err(|_| closed())?;
+        let answer = responses.message().await.map_err(failed)?.ok_or_else(closed)?;
         let answer: Proof = serde_json::from_slice(&answer.payload).unwrap_or_default();
         if !equal(&answer.proof, &proof(secret, "flight server", &mine, &theirs)) {
-            return Err(Why::Refused("showed a wrong secret".to_owned()));
+            return Err(ConnectError::Refused("proved a wrong secret".to_owned()));
         }
-        if let Some(why) = mine.refuse(&theirs) {
-            return Err(Why::Refused(why));
+        if let Some(error) = mine.version_mismatch(&theirs) {
+            return Err(ConnectError::Refused(error));
         }
         Ok(Self { client, token: answer.token })
     }
 
-    /// A client, and a request with the token.
-    pub(super) fn ask<T>(&self, message: T) -> Result<(FlightServiceClient<Channel>, Request<T>), String> {
+    /// Returns a Flight client, and `message` as a request with the token.
+    pub(super) fn request<T>(&self, message: T) -> Result<(FlightServiceClient<Channel>, Request<T>), String> {
         let mut request = Request::new(message);
-        let token = self.token.parse().map_err(|_| "gave a token that is no text".to_owned())?;
+        let token = self.token.parse().map_err(|_| "sent a token that is not text".to_owned())?;
         request.metadata_mut().insert(TOKEN, token);
         Ok((self.client.clone(), request))
     }
 }
 
-/// A status in words.
-pub(super) fn refusal(status: &Status) -> String {
+/// Describes a status as a predicate of the server.
+pub(super) fn describe(status: &Status) -> String {
     match (status.code(), status.message()) {
         (tonic::Code::Unauthenticated, "wrong secret") => "says that this process has a wrong secret".to_owned(),
         (tonic::Code::Unauthenticated | tonic::Code::FailedPrecondition | tonic::Code::InvalidArgument, message) => {
             format!("refused: {}", message.chars().take(300).collect::<String>())
         }
-        (tonic::Code::Unimplemented, _) => "does not speak gnnflow's protocol of tensor workers".to_owned(),
+        (tonic::Code::Unimplemented, _) => "does not speak gnnflow's tensor-worker protocol".to_owned(),
         (_, message) => message.chars().take(300).collect(),
     }
 }
 
-/// The innermost cause of an error.
+/// Returns the innermost cause of an error.
 fn root(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => root(source),
@@ -262,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn who_knows_the_secret_gets_a_token_and_nobody_else() {
+    fn admit_gives_a_token_only_for_the_secret() {
         let guard = Guard::new(secret("sixteen bytes ok")).unwrap();
         let mine = Hello::new().unwrap();
         let (client, server) = guard.hello(&serde_json::to_vec(&mine).unwrap()).unwrap();
@@ -277,7 +283,7 @@ mod tests {
         assert!(guard.check(&metadata).is_err());
         metadata.insert(TOKEN, answer.token.parse().unwrap());
         guard.check(&metadata).unwrap();
-        // Another server's token is none of this one's.
+        // Another server's token is not valid here.
         assert!(Guard::new(secret("sixteen bytes ok")).unwrap().check(&metadata).is_err());
         for (wrong, role) in [
             (secret("sixteen bytes no"), "flight client"),
@@ -290,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_with_both_named() {
+    fn admit_of_another_version_names_both() {
         let guard = Guard::new(None).unwrap();
         let other = Hello { gnnflow: "9.9.9".to_owned(), ..Hello::new().unwrap() };
         let (client, server) = guard.hello(&serde_json::to_vec(&other).unwrap()).unwrap();

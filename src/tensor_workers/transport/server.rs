@@ -1,4 +1,4 @@
-//! Listening: a tensor worker's server, and a graph worker's.
+//! The servers of tensor workers and of graph workers.
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -10,49 +10,49 @@ use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
 use super::auth::Guard;
-use super::enlist::{Post, enlist};
+use super::register::{RegisterAt, register};
 use super::runtime;
-use super::service::{Serves, Service};
-use super::tasks::Tasks;
+use super::service::{Role, Service};
+use super::task_runner::TaskRunner;
 use crate::Error;
 use crate::cluster::{ClusterError, Secret};
 
-/// What a tensor worker may take, and when it ends.
+/// The resources of a tensor worker, and when it ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// Threads of arithmetic.
+    /// Compute threads.
     pub(crate) threads: usize,
-    /// Whether it ends with its standard input: with the process that launched it, however that ends.
-    pub(crate) with_input: bool,
-    /// The run that it enlists with, and ends with.
-    pub(crate) post: Option<Post>,
+    /// Whether it ends when its standard input ends, and so with the process that launched it.
+    pub(crate) until_input_ends: bool,
+    /// The run at which it registers, and with which it ends.
+    pub(crate) register_at: Option<RegisterAt>,
 }
 
-/// Listens at `address` and does tasks until the process is ended, or the run that it enlists with. `told` is given what there is to say.
+/// Listens at `address` and runs tasks until the process ends, or the run at which it registers. Reports through `report`.
 ///
 /// # Errors
-/// When the address cannot be listened at, or may not be without a secret; and when the run cannot be reached, or refuses it.
+/// If it cannot listen at the address, or must not without a secret; and if the run cannot be reached, or refuses it.
 pub(crate) fn listen(
     (key, address): (&str, &str),
     secret: Option<Secret>,
     registry: Registry,
     limits: Limits,
-    told: impl Fn(&str) -> Result<(), Error>,
+    report: impl Fn(&str) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let wrong = |problem: String| ClusterError::Usage(format!("{key} {address}: {problem}"));
     let found = address.to_socket_addrs().map_err(|error| wrong(format!("expected HOST:PORT ({error})")))?;
     let addresses: Vec<SocketAddr> = found.collect();
     if secret.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
-        let message = "others can reach it: give a secret of 16 bytes or more, in GNNFLOW_SECRET or with --secret-file";
+        let message = "other machines can reach this address; give a secret of 16 bytes or more, in GNNFLOW_SECRET or with --secret-file";
         return Err(wrong(message.into()).into());
     }
-    let (listener, local) = bound(&addresses[..])
-        .map_err(|error| PipelineError::Machine(format!("cannot listen at {address}: {error}")))?;
-    let tasks = Arc::new(Tasks::new(secret.clone(), registry, limits.threads)?);
+    let (listener, local) =
+        bind(&addresses[..]).map_err(|error| PipelineError::Machine(format!("cannot listen at {address}: {error}")))?;
+    let runner = Arc::new(TaskRunner::new(secret.clone(), registry, limits.threads)?);
     let guard = Guard::new(secret.clone()).map_err(|status| PipelineError::Machine(status.message().to_owned()))?;
     let runtime = runtime("tensor-flight")?;
-    told(&format!("listening at {local}"))?;
-    if limits.with_input {
+    report(&format!("listening at {local}"))?;
+    if limits.until_input_ends {
         let watch = || {
             let _ = std::io::stdin().read(&mut [0]);
             std::process::exit(0);
@@ -60,27 +60,27 @@ pub(crate) fn listen(
         let started = std::thread::Builder::new().name("tensor-input".into()).spawn(watch);
         started.map_err(|source| gnnflow_data::Error::Threads { what: "the thread that watches the input", source })?;
     }
-    let service = Service { guard: Arc::new(guard), serves: Serves::Tasks(Arc::clone(&tasks)) };
+    let service = Service { guard: Arc::new(guard), role: Role::TensorWorker(Arc::clone(&runner)) };
     let serving = serve(listener, service);
-    let Some(post) = limits.post else {
+    let Some(register_at) = limits.register_at else {
         return runtime.block_on(serving).map_err(|error| PipelineError::Machine(error).into());
     };
     runtime.spawn(serving);
-    let ended = runtime.block_on(enlist(&post, local, secret, &told));
+    let ended = runtime.block_on(register(&register_at, local, secret, &report));
     runtime.shutdown_background();
     ended?;
-    told(&format!("the run at {} is over: {} tasks were done here", post.at, tasks.done()))
+    report(&format!("the run at {} is over; this worker did {} tasks", register_at.address, runner.done()))
 }
 
-/// A socket that listens, and where.
-pub(super) fn bound(addresses: &[SocketAddr]) -> std::io::Result<(TcpListener, SocketAddr)> {
+/// Binds a listening socket. Returns it and its address.
+pub(super) fn bind(addresses: &[SocketAddr]) -> std::io::Result<(TcpListener, SocketAddr)> {
     let listener = TcpListener::bind(addresses)?;
     listener.set_nonblocking(true)?;
     let local = listener.local_addr()?;
     Ok((listener, local))
 }
 
-/// Serves on a listening socket until the end.
+/// Serves on a listening socket until it fails.
 pub(super) async fn serve(listener: TcpListener, service: Service) -> Result<(), String> {
     let listener = tokio::net::TcpListener::from_std(listener).map_err(|error| error.to_string())?;
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));

@@ -1,0 +1,50 @@
+//! Tensor workers over Arrow Flight.
+//!
+//! ```text
+//! graph worker  → tensor worker   Handshake: both sides prove the secret    (auth)
+//! graph worker ⇄  tensor worker   DoExchange: tasks, their rows; results     (connection, task_runner, call_buffer; wire, matrices)
+//! tensor worker → graph worker    Handshake, DoGet: parameters by version    (parameters)
+//! tensor worker → graph worker    Handshake, DoAction: registration          (register, registry)
+//! ```
+//!
+//! Rows travel as record batches of about 128 KB, one matrix after another, each behind its own schema. Small tasks of one kind share a
+//! call. A long forward task is split: the first half is computed, and its results leave, while the second is on its way. A backward task
+//! sends the inputs of its forward pass first, which runs while the gradients arrive (Dorylus, section 6: internal streaming). Every wait
+//! has a deadline. Nothing after the handshake is encrypted, as between all processes.
+
+mod auth;
+mod call_buffer;
+mod connection;
+mod matrices;
+mod parameters;
+mod register;
+mod registry;
+mod server;
+mod service;
+mod task_runner;
+mod wire;
+mod worker_pool;
+
+pub(crate) use register::{RegisterAt, default_listen_address};
+pub(crate) use server::{Limits, listen};
+pub(crate) use worker_pool::FlightWorkers;
+
+use gnnflow_data::error::FEWER_THREADS;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::Error;
+
+/// The version of the messages; it changes with them.
+pub(crate) const PROTOCOL: u32 = 2;
+/// The version that both sides must have.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Starts the threads that send and receive messages.
+fn runtime(name: &str) -> Result<Runtime, Error> {
+    let mut builder = Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).thread_name(name).enable_all().build();
+    runtime.map_err(|error| {
+        gnnflow_pipelines::Error::Machine(format!("cannot start threads for tensor workers: {error}; {FEWER_THREADS}"))
+            .into()
+    })
+}

@@ -1,0 +1,140 @@
+//! The Flight service of both sides. It authenticates clients and passes calls on to the other files.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow_flight::flight_service_server::FlightService;
+use arrow_flight::{
+    Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse,
+    PollInfo, PutResult, SchemaResult, Ticket,
+};
+use futures_util::Stream;
+use tokio::sync::mpsc;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use super::auth::{Guard, HANDSHAKE_TIMEOUT};
+use super::parameters::ParameterServer;
+use super::registry::WorkerRegistry;
+use super::task_runner::TaskRunner;
+
+/// Maximum number of messages that wait for the other side.
+pub(super) const QUEUED_MESSAGES: usize = 4;
+
+type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+/// The role of a server.
+#[derive(Clone)]
+pub(super) enum Role {
+    /// A tensor worker: runs tasks.
+    TensorWorker(Arc<TaskRunner>),
+    /// A graph worker: serves parameters and registers tensor workers.
+    GraphWorker(Arc<ParameterServer>, Arc<WorkerRegistry>),
+}
+
+/// A service that only authenticated clients may call.
+#[derive(Clone)]
+pub(super) struct Service {
+    pub(super) guard: Arc<Guard>,
+    pub(super) role: Role,
+}
+
+/// Returns the items of a channel as a stream.
+pub(super) fn stream_of<T: Send + 'static>(receiver: mpsc::Receiver<Result<T, Status>>) -> ResponseStream<T> {
+    Box::pin(futures_util::stream::unfold(receiver, |mut receiver| async move {
+        receiver.recv().await.map(|message| (message, receiver))
+    }))
+}
+
+fn unimplemented<T>() -> Result<T, Status> {
+    Err(Status::unimplemented("gnnflow has no such call"))
+}
+
+#[async_trait]
+impl FlightService for Service {
+    type HandshakeStream = ResponseStream<HandshakeResponse>;
+    type ListFlightsStream = ResponseStream<FlightInfo>;
+    type DoGetStream = ResponseStream<FlightData>;
+    type DoPutStream = ResponseStream<PutResult>;
+    type DoActionStream = ResponseStream<arrow_flight::Result>;
+    type ListActionsStream = ResponseStream<ActionType>;
+    type DoExchangeStream = ResponseStream<FlightData>;
+
+    async fn handshake(
+        &self,
+        request: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<Response<Self::HandshakeStream>, Status> {
+        let (guard, mut requests) = (Arc::clone(&self.guard), request.into_inner());
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        tokio::spawn(async move {
+            let handshake = async {
+                let ended = || Status::unauthenticated("the client ended the handshake");
+                let first = requests.message().await?.ok_or_else(ended)?;
+                let (client, server) = guard.hello(&first.payload)?;
+                let hello = serde_json::to_vec(&server).map_err(|error| Status::internal(error.to_string()))?;
+                let response = |payload: Vec<u8>| HandshakeResponse { protocol_version: 0, payload: payload.into() };
+                let _ = sender.send(Ok(response(hello))).await;
+                let proof = requests.message().await?.ok_or_else(ended)?;
+                Ok::<_, Status>(response(guard.admit(&client, &server, &proof.payload)?))
+            };
+            let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+            let late = Err(Status::deadline_exceeded("the handshake took too long"));
+            let answer = answer.unwrap_or(late);
+            if let Err(status) = &answer {
+                guard.log_refusal(status);
+            }
+            let _ = tokio::time::timeout(HANDSHAKE_TIMEOUT, sender.send(answer)).await;
+        });
+        Ok(Response::new(stream_of(receiver)))
+    }
+
+    async fn do_exchange(
+        &self,
+        request: Request<Streaming<FlightData>>,
+    ) -> Result<Response<Self::DoExchangeStream>, Status> {
+        self.guard.check(request.metadata())?;
+        let Role::TensorWorker(runner) = &self.role else { return unimplemented() };
+        let (runner, requests) = (Arc::clone(runner), request.into_inner());
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        tokio::spawn(async move { runner.answer(requests, sender).await });
+        Ok(Response::new(stream_of(receiver)))
+    }
+
+    async fn do_get(&self, request: Request<Ticket>) -> Result<Response<Self::DoGetStream>, Status> {
+        self.guard.check(request.metadata())?;
+        let Role::GraphWorker(parameters, _) = &self.role else { return unimplemented() };
+        let messages = Arc::clone(parameters).get(request.into_inner()).await?;
+        Ok(Response::new(Box::pin(futures_util::stream::iter(messages.into_iter().map(Ok)))))
+    }
+
+    async fn list_flights(&self, _: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
+        unimplemented()
+    }
+
+    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
+        unimplemented()
+    }
+
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
+        unimplemented()
+    }
+
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        unimplemented()
+    }
+
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        unimplemented()
+    }
+
+    async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
+        self.guard.check(request.metadata())?;
+        let Role::GraphWorker(_, registry) = &self.role else { return unimplemented() };
+        let (sender, receiver) = mpsc::channel(QUEUED_MESSAGES);
+        registry.register(&request.into_inner(), sender)?;
+        Ok(Response::new(stream_of(receiver)))
+    }
+
+    async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
+        unimplemented()
+    }
+}

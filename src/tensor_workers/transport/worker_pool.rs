@@ -1,0 +1,302 @@
+//! A graph worker's pool of tensor workers: launched beside it, listening at addresses that the pipeline names, or registered by themselves.
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Duration;
+
+use gnnflow_nn::model::ModelSpec;
+use gnnflow_nn::parameter_versions::ParameterVersions;
+use gnnflow_pipelines::Error as PipelineError;
+use gnnflow_pipelines::config::Tensor;
+use gnnflow_pipelines::executor::{ExecutorFactory, ExecutorSetup, TaskExecutor};
+use tokio::runtime::Runtime;
+
+use super::auth::{AuthenticatedClient, Guard};
+use super::connection::Connection;
+use super::parameters::ParameterServer;
+use super::registry::WorkerRegistry;
+use super::runtime;
+use super::server::{bind, serve};
+use super::service::{Role, Service};
+use crate::cluster::{ClusterError, Secret, random_hex};
+use crate::console::Console;
+use crate::tensor_workers::scheduler::{RegistryEvent, Retry, TaskScheduler, TensorWorker, WorkerPool};
+
+/// Time before a lost worker that listens elsewhere is connected again.
+const RECONNECT: Duration = Duration::from_secs(3);
+/// Time before a lost worker is launched again: at first, doubled each time, and at most.
+const RELAUNCH: Duration = Duration::from_millis(200);
+const MAX_RELAUNCH: Duration = Duration::from_secs(10);
+
+/// Tensor workers over Arrow Flight.
+pub(crate) struct FlightWorkers {
+    settings: Tensor,
+    /// Addresses of the workers that the pipeline names.
+    hosts: Vec<String>,
+    /// Number of launched workers. If not 0, there are no hosts.
+    launched: usize,
+    /// Whether this is the run's first process.
+    first: bool,
+    secret: Option<Secret>,
+    /// A random name of this process's run: it separates its versions of parameters from those of other runs.
+    run: String,
+    /// An address of a machine that fetches parameters: the network interface towards it serves them.
+    towards: Option<String>,
+    runtime: Option<Runtime>,
+    server: Mutex<String>,
+    children: Mutex<Vec<Option<Child>>>,
+    registry: Arc<WorkerRegistry>,
+    console: Console,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether all addresses of `host` are this machine's loopback addresses.
+pub(super) fn is_local(host: &str) -> bool {
+    host.to_socket_addrs().is_ok_and(|mut addresses| addresses.all(|address| address.ip().is_loopback()))
+}
+
+/// Returns the address of this machine's interface towards another machine.
+pub(super) fn own_address(towards: &str) -> Option<IpAddr> {
+    let there: SocketAddr = towards.to_socket_addrs().ok()?.next()?;
+    let any = if there.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).ok()?;
+    // This sends nothing; the system only chooses the interface.
+    socket.connect(there).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}
+
+impl FlightWorkers {
+    /// Makes the pool that `settings` ask for. `secret` is the run's. `across` is the address of a process on another machine, if there is
+    /// one. `first` says whether this is the run's first process. Messages go to `console`.
+    ///
+    /// # Errors
+    /// If workers would be reached over a network without a secret.
+    pub(crate) fn new(
+        settings: &Tensor,
+        secret: Option<Secret>,
+        across: Option<String>,
+        first: bool,
+        console: Console,
+    ) -> Result<Self, crate::Error> {
+        let hosts = settings.hosts.clone().unwrap_or_default();
+        let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.enlist.iter().map(|host| ("enlist", host)));
+        let far = keyed.clone().find(|(_, host)| !is_local(host));
+        if let (Some((key, far)), None) = (far, &secret) {
+            let message = format!(
+                "train.tensor.{key}: {far} is not this machine; give a secret, in GNNFLOW_SECRET or cluster.secret_file"
+            );
+            return Err(ClusterError::Usage(message).into());
+        }
+        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "enlist")).map(|(_, host)| host.clone());
+        let secret = match secret {
+            // Only this process may use the workers that it launches.
+            None if hosts.is_empty() && settings.enlist.is_none() => Some(Secret::random()?),
+            secret => secret,
+        };
+        let launched = settings.workers.unwrap_or(0);
+        Ok(Self {
+            registry: Arc::new(WorkerRegistry::new(launched + hosts.len())),
+            settings: settings.clone(),
+            hosts,
+            launched,
+            first,
+            secret,
+            run: random_hex(8)?,
+            towards: towards.or(across),
+            runtime: Some(runtime("tensor-client")?),
+            server: Mutex::default(),
+            children: Mutex::new((0..launched).map(|_| None).collect()),
+            console,
+        })
+    }
+
+    fn runtime(&self) -> Result<&Runtime, String> {
+        self.runtime.as_ref().ok_or_else(|| "the process is ending".to_owned())
+    }
+
+    /// Launches a worker in place of the last one, and returns its address.
+    fn launch(&self, worker: usize, limit: Duration) -> Result<String, String> {
+        if let Some(mut last) = lock(&self.children).get_mut(worker).and_then(Option::take) {
+            // It may still run, but not answer.
+            let _ = last.kill();
+            let _ = last.wait();
+        }
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args(["tensor-worker", "--listen", "127.0.0.1:0", "--until-input-ends", "--threads"])
+            .arg(self.settings.threads.to_string());
+        for inherited in ["GNNFLOW_LISTEN_FD", "GNNFLOW_HOPELESS_FD", "GNNFLOW_RANK", "GNNFLOW_SIZE", "GNNFLOW_SECRET"]
+        {
+            command.env_remove(inherited);
+        }
+        if let Some(secret) = &self.secret {
+            command.env("GNNFLOW_SECRET", secret.to_text());
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| format!("cannot be launched: {error}"))?;
+        let stdout = child.stdout.take();
+        // It ends when its input ends: when `Child` is dropped, or this process ends.
+        if let Some(slot) = lock(&self.children).get_mut(worker) {
+            *slot = Some(child);
+        }
+        let (sender, receiver) = mpsc::channel();
+        let reader = std::thread::Builder::new().name("tensor-launch".into()).spawn(move || {
+            let mut line = String::new();
+            if let Some(stdout) = stdout {
+                let _ = BufReader::new(stdout).read_line(&mut line);
+            }
+            let _ = sender.send(line);
+        });
+        reader.map_err(|error| format!("cannot be launched: {error}"))?;
+        let line = receiver.recv_timeout(limit).map_err(|_| "did not start in time".to_owned())?;
+        let address = line.trim().strip_prefix("listening at ");
+        address.map(str::to_owned).ok_or_else(|| "ended during its start".to_owned())
+    }
+}
+
+impl Drop for FlightWorkers {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+        for child in self.children.get_mut().unwrap_or_else(PoisonError::into_inner).iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl WorkerPool for FlightWorkers {
+    fn count(&self) -> usize {
+        self.launched + self.hosts.len()
+    }
+
+    fn name(&self, worker: usize) -> String {
+        match (self.hosts.get(worker), self.registry.member(worker)) {
+            (Some(host), _) => host.clone(),
+            (None, Some((listens, _))) => listens.to_string(),
+            (None, None) => format!("{worker} on this machine"),
+        }
+    }
+
+    fn watch(&self, servers: &[String], on_event: Box<dyn Fn(RegistryEvent) + Send + Sync>) {
+        if self.settings.enlist.is_some() {
+            self.registry.open(servers, lock(&self.server).clone(), on_event.into());
+        }
+    }
+
+    fn connect(
+        &self,
+        worker: usize,
+        model: &ModelSpec,
+        servers: &[String],
+        limit: Duration,
+    ) -> Result<Arc<dyn TensorWorker>, String> {
+        let address = match (self.hosts.get(worker), self.registry.member(worker)) {
+            (Some(host), _) => host.clone(),
+            (None, Some((listens, true))) => listens.to_string(),
+            (None, Some((_, false))) => return Err("has left".to_owned()),
+            (None, None) => self.launch(worker, limit)?,
+        };
+        let sent = serde_json::to_string(model).and_then(|text| serde_json::from_str::<ModelSpec>(&text));
+        if sent.as_ref().ok() != Some(model) {
+            return Err("cannot receive this model: JSON does not keep all digits of one of its numbers".to_owned());
+        }
+        let runtime = self.runtime()?;
+        let client = runtime.block_on(AuthenticatedClient::connect(&address, self.secret.as_ref(), limit))?;
+        Ok(Arc::new(Connection {
+            runtime: runtime.handle().clone(),
+            client,
+            model: model.clone(),
+            run: self.run.clone(),
+            servers: servers.to_vec(),
+            own: lock(&self.server).clone(),
+        }))
+    }
+
+    fn retry(&self, worker: usize, times: u32) -> Retry {
+        if worker < self.launched {
+            let doubled = 1 << (times.max(1) - 1).min(16);
+            if times > self.settings.relaunch() {
+                return Retry::Never;
+            }
+            return Retry::Relaunch((RELAUNCH * doubled).min(MAX_RELAUNCH));
+        }
+        match self.registry.member(worker) {
+            Some((_, false)) => Retry::Never,
+            _ => Retry::Reconnect(RECONNECT),
+        }
+    }
+
+    fn end(&self) {
+        self.registry.end();
+    }
+}
+
+impl ExecutorFactory for FlightWorkers {
+    fn serve(&self, parameters: Arc<ParameterVersions>) -> Result<String, PipelineError> {
+        let machine = |error: &dyn std::fmt::Display| {
+            PipelineError::Machine(format!("cannot serve parameters to tensor workers: {error}"))
+        };
+        let ip = self.towards.as_deref().and_then(own_address);
+        let ip = ip.unwrap_or_else(|| IpAddr::from([127, 0, 0, 1]));
+        let (listener, address) = bind(&[(ip, 0).into()]).map_err(|error| machine(&error))?;
+        let guard = Guard::new(self.secret.clone()).map_err(|status| machine(&status.message()))?;
+        let parameters = Arc::new(ParameterServer { versions: parameters });
+        let role = Role::GraphWorker(parameters, Arc::clone(&self.registry));
+        let service = Service { guard: Arc::new(guard), role };
+        let runtime = self.runtime().map_err(|error| machine(&error))?;
+        if let Some(enlist) = self.settings.enlist.as_ref().filter(|_| self.first) {
+            let found = enlist.to_socket_addrs().and_then(|found| bind(&found.collect::<Vec<_>>()));
+            let cannot = |error: std::io::Error| {
+                let problem = "train.tensor.enlist: the run's first process cannot listen at";
+                PipelineError::Machine(format!(
+                    "{problem} {enlist}: {error}; give an address of its machine, with a free port"
+                ))
+            };
+            runtime.spawn(serve(found.map_err(cannot)?.0, service.clone()));
+        }
+        runtime.spawn(serve(listener, service));
+        *lock(&self.server) = address.to_string();
+        Ok(address.to_string())
+    }
+
+    fn start(self: Arc<Self>, setup: ExecutorSetup) -> Result<Box<dyn TaskExecutor>, PipelineError> {
+        let (settings, console) = (self.settings.clone(), self.console.clone());
+        Ok(Box::new(TaskScheduler::start(self, settings, console, setup)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_of_launched_workers_doubles_its_delay_and_ends() {
+        let settings = Tensor { workers: Some(2), relaunch: Some(7), ..Tensor::default() };
+        let workers = FlightWorkers::new(&settings, None, None, true, Console::silent()).unwrap();
+        let after: Vec<Retry> = (1..=8).map(|times| workers.retry(1, times)).collect();
+        let seconds = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0].map(|after| Retry::Relaunch(Duration::from_secs_f64(after)));
+        assert_eq!(after[..7], seconds);
+        assert_eq!(after[7], Retry::Never);
+        let hosts = Tensor { hosts: Some(vec!["127.0.0.1:1".into()]), ..Tensor::default() };
+        let workers = FlightWorkers::new(&hosts, None, None, true, Console::silent()).unwrap();
+        assert_eq!(workers.retry(0, 1000), Retry::Reconnect(RECONNECT));
+    }
+
+    #[test]
+    fn new_with_another_machine_needs_a_secret() {
+        for (key, settings) in [
+            ("train.tensor.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
+            ("train.tensor.enlist", Tensor { enlist: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
+        ] {
+            let error = FlightWorkers::new(&settings, None, None, true, Console::silent()).err().unwrap();
+            assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");
+        }
+    }
+}
