@@ -89,10 +89,10 @@ pub fn run(config: &Config, options: &RunOptions) -> Result<Outcome, Error> {
     };
     let local = if options.hosts.is_some() { 1 } else { size };
     let liveness = membership.liveness();
-    let tensor = match train.tensor.clone() {
+    let tensor = match train.tensor_workers.clone() {
         Some(settings) => {
             // Those that are launched have the secret of the run; those that listen elsewhere, or come from there, have the user's.
-            let elsewhere = settings.hosts.is_some() || settings.enlist.is_some();
+            let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
             let secret = if elsewhere { own_secret(config)? } else { shared };
             Some(Tensors { settings, secret, across, first })
         }

@@ -32,7 +32,7 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
     for (line, instead, expected) in [
         ("hidden = 16", "hiden = 16", "p.toml:9: model.hiden: unknown key; did you mean \"hidden\"?"),
         ("layers = 2", "layers = \"two\"", "p.toml:8: model.layers: expected an integer, found the string \"two\""),
-        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanouts for 2 layers: one a layer"),
+        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanouts for 2 layers; give one per layer"),
         (
             "kind = \"sage\"",
             "kind = \"gcn\"\nheads = 4",

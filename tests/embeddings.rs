@@ -191,8 +191,8 @@ fn what_cannot_be_learnt_is_refused() {
     );
     refused("optimizer = { kind = 'adagrad', betas = [0.9, 0.9] }", "", &none, 2, &["optimizer.betas: only \"adam\""]);
     refused("optimizer = { betas = [0.9, 1] }", "", &none, 2, &["optimizer.betas:", "less than 1"]);
-    refused("dim = 8", "cache = '1MB'\n", &none, 2, &["train.cache: learnt rows change"]);
-    refused("dim = 8", "schedule = 'partition-parallel'\n", &none, 2, &["model.embedding:", "use \"mini-batch\""]);
+    refused("dim = 8", "schedule.cache = '1MB'\n", &none, 2, &["train.schedule.cache: learned rows change"]);
+    refused("dim = 8", "schedule = 'partition-parallel'\n", &none, 2, &["model.embedding:", "use `mini-batch`"]);
 
     planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 1\n");
     let neither = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", NONE];

@@ -7,8 +7,8 @@ use crate::tensor::{Limits, Post, listen, listens_towards};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Do the arithmetic on nodes for runs over whole graphs: for those whose `train.tensor.hosts` name this process, until it is ended; or for the
-/// one whose `train.tensor.enlist` is given here, until that is over. It holds nothing: runs may come, and it may come and go, at any time.
+/// Do the arithmetic on nodes for runs over whole graphs: for those whose `train.tensor_workers.hosts` name this process, until it is ended; or for the
+/// one whose `train.tensor_workers.accept` is given here, until that is over. It holds nothing: runs may come, and it may come and go, at any time.
 ///
 /// It speaks Arrow Flight, to whoever proves the secret; nothing is encrypted. Prints where it listens, with whom it has enlisted, and when that is over.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(super) struct TensorWorker {
     /// address in their direction, any port].
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "connect")]
     listen: Option<String>,
-    /// Enlist with the run whose `train.tensor.enlist` this is, and end when it is over.
+    /// Enlist with the run whose `train.tensor_workers.accept` this is, and end when it is over.
     #[arg(long, value_name = "HOST:PORT")]
     connect: Option<String>,
     /// How long the run is looked for, before it is there and when it is lost.

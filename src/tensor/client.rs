@@ -80,18 +80,18 @@ impl FlightWorkers {
         first: bool,
     ) -> Result<Self, crate::Error> {
         let hosts = settings.hosts.clone().unwrap_or_default();
-        let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.enlist.iter().map(|host| ("enlist", host)));
+        let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.accept.iter().map(|host| ("accept", host)));
         let far = keyed.clone().find(|(_, host)| !is_here(host));
         if let (Some((key, far)), None) = (far, &secret) {
             let message = format!(
-                "train.tensor.{key}: {far} is not this machine: a secret is needed, in GNNFLOW_SECRET or cluster.secret_file"
+                "train.tensor_workers.{key}: {far} is not this machine: a secret is needed, in GNNFLOW_SECRET or cluster.secret_file"
             );
             return Err(ClusterError::Usage(message).into());
         }
-        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "enlist")).map(|(_, host)| host.clone());
+        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "accept")).map(|(_, host)| host.clone());
         let secret = match secret {
             // Nobody else is to ask those that are launched.
-            None if hosts.is_empty() && settings.enlist.is_none() => Some(Secret::random()?),
+            None if hosts.is_empty() && settings.accept.is_none() => Some(Secret::random()?),
             secret => secret,
         };
         let launched = settings.workers.unwrap_or(0);
@@ -191,10 +191,10 @@ impl TensorWorkers for FlightWorkers {
         let serves = Serves::Parameters(parameters, Arc::clone(&self.roll));
         let service = Service { guard: Arc::new(guard), serves };
         let runtime = self.runtime().map_err(|error| machine(&error))?;
-        if let Some(enlist) = self.settings.enlist.as_ref().filter(|_| self.first) {
+        if let Some(enlist) = self.settings.accept.as_ref().filter(|_| self.first) {
             let found = enlist.to_socket_addrs().and_then(|found| bound(&found.collect::<Vec<_>>()));
             let cannot = |error: std::io::Error| {
-                let message = "train.tensor.enlist: the run's first process cannot listen at";
+                let message = "train.tensor_workers.accept: the run's first process cannot listen at";
                 PipelineError::Machine(format!(
                     "{message} {enlist}: {error}; give an address of its machine, with a free port"
                 ))
@@ -207,7 +207,7 @@ impl TensorWorkers for FlightWorkers {
     }
 
     fn watch(&self, servers: &[String], told: Box<dyn Fn(Enlisted) + Send + Sync>) {
-        if self.settings.enlist.is_some() {
+        if self.settings.accept.is_some() {
             self.roll.open(servers, lock(&self.server).clone(), told.into());
         }
     }
@@ -280,8 +280,8 @@ mod tests {
     #[test]
     fn nobody_is_asked_over_a_network_without_a_secret() {
         for (key, settings) in [
-            ("train.tensor.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
-            ("train.tensor.enlist", Tensor { enlist: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
+            ("train.tensor_workers.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
+            ("train.tensor_workers.accept", Tensor { accept: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
         ] {
             let error = FlightWorkers::new(&settings, None, None, true).err().unwrap();
             assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");

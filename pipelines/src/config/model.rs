@@ -1,8 +1,8 @@
 //! `[model]`: the network.
 
 use super::embedding::Embedding;
+use super::schedule::Schedule;
 use super::section::{section, words};
-use super::train::Schedule;
 use gnnflow_kernels::dense::elementwise;
 use gnnflow_nn as compute;
 use gnnflow_nn::{KindOptions, ModelSpec};
@@ -111,10 +111,10 @@ section! {
 impl Model {
     /// The network that is built: where the layers of a `gcn` are decoupled, the perceptron and the propagations that they become, which
     /// are those of an `appnp` that keeps nothing of its prediction. A `gat` has propagations of its own.
-    pub fn network(&self, schedule: Schedule) -> Self {
+    pub fn network(&self, schedule: &Schedule) -> Self {
         let jumps = self.jumping_knowledge != JumpingKnowledge::None;
         let may = !self.residual && self.norm == Norm::None && !jumps;
-        let decoupled = self.decoupled.unwrap_or(may && schedule == Schedule::TensorParallel);
+        let decoupled = self.decoupled.unwrap_or(may && schedule.is_tensor_parallel());
         if self.kind != "gcn" || !decoupled {
             return self.clone();
         }

@@ -22,7 +22,7 @@ pub(super) fn controller(
     parameters: &Arc<ParameterService>,
     (model, shape, intervals, params): (&ModelSpec, &Shape, &[Interval], usize),
 ) -> Result<Option<Controller>, Error> {
-    let Some(settings) = &train.tensor else { return Ok(None) };
+    let Some(settings) = &train.tensor_workers else { return Ok(None) };
     let Some(workers) = job.runtime.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
     let first = gnnflow_dataflow::graph::placement::Placement::new(job.dataset.manifest().parts(), worker.peers())

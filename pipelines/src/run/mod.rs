@@ -55,7 +55,7 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
-    let network = model.network(train.schedule);
+    let network = model.network(&train.schedule);
     let mut run = Run::start(worker, job, &network, train)?;
     run.train(worker)?;
     run.finish(worker)
@@ -124,8 +124,8 @@ impl<'a> Run<'a> {
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::new(&job.config, worker.peers(), worker.peers())?;
         let mut agreement = Agreement::build(worker, context.placement, 0, context.other_meter.clone());
-        let importance = match train.sampler.as_str() {
-            "fastgcn" => Some(strategies::importance(worker, &*job.runtime, &context, &mut agreement)?),
+        let importance = match train.sampler {
+            config::Sampler::FastGcn => Some(strategies::importance(worker, &*job.runtime, &context, &mut agreement)?),
             _ => None,
         };
         let choices = strategies::choices(job, &context, model, train, importance)?;
@@ -155,17 +155,17 @@ impl<'a> Run<'a> {
                 (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
-        let training: Box<dyn Engine> = match train.schedule {
-            config::Schedule::FullGraph | config::Schedule::TensorParallel => {
-                let overlaps = train.mode() == config::Mode::Async;
-                let pipelined = train.mode() != config::Mode::Sync;
+        let training: Box<dyn Engine> = match (train.schedule.whole_graph(), &train.schedule) {
+            (Some(options), schedule) => {
+                let overlaps = options.mode == config::Mode::Async;
+                let pipelined = options.mode != config::Mode::Sync;
                 let source = match train.learns_edges() {
                     true => Some(PairSource { book, scored: context.scored(train)? }),
                     false => None,
                 };
                 let pairs = source.as_ref().map(|source| source.scored.clone());
-                let staleness = if overlaps { train.staleness() } else { 0 };
-                let row_dtype = train.row_dtype();
+                let staleness = if overlaps { options.staleness } else { 0 };
+                let row_dtype = options.row_dtype;
                 let shape = Shape {
                     overlaps,
                     staleness,
@@ -174,12 +174,12 @@ impl<'a> Run<'a> {
                     pairs,
                     ..compute_thread.call(ComputeState::shape)?
                 };
-                let graph = match train.schedule {
-                    config::Schedule::TensorParallel => {
-                        let memory = train.chunk_memory();
-                        by_columns(worker, job, &context, &mut agreement, train.intervals, memory, shape.edges())?
+                let graph = match schedule {
+                    config::Schedule::TensorParallel(columns) => {
+                        let memory = columns.chunk_memory.0;
+                        by_columns(worker, job, &context, &mut agreement, options.intervals, memory, shape.edges())?
                     }
-                    _ => by_nodes(worker, job, &context, &mut agreement, train.intervals, shape.edges())?,
+                    _ => by_nodes(worker, job, &context, &mut agreement, options.intervals, shape.edges())?,
                 };
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
                 let parameters = Arc::new(ParameterService::new(worker.index(), worker.peers(), staleness));
@@ -199,16 +199,17 @@ impl<'a> Run<'a> {
                 let state = Stages::new(state.learning(learnt), compute_thread.clone(), controller);
                 Box::new(WholeGraphTraining::build(worker, &context, train, params, (state, source), &compute_thread))
             }
-            config::Schedule::PartitionParallel => {
+            (None, config::Schedule::PartitionParallel(_)) => {
                 let views = PartitionViews::open(worker, &*job.runtime, job, &context, degrees)?;
                 let visits = Visits { views, book, choices, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(worker, &context, visits, &compute_thread))
             }
-            _ => {
-                let cache = context.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
+            (None, config::Schedule::MiniBatch(options)) => {
+                let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches = Batches { book, choices, subgraphs, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(worker, &context, train, batches, &compute_thread))
             }
+            (None, schedule) => return Err(Error::Bug(format!("the schedule is still {schedule}"))),
         };
         let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
         let inference =

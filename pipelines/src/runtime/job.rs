@@ -56,7 +56,7 @@ pub trait Runtime: Send + Sync {
     fn say(&self, line: &str) {
         let _ = line;
     }
-    /// The tensor workers that `train.tensor` asks for.
+    /// The tensor workers that `train.tensor_workers` asks for.
     ///
     /// # Errors
     /// When there cannot be any: the setting or this machine does not allow it.

@@ -179,8 +179,7 @@ impl Controller {
             let first = !std::mem::replace(&mut state.said, true);
             drop(state);
             if first {
-                let line =
-                    "no tensor worker has enlisted yet: tasks are computed here until one does (train.tensor.enlist)";
+                let line = "no tensor worker has enlisted yet: tasks are computed here until one does (train.tensor_workers.accept)";
                 self.shared.runtime.say(line);
             }
             return then(self.shared.nobody(task));
@@ -236,7 +235,7 @@ impl Shared {
         match self.settings.when_gone {
             WhenGone::Local => Ok(Answer::Nobody(task)),
             WhenGone::Fail => Err(Error::Machine(
-                "all tensor workers are gone, and train.tensor.when_gone = \"fail\"; \"local\" would go on without them".into(),
+                "all tensor workers are gone, and train.tensor_workers.when_gone = \"fail\"; \"local\" would go on without them".into(),
             )),
         }
     }
@@ -319,7 +318,8 @@ impl Shared {
             }
         }
         if first && self.settings.when_gone == WhenGone::Local {
-            self.runtime.warn("all tensor workers are gone: their tasks are computed here (train.tensor.when_gone)");
+            self.runtime
+                .warn("all tensor workers are gone: their tasks are computed here (train.tensor_workers.when_gone)");
         }
         for (task, then) in given_back {
             then(self.nobody(task));

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each partition trains alone: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
-//! it, and nothing is asked of anybody. A round trains every partition for `train.average_every` epochs from what all had in
+//! it, and nothing is asked of anybody. A round trains every partition for `average_every` epochs from what all had in
 //! common, and then averages what they have become, in partition order. A worker visits its partitions in turn, so that it
 //! needs one model however many they are; and what comes out depends on the partitions, not on who visited them.
 
@@ -205,7 +205,7 @@ impl LocalEpoch {
 }
 
 impl Engine for PartitionParallel {
-    /// Trains `train.average_every` epochs, or as many as are left, and averages.
+    /// Trains `average_every` epochs, or as many as are left, and averages.
     fn train_round(
         &mut self,
         worker: &mut Worker,

@@ -101,7 +101,11 @@ impl Making<'_> {
         let (own, slots, by_nodes) = (graph.own.len(), graph.slots, graph.columns.is_none());
         if dtype != RowDtype::F32 && (hop.attends() || hop.takes_largest()) {
             let message = "does more with its neighbours' rows than to add them up, for which they must be";
-            return Err(Error::Usage(format!("train.row_dtype: layer {} {message} \"{}\"", index + 1, RowDtype::F32)));
+            return Err(Error::Usage(format!(
+                "train.schedule.row_dtype: layer {} {message} \"{}\"",
+                index + 1,
+                RowDtype::F32
+            )));
         }
         let room = |error: std::io::Error| Error::Machine(format!("no room for the rows of the whole graph: {error}"));
         let zeros = |rows: usize, width: usize| Table::zeros(rows, width, place).map_err(room);
