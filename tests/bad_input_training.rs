@@ -112,9 +112,9 @@ const SETTINGS: &[(&[&str], &[&str])] = &[
     (&["train.device=tpu"], &["train.device", "\"cuda\"", "\"tpu\""]),
     (&["train.optimizer.lr=0.0"], &["train.optimizer.lr", "more than 0"]),
     (&["train.optimizer.betas=[0.9, 1.0]"], &["train.optimizer.betas", "less than 1"]),
-    (&["train.optimizer.momentum=0.9"], &["train.optimizer.momentum", "\"sgd\""]),
+    (&["train.optimizer.momentum=0.9"], &["train.optimizer.momentum", "`sgd`"]),
     (&["train.lr_schedule.warmup=1"], &["train.lr_schedule.warmup", "warm-up"]),
-    (&["train.lr_schedule.kind=cosine", "train.lr_schedule.gamma=0.5"], &["train.lr_schedule.gamma", "\"cosine\""]),
+    (&["train.lr_schedule.kind=cosine", "train.lr_schedule.gamma=0.5"], &["train.lr_schedule.gamma", "`cosine`"]),
     (&["train.lr_schedule.kind=step", "train.lr_schedule.gamma=2.0"], &["train.lr_schedule.gamma", "at most 1"]),
     // [train.link]
     (&["train.link.decoder=dot"], &["train.link", "link-prediction"]),

@@ -7,7 +7,7 @@ mod check;
 mod cluster;
 mod debug;
 mod edge;
-mod embedding;
+pub mod embedding;
 mod fanout;
 mod generate;
 mod graph;
@@ -16,7 +16,7 @@ mod link;
 mod metric;
 mod model;
 mod moved;
-mod optimizer;
+pub mod optimizer;
 mod partition;
 mod price;
 pub mod reference;
@@ -34,7 +34,7 @@ mod values;
 pub use cluster::Cluster;
 pub use debug::Debug;
 pub use edge::EdgeTask;
-pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseKind, SparseOptimizer};
+pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseOptimizer};
 pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
@@ -43,7 +43,7 @@ pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
 pub use metric::Metric;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
-pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
+pub use optimizer::{LrSchedule, Optimizer};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use price::Price;
 pub use resolved::{AutoParts, AutoSchedule, Candidate};
@@ -372,7 +372,8 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, config: &Config) {
     }
     let Some(train) = &config.train else { return };
     remove(&["train"], &uses::unused(train));
-    for path in ["train.schedule", "train.sampler"] {
+    for path in ["train.schedule", "train.sampler", "train.optimizer", "train.lr_schedule", "model.embedding.optimizer"]
+    {
         let value = path.split('.').try_fold(&mut *value, |value, key| value.get_mut(key));
         let schema = reference::at(reference::schema(), path);
         if let Some((value, schema)) = value.zip(schema) {

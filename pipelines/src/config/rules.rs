@@ -5,7 +5,7 @@ mod subgraphs;
 mod train;
 mod whole_graph;
 
-use super::embedding::{Embedding, EmbeddingInit, SparseKind};
+use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
 use super::schedule::{Auto, Schedule};
 use super::tree::Node;
@@ -276,18 +276,6 @@ fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
     }
     if embedding.init == EmbeddingInit::Zeros {
         report.only(&["model.embedding.init_scale"], "`zeros` has no scale; remove this key");
-    }
-    let optimizer = &embedding.optimizer;
-    let word = optimizer.kind.word();
-    if optimizer.kind != SparseKind::Adam {
-        report.only(&["model.embedding.optimizer.betas"], &format!("only \"adam\" has it, not {word:?}"));
-    }
-    if optimizer.kind == SparseKind::Sgd {
-        report.only(&["model.embedding.optimizer.eps"], "only \"adam\" and \"adagrad\" have it, not \"sgd\"");
-    }
-    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
-        let message = format!("must be at least 0 and less than 1, but one is {beta}");
-        report.add("model.embedding.optimizer.betas", message);
     }
     if let Some(train) = &config.train {
         if train.cache().is_some() {

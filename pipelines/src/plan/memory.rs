@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Config, Infer, JumpingKnowledge, Model, OptimizerKind, Topology, Train};
+use crate::config::{Config, Infer, JumpingKnowledge, Model, Optimizer, Topology, Train};
 use crate::engine::inference::{CHUNK_EDGES, WINDOW};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
@@ -179,9 +179,9 @@ impl Process {
 
 /// Vectors as long as the parameters that the optimizer keeps.
 pub(super) fn state(train: &Train) -> u64 {
-    match train.optimizer.kind {
-        OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
-        OptimizerKind::Adam | OptimizerKind::Adamw => 2,
+    match &train.optimizer {
+        Optimizer::Sgd(options) => u64::from(options.momentum > 0.0),
+        Optimizer::Adam(_) | Optimizer::Adamw(_) => 2,
     }
 }
 

@@ -254,10 +254,14 @@ impl<'a> Run<'a> {
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
-            let (train, seed_lr) = (self.train, self.train.optimizer.lr);
+            let (train, seed_lr) = (self.train, self.train.optimizer.lr());
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
             if let Some(rows) = &self.context.embeddings {
-                rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.config().optimizer.lr));
+                rows.set_learning_rate(train.lr_schedule.at(
+                    epoch as usize,
+                    train.epochs,
+                    rows.config().optimizer.lr(),
+                ));
             }
             let done = self.training.train_round(worker, runtime, epoch, &lr)?;
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
@@ -310,7 +314,7 @@ impl<'a> Run<'a> {
 
     /// The learning rate of epoch `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
-        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
+        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr())
     }
 
     /// Splits the threads anew by what an epoch spent where.

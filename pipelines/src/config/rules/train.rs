@@ -2,7 +2,6 @@
 
 use super::super::fanout::Fanout;
 use super::super::metric::Metric;
-use super::super::optimizer::{LrKind, OptimizerKind};
 use super::super::sampler::Sampler;
 use super::super::schedule::Schedule;
 use super::super::train::{Task, Train};
@@ -53,33 +52,9 @@ pub(super) fn train(config: &Config, registered: &Registered, report: &mut Repor
             format!("{epochs} epochs are fewer than `evaluate_every` = {}; use at least as many", train.evaluate_every);
         report.add("train.early_stop", message);
     }
-    let schedule = &train.lr_schedule;
-    let word = schedule.kind.word();
-    for (key, kinds) in [
-        ("every", &[LrKind::Step][..]),
-        ("gamma", &[LrKind::Step, LrKind::Exponential]),
-        ("end", &[LrKind::Cosine, LrKind::Linear]),
-    ] {
-        if !kinds.contains(&schedule.kind) {
-            let having: Vec<String> = kinds.iter().map(|kind| format!("{:?}", kind.word())).collect();
-            let message = format!("only {} has it, not {word:?}", having.join(" or "));
-            report.only(&[&format!("train.lr_schedule.{key}")], &message);
-        }
-    }
-    if schedule.warmup >= train.epochs {
+    if train.lr_schedule.warmup() >= train.epochs {
         let message = format!("all {} epochs are warm-up; use fewer than {}", train.epochs, train.epochs);
         report.add("train.lr_schedule.warmup", message);
-    }
-    let optimizer = &train.optimizer;
-    if optimizer.kind == OptimizerKind::Sgd {
-        let message = "only \"adam\" and \"adamw\" have it, not \"sgd\"";
-        report.only(&["train.optimizer.betas", "train.optimizer.eps"], message);
-    } else {
-        let message = format!("only \"sgd\" has it, not {:?}", optimizer.kind.word());
-        report.only(&["train.optimizer.momentum"], &message);
-    }
-    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
-        report.add("train.optimizer.betas", format!("must be at least 0 and less than 1, but one is {beta}"));
     }
 }
 

@@ -93,7 +93,7 @@ impl PartitionParallel {
             let permits = Rc::new(Permits::new(window.max(2)));
             let (left, kept, told) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
             let (features, schedule) = (views.features.clone(), train.lr_schedule.clone());
-            let (epochs, first) = (train.epochs, train.optimizer.lr);
+            let (epochs, first) = (train.epochs, train.optimizer.lr());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             stream
                 .sample_batch(hops, Arc::clone(&context.sampling))
