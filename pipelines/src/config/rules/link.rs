@@ -1,4 +1,4 @@
-//! Rules of what is learnt of edges.
+//! Rules of tasks on edges.
 
 use super::super::Config;
 use super::super::link::NegativeSampler;
