@@ -174,8 +174,8 @@ def main():
         multilevel = bench.method("multilevel")
         manifest = json.loads((work / "multilevel" / "manifest.json").read_text())
         bench.steps = -(-manifest["splits"]["train"] // 4 // 250)
-        replicated, unfused = ["partition.topology=replicated"], ["train.fused_sampling=false"]
-        cache = ["train.cache=16MiB"]
+        replicated, unfused = ["partition.topology=replicated"], ["debug.fused_sampling=false"]
+        cache = ["train.schedule.cache=16MiB"]
 
         def case(processes, threads, *settings, by=multilevel):
             return lambda: bench.run(processes, threads, [*by, *[s for more in settings for s in more]])

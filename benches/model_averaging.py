@@ -33,12 +33,12 @@ optimizer = {{ kind = "adam", lr = 0.01 }}
 SETTINGS = {
     "debian-bookworm": {
         "both": ["train.epochs=100", "train.evaluate_every=5"],
-        "partition-parallel": ["train.batch=1000", "train.optimizer.lr=0.01", "train.average_momentum=0.5", "train.epochs=300"],
+        "partition-parallel": ["train.batch=1000", "train.optimizer.lr=0.01", "train.schedule.average_momentum=0.5", "train.epochs=300"],
     },
     "fb100-cornell5": {"both": ["train.epochs=30", "train.evaluate_every=2"]},
     "planted": {
         "both": ["train.epochs=40", "train.evaluate_every=2"],
-        "partition-parallel": ["train.batch=1000", "train.average_momentum=0.5", "train.epochs=80"],
+        "partition-parallel": ["train.batch=1000", "train.schedule.average_momentum=0.5", "train.epochs=80"],
     },
 }
 

@@ -32,7 +32,7 @@ def main():
                 for dtype in ("f32", "bf16"):
                     found = []
                     for seed in range(1, options.seeds + 1):
-                        keys = [f"train.schedule={schedule}", f"train.row_dtype={dtype}", f"train.seed={seed}"]
+                        keys = [f"train.schedule={schedule}", f"train.schedule.row_dtype={dtype}", f"train.seed={seed}"]
                         command = [binary, "run", work / "p.toml", "--run-dir", work / "run", "--quiet", "--json", *sets(keys)]
                         done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True)
                         found.append(json.loads(done.stdout)["test"]["accuracy"])

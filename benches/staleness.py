@@ -37,9 +37,8 @@ layers = 2
 hidden = 64
 dropout = 0.5
 [train]
-schedule = "full-graph"
+schedule = {{ kind = "full-graph", intervals = 2 }}
 epochs = {epochs}
-intervals = 2
 evaluate_every = 10
 checkpoint_every = 0
 optimizer = {{ kind = "adam", lr = 0.01, weight_decay = 5e-4 }}
@@ -54,8 +53,8 @@ GRAPHS = {
 }
 MODELS = {"gcn": 'kind = "gcn"', "gat": 'kind = "gat"\nheads = 8'}
 WAYS = {
-    "sync": ["train.mode=sync"], "pipe": ["train.mode=pipe"], "async 0": ["train.mode=async"],
-    "async 1": ["train.mode=async", "train.staleness=1"], "decoupled": ["train.schedule=tensor-parallel"],
+    "sync": ["train.schedule.mode=sync"], "pipe": ["train.schedule.mode=pipe"], "async 0": ["train.schedule.mode=async"],
+    "async 1": ["train.schedule.mode=async", "train.schedule.staleness=1"], "decoupled": ["train.schedule.kind=tensor-parallel"],
 }
 
 # How many times the epochs of `sync`.

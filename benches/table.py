@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/benchmarks.md from the newest results beside other systems in benches/runs; `--check` only says whether it is so.
+"""Writes docs/book/src/benchmarks.md from the newest results beside other systems in benches/runs; `--check` only says whether it is so.
 
     benches/table.py [--check]
 """
@@ -8,18 +8,20 @@ import argparse, json, pathlib, sys
 from program import ROOT
 
 RUNS = ROOT / "benches" / "runs"
-PAGE = ROOT / "docs" / "benchmarks.md"
-ABOUT = """# Beside DGL, GraphBolt and PyG
+PAGE = ROOT / "docs" / "book" / "src" / "benchmarks.md"
+ABOUT = """# Benchmarks
 
-Ours and the others' in turn, in one run, on the same cores: 2 of an AMD EPYC with 24 GB of memory, in a virtual machine whose host has
-other guests. Hosts differ by a factor of two in what their memory gives, and so do the figures below; the ratios are of one run each.
-Results named `slow-memory` are of the same day as another of their kind, which the table has, and of a slower host (an epoch of SAGE: 1.84 ×).
-The graph is an R-MAT of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features) where a row does not say
-otherwise. Over the whole graph, the others compute the last layer of all nodes in training, and ours of those with a loss only, 8 per cent
-here; where our rows are in bf16, theirs are in f32 all the same. [benches/README.md](../benches/README.md) says how to run each of them, and has those that stand beside a plain loop, raw TCP or
-METIS instead of another system; accuracies are in [accuracy.md](accuracy.md).
+gnnflow beside DGL, GraphBolt and PyG: each row is one run in which the systems take turns on the same two cores (AMD EPYC, 24 GB of memory, a
+virtual machine whose host has other guests). The memory bandwidth of these hosts differs by a factor of two, and so do the figures; compare ratios,
+not rows of different days.
 
-Written by `python3 benches/table.py` from the newest results in [benches/runs](../benches/runs); medians over rounds.
+- The graph is an R-MAT graph of the size of ogbn-products (2,449,029 nodes, 123.7 million directed edges, 100 features), unless a row names another.
+- In full-graph training, the other systems compute the last layer of all nodes. gnnflow computes it for nodes with a loss only, 8 per cent here.
+- Where our rows are in bf16, those of the other systems are in f32.
+- Results named `slow-memory` come from a slower host on the day of another result of their kind, which the table has. There an epoch of SAGE has a ratio of 1.84 ×.
+
+`benches/README.md` says how to run each benchmark, and lists those beside a plain loop, raw TCP or METIS. Accuracies are on [their own page](accuracy.md).
+`python3 benches/table.py` writes this page from the newest results in `benches/runs`. Numbers are medians over rounds.
 
 | what | threads | gnnflow | best of the others | ratio | the rest | result |
 |---|---|---|---|---|---|---|
@@ -89,7 +91,7 @@ def rows():
                     mine += f", {gib(row['gnnflow_peak_rss_bytes'])}"
                     other += f", {gib(row['peers_peak_rss_bytes'][best])}"
                 date, commit = file.name[:10], str(result.get("commit", ""))[:7]
-                link = f"[{date}](../benches/runs/{file.name}), {commit}"
+                link = f"`{file.name}`, {commit}"
                 yield f"| {what} | {row['threads']} | {mine} | {other} | {row['ratio_to_best_peer']:.2f} × | {rest} | {link} |\n"
 
 
@@ -100,7 +102,7 @@ def main():
     if not parser.parse_args().check:
         PAGE.write_text(page)
     elif not PAGE.is_file() or PAGE.read_text() != page:
-        sys.exit("error: docs/benchmarks.md is not what the results say; run python3 benches/table.py")
+        sys.exit("error: docs/book/src/benchmarks.md is not what the results say; run python3 benches/table.py")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 balance     bytes that each process sends in an epoch, edges × columns that it adds up, most over least; and seconds of an epoch
 layers      the same with 2, 3 and 4 layers
 dimensions  the same with rows of 128, 256, 512 and 1024 columns
-chunks      by columns, once: peak memory and seconds against `train.chunk_memory`
+chunks      by columns, once: peak memory and seconds against `train.schedule.chunk_memory`
 pipelining  the same with what chunks send while others are computed, and without ("sync")
 cap         a graph whose rows exceed a memory cap that the system enforces, by columns, once and at every layer; needs root
             (with `--set graph.generate.features=512 --set graph.generate.classes=256` rows take 1.25 GiB)
@@ -153,9 +153,9 @@ def main():
     parser.add_argument("--layers", default="2,3,4")
     parser.add_argument("--dimensions", default="128,256,512,1024")
     parser.add_argument("--chunks", default="8MiB,32MiB,128MiB,512MiB")
-    parser.add_argument("--pipelining", default="train.mode=pipe,train.mode=sync", help="settings that are compared")
+    parser.add_argument("--pipelining", default="train.schedule.pipelined=true,train.schedule.pipelined=false", help="settings that are compared")
     parser.add_argument("--cap", default="1GiB", help="of all processes together, page cache included; train.memory is each one's share")
-    parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512", "train.intervals=16", "train.chunk_memory=16MiB"])
+    parser.add_argument("--cap-settings", nargs="*", default=["model.hidden=512", "train.schedule.intervals=16", "train.schedule.chunk_memory=16MiB"])
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--out")
     options = parser.parse_args()
@@ -175,9 +175,9 @@ def main():
             wide = {f"{way} {n}": [*keys, f"model.hidden={n}"] for way, keys in WAYS.items() for n in options.dimensions.split(",")}
             bench.compare("dimensions", wide)
         if "chunks" in only:
-            bench.compare("chunks", {f"decoupled {n}": [*WAYS["decoupled"], f"train.chunk_memory={n}"] for n in options.chunks.split(",")})
+            bench.compare("chunks", {f"decoupled {n}": [*WAYS["decoupled"], f"train.schedule.chunk_memory={n}"] for n in options.chunks.split(",")})
         if "pipelining" in only:
-            bench.compare("pipelining", {key: [*WAYS["decoupled"], "train.chunk_memory=32MiB", key] for key in options.pipelining.split(",")})
+            bench.compare("pipelining", {key: [*WAYS["decoupled"], "train.schedule.chunk_memory=32MiB", key] for key in options.pipelining.split(",")})
         if "cap" in only:
             bench.cap()
         rows = bench.rows

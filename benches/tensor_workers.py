@@ -38,9 +38,8 @@ layers = 2
 hidden = 128
 dropout = 0.5
 [train]
-schedule = "full-graph"
+schedule = {{ kind = "full-graph", intervals = {intervals} }}
 epochs = {epochs}
-intervals = {intervals}
 evaluate_every = 0
 checkpoint_every = 0
 threads = 1
@@ -101,7 +100,7 @@ def main():
         graph = (FILES if options.data else PLANTED).format(**values)
         pipeline = work / "tensor-workers.toml"
         pipeline.write_text(PIPELINE.format(graph=graph, scratch=work, epochs=options.epochs, intervals=options.intervals))
-        settings = lambda number, tuned: [f"train.tensor.workers={number}", f"train.tensor.autotune={str(tuned).lower()}"]
+        settings = lambda number, tuned: [f"train.tensor_workers.workers={number}", f"train.tensor_workers.autotune={str(tuned).lower()}"]
         kinds = [(f"{number} workers", settings(number, False) if number else [], 0) for number in workers]
         if most:
             kinds.append(("autotuned", settings(most, True), 0))

@@ -1,5 +1,5 @@
-//! Runs every pipeline in `docs/accuracy/` over several seeds, each graph also with a multi-layer perceptron in place of
-//! the graph network, and writes the table `docs/accuracy.md`.
+//! Runs every pipeline in `docs/book/src/accuracy/` over several seeds, each graph also with a multi-layer perceptron in place of
+//! the graph network, and writes the table `docs/book/src/accuracy.md`.
 //!
 //! ```sh
 //! cargo build --release && cargo run --release --example accuracy
@@ -137,7 +137,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     match only {
         Some(_) => print!("{text}"),
         None => {
-            let page = root.join("docs/accuracy.md");
+            let page = root.join("docs/book/src/accuracy.md");
             // Sections behind the table were written by hand.
             let old = std::fs::read_to_string(&page).unwrap_or_default();
             let behind = old.find("\n## ").map_or("", |at| &old[at..]);
@@ -172,7 +172,7 @@ fn run_seeds(root: &Path, case: &Case, model: Option<&str>, seeds: u64) -> Resul
 
 /// The text of a key in a pipeline file.
 fn setting(root: &Path, pipeline: &str, key: &str) -> Result<String, Box<dyn Error>> {
-    let text = std::fs::read_to_string(root.join("docs/accuracy").join(format!("{pipeline}.toml")))?;
+    let text = std::fs::read_to_string(root.join("docs/book/src/accuracy").join(format!("{pipeline}.toml")))?;
     let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "));
     Ok(value.ok_or_else(|| format!("{pipeline}: no {key}"))?.trim_matches('"').to_owned())
 }
@@ -185,7 +185,7 @@ fn run(root: &Path, pipeline: &str, model: Option<&str>, seed: u64) -> Result<Su
         return Ok(summary);
     }
     eprintln!("{pipeline} {} seed {seed}", model.unwrap_or_default());
-    let file = root.join("docs/accuracy").join(format!("{pipeline}.toml"));
+    let file = root.join("docs/book/src/accuracy").join(format!("{pipeline}.toml"));
     let mut command = Command::new(program()?);
     command.arg("run").arg(file).arg("--quiet").arg("--run-dir").arg(&folder);
     let mut set = |key: &str, value: String| _ = command.arg("--set").arg(format!("{key}={value}"));

@@ -98,7 +98,7 @@ fn a_decoupled_gat_is_weighed_as_what_it_is() {
 fn what_no_schedule_can_do_is_refused() {
     let place = Place::new();
     planted(&place, "p.toml", MODEL);
-    let sets = ["--set", "train.mode=async", "--set", "train.fanouts=[2, 2, 2]"];
-    let words = ["train.schedule", "mini-batch", "full-graph", "tensor-parallel", "train.mode", "train.fanouts"];
+    let sets = ["--set", "train.sampler=cluster", "--set", "model.kind=mlp"];
+    let words = ["train.schedule", "mini-batch", "full-graph", "tensor-parallel", "train.sampler", "samples nothing"];
     place.fail(&[&["run", "p.toml", "--dry-run"], &sets[..]].concat(), 2, &words);
 }

@@ -32,11 +32,11 @@ fn mistakes_in_the_file_are_named_with_line_and_key() {
     for (line, instead, expected) in [
         ("hidden = 16", "hiden = 16", "p.toml:9: model.hiden: unknown key; did you mean \"hidden\"?"),
         ("layers = 2", "layers = \"two\"", "p.toml:8: model.layers: expected an integer, found the string \"two\""),
-        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanouts for 2 layers: one a layer"),
+        ("fanouts = [5, 5]", "fanouts = [5]", "p.toml:13: train.fanouts: 1 fanouts for 2 layers; give one per layer"),
         (
             "kind = \"sage\"",
             "kind = \"gcn\"\nheads = 4",
-            "p.toml:8: model.heads: only \"gat\", \"gatv2\" has it, not \"gcn\"",
+            "p.toml:8: model.heads: unknown key of `gcn`; only `gat` and `gatv2` have it",
         ),
         ("epochs = 2", "epochs = 0", "p.toml:11: train.epochs: must be at least 1, but is 0"),
         ("epochs = 2", "schedule = \"fullgraph\"", "p.toml:11: train.schedule: expected one of \"mini-batch\""),
@@ -171,7 +171,7 @@ fn stdout_is_data_stderr_is_talk_and_quiet_is_quiet() {
 #[test]
 fn the_reference_is_the_page_in_docs_and_a_schema() {
     let place = Place::new();
-    let page = include_str!("../docs/reference.md");
+    let page = include_str!("../docs/book/src/reference.md");
     assert!(place.succeed(&["reference"]) == page);
     let schema = json(&place.succeed(&["reference", "--json"]));
     assert!(schema["properties"]["train"].is_object());

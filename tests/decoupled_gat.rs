@@ -73,7 +73,7 @@ fn pipeline(place: &Place, layers: usize, heads: usize) {
     let text = format!(
         "[graph]\nnodes = 'nodes.parquet'\nedges = 'edges.parquet'\n[partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n\
          [model]\nkind = 'gat'\ndecoupled = true\nlayers = {layers}\nhidden = {HIDDEN}\noutput_heads = {heads}\ndropout = 0.0\n\
-         [train]\nschedule = 'tensor-parallel'\nepochs = {EPOCHS}\nevaluate_every = 0\nseed = 3\n\
+         [train]\nschedule.kind = 'tensor-parallel'\nepochs = {EPOCHS}\nevaluate_every = 0\nseed = 3\n\
          optimizer = {{ kind = 'sgd', lr = {RATE} }}\n[infer]\npredictions = true\nembeddings = true\n"
     );
     place.write("p.toml", text);
@@ -255,10 +255,10 @@ fn it_is_the_network_that_is_written_down() {
         assert!(expected[EPOCHS - 1] < expected[0], "{expected:?}");
         let after = pass(&found, layers, heads);
         let mut one = None;
-        let nodes = ["--set", "train.schedule=full-graph"];
+        let nodes = ["--set", "train.schedule.kind=full-graph"];
         let all = format!("train.fanouts=[{}]", vec!["-1"; layers].join(", "));
         let batches = ["--set", &all, "--set", "train.schedule=mini-batch", "--set", "train.batch=100000"];
-        let chunks = ["--processes", "2", "--set", "train.chunk_memory=2KiB"];
+        let chunks = ["--processes", "2", "--set", "train.schedule.chunk_memory=2KiB"];
         let ways: [(&[&str], bool); 6] = [
             (&[], true),
             (&["--processes", "2"], true),
@@ -340,7 +340,7 @@ fn what_cannot_be_decoupled_is_refused() {
     refused(&["model.norm=layer"], &["model.norm", "`decoupled` to false"]);
     let batches = ["train.schedule=mini-batch", "model.jumping_knowledge=cat"];
     refused(&batches, &["model.jumping_knowledge", "`decoupled` to false"]);
-    refused(&["model.kind=gatv2"], &["model.decoupled", "\"gatv2\"", "use \"gcn\" or \"gat\""]);
+    refused(&["model.kind=gatv2"], &["model.decoupled", "`gatv2`", "use `gcn` or `gat`"]);
     // Heads are cut where there are fewer of them than processes, but columns are not.
     place.succeed(&["prepare", "p.toml", "--quiet"]);
     let place_of = ["--processes", "4", "--set", "model.output_heads=1"];

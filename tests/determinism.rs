@@ -27,7 +27,7 @@ fn sampled_sage_has_the_same_bits_however_many_work_on_it() {
 fn pooled_sage_with_replacement_has_the_same_bits_however_many_work_on_it() {
     same_bits(
         "[model]\nkind = 'sage'\naggregator = 'pool'\nhidden = 16\n[train]\nepochs = 2\nbatch = 64\nfanouts = [4, 4]\n\
-         replace = true\noptimizer = { kind = 'sgd', lr = 0.05, momentum = 0.9 }\n",
+         sampler.replace = true\noptimizer = { kind = 'sgd', lr = 0.05, momentum = 0.9 }\n",
     );
 }
 
@@ -64,8 +64,8 @@ fn cached_features_save_bytes_and_change_nothing() {
     let (expected, without) = run("without", &[]);
     assert!(without.get("cache").is_none());
     for policy in ["degree", "frequency", "dynamic"] {
-        let policy_key = format!("train.cache_policy={policy}");
-        let (found, with) = run(policy, &["train.cache=100kB", &policy_key]);
+        let policy_key = format!("train.schedule.cache_policy={policy}");
+        let (found, with) = run(policy, &["train.schedule.cache=100kB", &policy_key]);
         assert_eq!(found, expected, "{policy}");
         let rate = with["cache"]["hit_rate"].as_f64().unwrap();
         let bytes = |summary: &serde_json::Value| summary["bytes_sent"].as_u64().unwrap();

@@ -206,13 +206,13 @@ fn what_cannot_be_is_refused() {
     refused(label, "", "split_fractions = [0.0, 0.5, 0.5]", 2, &["train.edge.split_fractions", "no edges to train"]);
     refused(label, "", "target_etype = ['rates']", 2, &["train.edge.target_etype[0]", "edges have no types"]);
     refused(label, "metric = 'mrr'", "", 2, &["train.metric", "ranked edges"]);
-    refused(label, "metric = 'rmse'", "", 2, &["train.metric", "\"accuracy\""]);
+    refused(label, "metric = 'rmse'", "", 2, &["train.metric", "`accuracy`"]);
     refused(label, "sampler = 'temporal'", "", 2, &["train.sampler", "temporal"]);
     refused(label, "sampler = 'cluster'", "", 2, &["train.sampler"]);
     refused(label, "schedule = 'partition-parallel'", "", 2, &["train.schedule", "mini-batch"]);
     refused(label, "early_stop = 2", "split_fractions = [0.8, 0.0, 0.2]", 2, &["train.early_stop", "validation"]);
     pipeline(&place, label, "", "", "");
-    place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "leave it out"]);
+    place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "remove this key"]);
     place.fail(&["run", "p.toml", "--set", "train.task=link-prediction"], 2, &["train.edge", "edge-classification"]);
     let spoilt = Place::new();
     dump(&spoilt, true);

@@ -99,7 +99,7 @@ fn what_has_no_edge_features_is_refused() {
     };
     refused("", "kind = 'gine'", 3, &["model.kind = \"gine\"", "graph.columns.edge_features"]);
     refused("", "kind = 'gatv2'\nedge_features = true", 3, &["model.edge_features", "graph.columns.edge_features"]);
-    refused(EDGE_FEATURES, "kind = 'sage'\nedge_features = true", 2, &["p.toml:12: model.edge_features:", "\"gatv2\""]);
+    refused(EDGE_FEATURES, "kind = 'sage'\nedge_features = true", 2, &["p.toml:12: model.edge_features:", "`gatv2`"]);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 /// A planted graph without features.
 const NONE: &str = "graph.generate.features=0";
-const BOTH: [&str; 2] = ["train.schedule=full-graph", "train.schedule=tensor-parallel"];
+const BOTH: [&str; 2] = ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"];
 
 fn settings(model: &str, embedding: &str, train: &str) -> String {
     // Where one map is all, nothing is hidden.
@@ -78,8 +78,10 @@ const MODELS: [&str; 8] = [
 fn the_bits_do_not_depend_on_how_many_work_on_them() {
     let place = Place::new();
     for (way, model) in MODELS.into_iter().enumerate() {
-        let (embedding, train) =
-            ([SGD, ADAGRAD, ADAM][way % 3], "intervals = 3\nclip_norm = 0.1\nlr_schedule = { kind = 'linear' }\n");
+        let (embedding, train) = (
+            [SGD, ADAGRAD, ADAM][way % 3],
+            "schedule.intervals = 3\nclip_norm = 0.1\nlr_schedule = { kind = 'linear' }\n",
+        );
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), embedding, train));
         for (which, schedule) in BOTH.into_iter().enumerate() {
             let graph = ["graph.undirected=false", "graph.undirected=true"][(way / 2 + which) % 2];
@@ -218,7 +220,7 @@ fn chunks_of_edges_move_rows_once() {
 #[test]
 fn it_goes_on_where_it_was_left_or_killed() {
     let place = Place::new();
-    let train = "intervals = 2\ncheckpoint_every = 1\n";
+    let train = "schedule.intervals = 2\ncheckpoint_every = 1\n";
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2", ADAM, train));
     for schedule in BOTH {
         let sets = [NONE, schedule, "train.epochs=8"];
@@ -285,16 +287,16 @@ const TELLING: [&str; 4] = [NONE, "graph.generate.homophily=0.9", "graph.undirec
 #[test]
 fn rows_learn_what_a_graph_without_features_has_to_say_also_of_stale_neighbours() {
     let place = Place::new();
-    let train = "schedule = 'full-graph'\nintervals = 3\n";
+    let train = "schedule.kind = 'full-graph'\nschedule.intervals = 3\n";
     planted(&place, "p.toml", &settings("kind = 'gcn'", "dim = 32", train));
     let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
     let sets = [&TELLING[..], &["train.epochs=60"]].concat();
     let exact = run(&place, &sets, &["--processes", "2"]);
     // Five classes, by edges alone.
     assert!(accuracy(&exact) > 0.9, "{}", accuracy(&exact));
-    let sets = [&sets[..], &["train.evaluate_every=0", "train.mode=async"]].concat();
+    let sets = [&sets[..], &["train.evaluate_every=0", "train.schedule.mode=async"]].concat();
     for staleness in [0u64, 1, 3] {
-        let set = format!("train.staleness={staleness}");
+        let set = format!("train.schedule.staleness={staleness}");
         let stale = run(&place, &[&sets[..], &[&set]].concat(), &["--processes", "2"]);
         eprintln!("staleness {staleness}: {} at most, accuracy {}", stale["staleness_max"], accuracy(&stale));
         assert!(stale["staleness_max"].as_u64().unwrap() <= staleness, "{stale}");
@@ -304,12 +306,13 @@ fn rows_learn_what_a_graph_without_features_has_to_say_also_of_stale_neighbours(
         assert!(accuracy(&stale) > accuracy(&exact) - 0.05, "{} of {}", accuracy(&stale), accuracy(&exact));
     }
     // One interval, which has no neighbors that could be behind; and epochs that each have their learning rate.
-    let alone = [NONE, "partition.parts=1", "train.intervals=1", "train.lr_schedule.kind=cosine", "train.epochs=6"];
+    let alone =
+        [NONE, "partition.parts=1", "train.schedule.intervals=1", "train.lr_schedule.kind=cosine", "train.epochs=6"];
     let alone = [&alone[..], &["train.evaluate_every=0"]].concat();
     let one = run(&place, &alone, &[]);
-    for staleness in ["train.staleness=0", "train.staleness=1"] {
-        let some = run(&place, &[&alone[..], &["train.mode=async", staleness]].concat(), &[]);
-        if staleness == "train.staleness=0" {
+    for staleness in ["train.schedule.staleness=0", "train.schedule.staleness=1"] {
+        let some = run(&place, &[&alone[..], &["train.schedule.mode=async", staleness]].concat(), &[]);
+        if staleness == "train.schedule.staleness=0" {
             assert_eq!(hashes(&some), hashes(&one));
         }
         assert_eq!(some["node_embeddings"]["rows_moved"], 6 * 1500);
@@ -319,10 +322,11 @@ fn rows_learn_what_a_graph_without_features_has_to_say_also_of_stale_neighbours(
 #[test]
 fn tensor_workers_tell_the_gradient_of_rows() {
     let place = Place::new();
-    let train = "schedule = 'full-graph'\nintervals = 3\n";
+    let train = "schedule.kind = 'full-graph'\nschedule.intervals = 3\n";
     planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.3", ADAM, train));
     let alone = run(&place, &[NONE], &[]);
-    let elsewhere = run(&place, &[NONE, "train.tensor.workers=2", "train.tensor.threads=1"], &["--processes", "2"]);
+    let elsewhere =
+        run(&place, &[NONE, "train.tensor_workers.workers=2", "train.tensor_workers.threads=1"], &["--processes", "2"]);
     assert_eq!(hashes(&elsewhere), hashes(&alone));
     assert!(elsewhere["tensor"]["calls"].as_u64() > Some(0), "{elsewhere}");
 }
@@ -368,7 +372,7 @@ fn what_cannot_be_learnt_is_refused() {
         refused(
             &[schedule, NONE, "model.embedding.mode=async"],
             2,
-            &["model.embedding.mode:", "once an epoch", "\"mini-batch\""],
+            &["model.embedding.mode:", "once an epoch", "`mini-batch`"],
         );
         refused(&[schedule, NONE, "model.embedding.staleness=2"], 2, &["model.embedding.staleness:", "\"async\""]);
         planted(&place, "p.toml", "[model]\nkind = 'sage'\n[train]\nepochs = 1\n");

@@ -49,8 +49,8 @@ fn own_parts_are_called_by_name_with_the_same_bits_from_2_processes() {
 fn the_layer_in_the_documentation_is_the_one_that_runs() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
-    let (page, program) = (read("docs/models.md"), read("examples/own_parts.rs"));
+    let (page, program) = (read("docs/book/src/models.md"), read("examples/own_parts.rs"));
     let (_, code) = page.split_once("```rust\n").expect("models.md shows a layer");
     let (code, _) = code.split_once("```").expect("and ends it");
-    assert!(program.contains(code), "docs/models.md and examples/own_parts.rs differ");
+    assert!(program.contains(code), "docs/book/src/models.md and examples/own_parts.rs differ");
 }

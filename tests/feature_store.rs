@@ -58,7 +58,17 @@ fn columns_of_two_types_are_learnt_from_as_if_they_were_f32() {
     assert!(told.contains("4 (3 × bf16, 1 × f32)"), "{told}");
     for (run, more) in [
         ("two", &["--processes", "2"][..]),
-        ("cached", &["--processes", "2", "--set", "train.cache=64KiB", "--set", "train.cache_policy=dynamic"]),
+        (
+            "cached",
+            &[
+                "--processes",
+                "2",
+                "--set",
+                "train.schedule.cache=64KiB",
+                "--set",
+                "train.schedule.cache_policy=dynamic",
+            ],
+        ),
         ("halo", &["--processes", "4", "--set", "partition.halo=features"]),
     ] {
         assert_eq!(bits(&place, run, &[&mixed[..], more].concat()), wide, "{run}");

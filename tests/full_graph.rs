@@ -11,7 +11,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use serde_json::Value;
 
 fn settings(model: &str, train: &str) -> String {
-    format!("[model]\n{model}\nhidden = 16\n[train]\nschedule = 'full-graph'\nepochs = 4\n{train}")
+    format!("[model]\n{model}\nhidden = 16\n[train]\nschedule.kind = 'full-graph'\nepochs = 4\n{train}")
 }
 
 /// Model keys, and keys of the graph that go with them.
@@ -38,7 +38,7 @@ const MANY: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set
 fn the_bits_do_not_depend_on_who_has_the_partitions() {
     let place = Place::new();
     for model in MODELS {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "intervals = 3\n"));
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY] {
             let one = succeed(&place, graph);
             for processes in ["2", "4"] {
@@ -46,7 +46,7 @@ fn the_bits_do_not_depend_on_who_has_the_partitions() {
                 assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
                 assert!(model.contains("mlp") || some["rounds_per_step"].as_f64() >= Some(2.0));
             }
-            let sync = succeed(&place, &[graph, &["--set", "train.mode=sync", "--processes", "2"]].concat());
+            let sync = succeed(&place, &[graph, &["--set", "train.schedule.mode=sync", "--processes", "2"]].concat());
             assert_eq!(hashes(&sync), hashes(&one), "{model} {graph:?}: sync");
         }
     }
@@ -90,12 +90,12 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
         ("kind = 'appnp'\nlayers = 3", 3 * 4),
     ];
     for (model, columns) in models {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "intervals = 3\n"));
-        let by_columns = [&MANY[..], &["--set", "train.schedule=tensor-parallel"]].concat();
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
+        let by_columns = [&MANY[..], &["--set", "train.schedule.kind=tensor-parallel"]].concat();
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY, &by_columns] {
             let exact = succeed(&place, graph);
             let exact_losses = losses(&place);
-            let rounded = [graph, &["--set", "train.row_dtype=bf16"]].concat();
+            let rounded = [graph, &["--set", "train.schedule.row_dtype=bf16"]].concat();
             let one = succeed(&place, &rounded);
             assert_ne!(hashes(&one), hashes(&exact), "{model} {graph:?}");
             // Of rows of 8 bits, and sums of several.
@@ -106,12 +106,14 @@ fn rounded_rows_take_half_and_are_the_same_everywhere() {
                 let some = succeed(&place, &[&rounded[..], &["--processes", processes]].concat());
                 assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes");
             }
-            let sync = ["--set", "train.mode=sync", "--processes", "2"];
+            let sync = if graph == &by_columns[..] { "pipelined=false" } else { "mode=sync" };
+            let sync = ["--set", &format!("train.schedule.{sync}"), "--processes", "2"];
             assert_eq!(hashes(&succeed(&place, &[&rounded[..], &sync].concat())), hashes(&one), "{model} {graph:?}");
         }
         for schedule in ["full-graph", "tensor-parallel"] {
             let taken = |dtype: &str| -> [f64; 2] {
-                let (schedule, dtype) = (format!("train.schedule={schedule}"), format!("train.row_dtype={dtype}"));
+                let (schedule, dtype) =
+                    (format!("train.schedule.kind={schedule}"), format!("train.schedule.row_dtype={dtype}"));
                 // Columns are as many for everybody.
                 let sets =
                     [&schedule, &dtype, "partition.parts=2", "train.evaluate_every=0", "graph.generate.classes=4"];
@@ -162,10 +164,10 @@ fn stale_rows_are_at_most_as_old_as_said_and_are_learnt_from() {
 #[test]
 fn mirrors_tell_the_gradients_that_owners_compute() {
     let place = Place::new();
-    let stale = ["--set", "train.mode=async", "--set", "train.staleness=1"];
+    let stale = ["--set", "train.schedule.mode=async", "--set", "train.schedule.staleness=1"];
     for model in ["kind = 'gat'\nheads = 4\nlayers = 3", "kind = 'gatv2'\nheads = 2\noutput_heads = 3\nresidual = true"]
     {
-        let more = "intervals = 3\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
+        let more = "schedule.intervals = 3\noptimizer = { kind = 'sgd', lr = 1.0 }\n";
         planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3\nattention_dropout = 0.4"), more));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &MANY] {
             let exact = succeed(&place, &[graph, &["--set", "train.epochs=1"]].concat());
@@ -191,14 +193,14 @@ fn mirrors_tell_the_gradients_that_owners_compute() {
 }
 
 fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str, staleness: &[u64]) {
-    let more = format!("intervals = 3\nmode = 'async'\nevaluate_every = 0\n{more}");
+    let more = format!("schedule.intervals = 3\nschedule.mode = 'async'\nevaluate_every = 0\n{more}");
     planted(place, "p.toml", &settings(model, &more));
     let set = format!("train.epochs={epochs}");
     let set = ["--set", &set, "--processes", "2"];
     let accuracy = |summary: &Value| summary["test"]["accuracy"].as_f64().unwrap();
-    let exact = succeed(place, &[&set[..], &["--set", "train.mode=pipe"]].concat());
+    let exact = succeed(place, &[&set[..], &["--set", "train.schedule.mode=pipe"]].concat());
     for &staleness in staleness {
-        let stale = format!("train.staleness={staleness}");
+        let stale = format!("train.schedule.staleness={staleness}");
         let stale = succeed(place, &[&set[..], &["--set", &stale]].concat());
         let (most, [found, wanted]) = (stale["staleness_max"].as_u64().unwrap(), [&stale, &exact].map(accuracy));
         eprintln!(
@@ -211,8 +213,8 @@ fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str,
     }
     assert!(exact.get("staleness_max").is_none());
     // One interval, which has no neighbors that could be behind.
-    let alone = ["--set", "partition.parts=1", "--set", "train.intervals=1"];
-    let one = succeed(place, &[&alone[..], &["--set", "train.mode=pipe"]].concat());
+    let alone = ["--set", "partition.parts=1", "--set", "train.schedule.intervals=1"];
+    let one = succeed(place, &[&alone[..], &["--set", "train.schedule.mode=pipe"]].concat());
     assert_eq!(hashes(&succeed(place, &alone)), hashes(&one));
 }
 
@@ -220,7 +222,7 @@ fn learns_from_stale_rows(place: &Place, model: &str, epochs: usize, more: &str,
 fn rows_that_do_not_fit_lie_in_files() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
-    for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+    for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
         let sets = ["--set", schedule, "--processes", "2"];
         let inside = hashes(&succeed(&place, &sets));
         let plan = |more: &[&str]| -> Value {
@@ -241,7 +243,7 @@ fn rows_that_do_not_fit_lie_in_files() {
 #[test]
 fn it_goes_on_where_it_was_left() {
     let place = Place::new();
-    planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "intervals = 2\n"));
+    planted(&place, "p.toml", &settings("kind = 'sage'\ndropout = 0.2\nnorm = 'batch'", "schedule.intervals = 2\n"));
     let whole = succeed(&place, &[]);
     std::fs::remove_dir_all(place.path("run")).unwrap();
     succeed(&place, &["--set", "train.epochs=2", "--processes", "2"]);
@@ -257,30 +259,33 @@ fn what_has_no_meaning_is_refused() {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), 2, words);
     };
-    refused(&["train.staleness=1"], &["train.staleness", "async"]);
-    refused(&["train.staleness=-1", "train.mode=async"], &["train.staleness"]);
-    refused(&["train.intervals=0"], &["train.intervals"]);
+    refused(&["train.schedule.staleness=1"], &["train.schedule.staleness", "async"]);
+    refused(&["train.schedule.staleness=-1", "train.schedule.mode=async"], &["train.schedule.staleness"]);
+    refused(&["train.schedule.intervals=0"], &["train.schedule.intervals"]);
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
     refused(&["train.batch=10"], &["train.batch", "no batches"]);
     refused(&["train.sampler=labor"], &["train.sampler", "samples nothing"]);
-    refused(&["model.kind=gine"], &["model.kind", "use \"gin\""]);
+    refused(&["model.kind=gine"], &["model.kind", "use `gin`"]);
     refused(&["model.kind=gatv2", "model.edge_features=true"], &["model.kind", "without `edge_features`"]);
     refused(&["model.embedding.dim=8"], &["model.embedding", "these have 24"]);
     let rows = ["graph.generate.features=0", "model.embedding.mode=async"];
     refused(&rows, &["model.embedding.mode", "mini-batch"]);
     refused(&["partition.topology=replicated"], &["partition.topology", "own edges"]);
-    refused(&["train.seed_split=even"], &["train.seed_split", "own nodes"]);
-    refused(&["train.schedule=mini-batch", "train.row_dtype=bf16"], &["train.row_dtype", "full-graph"]);
-    refused(&["train.row_dtype=f16"], &["train.row_dtype", "\"f32\", \"bf16\""]);
+    refused(&["train.schedule.seed_split=even"], &["train.schedule.seed_split", "only `mini-batch`"]);
+    refused(
+        &["train.schedule=mini-batch", "train.schedule.row_dtype=bf16"],
+        &["train.schedule.row_dtype", "full-graph"],
+    );
+    refused(&["train.schedule.row_dtype=f16"], &["train.schedule.row_dtype", "\"f32\", \"bf16\""]);
     for (model, why) in [
-        (&["model.kind=gat"][..], "weighs"),
-        (&["model.kind=gatv2"], "weighs"),
-        (&["model.kind=sage", "model.aggregator=pool"], "largest"),
+        (&["model.kind=gat"][..], "weights"),
+        (&["model.kind=gatv2"], "weights"),
+        (&["model.kind=sage", "model.aggregator=pool"], "maximum"),
         (&["model.kind=mlp"], "adds up no rows"),
     ] {
-        refused(&[model, &["train.row_dtype=bf16"]].concat(), &["train.row_dtype", why]);
+        refused(&[model, &["train.schedule.row_dtype=bf16"]].concat(), &["train.schedule.row_dtype", why]);
     }
-    refused(&["train.schedule=mini-batch", "train.mode=async"], &["train.mode", "full-graph"]);
+    refused(&["train.schedule=mini-batch", "train.schedule.mode=async"], &["train.schedule.mode", "full-graph"]);
 }
 
 /// Below the last map of an `sgc` nothing learns: however often features are propagated, no gradient goes back through that.
@@ -288,7 +293,7 @@ fn what_has_no_meaning_is_refused() {
 fn no_gradient_goes_where_nothing_learns() {
     let place = Place::new();
     let run = |kind: &str| {
-        let text = format!("[model]\nkind = '{kind}'\nlayers = 3\n[train]\nschedule = 'full-graph'\nepochs = 2\n");
+        let text = format!("[model]\nkind = '{kind}'\nlayers = 3\n[train]\nschedule.kind = 'full-graph'\nepochs = 2\n");
         planted(&place, "p.toml", &text);
         let summary = succeed(&place, &[&MANY[..], &["--processes", "2"]].concat());
         let plan = place.succeed(&[&["run", "p.toml", "--dry-run", "--json", "--processes", "2"], &MANY[..]].concat());
@@ -318,7 +323,7 @@ fn an_epoch_moves_what_the_plan_says() {
         planted(&place, "p.toml", &settings(model, more));
         for schedule in ["full-graph", "tensor-parallel"] {
             // With one partition in each process, the halo of the partition is the process's ghosts.
-            let schedule = format!("train.schedule={schedule}");
+            let schedule = format!("train.schedule.kind={schedule}");
             // While one process still trains, another may ask it for rows to evaluate with.
             let sets = ["partition.parts=2", "graph.undirected=true", "train.evaluate_every=0", &schedule];
             let sets = sets.map(|set| ["--set", set]).concat();
@@ -355,7 +360,7 @@ fn tables_take_what_the_plan_says() {
     ];
     for model in models {
         planted(&place, "p.toml", &settings(model, ""));
-        for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+        for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
             // Nobody is left out, and the halo of a partition is its process's ghosts; columns are as many for everybody.
             for graph in [
                 &["partition.parts=2", "graph.generate.classes=4"][..],
@@ -390,7 +395,7 @@ fn tables_take_what_the_plan_says() {
 fn mirrors_take_and_send_what_the_plan_says() {
     let place = Place::new();
     for model in ["kind = 'gat'\nheads = 4", "kind = 'gatv2'\nheads = 4\noutput_heads = 2\nlayers = 3"] {
-        let stale = "mode = 'async'\nstaleness = 1\nevaluate_every = 0\n";
+        let stale = "schedule.mode = 'async'\nschedule.staleness = 1\nevaluate_every = 0\n";
         planted(&place, "p.toml", &settings(model, stale));
         // Nobody is left out, and the halo of a partition is its process's ghosts.
         for processes in ["1", "2"] {
@@ -416,7 +421,7 @@ fn tables_of_four_processes_take_what_the_plan_says() {
     let dynamic = "kind = 'gatv2'\nheads = 8\noutput_heads = 4";
     for model in ["kind = 'gcn'", "kind = 'gat'\nheads = 4", dynamic, "kind = 'sage'\naggregator = 'pool'", decoupled] {
         planted(&place, "p.toml", &settings(model, ""));
-        for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+        for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
             let sets = ["--set", schedule, "--set", "graph.generate.classes=4", "--processes", "4"];
             let sets = [&MANY[..], &sets].concat();
             let summary = succeed(&place, &sets);
@@ -453,7 +458,7 @@ fn a_process_takes_about_what_the_plan_says() {
     let place = Place::new();
     planted(&place, "p.toml", &settings("kind = 'gcn'\nlayers = 2", ""));
     let graph = ["graph.generate.nodes=200000", "graph.generate.edges=1000000", "partition.parts=2", "train.epochs=2"];
-    for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+    for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
         let sets = [&graph[..], &["model.hidden=256", "infer.embeddings=false", schedule]].concat();
         takes_about_what_the_plan_says(&place, &sets, "2");
     }
@@ -486,7 +491,7 @@ fn a_process_of_a_typed_graph_takes_about_what_the_plan_says() {
                 [partition]\nmethod = 'random'\nparts = 4\nout = 'dataset'\n[model]\nkind = 'rgcn'\nhidden = 128\n\
                 [train]\nepochs = 2\nseed = 5\n[infer]\nembeddings = false\n";
     place.write("p.toml", text);
-    for schedule in ["train.schedule=full-graph", "train.schedule=tensor-parallel"] {
+    for schedule in ["train.schedule.kind=full-graph", "train.schedule.kind=tensor-parallel"] {
         takes_about_what_the_plan_says(&place, &[schedule], "4");
     }
 }

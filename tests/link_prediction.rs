@@ -297,7 +297,7 @@ fn what_cannot_be_is_refused() {
     let listed = "top_k = 20\nnum_negative_edges_eval = 100";
     refused("", sage, listed, 2, &["train.link.top_k", "num_negative_edges_eval"]);
     let both = "eval_negative_dstnode = 'c.parquet'\nnum_negative_edges_eval = 100";
-    refused("", sage, both, 2, &["train.link.num_negative_edges_eval", "choose one"]);
+    refused("", sage, both, 2, &["train.link.num_negative_edges_eval", "remove one of them"]);
     let own = "eval_negative_dstnode = 'c.parquet'";
     refused("", sage, own, 3, &["c.parquet", "train.link.eval_negative_dstnode"]);
     let ids = |ids: &[i64]| Arc::new(Int64Array::from(ids.to_vec())) as ArrayRef;
@@ -312,10 +312,10 @@ fn what_cannot_be_is_refused() {
     refused("", sage, "target_etype = ['buys']", 2, &["train.link.target_etype[0]", "edges have no types"]);
     let typed = "columns = { edge_type = 'kind' }";
     refused(typed, sage, "target_etype = ['like']", 2, &["train.link.target_etype[0]", "did you mean \"likes\"?"]);
-    refused("", "kind = 'sage'|metric = 'accuracy'", "", 2, &["train.metric", "\"mrr\""]);
+    refused("", "kind = 'sage'|metric = 'accuracy'", "", 2, &["train.metric", "`mrr`"]);
     refused("", "kind = 'sage'|sampler = 'temporal'", "", 2, &["train.sampler", "temporal"]);
     refused("", "kind = 'sage'|schedule = 'partition-parallel'", "", 2, &["train.schedule", "mini-batch"]);
-    refused("", "kind = 'sage'|seed_split = 'partition'", "", 2, &["train.seed_split"]);
+    refused("", "kind = 'sage'|schedule.seed_split = 'partition'", "", 2, &["train.schedule.seed_split"]);
     pipeline(&place, "", sage, "");
     place.fail(&["run", "p.toml", "--set", "infer.scores=true"], 2, &["infer.scores", "always written"]);
     let set = |train: &str| {

@@ -51,9 +51,9 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
     let place = Place::new();
     dump(&place, true);
     for [graph, model, link] in WAYS {
-        pipeline(&place, graph, model, "batch = 50\nintervals = 2", link);
+        pipeline(&place, graph, model, "batch = 50\nschedule.intervals = 2", link);
         for schedule in BOTH {
-            let schedule = format!("train.schedule={schedule}");
+            let schedule = format!("train.schedule.kind={schedule}");
             let one = succeed(&place, &[&schedule], &[]);
             assert!(one["test"]["mrr"].as_f64().is_some_and(|mrr| mrr > 0.0), "{one}");
             for processes in ["2", "4"] {
@@ -61,8 +61,9 @@ fn every_way_has_the_same_bits_however_many_work_on_it() {
                 assert_eq!(bits(&some), bits(&one), "{model} {link} {schedule}: {processes} processes");
             }
         }
-        let pipe = succeed(&place, &["train.schedule=full-graph"], &[]);
-        let sync = succeed(&place, &["train.schedule=full-graph", "train.mode=sync"], &["--processes", "2"]);
+        let pipe = succeed(&place, &["train.schedule.kind=full-graph"], &[]);
+        let sync =
+            succeed(&place, &["train.schedule.kind=full-graph", "train.schedule.mode=sync"], &["--processes", "2"]);
         assert_eq!(bits(&sync), bits(&pipe), "{model} {link}: sync");
     }
 }
@@ -80,7 +81,7 @@ fn it_is_mini_batch_training_with_all_neighbours_in_one_step() {
         let by_batches = succeed(&place, &sets, &[]);
         let batches = losses(&place);
         for schedule in BOTH {
-            let schedule = format!("train.schedule={schedule}");
+            let schedule = format!("train.schedule.kind={schedule}");
             // A decoupled model is another one.
             let plain = if way == 0 { "model.decoupled=false" } else { "train.epochs=3" };
             let whole = succeed(&place, &[&schedule, plain], &["--processes", "2"]);
@@ -119,7 +120,7 @@ fn classes_of_edges_are_learnt_too_and_chunks_are_one_step() {
         succeed(&place, &sets, &[]);
         let batches = losses(&place);
         for schedule in BOTH {
-            let schedule = format!("train.schedule={schedule}");
+            let schedule = format!("train.schedule.kind={schedule}");
             for batch in ["train.batch=100000", "train.batch=61"] {
                 let one = succeed(&place, &[&schedule, batch], &[]);
                 let whole = losses(&place);
@@ -134,7 +135,8 @@ fn classes_of_edges_are_learnt_too_and_chunks_are_one_step() {
     classes(&place, "kind = 'sage'", "");
     let accuracy = |summary: Value| summary["test"]["accuracy"].as_f64().unwrap();
     let sampled = accuracy(succeed(&place, &["train.epochs=30", "train.batch=200"], &[]));
-    let whole = accuracy(succeed(&place, &["train.epochs=150", "train.schedule=full-graph"], &["--processes", "2"]));
+    let whole =
+        accuracy(succeed(&place, &["train.epochs=150", "train.schedule.kind=full-graph"], &["--processes", "2"]));
     eprintln!("accuracy {whole}, by batches {sampled}");
     assert!(whole > sampled - 0.03, "{whole} {sampled}");
 }
@@ -158,7 +160,7 @@ fn it_ranks_as_well_as_batches_do() {
     let untrained = mrr(&succeed(&place, &["train.optimizer.lr=1e-12", "train.epochs=1"], &[]));
     let batches = mrr(&succeed(&place, &["train.epochs=20", "train.fanouts=[10, 10]"], &[]));
     for schedule in BOTH {
-        let schedule = format!("train.schedule={schedule}");
+        let schedule = format!("train.schedule.kind={schedule}");
         let whole = mrr(&succeed(&place, &[&schedule, "train.epochs=60"], &["--processes", "2"]));
         eprintln!("{schedule}: mrr {whole}, by batches {batches}, untrained {untrained}");
         assert!(whole > 0.9 * batches && whole > 4.0 * untrained, "{schedule}: {whole} {batches} {untrained}");
@@ -173,7 +175,7 @@ fn it_goes_on_where_it_was_left() {
         &place,
         TYPED,
         "kind = 'gcn'\ndropout = 0.2",
-        "batch = 100\nschedule = 'full-graph'",
+        "batch = 100\nschedule.kind = 'full-graph'",
         "decoder = 'distmult'",
     );
     let whole = succeed(&place, &[], &[]);
@@ -188,11 +190,15 @@ fn an_epoch_may_learn_from_some_of_the_edges() {
     let place = Place::new();
     dump(&place, true);
     for (way, [graph, model, link]) in WAYS.into_iter().enumerate() {
-        pipeline(&place, graph, model, "batch = 50\nintervals = 2\ncheckpoint_every = 1", link);
-        let schedule = format!("train.schedule={}", BOTH[way % 2]);
+        pipeline(&place, graph, model, "batch = 50\nschedule.intervals = 2\ncheckpoint_every = 1", link);
+        let schedule = format!("train.schedule.kind={}", BOTH[way % 2]);
         let all = succeed(&place, &[&schedule], &[]);
-        assert_eq!(bits(&succeed(&place, &[&schedule, "train.edges_per_epoch=100000"], &[])), bits(&all), "{model}");
-        let some = [&schedule[..], "train.edges_per_epoch=301"];
+        assert_eq!(
+            bits(&succeed(&place, &[&schedule, "train.schedule.edges_per_epoch=100000"], &[])),
+            bits(&all),
+            "{model}"
+        );
+        let some = [&schedule[..], "train.schedule.edges_per_epoch=301"];
         let one = succeed(&place, &some, &[]);
         assert_ne!(bits(&one), bits(&all), "{model}");
         for processes in ["2", "4"] {
@@ -216,11 +222,11 @@ fn some_of_the_edges_speak_for_all() {
     dump(&place, true);
     classes(&place, "kind = 'sage'\ndropout = 0.0", "");
     for schedule in BOTH {
-        let schedule = format!("train.schedule={schedule}");
+        let schedule = format!("train.schedule.kind={schedule}");
         let sets = [&schedule[..], "train.optimizer.lr=1e-12", "train.evaluate_every=0", "train.epochs=60"];
         succeed(&place, &sets, &[]);
         let all = losses(&place)[0];
-        succeed(&place, &[&sets[..], &["train.edges_per_epoch=300"]].concat(), &["--processes", "2"]);
+        succeed(&place, &[&sets[..], &["train.schedule.edges_per_epoch=300"]].concat(), &["--processes", "2"]);
         let some = losses(&place);
         let mean = some.iter().sum::<f64>() / some.len() as f64;
         let deviation = (some.iter().map(|loss| (loss - mean).powi(2)).sum::<f64>() / some.len() as f64).sqrt();
@@ -236,10 +242,10 @@ fn an_epoch_moves_what_the_plan_says() {
         for link in
             ["num_negative_edges = 4", "negative_sampler = 'joint'\nnum_negative_edges = 300", "decoder = 'dot'"]
         {
-            let some = if link.contains("'dot'") { "train.edges_per_epoch=3000" } else { "train.epochs=2" };
+            let some = if link.contains("'dot'") { "train.schedule.edges_per_epoch=3000" } else { "train.epochs=2" };
             let link = link.replace('\n', ", ");
             let train = format!(
-                "[model]\nkind = 'gcn'\nhidden = 16\n[train]\ntask = 'link-prediction'\nschedule = '{schedule}'\nepochs = 2\n\
+                "[model]\nkind = 'gcn'\nhidden = 16\n[train]\ntask = 'link-prediction'\nschedule.kind = '{schedule}'\nepochs = 2\n\
                  batch = 200\nevaluate_every = 0\nlink = {{ {link} }}\n"
             );
             planted(&place, "p.toml", &train);
@@ -262,20 +268,26 @@ fn an_epoch_moves_what_the_plan_says() {
 fn what_has_no_meaning_is_refused() {
     let place = Place::new();
     dump(&place, true);
-    pipeline(&place, "", "kind = 'gcn'", "schedule = 'full-graph'", "");
+    pipeline(&place, "", "kind = 'gcn'", "schedule.kind = 'full-graph'", "");
     let refused = |sets: &[&str], words: &[&str]| {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), 2, words);
     };
     let of_classes = ["train.task=edge-classification", "train.edge.exclude_training_targets=true"];
     let label = ["graph.columns.edge_label=alike", of_classes[0], of_classes[1]];
-    refused(&label, &["train.edge.exclude_training_targets", "leave it out", "mini-batch"]);
-    refused(&["train.mode=async"], &["train.mode", "use \"pipe\""]);
-    refused(&["train.link.exclude_training_targets=true"], &["exclude_training_targets", "leave it out", "mini-batch"]);
+    refused(&label, &["train.edge.exclude_training_targets", "remove this key", "mini-batch"]);
+    refused(&["train.schedule.mode=async"], &["train.schedule.mode", "use `pipe`"]);
+    refused(
+        &["train.link.exclude_training_targets=true"],
+        &["exclude_training_targets", "remove this key", "mini-batch"],
+    );
     refused(&["train.fanouts=[5, 5]"], &["train.fanouts", "samples nothing"]);
     refused(&["model.embedding.dim=8"], &["model.embedding", "these have 8"]);
     refused(&["model.embedding.mode=async"], &["model.embedding.mode", "mini-batch"]);
-    refused(&["train.edges_per_epoch=0"], &["train.edges_per_epoch", "at least 1"]);
-    refused(&["train.schedule=mini-batch", "train.edges_per_epoch=9"], &["train.edges_per_epoch", "full-graph"]);
+    refused(&["train.schedule.edges_per_epoch=0"], &["train.schedule.edges_per_epoch", "at least 1"]);
+    refused(
+        &["train.schedule=mini-batch", "train.schedule.edges_per_epoch=9"],
+        &["train.schedule.edges_per_epoch", "full-graph"],
+    );
     refused(&["train.schedule=partition-parallel"], &["train.schedule", "mini-batch"]);
 }

@@ -60,7 +60,7 @@ fn ten_thousand_steps_of_one_process_are_flat() {
 
 #[test]
 fn ten_thousand_steps_of_two_processes_with_a_cache_are_flat() {
-    is_flat("cache = '16KiB'\ncache_policy = 'dynamic'\n", "2");
+    is_flat("schedule.cache = '16KiB'\nschedule.cache_policy = 'dynamic'\n", "2");
 }
 
 #[test]

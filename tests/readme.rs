@@ -267,7 +267,7 @@ fn the_readme_has_the_two_commands_that_ci_runs() {
 
 #[test]
 fn the_pipelines_behind_the_table_of_accuracies_are_valid() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/accuracy");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/book/src/accuracy");
     let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(files.len() >= 9);
     for file in files {

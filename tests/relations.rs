@@ -56,11 +56,14 @@ fn pipeline(place: &Place, model: &str) {
 /// Schedules, and how near their losses come to those of the first.
 const SCHEDULES: [(&[&str], f64); 5] = [
     (&["train.schedule=mini-batch", "train.fanouts=[-1, -1]", "train.batch=1000"], 0.0),
-    (&["train.schedule=full-graph", "train.intervals=3"], 2e-5),
-    (&["train.schedule=tensor-parallel", "train.chunk_memory=20KiB"], 2e-5),
+    (&["train.schedule.kind=full-graph", "train.schedule.intervals=3"], 2e-5),
+    (&["train.schedule.kind=tensor-parallel", "train.schedule.chunk_memory=20KiB"], 2e-5),
     // Rows of 8 bits.
-    (&["train.schedule=full-graph", "train.intervals=3", "train.row_dtype=bf16"], 0.02),
-    (&["train.schedule=tensor-parallel", "train.chunk_memory=20KiB", "train.row_dtype=bf16"], 0.02),
+    (&["train.schedule.kind=full-graph", "train.schedule.intervals=3", "train.schedule.row_dtype=bf16"], 0.02),
+    (
+        &["train.schedule.kind=tensor-parallel", "train.schedule.chunk_memory=20KiB", "train.schedule.row_dtype=bf16"],
+        0.02,
+    ),
 ];
 
 fn train(place: &Place, processes: &str, sets: &[&str]) -> Value {

@@ -65,21 +65,21 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
     for train in [
         "fanouts = [4, 3]",
         "sampler = 'weighted'\nfanouts = [4, 3]",
-        "sampler = 'weighted'\nreplace = true\nfanouts = [4, 3]",
+        "sampler.kind = 'weighted'\nsampler.replace = true\nfanouts = [4, 3]",
         "sampler = 'labor'\nfanouts = [4, 3]",
         "fanouts = [{ cites = 2, writes = -1 }, { 1 = 3 }]",
         "sampler = 'weighted'\nfanouts = [{ cites = 2, writes = 3 }, 3]",
         "sampler = 'ladies'\nfanouts = [60, 90]",
         "sampler = 'fastgcn'\nfanouts = [60, 90]",
-        "sampler = 'cluster'\nclusters = 20\nclusters_per_batch = 3 # no batch",
-        "sampler = 'cluster'\nclusters = 20\nclusters_per_batch = 3 # no batch # by rgcn",
-        "sampler = 'saint-node'\nsample_coverage = 10",
-        "sampler = 'saint-edge'\nsample_coverage = 10",
-        "sampler = 'saint-walk'\nwalk_length = 3\nsample_coverage = 10",
+        "sampler.kind = 'cluster'\nsampler.clusters = 20\nsampler.clusters_per_batch = 3 # no batch",
+        "sampler.kind = 'cluster'\nsampler.clusters = 20\nsampler.clusters_per_batch = 3 # no batch # by rgcn",
+        "sampler.kind = 'saint-node'\nsampler.coverage = 10",
+        "sampler.kind = 'saint-edge'\nsampler.coverage = 10",
+        "sampler.kind = 'saint-walk'\nsampler.walk_length = 3\nsampler.coverage = 10",
         "sampler = 'weighted'\nfanouts = [4, 3] # by rgcn",
         "fanouts = [4, 2] # by rgcn with bases",
         "sampler = 'temporal'\nfanouts = [4, 3]",
-        "sampler = 'temporal'\ntemporal = 'last'\nfanouts = [4, { cites = 2 }]",
+        "sampler.kind = 'temporal'\nsampler.take = 'last'\nfanouts = [4, { cites = 2 }]",
     ] {
         pipeline(&place, ALL, train);
         if train.contains("no batch") {
@@ -90,7 +90,7 @@ fn every_sampler_has_the_same_bits_however_many_work_on_it() {
         for (processes, set) in [
             ("1", "train.threads=1"),
             ("1", "train.threads=4"),
-            ("1", "train.fused_sampling=false"),
+            ("1", "debug.fused_sampling=false"),
             ("2", "partition.topology=partitioned"),
             ("4", "train.threads=3"),
             ("2", "partition.topology=replicated"),
@@ -130,7 +130,7 @@ fn table_says_that_evaluation_with_the_temporal_sampler_reads_later_edges() {
 fn a_step_has_the_rounds_of_its_topology() {
     let place = Place::new();
     dump(&place, None);
-    pipeline(&place, "", "fanouts = [4, 3, 2]\nseed_split = 'partition'");
+    pipeline(&place, "", "fanouts = [4, 3, 2]\nschedule.seed_split = 'partition'");
     let of = |sets: &[&str]| {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "model.layers=3", "--processes"];
@@ -164,24 +164,29 @@ fn what_cannot_be_sampled_is_refused() {
     refused(ALL, by_type, 2, &["p.toml:16: train.fanouts[1]:", "\"wrote\"", "\"cites\", \"writes\"", "did you mean"]);
     refused("weight = 'weight'", by_type, 2, &["p.toml:16: train.fanouts[1]:", "graph.columns.edge_type"]);
     refused(ALL, "fanouts = [{ cites = 1.5 }, 3]", 2, &["p.toml:16: train.fanouts[0].cites: expected an integer"]);
-    refused(ALL, "fanouts = [{ cites = 0 }, 3]", 2, &["p.toml:16: train.fanouts:", "reads no neighbours"]);
+    refused(ALL, "fanouts = [{ cites = 0 }, 3]", 2, &["p.toml:16: train.fanouts:", "reads no neighbors"]);
     refused(ALL, "fanouts = [{ cites = 1 }]", 2, &["p.toml:16: train.fanouts:", "1 fanouts for 2 layers"]);
-    refused(ALL, "sampler = 'labor'\nreplace = true", 2, &["p.toml:17: train.replace:", "labor"]);
+    refused(ALL, "sampler.kind = 'labor'\nsampler.replace = true", 2, &["p.toml:17: train.sampler.replace:", "labor"]);
 
-    refused(ALL, "sampler = 'ladies'\nfanouts = [{ cites = 2 }, 3]", 2, &["p.toml:17: train.fanouts:", "\"ladies\""]);
-    refused(ALL, "sampler = 'fastgcn'\nfanouts = [60, -1]", 2, &["p.toml:17: train.fanouts:", "use \"uniform\""]);
-    let cluster = "sampler = 'cluster'\nclusters = 400";
+    refused(ALL, "sampler = 'ladies'\nfanouts = [{ cites = 2 }, 3]", 2, &["p.toml:17: train.fanouts:", "`ladies`"]);
+    refused(ALL, "sampler = 'fastgcn'\nfanouts = [60, -1]", 2, &["p.toml:17: train.fanouts:", "use `uniform`"]);
+    let cluster = "sampler.kind = 'cluster'\nsampler.clusters = 400";
     refused(ALL, cluster, 2, &["p.toml:14: train.batch:", "use `clusters_per_batch`"]);
     refused(ALL, "sampler = 'saint-walk'\nfanouts = [4, 3]", 2, &["p.toml:17: train.fanouts:", "no fanouts"]);
     let temporal = "sampler = 'temporal'\nfanouts = [4, 3]";
     refused("node_time = 'seen'", temporal, 2, &["p.toml:16: train.sampler:", "edges have none", "graph.columns.time"]);
     refused("time = 'at'", temporal, 2, &["p.toml:16: train.sampler:", "nodes have none", "graph.columns.node_time"]);
-    refused(ALL, "fanouts = [4, 3]\ntemporal = 'last'", 2, &["p.toml:17: train.temporal:", "only \"temporal\""]);
+    refused(ALL, "fanouts = [4, 3]\nsampler.take = 'last'", 2, &["p.toml:17: train.sampler.take:", "only `temporal`"]);
     refused("time = 'at', node_time = 'split'", temporal, 3, &["nodes.parquet", "integers, dates or timestamps"]);
 
     pipeline(&place, ALL, cluster);
-    let args = ["run", "p.toml", "--quiet", "--run-dir", "run", "--set", "train.batch=1000"];
-    place.fail(&args, 2, &["p.toml:17: train.clusters: 400 clusters, but partition", "nodes: use at most so many"]);
+    let text = std::fs::read_to_string(place.path("p.toml")).unwrap();
+    place.write("p.toml", text.replace("batch = 32\n", ""));
+    place.fail(
+        &["run", "p.toml", "--quiet", "--run-dir", "run"],
+        2,
+        &["p.toml:16: train.sampler.clusters: 400 clusters, but partition", "nodes: use at most so many"],
+    );
 
     dump(&place, Some((70, f32::NAN)));
     refused(ALL, weighted, 3, &["NaN"]);

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Place, hashes, planted, succeed};
 
-const SCHEDULE: &str = "schedule = 'partition-parallel'\n";
+const SCHEDULE: &str = "schedule.kind = 'partition-parallel'\n";
 
 fn settings(model: &str, train: &str) -> String {
     format!("{model}\n[train]\nepochs = 4\nbatch = 50\nfanouts = [5, 3]\n{train}")
@@ -18,7 +18,7 @@ fn the_bits_do_not_depend_on_who_visits_the_partitions() {
         // Degrees of foreign nodes are asked for; batch norm's statistics are averaged.
         (
             "[model]\nkind = 'gcn'\nhidden = 16\nnorm = 'batch'",
-            "average_every = 3\naverage_momentum = 0.5\nsampler = 'labor'\n",
+            "schedule.average_every = 3\nschedule.average_momentum = 0.5\nsampler = 'labor'\n",
         ),
         ("[model]\nkind = 'sage'\nhidden = 16", "optimizer = { kind = 'sgd', lr = 0.1, momentum = 0.9 }\n"),
     ] {
@@ -43,8 +43,10 @@ fn one_partition_trains_as_mini_batches_do() {
     assert_eq!(alone["predictions_sha256"], batches["predictions_sha256"]);
     // Averaging what stands alone changes nothing.
     let every = ["--set", "partition.parts=1", "--set", "train.schedule=partition-parallel"];
-    let seldom =
-        succeed(&place, &[&every[..], &["--set", "train.average_every=2", "--set", "train.evaluate_every=4"]].concat());
+    let seldom = succeed(
+        &place,
+        &[&every[..], &["--set", "train.schedule.average_every=2", "--set", "train.evaluate_every=4"]].concat(),
+    );
     let often = succeed(&place, &[&every[..], &["--set", "train.evaluate_every=4"]].concat());
     assert_eq!(seldom["model_sha256"], often["model_sha256"]);
 }
@@ -69,7 +71,7 @@ fn it_goes_on_where_it_was_left() {
         "p.toml",
         &settings(
             "[model]\nkind = 'sage'\nhidden = 16",
-            &format!("{SCHEDULE}average_every = 2\naverage_momentum = 0.3\n"),
+            &format!("{SCHEDULE}schedule.average_every = 2\nschedule.average_momentum = 0.3\n"),
         ),
     );
     let whole = succeed(&place, &[]);
@@ -90,11 +92,15 @@ fn what_has_no_meaning_is_refused() {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..]].concat(), code, words);
     };
-    refused(&["partition.halo=ids"], 2, &["partition.halo", "needs the features of foreign neighbours"]);
+    refused(&["partition.halo=ids"], 2, &["partition.halo", "needs the features of halo nodes"]);
     refused(&["partition.topology=replicated"], 2, &["partition.topology", "own edges"]);
-    refused(&["train.cache=1MiB"], 2, &["train.cache", "fetches nothing"]);
-    refused(&["train.average_every=0"], 2, &["train.average_every"]);
-    refused(&["train.schedule=mini-batch", "train.average_every=2"], 2, &["train.average_every", "partition-parallel"]);
+    refused(&["train.schedule.cache=1MiB"], 2, &["train.schedule.cache", "only `mini-batch`"]);
+    refused(&["train.schedule.average_every=0"], 2, &["train.schedule.average_every"]);
+    refused(
+        &["train.schedule=mini-batch", "train.schedule.average_every=2"],
+        2,
+        &["train.schedule.average_every", "partition-parallel"],
+    );
 }
 
 #[test]
@@ -121,8 +127,8 @@ fn seeds_of_uneven_partitions_are_split_evenly_unless_they_keep_their_own() {
     for processes in ["2", "4"] {
         assert_eq!(steps(&["--processes", processes]).1, expected, "{processes} processes");
     }
-    let (own, other) = steps(&["--set", "train.seed_split=partition"]);
+    let (own, other) = steps(&["--set", "train.schedule.seed_split=partition"]);
     assert_eq!(own, most.div_ceil(5));
     assert_ne!(other, expected);
-    assert_eq!(steps(&["--set", "train.seed_split=partition", "--processes", "4"]).1, other);
+    assert_eq!(steps(&["--set", "train.schedule.seed_split=partition", "--processes", "4"]).1, other);
 }

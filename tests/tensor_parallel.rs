@@ -6,7 +6,7 @@ mod common;
 use common::{Place, hashes, losses, planted, succeed};
 
 fn settings(model: &str, train: &str) -> String {
-    format!("[model]\n{model}\n[train]\nschedule = 'tensor-parallel'\nepochs = 4\n{train}")
+    format!("[model]\n{model}\n[train]\nschedule.kind = 'tensor-parallel'\nepochs = 4\n{train}")
 }
 
 /// Model keys, and how often rows move in an epoch of two layers.
@@ -39,13 +39,13 @@ const MANY: [&str; 4] = ["--set", "graph.generate.split=[0.7, 0.1, 0.2]", "--set
 fn the_bits_do_not_depend_on_how_many_have_the_columns() {
     let place = Place::new();
     for (model, rounds) in MODELS {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "intervals = 3\n"));
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.3"), "schedule.intervals = 3\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"]] {
             let one = succeed(&place, graph);
-            let small = succeed(&place, &[graph, &["--set", "train.chunk_memory=100KiB"]].concat());
+            let small = succeed(&place, &[graph, &["--set", "train.schedule.chunk_memory=100KiB"]].concat());
             assert_eq!(hashes(&small), hashes(&one), "{model} {graph:?}: small chunks");
             for processes in ["2", "4"] {
-                let small = ["--set", "train.chunk_memory=100KiB", "--set", "train.mode=sync"];
+                let small = ["--set", "train.schedule.chunk_memory=100KiB", "--set", "train.schedule.pipelined=false"];
                 let sets = if processes == "2" { &small[..2] } else { &small[..] };
                 let some = succeed(&place, &[graph, &["--processes", processes], sets].concat());
                 assert_eq!(hashes(&some), hashes(&one), "{model} {graph:?}: {processes} processes, {sets:?}");
@@ -62,13 +62,13 @@ fn the_bits_do_not_depend_on_how_many_have_the_columns() {
 fn it_is_training_by_nodes() {
     let place = Place::new();
     for (model, _) in MODELS {
-        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.2"), "intervals = 2\n"));
+        planted(&place, "p.toml", &settings(&format!("{model}\ndropout = 0.2"), "schedule.intervals = 2\n"));
         for graph in [&[][..], &["--set", "graph.undirected=true"], &["--set", "graph.self_loops=add"], &MANY] {
             succeed(&place, &[graph, &["--processes", "2"]].concat());
             let columns = losses(&place);
             let decoupled = if model == MODELS[0].0 { "model.decoupled=true" } else { "seed=3" };
             let decoupled = if model == MODELS[0].0 { vec!["--set", decoupled] } else { Vec::new() };
-            succeed(&place, &[graph, &["--set", "train.schedule=full-graph"], &decoupled].concat());
+            succeed(&place, &[graph, &["--set", "train.schedule.kind=full-graph"], &decoupled].concat());
             for (epoch, (columns, nodes)) in columns.iter().zip(losses(&place)).enumerate() {
                 let close = (columns - nodes).abs() <= 2e-5 * nodes.abs();
                 assert!(close, "{model} {graph:?}: epoch {epoch} has a loss of {columns}, and of {nodes} by nodes");
@@ -95,12 +95,16 @@ fn what_has_no_meaning_is_refused() {
         let sets: Vec<&str> = sets.iter().flat_map(|set| ["--set", set]).collect();
         place.fail(&[&["run", "p.toml", "--quiet", "--run-dir", "run"], &sets[..], more].concat(), 2, words);
     };
-    refused(&["train.mode=async"], &[], &["train.mode", "full-graph"]);
-    refused(&["train.chunk_memory=1KiB"], &[], &["train.chunk_memory", "give it at least"]);
-    refused(&["train.schedule=full-graph", "train.chunk_memory=1MiB"], &[], &["train.chunk_memory", "tensor-parallel"]);
-    refused(&["model.kind=gine"], &[], &["model.kind", "use \"gin\""]);
+    refused(&["train.schedule.mode=async"], &[], &["train.schedule.mode", "full-graph"]);
+    refused(&["train.schedule.chunk_memory=1KiB"], &[], &["train.schedule.chunk_memory", "give it at least"]);
+    refused(
+        &["train.schedule.kind=full-graph", "train.schedule.chunk_memory=1MiB"],
+        &[],
+        &["train.schedule.chunk_memory", "tensor-parallel"],
+    );
+    refused(&["model.kind=gine"], &[], &["model.kind", "use `gin`"]);
     refused(&["model.decoupled=true", "model.norm=layer"], &[], &["model.norm", "decoupled"]);
-    refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "\"sage\"", "use \"gcn\""]);
+    refused(&["model.kind=sage", "model.decoupled=true"], &[], &["model.decoupled", "`sage`", "use `gcn`"]);
     refused(&["partition.parts=8"], &["--processes", "8"], &["cuts rows by columns", "at most 5"]);
     let dry = ["run", "p.toml", "--dry-run", "--set", "partition.parts=8", "--processes", "8"];
     place.fail(&dry, 2, &["cuts rows by columns", "at most 5"]);

@@ -153,10 +153,10 @@ def main():
         work = pathlib.Path(scratch)
         columns = "train.schedule=tensor-parallel"
         contests = [
-            ("gcn", [], 1), ("gcn", ["train.mode=sync"], 2), ("gcn", [columns, "model.decoupled=false"], 2), ("decoupled", [columns], 2),
-            ("gat", ["model.kind=gat", f"model.heads={HEADS}"], 1), ("gat", ["model.kind=gat", f"model.heads={HEADS}", "train.intervals=2"], 2),
+            ("gcn", [], 1), ("gcn", ["train.schedule.mode=sync"], 2), ("gcn", [columns, "model.decoupled=false"], 2), ("decoupled", [columns], 2),
+            ("gat", ["model.kind=gat", f"model.heads={HEADS}"], 1), ("gat", ["model.kind=gat", f"model.heads={HEADS}", "train.schedule.intervals=2"], 2),
             ("gat", ["model.kind=gat", f"model.heads={HEADS}", columns], 2),
-            ("gatv2", ["model.kind=gatv2", f"model.heads={HEADS}", "train.intervals=2"], 2),
+            ("gatv2", ["model.kind=gatv2", f"model.heads={HEADS}", "train.schedule.intervals=2"], 2),
             ("gatv2", ["model.kind=gatv2", f"model.heads={HEADS}", columns], 2),
             ("decoupled-gat", ["model.kind=gat", f"model.output_heads={HEADS}", "model.decoupled=true", columns], 2),
         ]

@@ -47,7 +47,7 @@ def ours(binary, work, threads, model, who):
     """Median seconds of the epochs behind the first; all of them; of evaluation; peak memory."""
     run = work / "run"
     sets = [f"train.threads={threads}", f"model.kind={model}"] + (["model.heads=4"] if model == "gat" else [])
-    sets += ["train.row_dtype=bf16"] if who == BF16 else []
+    sets += ["train.schedule.row_dtype=bf16"] if who == BF16 else []
     command = [binary, "run", work / "p.toml", "--run-dir", run, "--quiet", "--json"]
     command += [word for key in sets for word in ("--set", key)]
     done = subprocess.run([*bound(threads), *map(str, command)], check=True, stdout=subprocess.PIPE, text=True)

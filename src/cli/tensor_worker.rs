@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Run node tasks for full-graph and tensor-parallel training, without any state of a run.
 ///
-/// With `--listen`, it serves all runs whose `train.tensor.hosts` name it, until it is stopped. With `--connect`, it registers with the run whose
-/// `train.tensor.enlist` is this address, and ends with that run. It may start and stop at any time.
+/// With `--listen`, it serves all runs whose `train.tensor_workers.hosts` name it, until it is stopped. With `--connect`, it registers with the run whose
+/// `train.tensor_workers.accept` is this address, and ends with that run. It may start and stop at any time.
 ///
 /// It speaks Arrow Flight with clients that prove the secret. Nothing is encrypted. It prints its address, the run at which it has registered,
 /// and the end of that run.
@@ -17,7 +17,7 @@ pub(super) struct TensorWorker {
     /// machine's address towards the run, any port].
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "connect")]
     listen: Option<String>,
-    /// Register with the run whose `train.tensor.enlist` is this address, and end when the run is over.
+    /// Register with the run whose `train.tensor_workers.accept` is this address, and end when the run is over.
     #[arg(long, value_name = "HOST:PORT")]
     connect: Option<String>,
     /// Maximum time to look for the run, before it has started and after it is lost.

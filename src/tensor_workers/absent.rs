@@ -18,8 +18,8 @@ pub(crate) const ABSENT: &str =
 /// # Errors
 /// If the pipeline asks for any.
 pub(crate) fn check(config: &Config) -> Result<(), Error> {
-    match config.train.as_ref().and_then(|train| train.tensor.as_ref()) {
-        Some(_) => Err(config.problem("train.tensor", ABSENT).into()),
+    match config.train.as_ref().and_then(|train| train.tensor_workers.as_ref()) {
+        Some(_) => Err(config.problem("train.tensor_workers", ABSENT).into()),
         None => Ok(()),
     }
 }
@@ -57,7 +57,7 @@ mod tests {
             Config::load(&file, &[], &gnnflow_pipelines::Registry::default().names()).unwrap()
         };
         check(&load("")).unwrap();
-        let error = check(&load("[train.tensor]\nworkers = 1\n")).unwrap_err();
+        let error = check(&load("[train.tensor_workers]\nworkers = 1\n")).unwrap_err();
         assert!(error.exit_code() == 2 && error.to_string().contains("`tensor-workers`"), "{error}");
     }
 }

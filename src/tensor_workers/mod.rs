@@ -47,9 +47,11 @@ impl TensorWorkers {
         across: Option<String>,
         first: bool,
     ) -> Result<Option<Self>, Error> {
-        let Some(settings) = config.train.as_ref().and_then(|train| train.tensor.clone()) else { return Ok(None) };
+        let Some(settings) = config.train.as_ref().and_then(|train| train.tensor_workers.clone()) else {
+            return Ok(None);
+        };
         // Launched workers get the secret of the run; workers elsewhere have the user's.
-        let elsewhere = settings.hosts.is_some() || settings.enlist.is_some();
+        let elsewhere = settings.hosts.is_some() || settings.accept.is_some();
         let secret = if elsewhere { user_secret(config)? } else { run_secret };
         Ok(Some(Self { settings, secret, across, first }))
     }

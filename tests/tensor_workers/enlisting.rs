@@ -13,7 +13,7 @@ fn those_that_enlist_may_come_late_and_go() {
     let alone = succeed(&place, &epochs);
     for processes in ["--processes=1", "--processes=2"] {
         let at = free();
-        let enlist = format!("train.tensor.enlist={at}");
+        let enlist = format!("train.tensor_workers.accept={at}");
         let run = under_way(&place, &[&epochs[..], &[&enlist, processes]].concat(), Some(SECRET));
         // Whoever does not know the secret is told so, and the run goes on.
         let stranger = Worker::with(&place, Some("another secret altogether"), &["--connect", &at]);
@@ -48,12 +48,17 @@ fn who_enlists_helps_those_that_were_launched() {
     planted(&place, "p.toml", &settings("kind = 'gcn'\ndropout = 0.3", ""));
     let epochs = ["train.epochs=300", "train.evaluate_every=0"];
     let alone = succeed(&place, &epochs);
-    let enlist = format!("train.tensor.enlist={}", free());
+    let enlist = format!("train.tensor_workers.accept={}", free());
     let at = enlist.rsplit_once('=').unwrap().1;
     // It may be there before the run is.
     let mut early = Worker::with(&place, None, &["--connect", at]);
     assert!(early.line().contains("cannot be reached"));
-    let more = ["train.tensor.workers=1", "train.tensor.relaunch=0", "train.tensor.when_gone=fail", &enlist];
+    let more = [
+        "train.tensor_workers.workers=1",
+        "train.tensor_workers.relaunch=0",
+        "train.tensor_workers.when_gone=fail",
+        &enlist,
+    ];
     let run = under_way(&place, &[&epochs[..], &more].concat(), None);
     assert!(early.line().contains("registered"));
     kill(launched(run.id())[0]);
@@ -86,6 +91,6 @@ fn who_enlists_nowhere_says_so_and_ends() {
     // A port that somebody else has.
     planted(&place, "p.toml", &settings("kind = 'gcn'", ""));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let enlist = format!("train.tensor.enlist={}", taken.local_addr().unwrap());
-    place.fail(&sets(&[&enlist]), 4, &["train.tensor.enlist", "cannot listen"]);
+    let enlist = format!("train.tensor_workers.accept={}", taken.local_addr().unwrap());
+    place.fail(&sets(&[&enlist]), 4, &["train.tensor_workers.accept", "cannot listen"]);
 }

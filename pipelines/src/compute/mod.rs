@@ -78,7 +78,7 @@ impl ComputeState {
         let pool = compute_pool(threads)?;
         let mut params = vec![0.0; model.params().flat_len()];
         model.params().copy_to(&mut params)?;
-        let (trained, average_momentum) = (model.params().trained_len(), train.average_momentum.unwrap_or(0.0));
+        let (trained, average_momentum) = (model.params().trained_len(), train.average_momentum());
         let optimizer = step::optimizer(&train.optimizer, trained);
         Ok(Self {
             pool,

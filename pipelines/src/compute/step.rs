@@ -9,7 +9,6 @@ use gnnflow_nn::optimizer::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use super::{ComputeState, StepReport};
 use crate::collectives::Payload;
 use crate::config;
-use crate::config::OptimizerKind;
 use crate::embedding::NodeEmbeddings;
 use crate::error::Error;
 
@@ -74,30 +73,32 @@ fn shorten(gradient: &mut [f32], most: f64) {
 
 /// The optimizer that the pipeline asks for.
 pub(super) fn optimizer(config: &config::Optimizer, len: usize) -> Box<dyn Optimizer> {
-    match config.kind {
-        OptimizerKind::Sgd => Box::new(Sgd::new(
+    let adam = |options: &config::optimizer::Adam, decoupled| {
+        let [beta1, beta2] = options.betas;
+        Box::new(Adam::new(
+            len,
+            AdamOptions {
+                learning_rate: options.lr,
+                beta1,
+                beta2,
+                epsilon: options.eps,
+                weight_decay: options.weight_decay,
+                decoupled,
+            },
+        ))
+    };
+    match config {
+        config::Optimizer::Sgd(options) => Box::new(Sgd::new(
             len,
             SgdOptions {
-                learning_rate: config.lr,
-                momentum: config.momentum(),
-                weight_decay: config.weight_decay,
+                learning_rate: options.lr,
+                momentum: options.momentum,
+                weight_decay: options.weight_decay,
                 ..SgdOptions::default()
             },
         )),
-        OptimizerKind::Adam | OptimizerKind::Adamw => {
-            let [beta1, beta2] = config.betas();
-            Box::new(Adam::new(
-                len,
-                AdamOptions {
-                    learning_rate: config.lr,
-                    beta1,
-                    beta2,
-                    epsilon: config.eps(),
-                    weight_decay: config.weight_decay,
-                    decoupled: config.kind == OptimizerKind::Adamw,
-                },
-            ))
-        }
+        config::Optimizer::Adam(options) => adam(options, false),
+        config::Optimizer::Adamw(options) => adam(options, true),
     }
 }
 

@@ -1,13 +1,148 @@
 //! Holds a document to the schema that the sections' declarations yield. Finds everything that is wrong, not only the first.
 
-use super::tree::{Node, Value};
+use super::tree::{Entry, Node, Value};
 use super::values::{Bytes, Span};
 use crate::error::{Problem, did_you_mean};
 use serde_json::Value as Json;
 
+/// The kinds of a choice: a word each, and the schema of its table.
+pub(crate) struct Choice<'a> {
+    /// The word of each kind, and its table.
+    pub(crate) kinds: Vec<(&'a str, &'a Json)>,
+    /// Whether other names are allowed.
+    pub(crate) open: bool,
+}
+
+impl<'a> Choice<'a> {
+    /// The choice that a schema is, if it is one.
+    pub(crate) fn of(schema: &'a Json) -> Option<Self> {
+        schema["x-choice"].as_array()?;
+        let tables = schema["anyOf"].as_array().into_iter().flatten();
+        let kinds = tables.filter_map(|table| Some((table["x-kind"].as_str()?, table))).collect();
+        Some(Self { kinds, open: schema["x-open"] == true })
+    }
+
+    /// The table of a kind.
+    pub(crate) fn table(&self, word: &str) -> Option<&'a Json> {
+        self.kinds.iter().find(|(kind, _)| *kind == word).map(|(_, table)| *table)
+    }
+
+    /// The kind of a table that names none.
+    fn default(&self) -> &'a str {
+        self.kinds.first().map_or("", |(kind, _)| kind)
+    }
+
+    fn words(&self) -> Vec<&'a str> {
+        self.kinds.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    /// What a value may be, in words.
+    fn expected(&self) -> String {
+        let quoted: Vec<String> = self.kinds.iter().map(|(kind, _)| format!("\"{kind}\"")).collect();
+        format!("one of {}{}", quoted.join(", "), if self.open { ", or a registered name" } else { "" })
+    }
+
+    /// Appends what is wrong with the table `entries`.
+    fn check(&self, entries: &[Entry], node: &Node, path: &str, problems: &mut Vec<Problem>) {
+        let kind = entries.iter().find(|entry| entry.key == "kind");
+        let word = match kind.map(|entry| &entry.node.value) {
+            Some(Value::String(word)) => word,
+            other => {
+                let found =
+                    other.map_or_else(|| node.describe(), |_| kind.map_or(String::new(), |kind| kind.node.describe()));
+                let place = kind.map_or(&node.place, |kind| &kind.place).clone();
+                let message = format!("expected {}, found {found}", self.expected());
+                return problems.push(Problem::new(place, format!("{path}.kind"), message));
+            }
+        };
+        let table = self.table(word);
+        if table.is_none() && !self.open {
+            let place = kind.map_or(&node.place, |kind| &kind.place).clone();
+            let message = format!("expected {}, found {word:?}{}", self.expected(), suggestion(word, &self.words()));
+            return problems.push(Problem::new(place, format!("{path}.kind"), message));
+        }
+        for entry in entries.iter().filter(|entry| entry.key != "kind") {
+            let inner = format!("{path}.{}", entry.key);
+            let key = entry.key.as_str();
+            if let Some(property) = table.map(|table| &table["properties"][key]).filter(|property| !property.is_null())
+            {
+                check(property, &entry.node, &inner, problems);
+                continue;
+            }
+            let having = self.kinds.iter().filter(|(_, table)| !table["properties"][key].is_null());
+            let having: Vec<&str> = having.map(|(kind, _)| *kind).collect();
+            let message = if having.is_empty() {
+                let known = table.into_iter().flat_map(super::reference::ordered_properties);
+                let known: Vec<&str> = known.map(|(key, _)| key).collect();
+                format!("unknown key of `{word}`{}", suggestion(key, &known))
+            } else {
+                of_other_kinds(word, &having)
+            };
+            problems.push(Problem::new(entry.place.clone(), inner, message));
+        }
+    }
+}
+
+/// The message about a key that the kind `word` does not have, and other kinds have.
+pub(crate) fn of_other_kinds(word: &str, having: &[&str]) -> String {
+    let having: Vec<String> = having.iter().map(|kind| format!("`{kind}`")).collect();
+    match having.split_last() {
+        Some((last, others)) if !others.is_empty() => {
+            format!("unknown key of `{word}`; only {} and {last} have it", others.join(", "))
+        }
+        _ => format!("unknown key of `{word}`; only {} has it", having.concat()),
+    }
+}
+
+/// Turns the word of each choice in `node` into its table, and names the kind of tables that name none.
+pub(crate) fn expand(schema: &Json, node: &mut Node) {
+    if let Some(choice) = Choice::of(schema) {
+        let place = node.place.clone();
+        let kind = |word: &str| Entry {
+            key: "kind".into(),
+            place: place.clone(),
+            node: Node { place: place.clone(), value: Value::String(word.into()) },
+        };
+        match &mut node.value {
+            Value::String(word) if choice.open || choice.table(word).is_some() => {
+                node.value = Value::Table(vec![kind(word)]);
+            }
+            Value::Table(entries) => {
+                if !entries.iter().any(|entry| entry.key == "kind") {
+                    entries.push(kind(choice.default()));
+                }
+                let word = entries.iter().find(|entry| entry.key == "kind").map(|entry| entry.node.value.clone());
+                let Some(Value::String(word)) = word else { return };
+                let Some(table) = choice.table(&word) else { return };
+                entries.iter_mut().for_each(|entry| expand(&table["properties"][&entry.key], &mut entry.node));
+            }
+            _ => {}
+        }
+        return;
+    }
+    match &mut node.value {
+        Value::Table(entries) => {
+            let Some(table) = super::reference::table_of(schema) else { return };
+            entries.iter_mut().for_each(|entry| expand(&table["properties"][&entry.key], &mut entry.node));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| expand(&schema["items"], item)),
+        _ => {}
+    }
+}
+
 /// Appends to `problems` whatever in `node` (at the dotted `path`) does not fit `schema`.
 pub(crate) fn check(schema: &Json, node: &Node, path: &str, problems: &mut Vec<Problem>) {
     let mut report = |message: String| problems.push(Problem::new(node.place.clone(), path, message));
+    if let Some(choice) = Choice::of(schema) {
+        return match &node.value {
+            Value::Table(entries) => choice.check(entries, node, path, problems),
+            Value::String(word) => {
+                let meant = suggestion(word, &choice.words());
+                report(format!("expected {}, found {word:?}{meant}", choice.expected()));
+            }
+            _ => report(format!("expected {}, or a table, found {}", choice.expected(), node.describe())),
+        };
+    }
     let choices = alternatives(schema);
     if choices.len() > 1 {
         let words = words(schema);
@@ -112,6 +247,9 @@ fn types(schema: &Json) -> Vec<&str> {
 }
 
 fn fits_type(schema: &Json, node: &Node) -> bool {
+    if Choice::of(schema).is_some() {
+        return matches!(node.value, Value::String(_) | Value::Table(_));
+    }
     let choices = alternatives(schema);
     if choices.len() > 1 {
         return choices.iter().any(|choice| fits_type(choice, node));
@@ -131,6 +269,9 @@ fn fits_type(schema: &Json, node: &Node) -> bool {
 
 /// Whether a value at a key of this schema can only be a string.
 pub(crate) fn only_string(schema: &Json) -> bool {
+    if Choice::of(schema).is_some() {
+        return false;
+    }
     alternatives(schema).iter().all(|choice| types(choice) == ["string"])
 }
 
@@ -145,6 +286,9 @@ pub(crate) fn words(schema: &Json) -> Vec<&str> {
 
 /// What a schema wants, in words: `an integer`, `one of "keep", "drop"`, `a string or a list of strings`.
 pub(crate) fn expected(schema: &Json) -> String {
+    if let Some(choice) = Choice::of(schema) {
+        return format!("{}, or a table", choice.expected());
+    }
     let choices = alternatives(schema);
     let words = words(schema);
     if !words.is_empty() && (words.len() == choices.len() || choices.len() == 1) {

@@ -16,10 +16,11 @@ section! {
         /// How long a peer may be silent before it counts as lost.
         #[schemars(extend("x-results" = false))]
         pub heartbeat_timeout: Span = Span::seconds(10),
-        /// How long a run may complete no work before it ends: no step, interval or message in any process. A process whose worker stands still for this long counts as lost. Raise it if one task takes longer.
+        /// How long a run may complete no step, interval or message before it ends; a process that stands still this long is lost.
+        /// Raise it if one task takes longer.
         #[schemars(extend("x-results" = false))]
         pub stall_timeout: Span = Span::seconds(120),
-        /// How often `gnnflow run` starts lost processes again, from the last whole checkpoint: with `--processes` all of them, with `--hosts` each host its own. `gnnflow prepare` does not.
+        /// How often `gnnflow run` restarts lost processes from the last checkpoint. With `--hosts`, each host restarts its own.
         #[schemars(range(max = 1000), extend("x-results" = false))]
         pub restarts: u32 = 0,
     }

@@ -1,23 +1,24 @@
-//! `[model.embedding]`: rows that are learnt for nodes without features.
+//! `[model.embedding]`: learned rows for nodes without features.
 
-use super::section::{section, words};
+use super::optimizer::{BETAS, EPS, LR, betas};
+use super::section::{choice, section, words};
 use gnnflow_dataflow::embed::table::Draw;
 use gnnflow_kernels::sparse;
 
 section! {
-    /// A learnt row for each node, in the place of features (`model.embedding = {}` asks for one; see docs/book/src/embeddings.md).
+    /// Learned rows for nodes without features (`model.embedding = {}` asks for them; see docs/book/src/embeddings.md).
     pub struct Embedding {
-        /// Numbers of a node's row: what the first layer reads.
+        /// Width of a row: the input width of the first layer.
         #[schemars(range(min = 1, max = 65536))]
         pub dim: usize = 128,
-        /// What rows are at first, drawn under `train.seed` and the node.
+        /// How rows are initialized, by `train.seed` and the node.
         pub init: EmbeddingInit = EmbeddingInit::Uniform,
         /// The bound of `uniform`, the standard deviation of `normal`. Unset: 1 / √dim.
         #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [0.1]))]
         pub init_scale: Option<f64> = None,
-        /// How the rows move that a step has read.
+        /// The optimizer of learned rows.
         pub optimizer: SparseOptimizer = SparseOptimizer::default(),
-        /// When rows are read and moved, in relation to the steps. Over whole graphs (`full-graph`, `tensor-parallel`) `sync`: a row moves once an epoch, where it is, and is never behind.
+        /// When rows are read and updated. With schedules over the whole graph only `sync`: a row is updated once per epoch by its owner.
         pub mode: EmbeddingMode = EmbeddingMode::Sync,
         /// Steps that a row may be behind when it is read (`async`). `train.window` bounds it too; unset, that is one more. Unset: 1.
         #[schemars(range(min = 1, max = 63), extend("examples" = [2]))]
@@ -47,42 +48,84 @@ impl Embedding {
     }
 }
 
+choice! {
+    /// The optimizer of learned rows. Each row that a step has read is updated once; a step over the whole graph reads all.
+    pub enum SparseOptimizer {
+        /// Adam, with a count of steps for each row.
+        Adam(SparseAdam) = "adam",
+        /// Adagrad: a running sum of squares for each number.
+        Adagrad(SparseAdagrad) = "adagrad",
+        /// Plain descent.
+        Sgd(SparseSgd) = "sgd",
+    }
+}
+
 section! {
-    /// The optimiser of learnt rows: each row that a step has read moves once, the others rest. A step over a whole graph reads all.
-    pub struct SparseOptimizer {
-        /// Which one.
-        pub kind: SparseKind = SparseKind::Adam,
-        /// Learning rate; `train.lr_schedule` goes for it too.
+    /// Options of `adam` for learned rows.
+    pub struct SparseAdam {
+        /// Learning rate; `train.lr_schedule` applies to it too.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
-        pub lr: f64 = 0.01,
-        /// Decay of a row's running mean and running square (`adam`). Unset: 0.9 and 0.999.
-        #[schemars(length(equal = 2), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.9, 0.999]]))]
-        pub betas: Option<Vec<f64>> = None,
-        /// Added to a root (`adam`, `adagrad`). Unset: 1e-8, and 1e-10.
-        #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [1e-8]))]
-        pub eps: Option<f64> = None,
+        pub lr: f64 = LR,
+        /// Decay of a row's running mean and running square.
+        #[schemars(schema_with = "betas")]
+        pub betas: [f64; 2] = BETAS,
+        /// Added to the root of the running square.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub eps: f64 = EPS,
+    }
+}
+
+section! {
+    /// Options of `adagrad` for learned rows.
+    pub struct SparseAdagrad {
+        /// Learning rate; `train.lr_schedule` applies to it too.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub lr: f64 = LR,
+        /// Added to the root of the sum of squares.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub eps: f64 = 1e-10,
+    }
+}
+
+section! {
+    /// Options of `sgd` for learned rows.
+    pub struct SparseSgd {
+        /// Learning rate; `train.lr_schedule` applies to it too.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub lr: f64 = LR,
+    }
+}
+
+impl Default for SparseOptimizer {
+    fn default() -> Self {
+        Self::Adam(SparseAdam::default())
     }
 }
 
 impl SparseOptimizer {
+    /// Learning rate.
+    pub fn lr(&self) -> f64 {
+        match self {
+            Self::Adam(options) => options.lr,
+            Self::Adagrad(options) => options.lr,
+            Self::Sgd(options) => options.lr,
+        }
+    }
+
     /// The kernel's rule.
     pub fn rule(&self) -> sparse::SparseOptimizer {
-        match self.kind {
-            SparseKind::Sgd => sparse::SparseOptimizer::Sgd,
-            SparseKind::Adagrad => sparse::SparseOptimizer::Adagrad { epsilon: self.eps.unwrap_or(1e-10) },
-            SparseKind::Adam => {
-                let [beta1, beta2] = match self.betas.as_deref() {
-                    Some(&[first, second]) => [first, second],
-                    _ => [0.9, 0.999],
-                };
-                sparse::SparseOptimizer::Adam { beta1, beta2, epsilon: self.eps.unwrap_or(1e-8) }
+        match *self {
+            Self::Sgd(_) => sparse::SparseOptimizer::Sgd,
+            Self::Adagrad(SparseAdagrad { eps, .. }) => sparse::SparseOptimizer::Adagrad { epsilon: eps },
+            Self::Adam(SparseAdam { betas: [beta1, beta2], eps, .. }) => {
+                sparse::SparseOptimizer::Adam { beta1, beta2, epsilon: eps }
             }
         }
     }
 }
 
 words! {
-    /// What learnt rows are at first.
+    /// How learned rows are initialized.
     pub enum EmbeddingInit {
         /// Uniform in ± `init_scale`.
         Uniform = "uniform",
@@ -94,23 +137,11 @@ words! {
 }
 
 words! {
-    /// An optimiser of learnt rows.
-    pub enum SparseKind {
-        /// Plain descent.
-        Sgd = "sgd",
-        /// Adagrad: a running sum of squares for each number.
-        Adagrad = "adagrad",
-        /// Adam, with a count of steps for each row.
-        Adam = "adam",
-    }
-}
-
-words! {
-    /// When learnt rows are read and moved.
+    /// When learned rows are read and updated.
     pub enum EmbeddingMode {
-        /// A step reads rows that all earlier steps have moved: the same bits on any number of processes.
+        /// A step reads rows that all earlier steps have updated: the same bits on any number of processes.
         Sync = "sync",
-        /// Rows are read early, and moved by each batch's gradients when they come (DistDGL): results differ from run to run.
+        /// Rows are read early and updated when gradients arrive (DistDGL): results differ from run to run.
         Async = "async",
     }
 }

@@ -1,4 +1,4 @@
-//! How many neighbours a hop takes: one number, or one for each edge type.
+//! How many neighbors a hop takes: one number, or one for each edge type.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ impl Fanout {
         self.most() == 0
     }
 
-    /// Whether all neighbours, or all of some type, are taken.
+    /// Whether all neighbors, or all of some type, are taken.
     pub fn takes_all(&self) -> bool {
         match self {
             Self::Each(fanout) => *fanout < 0,

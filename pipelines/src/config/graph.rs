@@ -38,7 +38,7 @@ section! {
         /// Add the reverse of every edge as an edge of a type of its own: `rev_<name>`, or the number of types plus the type. Edges
         /// without types get two: 0 forward, 1 reverse. For directed message passing; not with `undirected`.
         pub reverse_edges: bool = false,
-        /// Keep the largest part of the graph in which every node has at least so many neighbours, in either direction. Unset: all of it.
+        /// Keep the largest part of the graph in which every node has at least this many neighbors, in either direction. Unset: all of it.
         #[schemars(range(min = 1), extend("examples" = [2]))]
         pub k_core: Option<u32> = None,
         /// Keep the largest weakly connected component, of the `k_core` if there is one; of several, that of the first node.
@@ -58,7 +58,7 @@ section! {
         /// Seed of the split.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
-        /// How long an object store or web server that fails in passing is asked again, since something last came from it.
+        /// How long failed requests to an object store or web server are repeated, counted from its last reply.
         #[schemars(extend("x-results" = false))]
         pub retry: Span = Span(source::RETRY),
     }
@@ -83,7 +83,7 @@ section! {
         /// Node files: the node's type.
         #[schemars(extend("examples" = ["kind"]))]
         pub node_type: Option<String> = None,
-        /// Node files: a time, for `train.sampler = "temporal"`: what a training node sees is older.
+        /// Node files: a time, for `train.sampler = "temporal"`: a training node sees only older edges.
         #[schemars(extend("examples" = ["time"]))]
         pub node_time: Option<String> = None,
         /// Edge files: the id of the node that the edge leaves.

@@ -3,7 +3,7 @@
 use super::section::section;
 
 section! {
-    /// What is computed for every node, exactly (all neighbours), with the best model, and written as Parquet into the run folder.
+    /// Outputs for every node, computed with all neighbors and the best model, as Parquet files in the run folder.
     pub struct Infer {
         /// `predictions.parquet`: node id, prediction, label, split.
         pub predictions: bool = true,

@@ -8,31 +8,34 @@ use super::values::OneOrMany;
 section! {
     /// Link prediction: which edges are predicted, against what, and how they are scored.
     pub struct Link {
-        /// Types of the edges that are predicted, by name or number; edges of other types are only looked at. Unset: all types, but those that are the reverses of others (`rev_…`).
+        /// Types of the edges that are predicted, by name or number; other edges are only aggregated. Unset: all but reverse types (`rev_…`).
         #[schemars(length(min = 1), extend("examples" = [["buys"]]))]
         pub target_etype: Option<Vec<String>> = None,
-        /// Shares of the edges to train on, to validate and to test with, where the graph has no `graph.columns.edge_split`; drawn by pairs of nodes, so that both directions and parallel edges fall together. What they leave is looked at, but not predicted. Unset: [0.8, 0.1, 0.1].
+        /// Shares of the edges for training, validation and test, without `graph.columns.edge_split`; the rest is only aggregated.
+        /// Drawn per pair of nodes, so that both directions and parallel edges stay together. Unset: [0.8, 0.1, 0.1].
         #[schemars(length(equal = 3), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.85, 0.05, 0.1]]))]
         pub split_fractions: Option<Vec<f64>> = None,
-        /// Batches do not see the edges that they predict; those to validate and to test with nobody ever sees. `false`: all training edges are there. Unset: `true`, but over whole graphs (`full-graph`, `tensor-parallel`) `false`, as every step is over all edges.
+        /// Hide the target edges of a batch from it. Validation and test edges are always hidden.
+        /// Unset: `true`; `false` with schedules over the whole graph, which cannot hide them.
         #[schemars(extend("examples" = [false]))]
         pub exclude_training_targets: Option<bool> = None,
-        /// How the rows of two nodes become the score of an edge between them.
+        /// How the rows of two nodes give the score of an edge between them.
         pub decoder: Decoder = Decoder::Dot,
-        /// What is minimised.
+        /// The loss that is minimized.
         pub loss: LinkLoss = LinkLoss::BinaryCrossEntropy,
-        /// Where the pairs come from that an edge is compared with.
+        /// Where negative pairs come from.
         pub negative_sampler: NegativeSampler = NegativeSampler::Uniform,
-        /// Pairs that each edge is compared with in training.
+        /// Negative pairs for each edge in training.
         #[schemars(range(min = 1, max = 65536))]
         pub num_negative_edges: usize = 16,
-        /// Nodes that the ends of an edge are ranked among in validation and test: so many drawn once for each. Unset: all nodes (of the same type).
+        /// Nodes that each end of an edge is ranked against in validation and test, drawn once per edge. Unset: all nodes of the same type.
         #[schemars(range(min = 1, max = 16777216), extend("examples" = [1000]))]
         pub num_negative_edges_eval: Option<usize> = None,
-        /// Nodes of your own that the destinations of edges are ranked among in validation and test: Parquet files, folders or URLs with the columns `src` and `candidate`, one row each; with a column `dst`, they are for the edge between both, else for all edges from `src`. They count as they are, but for the destination itself; sources are then not ranked.
+        /// Parquet with your own candidates for destinations in validation and test: columns `src`, `candidate` and optionally `dst`
+        /// (then only for that edge); one row each. Candidates are used as given, without the destination. Sources are then not ranked.
         #[schemars(extend("examples" = ["candidates.parquet"]))]
         pub eval_negative_dstnode: Option<OneOrMany<PathBuf>> = None,
-        /// Tell `recall_at_K` and `ndcg_at_K` too, for lists of K recommendations to each source, as papers on recommendation define them. Unset: not.
+        /// Also report `recall_at_K` and `ndcg_at_K` for lists of K recommendations per source. Unset: no.
         #[schemars(range(min = 1, max = 10000), extend("examples" = [20]))]
         pub top_k: Option<usize> = None,
     }
@@ -43,13 +46,13 @@ words! {
     pub enum Decoder {
         /// Their dot product.
         Dot = "dot",
-        /// Their dot product, weighed by a vector that is learnt for each edge type (Yang et al. 2015).
+        /// Their dot product, weighted by a learned vector for each edge type (Yang et al. 2015).
         Distmult = "distmult",
     }
 }
 
 words! {
-    /// What link prediction minimises.
+    /// The loss of link prediction.
     pub enum LinkLoss {
         /// Each pair by itself: is it an edge?
         BinaryCrossEntropy = "binary-cross-entropy",

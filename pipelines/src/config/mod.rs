@@ -5,8 +5,9 @@
 
 mod check;
 mod cluster;
+mod debug;
 mod edge;
-mod embedding;
+pub mod embedding;
 mod fanout;
 mod generate;
 mod graph;
@@ -14,21 +15,26 @@ mod infer;
 mod link;
 mod metric;
 mod model;
-mod optimizer;
+mod moved;
+pub mod optimizer;
 mod partition;
 mod price;
 pub mod reference;
 mod resolved;
 mod rules;
+pub mod sampler;
+pub mod schedule;
 mod section;
-mod tensor;
+mod tensor_workers;
 mod train;
 mod tree;
+mod uses;
 mod values;
 
 pub use cluster::Cluster;
+pub use debug::Debug;
 pub use edge::EdgeTask;
-pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseKind, SparseOptimizer};
+pub use embedding::{Embedding, EmbeddingInit, EmbeddingMode, SparseOptimizer};
 pub use fanout::{Fanout, FanoutsByType};
 pub use generate::{Generate, GenerateKind, Generator};
 pub use graph::{Columns, Duplicates, FeatureDtype, Graph, Normalize, SelfLoops};
@@ -37,12 +43,14 @@ pub use link::{Decoder, Link, LinkLoss, NegativeSampler};
 pub use metric::Metric;
 pub(crate) use model::is_builtin as is_builtin_layer;
 pub use model::{Activation, Aggregator, JumpingKnowledge, Model, Norm};
-pub use optimizer::{LrKind, LrSchedule, Optimizer, OptimizerKind};
+pub use optimizer::{LrSchedule, Optimizer};
 pub use partition::{Balance, Degrees, FileColumns, Halo, Partition, Topology};
 pub use price::Price;
 pub use resolved::{AutoParts, AutoSchedule, Candidate};
-pub use tensor::{Tensor, WhenGone};
-pub use train::{CachePolicy, Device, Mode, RowDtype, Schedule, SeedSplit, Task, Temporal, Train};
+pub use sampler::Sampler;
+pub use schedule::{CachePolicy, Mode, RowDtype, Schedule, SeedSplit};
+pub use tensor_workers::{Tensor, WhenGone};
+pub use train::{Device, Task, Train};
 pub use values::{Bytes, OneOrMany, Parts, Span};
 
 use crate::error::Error;
@@ -74,6 +82,8 @@ section! {
         pub cluster: Cluster = Cluster::default(),
         /// What machines cost.
         pub price: Option<Price> = None,
+        /// Keys for measurements of gnnflow itself.
+        pub debug: Debug = Debug::default(),
         /// Where each key was written, for messages about it later on.
         #[serde(skip)]
         #[schemars(skip)]
@@ -92,8 +102,8 @@ pub struct Source {
     pub(crate) auto: Option<AutoParts>,
     /// How the schedule was chosen, when it was asked to be.
     pub(crate) auto_schedule: Option<AutoSchedule>,
-    /// Where it is: the schedules that cannot do what the file asks for, and why.
-    pub(crate) refusals: Vec<(Schedule, String)>,
+    /// With `auto`: the kinds of schedules that cannot do what the file asks for, and why.
+    pub(crate) refusals: Vec<(String, String)>,
 }
 
 /// Names that a user's own program registered, and that a pipeline file may therefore use.
@@ -143,7 +153,9 @@ impl Config {
             Ok(root) => root,
             Err(problems) => return fail(problems),
         };
+        check::expand(reference::schema(), &mut root);
         let mut problems = apply_sets(&mut root, sets);
+        moved::take(&mut root, &mut problems);
         check::check(reference::schema(), &root, "", &mut problems);
         if !problems.is_empty() {
             return fail(problems);
@@ -165,7 +177,7 @@ impl Config {
         let folder = absolute(file).ok().and_then(|file| file.parent().map(Path::to_owned)).unwrap_or_default();
         config.resolve_paths(&folder);
         if let (Some(train), Some(model)) = (&mut config.train, &config.model) {
-            train.fanouts = (!train.draws_subgraphs() && !train.is_whole_graph()).then(|| train.fanouts(model.layers));
+            train.fanouts = uses::is_used("fanouts", train).then(|| train.fanouts(model.layers));
         }
         let mut places = BTreeMap::new();
         remember(&root, "", &mut places);
@@ -220,7 +232,7 @@ impl Config {
 
     /// Whether partitions are to have the features of the foreign nodes that their edges come from.
     pub fn stores_halo_features(&self) -> bool {
-        let alone = self.train.as_ref().is_some_and(|train| train.schedule == Schedule::PartitionParallel);
+        let alone = self.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
         self.partition.halo.unwrap_or(if alone { Halo::Features } else { Halo::Ids }) == Halo::Features
     }
 
@@ -257,7 +269,7 @@ impl Config {
         let hands = reference::sections().into_iter().flat_map(|section| section.keys);
         let hands: Vec<String> = hands.filter(|key| !key.results).map(|key| key.path).collect();
         // Tables that have nothing but such keys.
-        let tables = ["price", "train.tensor"];
+        let tables = ["price", "debug", "train.tensor_workers"];
         for path in hands.iter().map(String::as_str).chain(more.iter().copied()).chain(tables) {
             let (parent, key) = path.rsplit_once('.').unwrap_or(("", path));
             let pointer = if parent.is_empty() { String::new() } else { format!("/{}", parent.replace('.', "/")) };
@@ -318,7 +330,9 @@ fn apply_sets(root: &mut Node, sets: &[String]) -> Vec<Problem> {
         if wants_string && !matches!(node.value, tree::Value::String(_)) {
             node.value = tree::Value::String(raw.into());
         }
-        if let Err(part) = root.set(&path, node) {
+        let put = root.set(&path, node);
+        check::expand(reference::schema(), root);
+        if let Err(part) = put {
             problems.push(Problem::new(Place::Set(key.into()), key, format!("`{part}` is no table")));
         }
     }
@@ -357,8 +371,38 @@ fn strip_defaults_that_exclude(value: &mut toml::Value, config: &Config) {
     if config.graph.generate.is_some() {
         remove(&["graph"], &["columns"]);
     }
-    if config.train.as_ref().is_some_and(Train::is_whole_graph) {
-        remove(&["train"], &["replace"]);
+    if config.debug == Debug::default() {
+        remove(&[], &["debug"]);
+    }
+    let Some(train) = &config.train else { return };
+    remove(&["train"], &uses::unused(train));
+    for path in ["train.schedule", "train.sampler", "train.optimizer", "train.lr_schedule", "model.embedding.optimizer"]
+    {
+        let value = path.split('.').try_fold(&mut *value, |value, key| value.get_mut(key));
+        let schema = reference::at(reference::schema(), path);
+        if let Some((value, schema)) = value.zip(schema) {
+            shorten(schema, value);
+        }
+    }
+}
+
+/// Takes out of the table of a choice the defaults that need another key. A table that holds only defaults becomes a word.
+fn shorten(schema: &serde_json::Value, value: &mut toml::Value) {
+    if let Some(items) = value.get_mut("candidates").and_then(toml::Value::as_array_mut) {
+        let schema = reference::at(schema, "candidates");
+        items.iter_mut().zip(schema.into_iter().cycle()).for_each(|(item, schema)| shorten(&schema["items"], item));
+    }
+    if let Some(table) = value.as_table_mut() {
+        if table.get("mode").and_then(toml::Value::as_str) != Some(Mode::Async.word()) {
+            table.remove("staleness");
+        }
+        if !table.contains_key("cache") {
+            table.remove("cache_policy");
+        }
+    }
+    let json = serde_json::to_value(&*value).unwrap_or_default();
+    if let Some(word) = reference::short(schema, &json).as_str() {
+        *value = toml::Value::String(word.into());
     }
 }
 

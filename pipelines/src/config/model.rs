@@ -1,8 +1,8 @@
 //! `[model]`: the network.
 
 use super::embedding::Embedding;
+use super::schedule::Schedule;
 use super::section::{section, words};
-use super::train::Schedule;
 use gnnflow_kernels::dense::elementwise;
 use gnnflow_nn as compute;
 use gnnflow_nn::{KindOptions, ModelSpec};
@@ -57,10 +57,10 @@ section! {
         /// Attention heads of the output layer (`gat`, `gatv2`), averaged; of a decoupled `gat`, of all its propagations. Unset: 1.
         #[schemars(range(min = 1, max = 1024), extend("examples" = [1]))]
         pub output_heads: Option<usize> = None,
-        /// How a `sage` layer aggregates its neighbours. Unset: `mean`.
+        /// How a `sage` layer aggregates its neighbors. Unset: `mean`.
         #[schemars(extend("examples" = ["mean"]))]
         pub aggregator: Option<Aggregator> = None,
-        /// What a `gin` or `gine` layer multiplies a node's own row by, less 1; with `train_eps`, what that starts from. Unset: 0.
+        /// ε in `gin` and `gine`: a node's own row counts 1 + ε times; the initial value with `train_eps`. Unset: 0.
         #[schemars(extend("examples" = [0.0]))]
         pub eps: Option<f64> = None,
         /// Whether `gin` and `gine` layers learn `eps`, each its own. Unset: false.
@@ -72,29 +72,26 @@ section! {
         /// The share of its own prediction that a node keeps in each propagation (`appnp`; the paper's α). Unset: 0.1.
         #[schemars(range(min = 0.0, max = 1.0), extend("examples" = [0.1]))]
         pub teleport: Option<f64> = None,
-        /// Matrices that all relations' are mixed of (`rgcn`). Unset: each relation learns a matrix of its own.
+        /// Number of basis matrices that relations share (`rgcn`). Unset: each relation learns its own matrix.
         #[schemars(range(min = 1, max = 65536), extend("examples" = [30]))]
         pub num_bases: Option<usize> = None,
         /// Whether the attention of `gatv2` reads the edges' features (`graph.columns.edge_features`), as `gine` always does.
         /// Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub edge_features: Option<bool> = None,
-        /// Whether a `gcn` or `gat` is cut in two: a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1),
-        /// which is another model than a plain one, and saves `tensor-parallel` all but four of an epoch's exchanges. A `gat` then attends
-        /// with `output_heads` heads, by the perceptron's results, and alike in every propagation. Unset: false for a `gat`; for a `gcn`
-        /// where `train.schedule` is `tensor-parallel` and the model has neither `residual`, `norm` nor `jumping_knowledge`.
+        /// Run a perceptron of `layers` maps first, then as many propagations (NeutronTP, section 4.1): another model, with fewer exchanges.
+        /// Unset: true for a plain `gcn` with `tensor-parallel`, else false ([details](tensor-parallel.md#decoupled-models)).
         #[schemars(extend("examples" = [true]))]
         pub decoupled: Option<bool> = None,
-        /// What stands between layers, and inside the perceptrons of `gin`, `gine` and `appnp`. Unset: `elu` for `gat` and `gatv2`, else
-        /// `relu`.
+        /// The function between layers, and inside the perceptrons of `gin`, `gine` and `appnp`.
+        /// Unset: `elu` for `gat` and `gatv2`, else `relu`.
         #[schemars(extend("examples" = ["relu"]))]
         pub activation: Option<Activation> = None,
-        /// Whether what goes into a layer is added to what comes out: as it is, or by a learnt map where widths differ.
+        /// Add the input of each layer to its output, by a learned map where widths differ.
         pub residual: bool = false,
-        /// How the results of all layers but the output layer are normalised, before the activation.
+        /// How the outputs of all layers but the last are normalized, before the activation.
         pub norm: Norm = Norm::None,
-        /// How the results of all layers are joined, if they are; a linear map of what is joined is then the output, and all
-        /// layers are as wide as `hidden`.
+        /// How the outputs of all layers are joined. A linear map of the result is then the output; all layers have the width `hidden`.
         pub jumping_knowledge: JumpingKnowledge = JumpingKnowledge::None,
         /// Probability with which an input of a layer is dropped in training (`sgc`: of the features; `appnp`: of a layer of
         /// its perceptron).
@@ -103,7 +100,7 @@ section! {
         /// Probability with which an attention coefficient is dropped in training (`gat`, `gatv2`). Unset: as `dropout`.
         #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.6]))]
         pub attention_dropout: Option<f64> = None,
-        /// Rows that are learnt for nodes without features. Unset: none are.
+        /// Learned rows for nodes without features. Unset: none.
         pub embedding: Option<Embedding> = None,
     }
 }
@@ -111,10 +108,10 @@ section! {
 impl Model {
     /// The network that is built: where the layers of a `gcn` are decoupled, the perceptron and the propagations that they become, which
     /// are those of an `appnp` that keeps nothing of its prediction. A `gat` has propagations of its own.
-    pub fn network(&self, schedule: Schedule) -> Self {
+    pub fn network(&self, schedule: &Schedule) -> Self {
         let jumps = self.jumping_knowledge != JumpingKnowledge::None;
         let may = !self.residual && self.norm == Norm::None && !jumps;
-        let decoupled = self.decoupled.unwrap_or(may && schedule == Schedule::TensorParallel);
+        let decoupled = self.decoupled.unwrap_or(may && schedule.is_tensor_parallel());
         if self.kind != "gcn" || !decoupled {
             return self.clone();
         }
@@ -185,7 +182,7 @@ impl Model {
         }
     }
 
-    /// Whether layers read neighbours at all.
+    /// Whether layers read neighbors at all.
     pub fn uses_edges(&self) -> bool {
         self.kind != "mlp"
     }
@@ -202,11 +199,11 @@ impl Model {
 }
 
 words! {
-    /// How a GraphSAGE layer aggregates its neighbours.
+    /// How a GraphSAGE layer aggregates its neighbors.
     pub enum Aggregator {
         /// Their mean, beside the node itself.
         Mean = "mean",
-        /// The mean over the neighbours and the node itself, by one weight matrix.
+        /// The mean over the neighbors and the node itself, by one weight matrix.
         Gcn = "gcn",
         /// The maximum of their transformed features.
         Pool = "pool",

@@ -1,126 +1,188 @@
 //! `[train.optimizer]` and `[train.lr_schedule]`.
 
-use super::section::{section, words};
+use super::section::{choice, section};
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+choice! {
+    /// The optimizer.
+    pub enum Optimizer {
+        /// Adam, with an L2 penalty added to the gradients.
+        Adam(Adam) = "adam",
+        /// Adam with decoupled weight decay.
+        Adamw(Adam) = "adamw",
+        /// Stochastic gradient descent.
+        Sgd(Sgd) = "sgd",
+    }
+}
 
 section! {
-    /// The optimiser.
-    pub struct Optimizer {
-        /// Which one.
-        pub kind: OptimizerKind = OptimizerKind::Adam,
+    /// Options of `adam` and `adamw`.
+    pub struct Adam {
         /// Learning rate.
         #[schemars(extend("exclusiveMinimum" = 0.0))]
-        pub lr: f64 = 0.01,
-        /// L2 penalty added to the gradients (`sgd`, `adam`), or decay of the weights themselves (`adamw`).
+        pub lr: f64 = LR,
+        /// L2 penalty (`adam`), or decay of the weights themselves (`adamw`).
         #[schemars(range(min = 0.0))]
         pub weight_decay: f64 = 0.0,
-        /// Momentum (`sgd`). Unset: 0.
-        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0), extend("examples" = [0.9]))]
-        pub momentum: Option<f64> = None,
-        /// Decay of the running mean and of the running square (`adam`, `adamw`). Unset: 0.9 and 0.999.
-        #[schemars(length(equal = 2), inner(range(min = 0.0, max = 1.0)), extend("examples" = [[0.9, 0.999]]))]
-        pub betas: Option<Vec<f64>> = None,
-        /// Added to the root of the running square (`adam`, `adamw`). Unset: 1e-8.
-        #[schemars(extend("exclusiveMinimum" = 0.0), extend("examples" = [1e-8]))]
-        pub eps: Option<f64> = None,
+        /// Decay of the running mean and of the running square.
+        #[schemars(schema_with = "betas")]
+        pub betas: [f64; 2] = BETAS,
+        /// Added to the root of the running square.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub eps: f64 = EPS,
+    }
+}
+
+section! {
+    /// Options of `sgd`.
+    pub struct Sgd {
+        /// Learning rate.
+        #[schemars(extend("exclusiveMinimum" = 0.0))]
+        pub lr: f64 = LR,
+        /// L2 penalty added to the gradients.
+        #[schemars(range(min = 0.0))]
+        pub weight_decay: f64 = 0.0,
+        /// Momentum.
+        #[schemars(range(min = 0.0), extend("exclusiveMaximum" = 1.0))]
+        pub momentum: f64 = 0.0,
+    }
+}
+
+/// The learning rate of an optimizer that names none.
+pub(super) const LR: f64 = 0.01;
+/// Decay rates of Adam.
+pub(super) const BETAS: [f64; 2] = [0.9, 0.999];
+/// Keeps Adam from dividing by 0.
+pub(super) const EPS: f64 = 1e-8;
+
+/// Two numbers from 0 to below 1.
+pub(super) fn betas(_: &mut SchemaGenerator) -> Schema {
+    let share = serde_json::json!({ "type": "number", "minimum": 0, "exclusiveMaximum": 1 });
+    json_schema!({ "type": "array", "items": share, "minItems": 2, "maxItems": 2 })
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        Self::Adam(Adam::default())
     }
 }
 
 impl Optimizer {
-    /// Momentum of `sgd`.
-    pub fn momentum(&self) -> f64 {
-        self.momentum.unwrap_or(0.0)
-    }
-
-    /// Decay rates of `adam` and `adamw`.
-    pub fn betas(&self) -> [f64; 2] {
-        match self.betas.as_deref() {
-            Some(&[first, second]) => [first, second],
-            _ => [0.9, 0.999],
+    /// Learning rate.
+    pub fn lr(&self) -> f64 {
+        match self {
+            Self::Adam(options) | Self::Adamw(options) => options.lr,
+            Self::Sgd(options) => options.lr,
         }
-    }
-
-    /// The small number that keeps `adam` and `adamw` from dividing by 0.
-    pub fn eps(&self) -> f64 {
-        self.eps.unwrap_or(1e-8)
     }
 }
 
-words! {
-    /// An optimiser.
-    pub enum OptimizerKind {
-        /// Stochastic gradient descent.
-        Sgd = "sgd",
-        /// Adam.
-        Adam = "adam",
-        /// Adam with decoupled weight decay.
-        Adamw = "adamw",
+choice! {
+    /// The learning rate by epochs.
+    pub enum LrSchedule {
+        /// The same in all epochs.
+        Constant(Constant) = "constant",
+        /// Falls by a factor every few epochs.
+        Step(Step) = "step",
+        /// Falls by a factor every epoch.
+        Exponential(Exponential) = "exponential",
+        /// Falls along half a cosine (Loshchilov and Hutter 2017, without restarts).
+        Cosine(Falling) = "cosine",
+        /// Falls along a line.
+        Linear(Falling) = "linear",
     }
 }
 
 section! {
-    /// The learning rate by epochs.
-    pub struct LrSchedule {
-        /// How it falls.
-        pub kind: LrKind = LrKind::Constant,
+    /// Options of `constant`.
+    pub struct Constant {
+        /// Epochs in which it rises to `optimizer.lr` in equal steps.
+        #[schemars(range(max = 1000000))]
+        pub warmup: usize = 0,
+    }
+}
+
+section! {
+    /// Options of `step`.
+    pub struct Step {
         /// Epochs in which it rises to `optimizer.lr` in equal steps, before it falls.
         #[schemars(range(max = 1000000))]
         pub warmup: usize = 0,
-        /// Epochs from one fall to the next (`step`). Unset: 30.
-        #[schemars(range(min = 1, max = 1000000), extend("examples" = [30]))]
-        pub every: Option<usize> = None,
-        /// What is left of it after a fall (`step`), or after every epoch (`exponential`). Unset: 0.1, and 0.95.
-        #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0), extend("examples" = [0.5]))]
-        pub gamma: Option<f64> = None,
-        /// Where it ends, as a share of `optimizer.lr` (`cosine`, `linear`). Unset: 0.
-        #[schemars(range(min = 0.0, max = 1.0), extend("examples" = [0.01]))]
-        pub end: Option<f64> = None,
+        /// Epochs from one fall to the next.
+        #[schemars(range(min = 1, max = 1000000))]
+        pub every: usize = 30,
+        /// The factor of a fall.
+        #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
+        pub gamma: f64 = 0.1,
+    }
+}
+
+section! {
+    /// Options of `exponential`.
+    pub struct Exponential {
+        /// Epochs in which it rises to `optimizer.lr` in equal steps, before it falls.
+        #[schemars(range(max = 1000000))]
+        pub warmup: usize = 0,
+        /// The factor of an epoch.
+        #[schemars(range(max = 1.0), extend("exclusiveMinimum" = 0.0))]
+        pub gamma: f64 = 0.95,
+    }
+}
+
+section! {
+    /// Options of `cosine` and `linear`.
+    pub struct Falling {
+        /// Epochs in which it rises to `optimizer.lr` in equal steps, before it falls.
+        #[schemars(range(max = 1000000))]
+        pub warmup: usize = 0,
+        /// Where it ends, as a share of `optimizer.lr`.
+        #[schemars(range(min = 0.0, max = 1.0))]
+        pub end: f64 = 0.0,
+    }
+}
+
+impl Default for LrSchedule {
+    fn default() -> Self {
+        Self::Constant(Constant::default())
     }
 }
 
 impl LrSchedule {
+    /// Epochs in which the learning rate rises.
+    pub fn warmup(&self) -> usize {
+        match self {
+            Self::Constant(options) => options.warmup,
+            Self::Step(options) => options.warmup,
+            Self::Exponential(options) => options.warmup,
+            Self::Cosine(options) | Self::Linear(options) => options.warmup,
+        }
+    }
+
     /// The learning rate of epoch `epoch` (from 0) of `epochs`, when it begins at `lr`.
     ///
     /// The same number on every machine: the processor's own cosine is not asked.
     ///
     /// ```
-    /// use gnnflow_pipelines::config::{LrKind, LrSchedule};
+    /// use gnnflow_pipelines::config::{LrSchedule, optimizer::Falling};
     ///
-    /// let schedule = LrSchedule { kind: LrKind::Linear, warmup: 2, ..LrSchedule::default() };
+    /// let schedule = LrSchedule::Linear(Falling { warmup: 2, end: 0.0 });
     /// assert_eq!([0, 1, 2, 4, 6].map(|epoch| schedule.at(epoch, 6, 1.0)), [0.5, 1.0, 1.0, 0.5, 0.0]);
     /// ```
     pub fn at(&self, epoch: usize, epochs: usize, lr: f64) -> f64 {
-        if epoch < self.warmup {
-            return lr * (epoch + 1) as f64 / self.warmup as f64;
+        let warmup = self.warmup();
+        if epoch < warmup {
+            return lr * (epoch + 1) as f64 / warmup as f64;
         }
-        let past = epoch - self.warmup;
-        let left = || 1.0 - past as f64 / epochs.saturating_sub(self.warmup).max(1) as f64;
-        let towards_end = |share: f64| {
-            let end = self.end.unwrap_or(0.0);
-            end + (1.0 - end) * share.max(0.0)
-        };
-        lr * match self.kind {
-            LrKind::Constant => 1.0,
-            LrKind::Step => libm::pow(self.gamma.unwrap_or(0.1), (past / self.every.unwrap_or(30)) as f64),
-            LrKind::Exponential => libm::pow(self.gamma.unwrap_or(0.95), past as f64),
-            LrKind::Linear => towards_end(left()),
-            LrKind::Cosine => towards_end(0.5 * (1.0 - libm::cos(std::f64::consts::PI * left()))),
+        let past = epoch - warmup;
+        let left = || 1.0 - past as f64 / epochs.saturating_sub(warmup).max(1) as f64;
+        let towards = |end: f64, share: f64| end + (1.0 - end) * share.max(0.0);
+        lr * match self {
+            Self::Constant(_) => 1.0,
+            Self::Step(options) => libm::pow(options.gamma, (past / options.every) as f64),
+            Self::Exponential(options) => libm::pow(options.gamma, past as f64),
+            Self::Linear(options) => towards(options.end, left()),
+            Self::Cosine(options) => towards(options.end, 0.5 * (1.0 - libm::cos(std::f64::consts::PI * left()))),
         }
-    }
-}
-
-words! {
-    /// How the learning rate falls.
-    pub enum LrKind {
-        /// Not at all.
-        Constant = "constant",
-        /// By a factor every so many epochs.
-        Step = "step",
-        /// By a factor every epoch.
-        Exponential = "exponential",
-        /// Along half a cosine (Loshchilov and Hutter 2017, without restarts).
-        Cosine = "cosine",
-        /// Along a line.
-        Linear = "linear",
     }
 }
 
@@ -137,13 +199,13 @@ mod tests {
         let constant = LrSchedule::default();
         near(at(&constant, [0, 1, 50, 99]), [0.2; 4]);
         // StepLR(30, 0.1), ExponentialLR(0.95), CosineAnnealingLR(100, 0.002), by torch 2.
-        let step = LrSchedule { kind: LrKind::Step, ..constant.clone() };
+        let step = LrSchedule::Step(Step::default());
         near(at(&step, [0, 29, 30, 90]), [0.2, 0.2, 0.02, 0.0002]);
-        let exponential = LrSchedule { kind: LrKind::Exponential, ..constant.clone() };
+        let exponential = LrSchedule::Exponential(Exponential::default());
         near(at(&exponential, [0, 1, 2, 10]), [0.2, 0.19, 0.1805, 0.119_747_387_847_675_75]);
-        let cosine = LrSchedule { kind: LrKind::Cosine, end: Some(0.01), ..constant.clone() };
+        let cosine = LrSchedule::Cosine(Falling { end: 0.01, ..Falling::default() });
         near(at(&cosine, [0, 25, 50, 75]), [0.2, 0.171_003_571_337_468_2, 0.101, 0.030_996_428_662_531_8]);
-        let warm = LrSchedule { warmup: 4, ..step };
+        let warm = LrSchedule::Step(Step { warmup: 4, ..Step::default() });
         near(at(&warm, [0, 3, 4, 34]), [0.05, 0.2, 0.2, 0.02]);
     }
 }

@@ -13,7 +13,7 @@ pub(super) const METHODS: &[&str] =
 section! {
     /// How the graph is cut into partitions. A run's results depend on the number of partitions, never on how many processes share them.
     pub struct Partition {
-        /// The partitioner: `random` (every node by a hash of its position), `range` (equal runs of the node file), `spring` (clusters of a stream of edges, merged by richest neighbours: SDT-GNN), `dbh`, `greedy`, `hdrf`, `2ps-l` (vertex cuts: parts for edges, and a node's core where most of its edges are), `ldg`, `fennel` (a node at a time, where its neighbours are), `metis` (METIS on the whole graph in memory), `multilevel` (METIS on clusters, refined on the graph, within `memory`), `file` (the parts that a table says), or the name of a registered one.
+        /// The partitioner, or the name of a registered one ([methods](partitioners.md)). `file` reads the parts from a table.
         #[schemars(extend("x-known" = METHODS))]
         pub method: String = "multilevel".into(),
         /// Number of partitions; or "auto": one for each of `workers` when the graph fits them, else as many as it takes (SDT-GNN's rule).
@@ -38,7 +38,8 @@ section! {
         /// Hold core nodes to `balance.nodes`, which vertex cuts do not by themselves. Unset: false.
         #[schemars(extend("examples" = [true]))]
         pub hold_balance: Option<bool> = None,
-        /// Refinement passes over the edges after the method, whichever it is: nodes move to where most of their neighbours are, as far as `balance` allows. Fewer when the gain fades.
+        /// Refinement passes over the edges after any method: nodes move to the part of most of their neighbors, within `balance`.
+        /// Stops early when the gain fades.
         #[schemars(range(max = 1000), extend("examples" = [5]))]
         pub refine: u32 = 0,
         /// Parquet with the part of every node (`file`): a file, a folder, or a list of them.
@@ -46,7 +47,8 @@ section! {
         pub file: Option<OneOrMany<PathBuf>> = None,
         /// The columns' names in `file`.
         pub file_columns: FileColumns = FileColumns::default(),
-        /// What is stored with a partition about the foreign nodes that its edges come from. Unset: `ids`, and `features` where `train.schedule` is `partition-parallel`.
+        /// Data stored with a partition about its halo nodes (sources of its edges in other partitions).
+        /// Unset: `ids`; `features` with `partition-parallel`.
         #[schemars(extend("examples" = ["features"]))]
         pub halo: Option<Halo> = None,
         /// Where the graph's structure is kept while training.
@@ -55,7 +57,7 @@ section! {
         /// What `prepare` may keep in memory, everything counted, in each process; more spills to disk.
         #[schemars(extend("x-results" = false))]
         pub memory: Bytes = Bytes(2 << 30),
-        /// Seed of what methods do by chance: the order of `random`, the hash of `dbh` and `2ps-l`, what METIS draws, which nodes a refinement pass may move.
+        /// Seed of random choices: the order of `random`, the hash of `dbh` and `2ps-l`, METIS, and the nodes that refinement moves.
         #[schemars(range(max = i64::MAX))]
         pub seed: u64 = 1,
         /// The folder for the prepared dataset. Unset: `.gnnflow/NAME-HASH` beside the pipeline file, the hash being that of `[graph]` and `[partition]`.
@@ -154,7 +156,7 @@ words! {
 words! {
     /// Where the graph's structure is kept while training.
     pub enum Topology {
-        /// Every process maps its own partitions; neighbours are asked for over the wire.
+        /// Every process maps its own partitions; neighbors are requested over the wire.
         Partitioned = "partitioned",
         /// Every process maps the structure of all partitions; only features cross the wire.
         Replicated = "replicated",

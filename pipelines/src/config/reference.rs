@@ -1,6 +1,7 @@
 //! Every key with its type, default and documentation, from the sections' own declarations; and the page that lists them.
 
-use super::{Config, check};
+use super::Config;
+use super::check::{self, Choice};
 use schemars::generate::SchemaSettings;
 use serde_json::Value as Json;
 use std::{fmt::Write, sync::LazyLock};
@@ -38,39 +39,80 @@ pub struct Key {
 pub struct Section {
     /// The dotted path; empty for the top of the file.
     pub path: String,
+    /// The kind of the choice that has these keys; `None` for a table that is no choice.
+    pub kind: Option<String>,
     /// What it is for.
     pub doc: String,
     /// Its keys, in order of declaration, tables aside.
     pub keys: Vec<Key>,
+    /// Whether the page leaves it out.
+    pub hidden: bool,
 }
 
 /// All tables with all keys, in order of declaration.
 pub fn sections() -> Vec<Section> {
     let mut all = Vec::new();
-    collect(schema(), "", "The top of the file.".into(), &mut all);
+    collect(schema(), "", None, "The top of the file.".into(), &mut all);
     all
 }
 
-fn collect(schema: &Json, path: &str, doc: String, all: &mut Vec<Section>) {
+fn collect(schema: &Json, path: &str, kind: Option<&str>, doc: String, all: &mut Vec<Section>) {
     let at = all.len();
-    all.push(Section { path: path.into(), doc, keys: Vec::new() });
+    let (kind, hidden) = (kind.map(String::from), schema["x-hidden"] == true);
+    all.push(Section { path: path.into(), kind, doc, keys: Vec::new(), hidden });
     for (name, property) in ordered_properties(schema) {
         let inner = if path.is_empty() { name.into() } else { format!("{path}.{name}") };
         let doc = property["description"].as_str().unwrap_or_default().replace('\n', " ");
-        if let Some(table) = table_of(property) {
+        let choice = Choice::of(property);
+        if let Some(table) = table_of(property).filter(|_| choice.is_none()) {
             // A section's own documentation says more than the key that holds it.
             let own = table["description"].as_str().map_or(doc, |own| own.replace('\n', " "));
-            collect(table, &inner, own, all);
+            collect(table, &inner, None, own, all);
             continue;
+        }
+        for (kind, table) in choice.iter().flat_map(|choice| &choice.kinds) {
+            let doc = table["description"].as_str().unwrap_or_default().to_owned();
+            collect(table, &inner, Some(kind), doc, all);
         }
         all[at].keys.push(Key {
             path: inner,
-            kind: kind(property),
-            default: Some(&property["default"]).filter(|value| !value.is_null()).map(Json::to_string),
-            example: property["examples"].get(0).map(Json::to_string),
+            kind: kind_of(property),
+            default: Some(&property["default"])
+                .filter(|value| !value.is_null())
+                .map(|value| short(property, value).to_string()),
+            example: property["examples"].get(0).map(toml),
             doc,
             results: property["x-results"] != false,
         });
+    }
+}
+
+/// A value of a schema in its shortest form: tables of choices that hold only defaults become words.
+pub(crate) fn short(schema: &Json, value: &Json) -> Json {
+    let Some(choice) = Choice::of(schema) else {
+        return match value.as_array() {
+            Some(items) => items.iter().map(|item| short(&schema["items"], item)).collect(),
+            None => value.clone(),
+        };
+    };
+    let word = value["kind"].as_str().unwrap_or_default();
+    let Some((entries, table)) = value.as_object().zip(choice.table(word)) else { return value.clone() };
+    let is_default = |(key, value): (&String, &Json)| {
+        let property = &table["properties"][key];
+        key == "kind" || value.is_null() || short(property, value) == short(property, &property["default"])
+    };
+    if entries.iter().all(is_default) { word.into() } else { value.clone() }
+}
+
+/// A value of a schema as TOML.
+fn toml(value: &Json) -> String {
+    match value {
+        Json::Object(entries) => {
+            let entries: Vec<String> = entries.iter().map(|(key, value)| format!("{key} = {}", toml(value))).collect();
+            format!("{{ {} }}", entries.join(", "))
+        }
+        Json::Array(items) => format!("[{}]", items.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
     }
 }
 
@@ -81,17 +123,20 @@ pub(crate) fn ordered_properties(schema: &Json) -> Vec<(&str, &Json)> {
 }
 
 /// The schema of the table that a property holds, if it holds one.
-fn table_of(property: &Json) -> Option<&Json> {
+pub(crate) fn table_of(property: &Json) -> Option<&Json> {
     let mut branches = property["anyOf"].as_array().into_iter().flatten().chain(std::iter::once(property));
     branches.find(|branch| branch["properties"].is_object())
 }
 
 /// The schema at a dotted path.
 pub(crate) fn at<'a>(schema: &'a Json, path: &str) -> Option<&'a Json> {
-    path.split('.').try_fold(schema, |schema, key| table_of(schema)?["properties"].get(key))
+    path.split('.').try_fold(schema, |schema, key| match Choice::of(schema) {
+        Some(choice) => choice.kinds.iter().find_map(|(_, table)| table["properties"].get(key)),
+        None => table_of(schema)?["properties"].get(key),
+    })
 }
 
-fn kind(property: &Json) -> String {
+fn kind_of(property: &Json) -> String {
     let known: Vec<String> =
         property["x-known"].as_array().into_iter().flatten().map(|word| word.to_string()).collect();
     if !known.is_empty() {
@@ -116,7 +161,7 @@ fn kind(property: &Json) -> String {
     if bounds.is_empty() { kind } else { format!("{kind} {}", bounds.join(", ")) }
 }
 
-/// The reference page, as Markdown: `docs/reference.md`, and what `gnnflow reference` prints.
+/// The reference page, as Markdown: `docs/book/src/reference.md`, and what `gnnflow reference` prints.
 pub fn markdown() -> String {
     let mut page = String::from(
         "# pipeline.toml\n\n\
@@ -124,11 +169,18 @@ pub fn markdown() -> String {
          The sections that are present are the stages that run; a file with only `[graph]` and `[partition]` is batch\n\
          preprocessing. Relative paths are relative to the file. Every key can be given on the command line:\n\
          `--set train.epochs=5`; the value is TOML, and a word that is no TOML is a string. Keys marked ⚙ never change what a\n\
-         run computes, only how fast, how often it is saved, or where to.\n",
+         run computes, only how fast, how often it is saved, or where to.\n\n\
+         A choice of kinds is a word, or a table with `kind` and the keys of that kind: `schedule = \"full-graph\"` or\n\
+         `schedule = { kind = \"full-graph\", mode = \"async\" }`. `--set train.schedule.mode=async` adds a key to the table,\n\
+         `--set train.schedule=mini-batch` replaces it.\n",
     );
-    for section in sections() {
-        let title = if section.path.is_empty() { "Top".into() } else { format!("`[{}]`", section.path) };
-        let _ = write!(page, "\n## {title}\n\n{}\n", section.doc);
+    for section in sections().into_iter().filter(|section| !section.hidden) {
+        let (path, doc) = (&section.path, &section.doc);
+        let _ = match (&section.kind, path.as_str()) {
+            (None, "") => write!(page, "\n## Top\n\n{doc}\n"),
+            (None, path) => write!(page, "\n## `[{path}]`\n\n{doc}\n"),
+            (Some(kind), path) => write!(page, "\n## `[{path}]` `kind = \"{kind}\"`\n\n{doc}\n"),
+        };
         if section.keys.is_empty() {
             continue;
         }
@@ -163,11 +215,14 @@ mod tests {
     /// `GNNFLOW_UPDATE=1 cargo test` writes the page anew.
     #[test]
     fn the_page_in_docs_is_this_one() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference.md");
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/book/src/reference.md");
         if std::env::var_os("GNNFLOW_UPDATE").is_some() {
             std::fs::write(path, markdown()).unwrap();
         }
         let written = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(written == markdown(), "docs/reference.md is out of date: run the tests once with GNNFLOW_UPDATE=1");
+        assert!(
+            written == markdown(),
+            "docs/book/src/reference.md is out of date: run the tests once with GNNFLOW_UPDATE=1"
+        );
     }
 }

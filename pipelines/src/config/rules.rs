@@ -5,9 +5,10 @@ mod subgraphs;
 mod train;
 mod whole_graph;
 
-use super::embedding::{Embedding, EmbeddingInit, SparseKind};
+use super::check::of_other_kinds;
+use super::embedding::{Embedding, EmbeddingInit};
 use super::generate::GenerateKind;
-use super::train::Schedule;
+use super::schedule::{Auto, Schedule};
 use super::tree::Node;
 use super::{Config, Parts, Registered, model, partition};
 use crate::error::{Problem, did_you_mean};
@@ -15,6 +16,8 @@ use crate::error::{Problem, did_you_mean};
 /// Collects problems, each at the place where its key was written.
 struct Report<'a> {
     root: &'a Node,
+    /// The path of the schedule: `train.schedule`, or one of its candidates.
+    schedule: &'a str,
     problems: Vec<Problem>,
 }
 
@@ -35,31 +38,45 @@ impl Report<'_> {
             }
         }
     }
+
+    /// The path of an option of the schedule.
+    fn option(&self, key: &str) -> String {
+        format!("{}.{key}", self.schedule)
+    }
 }
 
-/// What cannot be about `config`, read from `root`; and where its schedule is "auto", which schedules cannot do what it asks for, and why.
+/// Finds everything in `config`, read from `root`, that is not possible. With `auto`, also returns the candidates that cannot
+/// do what the file asks for, and why.
 pub(crate) fn of_schedules(
     config: &Config,
     root: &Node,
     registered: &Registered,
-) -> (Vec<Problem>, Vec<(Schedule, String)>) {
-    if config.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
-        return (broken(config, root, registered), Vec::new());
+) -> (Vec<Problem>, Vec<(String, String)>) {
+    let schedule = config.train.as_ref().map(|train| &train.schedule);
+    let Some(Schedule::Auto(Auto { candidates })) = schedule else {
+        return (broken(config, root, "train.schedule", registered), Vec::new());
+    };
+    for (i, candidate) in candidates.iter().enumerate() {
+        if candidates[..i].iter().any(|other| other.word() == candidate.word()) {
+            let key = format!("train.schedule.candidates[{i}]");
+            let message = format!("`{candidate}` is there twice; give each schedule once");
+            return (vec![Problem::new(root.place(&key), key, message)], Vec::new());
+        }
     }
-    let by = |schedule| {
-        let config = config.with_schedule(schedule);
-        let mut found = broken(&config, root, registered);
+    let tried = candidates.iter().enumerate().map(|(i, candidate)| {
+        let config = config.with_schedule(candidate.clone().into());
+        let mut found = broken(&config, root, &format!("train.schedule.candidates[{i}]"), registered);
         let edges = |train: &&super::Train| train.is_whole_graph() && train.learns_edges();
         if config.train.as_ref().filter(edges).is_some_and(|train| train.asks_to_exclude_targets().is_none()) {
-            // What nobody has said is another thing by batches: not for us to choose.
-            let message = "batches do not see the edges that they learn from, and whole graphs have them all: say \
-                           `exclude_training_targets = false` where that may be chosen";
+            // The default differs between batches and the whole graph, so that the choice would change the results.
+            let message = "batches hide their target edges and the whole graph does not; give \
+                           `exclude_training_targets = false` to allow both";
             found.push(Problem::new(root.place("train.task"), "train.task", message.to_owned()));
         }
-        (schedule, found)
-    };
-    let tried = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel].map(by);
-    // What is wrong in the same words by any schedule has nothing to do with schedules.
+        (candidate.word(), found)
+    });
+    let tried: Vec<(&str, Vec<Problem>)> = tried.collect();
+    // A problem that all candidates share has nothing to do with schedules.
     let same = |problem: &&Problem| {
         tried.iter().all(|(_, found)| {
             found.iter().any(|other| (&other.key, &other.message) == (&problem.key, &problem.message))
@@ -69,11 +86,11 @@ pub(crate) fn of_schedules(
     if !wrong.is_empty() {
         return (wrong, Vec::new());
     }
-    let told = |(schedule, problems): &(Schedule, Vec<Problem>)| {
+    let told = |(schedule, problems): &(&str, Vec<Problem>)| {
         let first = problems.first().map(|problem| format!("{}: {}", problem.key, problem.message))?;
-        Some((*schedule, first))
+        Some(((*schedule).to_owned(), first))
     };
-    let refusals: Vec<(Schedule, String)> = tried.iter().filter_map(told).collect();
+    let refusals: Vec<(String, String)> = tried.iter().filter_map(told).collect();
     if refusals.len() < tried.len() {
         return (Vec::new(), refusals);
     }
@@ -82,9 +99,9 @@ pub(crate) fn of_schedules(
     (vec![Problem::new(root.place(key), key, format!("no schedule can do this: {}", each.join("; ")))], Vec::new())
 }
 
-/// Everything about `config`, read from `root`, that cannot be.
-fn broken(config: &Config, root: &Node, registered: &Registered) -> Vec<Problem> {
-    let mut report = Report { root, problems: Vec::new() };
+/// Finds everything in `config`, read from `root`, that is not possible. The schedule stands at the path `schedule`.
+fn broken(config: &Config, root: &Node, schedule: &str, registered: &Registered) -> Vec<Problem> {
+    let mut report = Report { root, schedule, problems: Vec::new() };
     name(config, &mut report);
     graph(config, &mut report);
     partition(config, registered, &mut report);
@@ -117,7 +134,7 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         _ => {}
     }
     if graph.dataset.is_some() && graph.nodes.is_none() && graph.edges.is_none() && graph.generate.is_none() {
-        let settled = "has no effect on a `dataset` that is prepared already";
+        let settled = "has no effect on a `dataset` that is already prepared; remove this key";
         let keys = ["undirected", "duplicates", "self_loops", "columns", "normalize_features", "feature_dtype"];
         let more = [
             "split_fractions",
@@ -143,7 +160,7 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         report.add("graph.feature_dtype", message);
     }
     if graph.reverse_edges && graph.undirected {
-        let message = "`undirected` adds the same edges, without a type of their own: choose one";
+        let message = "`undirected` adds the same edges without a type of their own; remove one of them";
         report.add("graph.reverse_edges", message);
     }
     if let Some(fractions) = &graph.split_fractions {
@@ -153,24 +170,25 @@ fn graph(config: &Config, report: &mut Report<'_>) {
         } else if fractions.first() == Some(&0.0) {
             report.add("graph.split_fractions", "no train nodes: the first share is 0");
         }
-        report.only(&["graph.columns.split"], "a split column and `split_fractions` exclude each other");
+        report.only(&["graph.columns.split"], "`split_fractions` is given too; remove one of them");
     }
     if graph.generate.is_some() {
-        report.only(&["graph.columns"], "has no effect on a generated graph");
+        report.only(&["graph.columns"], "has no effect on a generated graph; remove this key");
     }
     if let Some(generate) = &graph.generate {
         if generate.scale.is_some() {
-            report.only(&["graph.generate.nodes"], "`nodes` and `scale` exclude each other");
+            report.only(&["graph.generate.nodes"], "`scale` is given too; remove one of them");
         }
         if generate.edges.is_some() {
-            report.only(&["graph.generate.edge_factor"], "`edges` and `edge_factor` exclude each other");
+            report.only(&["graph.generate.edge_factor"], "`edges` is given too; remove one of them");
         }
         let (foreign, other): (&[&str], _) = match generate.kind {
             GenerateKind::Planted => (&["a", "b", "c"], GenerateKind::Rmat),
             GenerateKind::Rmat => (&["homophily", "degree_exponent", "signal"], GenerateKind::Planted),
         };
         for key in foreign {
-            report.only(&[&format!("graph.generate.{key}")], &format!("only \"{other}\" has it"));
+            let message = of_other_kinds(generate.kind.word(), &[other.word()]);
+            report.only(&[&format!("graph.generate.{key}")], &message);
         }
         if let Err(gnnflow_data::Error::Setting { key, reason }) = generate.generator().check() {
             // The generator's own words for what no single key's bounds can say.
@@ -185,25 +203,24 @@ fn partition(config: &Config, registered: &Registered, report: &mut Report<'_>) 
     for (key, methods) in partition::KEYS {
         // A registered method may be configured by whatever its program likes, but not by these.
         if !methods.contains(&method) {
-            let have = methods.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
-            report.only(&[&format!("partition.{key}")], &format!("only {have} has it, not \"{method}\""));
+            report.only(&[&format!("partition.{key}")], &of_other_kinds(method, methods));
         }
     }
     if method == "file" && config.partition.file.is_none() {
-        report.add("partition.method", "`file` is missing beside it: where the parts stand");
+        report.add("partition.method", "`file` is missing; give the table of parts");
     }
     if config.partition.parts != Parts::Auto {
         for key in ["worker_memory", "reserve", "workers"] {
-            report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has a use for it");
+            report.only(&[&format!("partition.{key}")], "only `parts = \"auto\"` has it; remove this key");
         }
     }
 }
 
 fn stages(config: &Config, report: &mut Report<'_>) {
     match (&config.model, &config.train, &config.infer) {
-        (None, Some(_), _) => report.add("train", "there is no [model] to train"),
-        (Some(_), None, _) => report.add("model", "there is no [train] for it"),
-        (None, None, Some(_)) => report.add("infer", "there is no [model] and no [train] for it"),
+        (None, Some(_), _) => report.add("train", "there is no [model] to train; add one"),
+        (Some(_), None, _) => report.add("model", "there is no [train] for it; add one"),
+        (None, None, Some(_)) => report.add("infer", "there is no [model] and no [train] for it; add both"),
         _ => {}
     }
 }
@@ -213,15 +230,13 @@ fn model(config: &Config, registered: &Registered, report: &mut Report<'_>) {
     known("model.kind", &model.kind, model::KINDS, &[], &registered.layers, report);
     if model::is_builtin(&model.kind) {
         for (key, kinds) in model::KEYS.iter().filter(|(_, kinds)| !kinds.contains(&model.kind.as_str())) {
-            let have = kinds.iter().map(|kind| format!("\"{kind}\"")).collect::<Vec<_>>().join(", ");
             let message = match *key {
                 "decoupled" => format!(
-                    "{:?} has something to learn between its propagations and cannot be decoupled: use {}, or \"sgc\" or \
-                     \"appnp\", which are so by themselves",
-                    model.kind,
-                    have.replace(", ", " or ")
+                    "`{}` learns between its propagations and cannot be decoupled; use `gcn` or `gat`, or `sgc` or `appnp`, \
+                     which are always decoupled",
+                    model.kind
                 ),
-                _ => format!("only {have} has it, not {:?}", model.kind),
+                _ => of_other_kinds(&model.kind, kinds),
             };
             report.only(&[&format!("model.{key}")], &message);
         }
@@ -239,52 +254,40 @@ fn model(config: &Config, registered: &Registered, report: &mut Report<'_>) {
         report.add(key, format!("{} heads do not divide hidden = {}", model.heads(), model.hidden));
     }
     if jumps && model.attends() {
-        report.only(&["model.output_heads"], "with jumping knowledge there is no output layer of attention");
+        report
+            .only(&["model.output_heads"], "with jumping knowledge the output layer has no attention; remove this key");
     }
     if model.norm != model::Norm::None && model.layers == 1 && !jumps {
-        report.add("model.norm", "the only layer is the output layer, which is not normalised");
+        report.add("model.norm", "the only layer is the output layer, which is not normalized; use `none`");
     }
     if model.kind == "appnp" && model.mlp_layers() == 1 {
         // Rows that something behind the model reads are as wide as `hidden`.
         let read = config.train.as_ref().is_some_and(|train| train.learns_edges());
         let keys: &[&str] = if read { &["model.activation"] } else { &["model.hidden", "model.activation"] };
-        report.only(keys, "a perceptron of one layer has nothing between its layers");
+        report.only(keys, "a perceptron of one layer has no hidden layer; remove this key");
     }
 }
 
 fn embedding(embedding: &Embedding, config: &Config, report: &mut Report<'_>) {
     if !embedding.is_async() {
-        let message = "only `mode = \"async\"` has it: in \"sync\" no row is ever behind";
+        let message = "only `mode = \"async\"` has it; remove this key";
         report.only(&["model.embedding.staleness"], message);
     }
     if embedding.init == EmbeddingInit::Zeros {
-        report.only(&["model.embedding.init_scale"], "\"zeros\" have none");
-    }
-    let optimizer = &embedding.optimizer;
-    let word = optimizer.kind.word();
-    if optimizer.kind != SparseKind::Adam {
-        report.only(&["model.embedding.optimizer.betas"], &format!("only \"adam\" has it, not {word:?}"));
-    }
-    if optimizer.kind == SparseKind::Sgd {
-        report.only(&["model.embedding.optimizer.eps"], "only \"adam\" and \"adagrad\" have it, not \"sgd\"");
-    }
-    if let Some(beta) = optimizer.betas.iter().flatten().find(|beta| !(0.0..1.0).contains(*beta)) {
-        let message = format!("must be at least 0 and less than 1, but one is {beta}");
-        report.add("model.embedding.optimizer.betas", message);
+        report.only(&["model.embedding.init_scale"], "`zeros` has no scale; remove this key");
     }
     if let Some(train) = &config.train {
-        if train.cache.is_some() {
-            report.add("train.cache", "learnt rows change in every step and cannot be kept: leave it out");
+        if train.cache().is_some() {
+            let key = report.option("cache");
+            report.add(&key, "learned rows change in every step and cannot be cached; remove this key");
         }
-        if train.schedule == Schedule::PartitionParallel {
-            let message = format!("\"{}\" cannot learn rows of nodes; use \"{}\"", train.schedule, Schedule::MiniBatch);
-            report.add("model.embedding", message);
+        if train.schedule.is_partition_parallel() {
+            report.add("model.embedding", format!("`{}` cannot learn rows of nodes; use `mini-batch`", train.schedule));
         }
         if train.is_whole_graph() && embedding.is_async() {
             let message = format!(
-                "\"{}\" moves a node's row once an epoch, where the node is, and it is never behind: leave it out, or use \"{}\"",
-                train.schedule,
-                Schedule::MiniBatch
+                "`{}` updates each row once an epoch at its owner, so that no row is stale; remove this key, or use `mini-batch`",
+                train.schedule
             );
             report.add("model.embedding.mode", message);
         }

@@ -69,7 +69,7 @@ fn a_whole_file_is_read() {
     assert_eq!(config.parts(), 2);
     assert_eq!(config.model.as_ref().unwrap().heads(), 1);
     let train = config.train.as_ref().unwrap();
-    assert_eq!((train.fanouts(2), train.optimizer.lr), (vec![Fanout::Each(-1); 2], 0.01));
+    assert_eq!((train.fanouts(2), train.optimizer.lr()), (vec![Fanout::Each(-1); 2], 0.01));
     assert!(config.infer.as_ref().unwrap().predictions);
     assert!(config.dataset_folder().starts_with("/graphs/.gnnflow"));
 }
@@ -106,7 +106,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "parts = 2",
             "parts = 2\nworkers = 3",
-            "/graphs/p.toml:12: partition.workers: only `parts = \"auto\"` has a use for it",
+            "/graphs/p.toml:12: partition.workers: only `parts = \"auto\"` has it; remove this key",
         ),
         (
             "parts = 2",
@@ -116,7 +116,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "fanouts = [-1, -1]",
             "fanouts = [10]",
-            "/graphs/p.toml:22: train.fanouts: 1 fanouts for 2 layers: one a layer",
+            "/graphs/p.toml:22: train.fanouts: 1 fanouts for 2 layers; give one per layer",
         ),
         (
             "fanouts = [-1, -1]",
@@ -131,12 +131,12 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "hidden = 64",
             "hidden = 64\nheads = 8",
-            "/graphs/p.toml:16: model.heads: only \"gat\", \"gatv2\" has it, not \"gcn\"",
+            "/graphs/p.toml:16: model.heads: unknown key of `gcn`; only `gat` and `gatv2` have it",
         ),
         (
             "hidden = 64",
             "hidden = 64\nteleport = 0.2",
-            "/graphs/p.toml:16: model.teleport: only \"appnp\" has it, not \"gcn\"",
+            "/graphs/p.toml:16: model.teleport: unknown key of `gcn`; only `appnp` has it",
         ),
         (
             "hidden = 64",
@@ -151,12 +151,52 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "evaluate_every = 1",
             "evaluate_every = 0\nearly_stop = 5",
-            "/graphs/p.toml:25: train.early_stop: nothing to stop by: `evaluate_every` is 0",
+            "/graphs/p.toml:25: train.early_stop: `evaluate_every` is 0; set it to 1 or more, or remove this key",
         ),
         (
             "schedule = \"mini-batch\"",
-            "schedule = \"auto\"\nmode = \"async\"",
-            "/graphs/p.toml:19: train.schedule: no schedule can do this: not \"mini-batch\": train.mode: only \"full-graph\" and \"tensor-parallel\" have it; not \"full-graph\": train.fanouts: \"full-graph\" samples nothing: every step is over the whole graph; leave it out; not \"tensor-parallel\": train.fanouts: \"tensor-parallel\" samples nothing: every step is over the whole graph; leave it out",
+            "schedule = { kind = \"auto\", candidates = [\"full-graph\", { kind = \"tensor-parallel\", pipelined = false }] }",
+            "/graphs/p.toml:19: train.schedule: no schedule can do this: not \"full-graph\": train.batch: `full-graph` has no batches: each step is over the whole graph; remove this key; not \"tensor-parallel\": train.batch: `tensor-parallel` has no batches: each step is over the whole graph; remove this key",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "schedule = { kind = \"mini-batch\", mode = \"async\" }",
+            "/graphs/p.toml:19: train.schedule.mode: unknown key of `mini-batch`; only `full-graph` has it",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "schedule = { kind = \"mini-batch\", intervals = 2 }",
+            "/graphs/p.toml:19: train.schedule.intervals: unknown key of `mini-batch`; only `full-graph` and `tensor-parallel` have it",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "schedule = { kind = \"mini-batch\", cach = \"1MiB\" }",
+            "/graphs/p.toml:19: train.schedule.cach: unknown key of `mini-batch`; did you mean \"cache\"?",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "schedule = { kind = \"mini-batches\" }",
+            "/graphs/p.toml:19: train.schedule.kind: expected one of \"mini-batch\", \"partition-parallel\", \"full-graph\", \"tensor-parallel\", \"auto\", found \"mini-batches\"; did you mean \"mini-batch\"?",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "schedule = 3",
+            "/graphs/p.toml:19: train.schedule: expected one of \"mini-batch\", \"partition-parallel\", \"full-graph\", \"tensor-parallel\", \"auto\", or a table, found the integer 3",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "schedule = { kind = 3 }",
+            "/graphs/p.toml:19: train.schedule.kind: expected one of \"mini-batch\", \"partition-parallel\", \"full-graph\", \"tensor-parallel\", \"auto\", found the integer 3",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "sampler = { kind = \"nearest\", k = 3 }",
+            "/graphs/p.toml:19: train.sampler.k: unknown key of `nearest`",
+        ),
+        (
+            "schedule = \"mini-batch\"",
+            "mode = \"async\"",
+            "/graphs/p.toml:19: train.mode: `train.mode` has moved: write `schedule = { kind = \"full-graph\", mode = .. }`",
         ),
         (
             "method = \"random\"",
@@ -166,17 +206,17 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "method = \"random\"",
             "method = \"random\"\nvolume = 2",
-            "/graphs/p.toml:11: partition.volume: only \"spring\", \"2ps-l\" has it, not \"random\"",
+            "/graphs/p.toml:11: partition.volume: unknown key of `random`; only `spring` and `2ps-l` have it",
         ),
         (
             "method = \"random\"",
             "method = \"file\"",
-            "/graphs/p.toml:10: partition.method: `file` is missing beside it: where the parts stand",
+            "/graphs/p.toml:10: partition.method: `file` is missing; give the table of parts",
         ),
         (
             "method = \"random\"",
             "method = \"spring\"\nfile_columns = { part = \"p\" }",
-            "/graphs/p.toml:11: partition.file_columns: only \"file\" has it, not \"spring\"",
+            "/graphs/p.toml:11: partition.file_columns: unknown key of `spring`; only `file` has it",
         ),
         (
             "method = \"random\"",
@@ -198,7 +238,7 @@ fn messages_name_line_key_and_what_is_wrong() {
         (
             "lr = 0.01",
             "momentum = 0.9",
-            "/graphs/p.toml:23: train.optimizer.momentum: only \"sgd\" has it, not \"adam\"",
+            "/graphs/p.toml:23: train.optimizer.momentum: unknown key of `adam`; only `sgd` has it",
         ),
         ("nodes = \"data/nodes.parquet\"", "", "/graphs/p.toml:4: graph.edges: `nodes` is missing beside it"),
         (
@@ -240,23 +280,33 @@ fn sets_come_before_checks_and_name_themselves() {
     assert_eq!(lines(WHOLE, &["train.epoch=3"]), ["--set train.epoch: unknown key; did you mean \"epochs\"?"]);
     assert_eq!(lines(WHOLE, &["epochs"]), ["--set epochs: expected KEY=VALUE, as in train.epochs=5"]);
     assert_eq!(lines(WHOLE, &["name.x=1"]), ["--set name.x: `name` is no table"]);
-    assert_eq!(lines(WHOLE, &["train.fanouts=[1]"]), ["--set train.fanouts: 1 fanouts for 2 layers: one a layer"]);
+    assert_eq!(
+        lines(WHOLE, &["train.fanouts=[1]"]),
+        ["--set train.fanouts: 1 fanouts for 2 layers; give one per layer"]
+    );
     // Blame falls on what was written, even if the other key is what the user will change.
     assert_eq!(
         lines(WHOLE, &["model.layers=3"]),
-        ["/graphs/p.toml:22: train.fanouts: 2 fanouts for 3 layers: one a layer"]
+        ["/graphs/p.toml:22: train.fanouts: 2 fanouts for 3 layers; give one per layer"]
     );
 }
 
 #[test]
 fn every_key_of_the_reference_can_be_set() {
-    for key in reference::sections().into_iter().flat_map(|section| section.keys) {
+    let sections = reference::sections();
+    for (section, key) in sections.iter().flat_map(|section| section.keys.iter().map(move |key| (section, key))) {
         let value = key.example.as_ref().or(key.default.as_ref()).unwrap();
         let set = format!("{}={value}", key.path);
+        let kind = section.kind.as_ref().map(|kind| format!("{}.kind={kind}", section.path));
         let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]";
-        if let Err(Error::Config(problems)) = parse(text, &[&set]) {
+        let sets: Vec<&str> = kind.iter().chain([&set]).map(String::as_str).collect();
+        if let Err(Error::Config(problems)) = parse(text, &sets) {
             for problem in problems.list() {
                 let words = problem.message();
+                // A key of another kind, method or model is known.
+                if words.contains("; only `") {
+                    continue;
+                }
                 assert!(
                     !words.contains("unknown") && !words.contains("expected") && !words.contains("must be"),
                     "{set}: {words}"
@@ -399,25 +449,37 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
     one(sage, "sampler = 'cluster'\nbatch = 64", &["p.toml:8: train.batch:", "use `clusters_per_batch`"]);
     one(
         sage,
-        "sampler = 'cluster'\nclusters = 4\nclusters_per_batch = 5",
-        &["train.clusters_per_batch: 5 of 4 clusters"],
+        "sampler = { kind = 'cluster', clusters = 4, clusters_per_batch = 5 }",
+        &["train.sampler.clusters_per_batch: 5 of 4 clusters"],
     );
-    one(sage, "clusters = 4", &["train.clusters: only \"cluster\" has it, not \"uniform\""]);
-    one(sage, "sampler = 'saint-node'\nwalk_length = 4", &["train.walk_length: only \"saint-walk\" has it"]);
-    one(sage, "sampler = 'saint-node'\nwalk_p = 2.0", &["train.walk_p: only \"saint-walk\" has it"]);
-    one(sage, "sampler = 'saint-walk'\nwalk_q = 0.0", &["train.walk_q: must be more than 0", "but is 0"]);
-    one(sage, "sampler = 'saint-walk'\nwalk_length = 0", &["train.walk_length: must be at least 1, but is 0"]);
+    one(sage, "sampler.clusters = 4", &["train.sampler.clusters: unknown key of `uniform`; only `cluster` has it"]);
     one(
         sage,
-        "sampler = 'cluster'\nsample_coverage = 4",
-        &["train.sample_coverage: only \"saint-node\", \"saint-edge\""],
+        "sampler = { kind = 'saint-node', walk_length = 4 }",
+        &["train.sampler.walk_length:", "only `saint-walk` has it"],
     );
-    one(sage, "sampler = 'saint-edge'\nreplace = true", &["train.replace: only \"uniform\" and \"weighted\""]);
-    one("kind = 'gcn'", "sampler = 'saint-edge'", &["train.sampler: \"saint-edge\" weighs edges", "use \"cluster\""]);
-    one("kind = 'mlp'", "sampler = 'cluster'", &["train.sampler:", "\"mlp\" reads none", "use \"uniform\""]);
-    one("kind = 'gcn'", "sampler = 'fastgcn'", &["train.sampler: \"fastgcn\" weighs edges"]);
-    one(sage, "sampler = 'fastgcn'\nfanouts = [50, -1]", &["train.fanouts: \"fastgcn\"", "use \"uniform\""]);
-    one(sage, "sampler = 'cluster'\nschedule = 'partition-parallel'", &["train.sampler: \"partition-parallel\""]);
+    one(sage, "sampler = { kind = 'saint-node', p = 2.0 }", &["train.sampler.p:", "only `saint-walk` has it"]);
+    one(sage, "sampler = { kind = 'saint-walk', q = 0.0 }", &["train.sampler.q: must be more than 0", "but is 0"]);
+    one(
+        sage,
+        "sampler = { kind = 'saint-walk', walk_length = 0 }",
+        &["train.sampler.walk_length: must be at least 1, but is 0"],
+    );
+    one(
+        sage,
+        "sampler = { kind = 'cluster', coverage = 4 }",
+        &["train.sampler.coverage:", "only `saint-node`, `saint-edge` and `saint-walk` have it"],
+    );
+    one(
+        sage,
+        "sampler = { kind = 'saint-edge', replace = true }",
+        &["train.sampler.replace:", "only `uniform` and `weighted` have it"],
+    );
+    one("kind = 'gcn'", "sampler = 'saint-edge'", &["train.sampler: `saint-edge` weighs edges", "use `cluster`"]);
+    one("kind = 'mlp'", "sampler = 'cluster'", &["train.sampler:", "`mlp` reads no edges", "use `uniform`"]);
+    one("kind = 'gcn'", "sampler = 'fastgcn'", &["train.sampler: `fastgcn` weighs edges"]);
+    one(sage, "sampler = 'fastgcn'\nfanouts = [50, -1]", &["train.fanouts: `fastgcn`", "use `uniform`"]);
+    one(sage, "sampler = 'cluster'\nschedule = 'partition-parallel'", &["train.sampler: `partition-parallel`"]);
     for sampler in ["cluster", "saint-node", "saint-edge", "saint-walk"] {
         let config = parse(&text(sage, &format!("sampler = '{sampler}'")), &[]).unwrap();
         assert!(config.train.as_ref().unwrap().draws_subgraphs());
@@ -426,24 +488,227 @@ fn samplers_of_subgraphs_have_keys_of_their_own() {
         );
     }
     let train = parse(&text(sage, "sampler = 'cluster'"), &[]).unwrap().train.unwrap();
-    assert_eq!((train.clusters([0, 500, 70].into_iter()), train.clusters([500].into_iter())), (70, 100));
-    assert_eq!((train.clusters_per_batch(70), train.clusters_per_batch(4)), (10, 4));
+    let Sampler::Cluster(options) = train.sampler else { panic!("{:?}", train.sampler) };
+    assert_eq!((options.clusters([0, 500, 70].into_iter()), options.clusters([500].into_iter())), (70, 100));
+    assert_eq!((options.clusters_per_batch(70), options.clusters_per_batch(4)), (10, 4));
 }
 
 #[test]
 fn regression_has_metrics_of_its_own() {
     let text = |train: &str| format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n{train}");
     let found = lines(&text("task = 'node-regression'\nmetric = 'accuracy'"), &[]);
-    let expected = "p.toml:7: train.metric: \"node-regression\" has no \"accuracy\"; there is \"rmse\", \"mae\", \"r2\" and \"loss\"";
+    let expected = "p.toml:7: train.metric: `node-regression` has no `accuracy`; use `rmse`, `mae`, `r2` or `loss`";
     assert_eq!(found, [format!("/graphs/{expected}")]);
-    assert!(
-        lines(&text("metric = 'r2'"), &[])[0].contains("\"node-classification\" has no \"r2\"; there is \"accuracy\"")
-    );
+    assert!(lines(&text("metric = 'r2'"), &[])[0].contains("`node-classification` has no `r2`; use `accuracy`"));
     let scores = lines(&text("task = 'node-regression'\n[infer]\nscores = true"), &[]);
-    assert!(scores[0].contains("infer.scores: a number has no probabilities"), "{scores:?}");
+    assert!(scores[0].contains("infer.scores: regression has no probabilities"), "{scores:?}");
     for metric in ["rmse", "mae", "r2", "loss"] {
         parse(&text(&format!("task = 'node-regression'\nmetric = '{metric}'")), &[]).unwrap();
     }
     use super::Metric;
     assert!(Metric::Rmse.is_better(1.0, 2.0) && Metric::Mae.is_better(1.0, 2.0) && Metric::R2.is_better(2.0, 1.0));
+}
+
+#[test]
+fn choices_are_words_or_tables_and_sets_change_both() {
+    let full = |mode| Schedule::FullGraph(schedule::FullGraph { mode, ..schedule::FullGraph::default() });
+    let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n";
+    for (train, sets, wanted) in [
+        ("", &[][..], Schedule::default()),
+        ("schedule = 'full-graph'", &[], full(Mode::Pipe)),
+        ("schedule = { kind = 'full-graph' }", &[], full(Mode::Pipe)),
+        ("[train.schedule]\nkind = 'full-graph'\nmode = 'async'", &[], full(Mode::Async)),
+        ("schedule.kind = 'full-graph'\nschedule.mode = 'async'", &[], full(Mode::Async)),
+        // A set turns a word into its table.
+        ("schedule = 'full-graph'", &["train.schedule.mode=async"], full(Mode::Async)),
+        ("", &["train.schedule=full-graph", "train.schedule.mode=async"], full(Mode::Async)),
+        ("", &["train.schedule.mode=async", "train.schedule.kind=full-graph"], full(Mode::Async)),
+        ("", &["train.schedule={ kind = 'full-graph', mode = 'async' }"], full(Mode::Async)),
+        // A word replaces a table.
+        ("schedule = { kind = 'full-graph', mode = 'async' }", &["train.schedule=mini-batch"], Schedule::default()),
+        ("schedule = { kind = 'full-graph', mode = 'async' }", &["train.schedule=full-graph"], full(Mode::Pipe)),
+    ] {
+        let config = parse(&format!("{text}{train}"), sets).unwrap_or_else(|error| panic!("{train} {sets:?}: {error}"));
+        assert_eq!(config.train.unwrap().schedule, wanted, "{train} {sets:?}");
+    }
+    let sampler = parse(&format!("{text}sampler = {{ kind = 'saint-walk', p = 4.0 }}"), &["train.sampler.q=0.5"]);
+    let Sampler::SaintWalk(walk) = sampler.unwrap().train.unwrap().sampler else { panic!() };
+    assert_eq!((walk.bias(), walk.length(), walk.coverage), (Some([4.0, 0.5]), 2, 50));
+    let registered = Registered { samplers: vec!["mine".into()], ..Registered::default() };
+    for sampler in ["'mine'", "{ kind = 'mine' }"] {
+        let text = format!("{text}sampler = {sampler}");
+        let config = Config::parse(&text, Path::new("p.toml"), &[], &registered).unwrap();
+        assert_eq!(config.train.as_ref().unwrap().sampler.word(), "mine");
+        assert!(
+            config.resolved_toml().contains("sampler = \"mine\"") || config.resolved_toml().contains("kind = \"mine\"")
+        );
+    }
+}
+
+#[test]
+fn options_of_a_schedule_that_need_each_other_say_so() {
+    let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\nschedule = ";
+    for (schedule, expected) in [
+        ("{ kind = 'full-graph', staleness = 1 }", "train.schedule.staleness: only `mode = \"async\"` has stale rows"),
+        ("{ cache_policy = 'degree' }", "train.schedule.cache_policy: nothing is cached; give `cache` its size"),
+        (
+            "{ kind = 'full-graph', edges_per_epoch = 9 }",
+            "train.schedule.edges_per_epoch: `node-classification` learns from all training nodes",
+        ),
+        (
+            "{ kind = 'auto', candidates = [{ kind = 'full-graph', staleness = 1 }] }",
+            "train.schedule.candidates[0].staleness: only `mode = \"async\"` has stale rows",
+        ),
+        (
+            "{ kind = 'auto', candidates = ['partition-parallel'] }",
+            "train.schedule.candidates[0]: expected one of \"mini-batch\", \"full-graph\", \"tensor-parallel\", found",
+        ),
+        ("{ kind = 'auto', candidates = [] }", "train.schedule.candidates: expected a list that is not empty"),
+    ] {
+        let found = lines(&format!("{text}{schedule}"), &[]);
+        assert!(found[0].contains(expected), "{schedule}: {found:?}");
+    }
+}
+
+/// A key with a value that it may have, beside what it needs.
+struct Given {
+    /// The dotted path.
+    path: String,
+    sets: Vec<String>,
+}
+
+/// Each key of the reference, with a valid value that is not its default where there is one.
+fn each_key() -> Vec<Given> {
+    let mut all = Vec::new();
+    for section in reference::sections() {
+        for key in &section.keys {
+            let value = key.example.clone().or(key.default.clone()).unwrap();
+            let kind = section.kind.as_ref().map(|kind| format!("{}.kind={kind}", section.path));
+            let sets = kind.into_iter().chain([format!("{}={value}", key.path)]).collect();
+            all.push(Given { path: key.path.clone(), sets });
+        }
+    }
+    all
+}
+
+const TASKS: [&str; 4] = ["node-classification", "node-regression", "link-prediction", "edge-classification"];
+
+/// Each key of `[train]` × each schedule, sampler and task: training reads it, or a message refuses it.
+#[test]
+fn no_key_is_accepted_and_ignored() {
+    let declared: Vec<&str> = reference::table_of(reference::at(reference::schema(), "train").unwrap())
+        .map(|table| reference::ordered_properties(table).into_iter().map(|(key, _)| key).collect())
+        .unwrap();
+    let known: Vec<&str> = uses::TRAIN.iter().map(|(key, _)| *key).collect();
+    assert_eq!(known, declared, "the table of uses has all keys, in order of declaration");
+    let text = "[graph]\nnodes = 'n'\nedges = 'e'\ncolumns.edge_label = 'l'\n[model]\nkind = 'sage'\n[train]\n";
+    let (mut read, mut refused) = (0, 0);
+    for schedule in Schedule::KINDS.iter().filter(|kind| **kind != "auto") {
+        for sampler in Sampler::KINDS {
+            for task in TASKS {
+                let mut sets = vec![format!("train.schedule.kind={schedule}"), format!("train.task={task}")];
+                if *sampler != "uniform" {
+                    sets.push(format!("train.sampler.kind={sampler}"));
+                }
+                let plain = Train {
+                    schedule: serde_json::from_value(serde_json::json!({ "kind": schedule })).unwrap(),
+                    sampler: serde_json::from_value(serde_json::json!({ "kind": sampler })).unwrap(),
+                    task: serde_json::from_value(task.into()).unwrap(),
+                    ..Train::default()
+                };
+                for key in each_key() {
+                    let Some(name) = key.path.strip_prefix("train.").and_then(|path| path.split('.').next()) else {
+                        continue;
+                    };
+                    if ["schedule", "sampler", "task"].contains(&name) {
+                        continue;
+                    }
+                    let all: Vec<&str> = sets.iter().chain(&key.sets).map(String::as_str).collect();
+                    let found = parse(text, &all);
+                    // The message of the table, at this key or at its own table.
+                    let (_, when) = uses::TRAIN.iter().find(|(known, _)| *known == name).unwrap();
+                    match when.refusal(&plain) {
+                        Some(why) => {
+                            let error = found.expect_err(&format!("{all:?} is accepted")).to_string();
+                            assert!(error.contains(&format!("train.{name}: {why}")), "{all:?}: {error}");
+                            refused += 1;
+                        }
+                        None => {
+                            if let Ok(config) = found {
+                                // It is there, and a resolved pipeline keeps it.
+                                let resolved: toml::Value = toml::from_str(&config.resolved_toml()).unwrap();
+                                // A choice that holds only defaults is its word there.
+                                let kept = key.path.split('.').try_fold(&resolved, |value, key| match value {
+                                    toml::Value::String(_) => Some(value),
+                                    table => table.get(key),
+                                });
+                                assert!(kept.is_some(), "{all:?}: {}", config.resolved_toml());
+                                read += 1;
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(read > 1000 && refused > 1000, "{read} read, {refused} refused");
+}
+
+/// Each option of each schedule and sampler × each schedule and sampler: its own kind takes it, others refuse it.
+#[test]
+fn options_belong_to_their_kinds() {
+    let text = "[graph]\nnodes = 'n'\nedges = 'e'\n[model]\nkind = 'sage'\n[train]\n";
+    for section in reference::sections() {
+        let Some(own) = &section.kind else { continue };
+        let sections = reference::sections();
+        let others: Vec<_> =
+            sections.iter().filter(|other| other.path == section.path && other.kind.is_some()).collect();
+        for key in &section.keys {
+            let value = key.example.clone().or(key.default.clone()).unwrap();
+            for other in &others {
+                let kind = other.kind.as_deref().unwrap();
+                let has = other.keys.iter().any(|found| found.path == key.path);
+                let sets = [format!("{}.kind={kind}", section.path), format!("{}={value}", key.path)];
+                let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+                let found = parse(text, &sets).map(drop).map_err(|error| error.to_string());
+                let refusal = format!("{}: unknown key of `{kind}`; only ", key.path);
+                match has {
+                    true => {
+                        assert!(found.as_ref().is_err_and(|why| !why.contains("unknown")) || found.is_ok(), "{found:?}")
+                    }
+                    false => {
+                        let why = found.expect_err(&format!("{kind} takes {}", key.path));
+                        assert!(why.contains(&refusal) && why.contains(&format!("`{own}`")), "{why}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What `gnnflow run` writes into the run folder is a pipeline file, and does the same.
+#[test]
+fn resolved_pipelines_of_all_kinds_are_read_again() {
+    let text = "[graph]\nnodes = 'n'\nedges = 'e'\ncolumns.edge_label = 'l'\n[model]\nkind = 'sage'\n[train]\n";
+    let mut accepted = 0;
+    for schedule in Schedule::KINDS {
+        for sampler in Sampler::KINDS {
+            for task in TASKS {
+                let mut sets = vec![format!("train.schedule={schedule}"), format!("train.task={task}")];
+                if *sampler != "uniform" {
+                    sets.push(format!("train.sampler={sampler}"));
+                }
+                let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+                let Ok(config) = parse(text, &sets) else { continue };
+                let resolved = config.resolved_toml();
+                let again = Config::parse(&resolved, Path::new("/elsewhere/q.toml"), &[], &Registered::default());
+                let again = again.unwrap_or_else(|error| panic!("{error}\n{resolved}"));
+                assert_eq!(again.resolved_toml(), resolved);
+                assert_eq!(again.fingerprint(), config.fingerprint());
+                assert!(resolved.contains(&format!("schedule = \"{schedule}\"")), "{resolved}");
+                accepted += 1;
+            }
+        }
+    }
+    assert!(accepted > 40, "{accepted}");
 }

@@ -74,12 +74,29 @@ impl Node {
         entry.node.set(rest, node).map_err(|inner| if inner == rest[0] { key.into() } else { inner })
     }
 
-    /// The entry at a dotted path.
+    /// Takes the entry at a dotted path out of the document.
+    pub(crate) fn remove(&mut self, path: &str) -> Option<Entry> {
+        let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
+        let Value::Table(entries) = &mut self.value else { return None };
+        let index = entries.iter().position(|entry| entry.key == key)?;
+        match rest {
+            Some(rest) => entries[index].node.remove(rest),
+            None => Some(entries.remove(index)),
+        }
+    }
+
+    /// The entry at a dotted path. `list[1].key` is a key of a list's item.
     pub(crate) fn entry(&self, path: &str) -> Option<&Entry> {
         let (key, rest) = path.split_once('.').map_or((path, None), |(key, rest)| (key, Some(rest)));
+        let (key, item) = item_of(key);
         let Value::Table(entries) = &self.value else { return None };
         let entry = entries.iter().find(|entry| entry.key == key)?;
-        rest.map_or(Some(entry), |rest| entry.node.entry(rest))
+        let Some(rest) = rest else { return item.is_none().then_some(entry) };
+        match (item, &entry.node.value) {
+            (None, _) => entry.node.entry(rest),
+            (Some(item), Value::Array(items)) => items.get(item)?.entry(rest),
+            (Some(_), _) => None,
+        }
     }
 
     /// The place to blame for the dotted `path`: its own, or its nearest ancestor's that was written.
@@ -122,6 +139,15 @@ impl Node {
             Value::Array(_) => "a list".into(),
             Value::Table(_) => "a table".into(),
         }
+    }
+}
+
+/// `key[1]` as `key` and 1.
+fn item_of(key: &str) -> (&str, Option<usize>) {
+    let item = key.strip_suffix(']').and_then(|key| key.rsplit_once('['));
+    match item.and_then(|(key, index)| Some((key, index.parse().ok()?))) {
+        Some((key, index)) => (key, Some(index)),
+        None => (key, None),
     }
 }
 

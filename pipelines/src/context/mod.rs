@@ -64,6 +64,8 @@ pub(crate) struct WorkerContext {
     /// What is sent apart from that: a process may ask for such things, or for those, while others are elsewhere already or still.
     pub(crate) other_meter: Rc<Meter>,
     pub(crate) sampling: Arc<SamplingThreads>,
+    /// Whether sampling and compaction are one loop where all edges are in this process.
+    pub(crate) fused_sampling: bool,
 }
 
 /// The model that the pipeline describes, for this graph and what is to be learned.
@@ -209,15 +211,14 @@ impl FeatureStore {
 
 /// Whether every worker has the topology of all partitions.
 fn replicates_topology(config: &Config) -> bool {
-    let by_columns = config.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::TensorParallel);
+    let by_columns = config.train.as_ref().is_some_and(|train| train.schedule.is_tensor_parallel());
     by_columns || config.partition.topology == config::Topology::Replicated
 }
 
 /// The files that `worker` is known to read: those of its partitions, and the topology of all partitions where it is replicated. Halos
 /// are read for the features in them.
 fn files_read(job: &Job, placement: Placement, worker: usize) -> Vec<(usize, FileKind)> {
-    let partition_local =
-        job.config.train.as_ref().is_some_and(|train| train.schedule == config::Schedule::PartitionParallel);
+    let partition_local = job.config.train.as_ref().is_some_and(|train| train.schedule.is_partition_parallel());
     let reads_halo = job.dataset.manifest().halo_features && (partition_local || placement.workers() > 1);
     let mut files = Vec::new();
     for part in placement.parts_of(worker) {
@@ -348,13 +349,14 @@ impl WorkerContext {
             meter: Rc::default(),
             other_meter: Rc::default(),
             sampling: threads::sampling(job.threads)?,
+            fused_sampling: job.config.debug.fused_sampling,
         })
     }
 
     /// The hops of a batch, the seeds' own first.
     pub(crate) fn hops(&self, graph: &Arc<LocalGraph>, train: &config::Train, strategies: Vec<Strategy>) -> Vec<Hop> {
         let (count, seed, pool) = (strategies.len(), train.seed, CompactorPool::on(Arc::clone(&self.sampling)));
-        let pool = if train.fused_sampling { pool } else { pool.in_two_steps() };
+        let pool = if self.fused_sampling { pool } else { pool.in_two_steps() };
         let hop = |(hop, strategy)| Hop {
             graph: Arc::clone(graph),
             seed,
@@ -375,15 +377,15 @@ impl WorkerContext {
     }
 
     /// The cache of other workers' features that the pipeline asks for.
-    pub(crate) fn cache(&self, train: &config::Train) -> Option<RowCache> {
-        let bytes = train.cache?.0;
+    pub(crate) fn cache(&self, options: &config::schedule::MiniBatch) -> Option<RowCache> {
+        let bytes = options.cache?.0;
         if self.graph.is_whole() {
             return None;
         }
-        let policy = match train.cache_policy {
-            None | Some(CachePolicy::Degree) => Policy::Degree,
-            Some(CachePolicy::Frequency) => Policy::Frequency,
-            Some(CachePolicy::Dynamic) => Policy::Dynamic,
+        let policy = match options.cache_policy {
+            CachePolicy::Degree => Policy::Degree,
+            CachePolicy::Frequency => Policy::Frequency,
+            CachePolicy::Dynamic => Policy::Dynamic,
         };
         let row_bytes = self.features.number.bytes() * self.features.dim;
         Some(RowCache::new(policy, usize::try_from(bytes).unwrap_or(usize::MAX), row_bytes, &self.graph))
@@ -407,7 +409,7 @@ impl WorkerContext {
                 return Err(Error::Input(format!("node {id} is in the train split but has no label")));
             }
         }
-        let times = if train.sampler == "temporal" { split.times } else { Vec::new() };
+        let times = if train.sampler.is_temporal() { split.times } else { Vec::new() };
         Ok(NodeBatches { batch: train.batch, seed: train.seed, train: split.train, times })
     }
 

@@ -53,7 +53,7 @@ impl NodeEmbeddings {
         let table = pool.install(|| table.drawn(config.draw(), seed));
         let table = Arc::new(if config.is_async() { table.changing() } else { table });
         let best = RowStore::create(&place, graph, worker, config.dim).map_err(no_room())?;
-        let rate = AtomicU64::new(config.optimizer.lr.to_bits());
+        let rate = AtomicU64::new(config.optimizer.lr().to_bits());
         Ok(Self { config: config.clone(), table, best, rate, moved: AtomicU64::new(0) })
     }
 

@@ -64,10 +64,10 @@ pub struct Summary {
     pub bytes_per_step: f64,
     /// Messages that they sent in one.
     pub messages_per_step: f64,
-    /// What `train.cache` did in training, when there was one.
+    /// What `train.schedule.cache` did in training, when there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache: Option<CacheUse>,
-    /// How many epochs behind a neighbor's rows were at most, where `train.mode` is `async`.
+    /// How many epochs behind a neighbor's rows were at most, where `train.schedule.mode` is `async`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staleness_max: Option<u64>,
     /// The same, on average over all intervals and stages.

@@ -20,6 +20,7 @@
 
 use super::whole_graph::Whole;
 use super::{Plan, Sizes, learnt};
+use crate::config::schedule::AutoCandidate;
 use crate::config::{AutoSchedule, Candidate, Config, Schedule, is_builtin_layer};
 use crate::error::Error;
 use gnnflow_data::format::bytes;
@@ -38,6 +39,16 @@ const ROUND: f64 = 1e-4;
 const DISK: f64 = 1e9;
 /// How many steps of batches an epoch over the whole graph is held to be worth less than, at most.
 const MOST_STEPS: u64 = 4;
+/// The schedule whose epochs have several steps.
+const BATCHES: &str = "mini-batch";
+
+/// The schedules that `auto` may choose.
+fn allowed(config: &Config) -> Vec<AutoCandidate> {
+    match config.train.as_ref().map(|train| &train.schedule) {
+        Some(Schedule::Auto(auto)) => auto.candidates.clone(),
+        _ => Vec::new(),
+    }
+}
 
 impl AutoSchedule {
     /// Chooses for `config`, whose graph has these sizes.
@@ -45,13 +56,14 @@ impl AutoSchedule {
     /// # Errors
     /// When no schedule can do what the pipeline asks for; what a plan fails with otherwise.
     pub fn new(config: &Config, graph: &Sizes) -> Result<Self, Error> {
-        let all = [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel];
-        let mut candidates =
-            all.map(|schedule| candidate(config, graph, schedule)).into_iter().collect::<Result<Vec<_>, _>>()?;
-        let steps = |candidates: &[Candidate]| candidates[0].counts.clamp(1, MOST_STEPS);
-        let counts = if candidates[0].refused.is_none() { steps(&candidates) } else { 1 };
-        candidates[0].counts = 1;
-        candidates[1..].iter_mut().for_each(|candidate| candidate.counts = counts);
+        let all = allowed(config).into_iter().map(|schedule| candidate(config, graph, schedule.into()));
+        let mut candidates = all.collect::<Result<Vec<_>, _>>()?;
+        // An epoch of batches takes several steps; one over the whole graph takes one, and counts as many times.
+        let batches = |candidate: &&Candidate| candidate.schedule == BATCHES && candidate.refused.is_none();
+        let steps = candidates.iter().find(batches).map_or(1, |candidate| candidate.counts.clamp(1, MOST_STEPS));
+        for candidate in &mut candidates {
+            candidate.counts = if candidate.schedule == BATCHES { 1 } else { steps };
+        }
         let able = candidates.iter().filter(|candidate| candidate.refused.is_none());
         let Some(best) = able.min_by(|a, b| a.seconds().total_cmp(&b.seconds())).cloned() else {
             let reasons: Vec<String> = candidates.iter().map(why_not).collect();
@@ -125,9 +137,9 @@ pub(super) fn seconds(seconds: f64) -> String {
 
 /// One schedule for `config`. Batches' `counts` are their steps.
 fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candidate, Error> {
-    let refused =
-        |why: String| Ok(Candidate { schedule: schedule.to_string(), refused: Some(why), ..Candidate::default() });
-    if let Some(why) = config.refusal(schedule) {
+    let word = schedule.to_string();
+    let refused = |why: String| Ok(Candidate { schedule: word.clone(), refused: Some(why), ..Candidate::default() });
+    if let Some(why) = config.refusal(schedule.word()) {
         return refused(why.to_owned());
     }
     let config = config.with_schedule(schedule);
@@ -161,7 +173,7 @@ fn candidate(config: &Config, graph: &Sizes, schedule: Schedule) -> Result<Candi
     let rounds = training.rounds_per_step * training.steps_per_epoch;
     let files = if plan.tables_mapped { plan.processes.iter().map(|p| p.memory.scratch).max().unwrap_or(0) } else { 0 };
     Ok(Candidate {
-        schedule: schedule.to_string(),
+        schedule: word,
         refused: None,
         memory: plan.processes.iter().map(|process| process.memory.heap()).max().unwrap_or(0),
         bytes: moved,
@@ -198,7 +210,7 @@ impl Config {
     /// # Errors
     /// When no schedule can do what the pipeline asks for; input whose size cannot be read.
     pub fn resolve_schedule(&mut self) -> Result<(), Error> {
-        if self.train.as_ref().is_none_or(|train| train.schedule != Schedule::Auto) {
+        if self.train.as_ref().is_none_or(|train| !matches!(train.schedule, Schedule::Auto(_))) {
             return Ok(());
         }
         let graph = Sizes::of(self)?;
@@ -207,9 +219,9 @@ impl Config {
             let quality = gnnflow_data::prepare::Quality::read(self.dataset_folder()).ok();
             auto.edge_cut = quality.map(|quality| quality.edge_cut);
         }
-        let chosen =
-            [Schedule::FullGraph, Schedule::TensorParallel].into_iter().find(|known| known.word() == auto.chosen);
-        *self = self.with_schedule(chosen.unwrap_or(Schedule::MiniBatch));
+        if let Some(chosen) = allowed(self).into_iter().find(|known| known.word() == auto.chosen) {
+            *self = self.with_schedule(chosen.into());
+        }
         self.source.auto_schedule = Some(auto);
         Ok(())
     }
@@ -219,7 +231,7 @@ impl Config {
         self.source.auto_schedule.as_ref()
     }
 
-    /// The same pipeline by `schedule`. The model stays what it is: what "tensor-parallel" decouples where nothing is said stays plain.
+    /// The same pipeline with another schedule. The model stays as it is: `tensor-parallel` does not decouple a `gcn` here.
     pub(crate) fn with_schedule(&self, schedule: Schedule) -> Self {
         let mut config = self.clone();
         if let (Some(train), Some(model)) = (&mut config.train, &mut config.model) {
@@ -227,16 +239,16 @@ impl Config {
             if train.is_whole_graph() {
                 train.fanouts = None;
             }
-            if schedule == Schedule::TensorParallel && model.kind == "gcn" && model.decoupled.is_none() {
+            if train.schedule.is_tensor_parallel() && model.kind == "gcn" && model.decoupled.is_none() {
                 model.decoupled = Some(false);
             }
         }
         config
     }
 
-    /// Why `schedule` cannot do what the file asks for.
-    fn refusal(&self, schedule: Schedule) -> Option<&str> {
-        self.source.refusals.iter().find(|(refused, _)| *refused == schedule).map(|(_, why)| why.as_str())
+    /// Why a schedule cannot do what the file asks for.
+    fn refusal(&self, schedule: &str) -> Option<&str> {
+        self.source.refusals.iter().find(|(refused, _)| refused == schedule).map(|(_, why)| why.as_str())
     }
 }
 
@@ -246,6 +258,7 @@ mod tests {
 
     use super::*;
     use crate::config::Registered;
+    use crate::config::schedule::TensorParallel;
     use crate::plan::PartSize;
 
     /// A prepared graph of 4 partitions.
@@ -271,7 +284,7 @@ mod tests {
     fn config(model: &str, train: &str) -> Result<Config, Error> {
         let text = format!(
             "[graph]\nnodes = 'n.parquet'\nedges = 'e.parquet'\nundirected = true\n[partition]\nparts = 4\n\
-             [model]\n{model}\n[train]\nschedule = 'auto'\n{train}"
+             [model]\n{model}\n[train]\nschedule.kind = 'auto'\n{train}"
         );
         Config::parse(&text, Path::new("/nowhere/p.toml"), &[], &Registered::default())
     }
@@ -311,8 +324,6 @@ mod tests {
             (SAGE, "sampler = 'labor'", "mini-batch"),
             ("kind = 'gine'", "", "mini-batch"),
             (SAGE, "task = 'link-prediction'", "mini-batch"),
-            (SAGE, "mode = 'async'\nstaleness = 1", "full-graph"),
-            (SAGE, "chunk_memory = '1MiB'", "tensor-parallel"),
         ] {
             let auto = chosen(model, train, &graph);
             assert_eq!(auto.chosen, only, "{model} {train}: {auto:#?}");
@@ -320,11 +331,19 @@ mod tests {
             assert_eq!(refused, 2, "{auto:#?}");
             assert_eq!(auto.because.matches("not \"").count(), 2, "{}", auto.because);
         }
-        let error = config(SAGE, "mode = 'async'\nfanouts = [5, 5, 5]").unwrap_err().to_string();
-        assert!(
-            error.contains("train.schedule") && error.contains("train.fanouts") && error.contains("train.mode"),
-            "{error}"
-        );
+        for (options, only) in [
+            ("{ kind = 'full-graph', mode = 'async', staleness = 1 }", "full-graph"),
+            ("{ kind = 'tensor-parallel', chunk_memory = '1MiB' }", "tensor-parallel"),
+        ] {
+            let auto = chosen(SAGE, &format!("schedule.candidates = [{options}]"), &graph);
+            assert_eq!((auto.chosen.as_str(), auto.candidates.len()), (only, 1), "{auto:#?}");
+        }
+        let alone = "schedule.candidates = ['tensor-parallel', { kind = 'full-graph', mode = 'async' }]\n";
+        let error = config(SAGE, &format!("{alone}fanouts = [5, 5, 5]")).unwrap_err().to_string();
+        assert!(error.contains("train.fanouts") && error.contains("samples nothing"), "{error}");
+        let error =
+            config(SAGE, "schedule.candidates = ['full-graph', { kind = 'full-graph', intervals = 2 }]").unwrap_err();
+        assert!(error.to_string().contains("train.schedule.candidates[1]: `full-graph` is there twice"), "{error}");
         let error = config(SAGE, "sampler = 'nope'").unwrap_err().to_string();
         assert!(error.contains("train.sampler: expected one of"), "{error}");
     }
@@ -345,12 +364,12 @@ mod tests {
     #[test]
     fn the_model_stays_what_it_is_and_the_choice_is_a_pipeline() {
         let config = config("kind = 'gcn'", "").unwrap();
-        let by_columns = config.with_schedule(Schedule::TensorParallel);
+        let by_columns = config.with_schedule(Schedule::TensorParallel(TensorParallel::default()));
         assert_eq!(by_columns.model.as_ref().and_then(|model| model.decoupled), Some(false));
-        for schedule in [Schedule::MiniBatch, Schedule::FullGraph, Schedule::TensorParallel] {
-            let resolved = config.with_schedule(schedule).resolved_toml();
+        for schedule in allowed(&config).into_iter().map(Schedule::from) {
+            let resolved = config.with_schedule(schedule.clone()).resolved_toml();
             let again = Config::parse(&resolved, Path::new("/nowhere/p.toml"), &[], &Registered::default()).unwrap();
-            assert_eq!(again.train.as_ref().map(|train| train.schedule), Some(schedule), "{resolved}");
+            assert_eq!(again.train.as_ref().map(|train| &train.schedule), Some(&schedule), "{resolved}");
             assert_eq!(again.resolved_toml(), resolved);
         }
     }

@@ -20,7 +20,7 @@
 //! | `saint-walk` | `batch` × (`walk_length` + 1), N |
 
 use super::{PartSize, Sizes};
-use crate::config::{Fanout, Model, NegativeSampler, Train};
+use crate::config::{Fanout, Model, NegativeSampler, Sampler, Train};
 
 /// The largest batch of any partition.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -74,7 +74,7 @@ impl Batch {
         };
         let seeds = if train.learns_edges() { ends(most.min(batch)).min(graph.nodes) } else { most.min(batch) };
         let mean_degree = mean_degree(graph);
-        let (layer, temporal) = (["ladies", "fastgcn"].contains(&train.sampler.as_str()), train.sampler == "temporal");
+        let (layer, temporal) = (train.sampler.draws_layers(), train.sampler.is_temporal());
         let copies = if temporal { seeds.max(1) } else { 1 };
         let (most_nodes, most_edges) = (graph.nodes.saturating_mul(copies), graph.edges.saturating_mul(copies));
         let fanouts = if model.uses_edges() { train.fanouts(model.layers) } else { Vec::new() };
@@ -95,14 +95,14 @@ impl Batch {
             };
             if this.nodes.len() > 1 {
                 // Ids and answers; the seeds of the first hop are at home. LADIES chooses among whole rows.
-                let answer = match train.sampler.as_str() {
-                    "ladies" if fanout >= 0 => 4 * all,
-                    "fastgcn" => 8 * edges,
+                let answer = match train.sampler {
+                    Sampler::Ladies if fanout >= 0 => 4 * all,
+                    Sampler::FastGcn => 8 * edges,
                     _ => 4 * edges,
                 };
                 this.moved[0] += nodes * if temporal { 24 } else { 8 } + answer;
             }
-            if train.sampler == "ladies" && fanout >= 0 {
+            if train.sampler == Sampler::Ladies && fanout >= 0 {
                 this.rows = this.rows.max(4 * all);
             }
             this.edges.push(edges);
@@ -114,39 +114,48 @@ impl Batch {
 
     fn subgraph(train: &Train, graph: &Sizes) -> Self {
         let (draws, all) = (train.batch as u64, graph.nodes);
-        let clusters = train.clusters(graph.parts.iter().map(|part| part.nodes));
-        let per_batch = train.clusters_per_batch(clusters) as u64;
-        let nodes = |part: &PartSize| match train.sampler.as_str() {
-            "cluster" => {
+        let clusters = match &train.sampler {
+            Sampler::Cluster(options) => {
+                let clusters = options.clusters(graph.parts.iter().map(|part| part.nodes));
+                Some((clusters, options.clusters_per_batch(clusters) as u64))
+            }
+            _ => None,
+        };
+        let walk = match &train.sampler {
+            Sampler::SaintWalk(walk) => Some(walk),
+            _ => None,
+        };
+        let nodes = |part: &PartSize| match (&train.sampler, clusters, walk) {
+            (_, Some((clusters, per_batch)), _) => {
                 let mean = part.nodes as f64 / clusters.max(1) as f64;
                 (per_batch * (mean.ceil() as u64).max((1.05 * mean) as u64)).min(part.nodes)
             }
-            "saint-node" => draws.min(part.nodes),
-            "saint-edge" => (2 * draws).min(all),
-            _ => draws.saturating_mul(1 + u64::from(train.walk_length())).min(all),
+            (_, _, Some(walk)) => draws.saturating_mul(1 + u64::from(walk.length())).min(all),
+            (Sampler::SaintEdge(_), ..) => (2 * draws).min(all),
+            _ => draws.min(part.nodes),
         };
         let largest = graph.parts.iter().map(nodes).max().unwrap_or(0);
         let seeds = |part: &PartSize| part.train.min(nodes(part));
         let edges = ((largest as f64 * mean_degree(graph)).ceil() as u64).min(graph.edges);
         let most = graph.parts.iter().map(|part| part.train).max().unwrap_or(0);
-        let leaves = ["saint-edge", "saint-walk"].contains(&train.sampler.as_str());
+        let leaves = matches!(train.sampler, Sampler::SaintEdge(_) | Sampler::SaintWalk(_));
         // The first step of a walk is at home; then the whole list asks for its edges, and their weights, wherever topology is.
-        let walk = if train.sampler == "saint-walk" { u64::from(train.walk_length()) - 1 } else { 0 };
+        let steps = walk.map_or(0, |walk| u64::from(walk.length()) - 1);
         // A walk that looks back is sent the row of where it stands, in place of a node.
-        let row = if train.walk_bias().is_some() { 12 + (4.0 * mean_degree(graph)).ceil() as u64 } else { 12 };
+        let looks_back = walk.is_some_and(|walk| walk.bias().is_some());
+        let row = if looks_back { 12 + (4.0 * mean_degree(graph)).ceil() as u64 } else { 12 };
         let induced = if leaves { 4 * (largest + 1) + 8 * edges } else { 0 };
         Self {
             nodes: vec![graph.parts.iter().map(seeds).max().unwrap_or(0), largest],
             edges: vec![edges],
             subgraph: true,
-            steps: if train.sampler == "cluster" {
-                (clusters as u64).div_ceil(per_batch.max(1))
-            } else {
-                most.div_ceil(draws)
+            steps: match clusters {
+                Some((clusters, per_batch)) => (clusters as u64).div_ceil(per_batch.max(1)),
+                None => most.div_ceil(draws),
             },
             seeds: graph.parts.iter().map(seeds).sum(),
-            rounds: if leaves { [2 * walk + 2, 2] } else { [0, 0] },
-            moved: [walk * draws * row + induced, induced],
+            rounds: if leaves { [2 * steps + 2, 2] } else { [0, 0] },
+            moved: [steps * draws * row + induced, induced],
             rows: 0,
             leaves,
         }
@@ -164,11 +173,13 @@ fn mean_degree(graph: &Sizes) -> f64 {
 /// a partition's edges.
 pub(super) fn kept(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
     let sum = |of: &dyn Fn(&PartSize) -> u64| own.iter().map(of).sum::<u64>();
-    match train.sampler.as_str() {
-        "fastgcn" => 16 * graph.nodes,
-        "cluster" => 4 * sum(&|part| part.nodes),
-        "saint-node" | "saint-walk" => 4 * sum(&|part| part.nodes + part.train + part.edges),
-        "saint-edge" => sum(&|part| 4 * (part.nodes + part.train + part.edges) + 8 * part.edges.min(graph.nodes)),
+    match train.sampler {
+        Sampler::FastGcn => 16 * graph.nodes,
+        Sampler::Cluster(_) => 4 * sum(&|part| part.nodes),
+        Sampler::SaintNode(_) | Sampler::SaintWalk(_) => 4 * sum(&|part| part.nodes + part.train + part.edges),
+        Sampler::SaintEdge(_) => {
+            sum(&|part| 4 * (part.nodes + part.train + part.edges) + 8 * part.edges.min(graph.nodes))
+        }
         _ => 0,
     }
 }
@@ -176,6 +187,7 @@ pub(super) fn kept(train: &Train, graph: &Sizes, own: &[PartSize]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::sampler::{ClusterSampler, SaintWalk};
 
     fn sizes() -> Sizes {
         let part = |nodes, edges, train| PartSize { nodes, edges, train, ..PartSize::default() };
@@ -196,8 +208,12 @@ mod tests {
         }
     }
 
-    fn batch(sampler: &str, change: impl FnOnce(&mut Train)) -> Batch {
-        let mut train = Train { sampler: sampler.into(), batch: 100, ..Train::default() };
+    fn sampler(word: &str) -> Sampler {
+        serde_json::from_value(serde_json::json!({ "kind": word })).unwrap()
+    }
+
+    fn batch(word: &str, change: impl FnOnce(&mut Train)) -> Batch {
+        let mut train = Train { sampler: sampler(word), batch: 100, ..Train::default() };
         change(&mut train);
         let model = Model { kind: "sage".into(), layers: 2, ..Model::default() };
         Batch::of(&train, &model, &sizes())
@@ -222,21 +238,22 @@ mod tests {
         let fastgcn = batch("fastgcn", fanouts([300, 400]));
         assert_eq!((fastgcn.nodes, fastgcn.rows), (vec![100, 400, 800], 0));
         let cluster = batch("cluster", |train| {
-            (train.clusters, train.clusters_per_batch) = (Some(100), Some(7));
+            train.sampler = Sampler::Cluster(ClusterSampler { clusters: Some(100), clusters_per_batch: Some(7) });
         });
         assert_eq!((cluster.nodes, cluster.edges, cluster.steps), (vec![441, 441], vec![4410], 15));
         assert!(cluster.subgraph && !cluster.leaves && cluster.rounds == [0, 0]);
         assert_eq!(batch("saint-node", |_| {}).nodes, [100, 100]);
         assert_eq!(batch("saint-edge", |_| {}).nodes, [200, 200]);
-        let walk = batch("saint-walk", |train| train.walk_length = Some(3));
+        let walk = batch("saint-walk", |train| {
+            train.sampler = Sampler::SaintWalk(SaintWalk { walk_length: 3, ..SaintWalk::default() });
+        });
         assert_eq!((walk.nodes, walk.rounds, walk.steps), (vec![400, 400], [6, 2], 30));
     }
 
     #[test]
     fn samplers_keep_what_they_say() {
-        let of = |sampler: &str, own: &[PartSize]| {
-            kept(&Train { sampler: sampler.into(), ..Train::default() }, &sizes(), own)
-        };
+        let of =
+            |word: &str, own: &[PartSize]| kept(&Train { sampler: sampler(word), ..Train::default() }, &sizes(), own);
         let parts = sizes().parts;
         assert_eq!(of("uniform", &parts), 0);
         assert_eq!(of("fastgcn", &parts[..1]), 160_000);

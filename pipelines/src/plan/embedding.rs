@@ -27,7 +27,7 @@ impl LearntRows {
         let embedding = of(config)?;
         Some(Self {
             dim: embedding.dim,
-            optimizer: embedding.optimizer.kind.to_string(),
+            optimizer: embedding.optimizer.to_string(),
             mode: embedding.mode.to_string(),
             staleness: embedding.staleness(),
             bytes: bytes(config, graph.nodes),

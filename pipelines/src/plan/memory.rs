@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::training::edge_bytes;
 use super::{Layer, PartSize, Sizes, Training, batch, embedding};
-use crate::config::{Config, Infer, JumpingKnowledge, Model, OptimizerKind, Schedule, Topology, Train};
+use crate::config::{Config, Infer, JumpingKnowledge, Model, Optimizer, Topology, Train};
 use crate::engine::inference::{CHUNK_EDGES, WINDOW};
 
 pub(super) const PROGRAM_BYTES: u64 = 64 << 20;
@@ -42,7 +42,7 @@ pub struct Memory {
     pub scratch: u64,
     /// What a sampler keeps from batch to batch: distributions, clusters, counts.
     pub sampler: u64,
-    /// `train.cache`, with several processes: features of other processes' nodes.
+    /// `train.schedule.cache`, with several processes: features of other processes' nodes.
     pub cache: u64,
     /// Features of `train.window` batches (at least 2), one batch being nodes × (width × 4 + 8) + edges × 8, and where
     /// the model reads edges' features edges × (their width × 4 + 4); and lists and
@@ -54,7 +54,7 @@ pub struct Memory {
     /// nodes × width × 4; of `rgcn` with `num_bases` also nodes × bases × the input's width × 4. Over whole graphs: an interval's nodes × 4 ×
     /// six times the widest rows of a task (or eight times the sums of all relations side by side, if that is more); the rows on their
     /// way, those of one stage, and at most 16 MiB of each process; and in `tensor-parallel` a chunk's sums, no more than
-    /// `train.chunk_memory`, and of each process as much on its way.
+    /// `train.schedule.chunk_memory`, and of each process as much on its way.
     pub activations: u64,
     /// Rows of the whole graph (`full-graph`, `tensor-parallel`), by hop: what is sent, what arrives, and their gradients. Where they
     /// do not fit into `train.memory`, they are among the scratch files.
@@ -135,7 +135,7 @@ impl Process {
             memory.batches += 2 * own.len() as u64 * embedding::push(config, all);
             memory.batches += training.rows_bytes;
             memory.sampler = batch::kept(train, graph, own);
-            memory.cache = train.cache.filter(|_| others).map_or(0, |cache| cache.0);
+            memory.cache = train.cache().filter(|_| others).unwrap_or(0);
             // Layer l reads the list after hop L - l and writes the one before.
             let rows = |layer: usize| match training.subgraph {
                 true => all,
@@ -154,11 +154,11 @@ impl Process {
             (memory.inference, memory.scratch) = inference(config, graph, layers, own_nodes);
             // Whole graphs are evaluated as they are trained; only rows that never lie whole are computed once more, to be written.
             let embeddings = config.infer.as_ref().is_some_and(|infer| infer.embeddings);
-            if train.is_whole_graph() && !(embeddings && train.schedule == Schedule::TensorParallel) {
+            if train.is_whole_graph() && !(embeddings && train.schedule.is_tensor_parallel()) {
                 memory.inference = 0;
             }
             let (replica, parts) = (1 + state(train), graph.parts.len() as u64);
-            let vectors = if train.schedule == Schedule::PartitionParallel {
+            let vectors = if train.schedule.is_partition_parallel() {
                 // The one trained and what it began with, a gradient, what own partitions have become, and their average.
                 replica * (2 + own.len() as u64 + 1) + 1
             } else {
@@ -179,9 +179,9 @@ impl Process {
 
 /// Vectors as long as the parameters that the optimizer keeps.
 pub(super) fn state(train: &Train) -> u64 {
-    match train.optimizer.kind {
-        OptimizerKind::Sgd => u64::from(train.optimizer.momentum() > 0.0),
-        OptimizerKind::Adam | OptimizerKind::Adamw => 2,
+    match &train.optimizer {
+        Optimizer::Sgd(options) => u64::from(options.momentum > 0.0),
+        Optimizer::Adam(_) | Optimizer::Adamw(_) => 2,
     }
 }
 

@@ -75,7 +75,7 @@ impl Pairs {
         let of_types = if config.graph.dataset.is_none() && config.graph.reverse_edges { 0.5 } else { 1.0 };
         let share = of_splits * of_types;
         let trained = share * graph.parts.iter().map(|part| part.edges as f64).sum::<f64>();
-        let taken = train.edges_per_epoch.map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));
+        let taken = train.edges_per_epoch().map_or(1.0, |edges| (edges as f64 / trained.max(1.0)).min(1.0));
         Some(Self {
             width: model.hidden as u64,
             batch: train.batch as u64,

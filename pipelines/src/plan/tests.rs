@@ -51,19 +51,21 @@ fn a_budget_decides_the_window_and_refuses_what_does_not_fit() {
     let error = with(&format!("memory = '{}B'\nwindow = 4", needs(3))).unwrap_err();
     assert_eq!(error.exit_code(), 2);
     assert!(error.to_string().ends_with("; train.window = 3 fits"), "{error}");
-    let error = with(&format!("memory = '{}B'\ncache = '1GiB'", needs(1) + (1 << 20))).unwrap_err();
-    assert!(error.to_string().ends_with("; train.cache = \"1MiB\" fits with a window of 1"), "{error}");
+    let error = with(&format!("memory = '{}B'\nschedule.cache = '1GiB'", needs(1) + (1 << 20))).unwrap_err();
+    assert!(error.to_string().ends_with("; train.schedule.cache = \"1MiB\" fits with a window of 1"), "{error}");
     let error = with("memory = '1MiB'").unwrap_err();
     assert!(error.to_string().contains("smaller batches"), "{error}");
     // A size that no power divides is said in whole units.
-    let error = with(&format!("memory = '{}B'\ncache = '1GiB'", needs(1) + 36_616_884)).unwrap_err();
-    assert!(error.to_string().ends_with("; train.cache = \"34MiB\" fits with a window of 1"), "{error}");
-    for (schedule, key) in [("full-graph", "train.intervals"), ("tensor-parallel", "train.chunk_memory")] {
+    let error = with(&format!("memory = '{}B'\nschedule.cache = '1GiB'", needs(1) + 36_616_884)).unwrap_err();
+    assert!(error.to_string().ends_with("; train.schedule.cache = \"34MiB\" fits with a window of 1"), "{error}");
+    for (schedule, key) in
+        [("full-graph", "train.schedule.intervals"), ("tensor-parallel", "train.schedule.chunk_memory")]
+    {
         let text = PLANTED.replace("fanouts = [15, 10, 5]", &format!("schedule = '{schedule}'\nmemory = '100MiB'"));
         let error = plan(&text, 2).unwrap_err().to_string();
         assert!(error.contains(key) && !error.contains("batches") && !error.contains("steps under way"), "{error}");
     }
-    let cached = with("cache = '1GiB'").unwrap();
+    let cached = with("schedule.cache = '1GiB'").unwrap();
     assert_eq!(cached.processes[1].memory.cache, 1 << 30);
     assert!(cached.to_string().contains("1.0 GiB cached features"), "{cached}");
 }

@@ -9,7 +9,7 @@ use super::batch::Batch;
 use super::memory::state;
 use super::whole_graph::Whole;
 use super::{Sizes, embedding};
-use crate::config::{Config, Model, Schedule, Topology};
+use crate::config::{Config, Model, Topology};
 
 /// Messages are at most this large.
 const MESSAGE_BYTES: u64 = 256 << 10;
@@ -70,7 +70,7 @@ impl Training {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
         let batch = Batch::of(train, model, graph);
         let partitioned = config.partition.topology == Topology::Partitioned;
-        let alone = train.schedule == Schedule::PartitionParallel;
+        let alone = train.schedule.is_partition_parallel();
         let edge_bytes = edge_bytes(model, graph);
         // Edges of other partitions' nodes are asked for apart, where their rows are not here.
         let far_edges = batch.edges.iter().skip(usize::from(!batch.subgraph)).sum::<u64>();

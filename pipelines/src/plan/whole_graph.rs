@@ -65,16 +65,14 @@ impl Whole {
     /// Of a pipeline that trains over the whole graph, with a model that comes with gnnflow; `None` for any other.
     pub(super) fn of(config: &Config, graph: &Sizes) -> Option<Self> {
         let (train, model) = (config.train.as_ref()?, config.model.as_ref()?);
-        if !train.is_whole_graph() {
-            return None;
-        }
+        let options = train.schedule.whole_graph()?;
         let (classes, relations) = (graph.classes.unwrap_or(1).max(1) as usize, graph.relations.unwrap_or(0));
-        let network = model.network(train.schedule);
+        let network = model.network(&train.schedule);
         let (input, _) = embedding::input(config, graph);
         let described = network.describe(input.max(1), classes, relations, graph.edge_features.unwrap_or(0));
         let described = ModelSpec { decoder: decoder(train, graph), ..described };
         let built = Model::build(&described, &Registry::default(), &candle_core::Device::Cpu, train.seed).ok()?;
-        let (hops, by_columns) = (built.hops().ok()?, train.schedule == Schedule::TensorParallel);
+        let (hops, by_columns) = (built.hops().ok()?, train.schedule.is_tensor_parallel());
         let chained: Vec<bool> = (0..=hops.len()).map(|index| built.task_by_column(index).is_some()).collect();
         let first_learns = built.first_task_learns() || embedding::of(config).is_some();
         let program = match by_columns {
@@ -93,11 +91,11 @@ impl Whole {
         };
         let parameters = built.params().flat_len() as u64;
         let tensor = train
-            .tensor
+            .tensor_workers
             .as_ref()
-            .map(|tensor| (tensor.expected(), tensor.workers.is_none() || tensor.enlist.is_some()));
+            .map(|tensor| (tensor.expected(), tensor.workers.is_none() || tensor.accept.is_some()));
         let reads_initial = (0..=hops.len()).map(|index| built.task_reads_initial(index)).collect();
-        let may_share = config.graph.undirected && train.mode() != Mode::Async;
+        let may_share = config.graph.undirected && options.mode != Mode::Async;
         Some(Self {
             hops,
             program,
@@ -107,11 +105,14 @@ impl Whole {
                 _ if model.kind == "mlp" || network.decouples_attention() => model.hidden,
                 _ => 0,
             }),
-            intervals: train.intervals,
-            chunk_memory: train.chunk_memory(),
+            intervals: options.intervals,
+            chunk_memory: match &train.schedule {
+                Schedule::TensorParallel(options) => options.chunk_memory.0,
+                _ => 0,
+            },
             may_share,
-            number: train.row_dtype().bytes(),
-            mirrored: !by_columns && train.mode() == Mode::Async && train.staleness() > 0,
+            number: options.row_dtype.bytes(),
+            mirrored: !by_columns && options.mode == Mode::Async && options.staleness > 0,
             chained,
             keeps_initial,
             pairs,

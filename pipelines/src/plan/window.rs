@@ -20,13 +20,13 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
         (Some(most), None) => Ok(most),
         (Some(most), Some(window)) if most == window => Ok(window),
         (most, window) => {
-            let (window, cache) = (window.unwrap_or(1), train.cache.map_or(0, |cache| cache.0));
+            let (window, cache) = (window.unwrap_or(1), train.cache().unwrap_or(0));
             let needed = needs(window);
             let spare = |needed: u64| Bytes(memory.0.saturating_sub(needed)).rounded_down();
             let hint = match most {
                 Some(most) => format!("train.window = {most} fits"),
                 None if cache > 0 && needs(1) - cache <= memory.0 => {
-                    format!("train.cache = \"{}\" fits with a window of 1", spare(needs(1) - cache))
+                    format!("train.schedule.cache = \"{}\" fits with a window of 1", spare(needs(1) - cache))
                 }
                 None if train.is_whole_graph() => whole_graph(train).into(),
                 None => "smaller batches or fanouts, or more processes, take less".into(),
@@ -48,12 +48,12 @@ pub(super) fn window(config: &Config, needs: impl Fn(usize) -> u64) -> Result<us
 /// What takes less where every step is over the whole graph: its rows are in files already.
 fn whole_graph(train: &Train) -> &'static str {
     match train.schedule {
-        Schedule::TensorParallel => {
-            "more train.intervals, a smaller train.chunk_memory or infer.batch, a narrower model (model.hidden), or more \
+        Schedule::TensorParallel(_) => {
+            "more train.schedule.intervals, a smaller train.schedule.chunk_memory or infer.batch, a narrower model (model.hidden), or more \
              partitions and processes take less"
         }
         _ => {
-            "more train.intervals, a smaller infer.batch, a narrower model (model.hidden), or more partitions and processes \
+            "more train.schedule.intervals, a smaller infer.batch, a narrower model (model.hidden), or more partitions and processes \
              take less"
         }
     }

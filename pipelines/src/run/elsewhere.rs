@@ -23,7 +23,7 @@ pub(super) fn executor(
     parameters: &Arc<ParameterVersions>,
     (model, profile, intervals): (&ModelSpec, &ModelProfile, &[Interval]),
 ) -> Result<Option<Box<dyn TaskExecutor>>, Error> {
-    let Some(settings) = &train.tensor else { return Ok(None) };
+    let Some(settings) = &train.tensor_workers else { return Ok(None) };
     let Some(workers) = job.runtime.tensor_workers()? else { return Ok(None) };
     let own = workers.serve(Arc::clone(parameters))?;
     let servers = collectives.all_gather(driver, &own)?;

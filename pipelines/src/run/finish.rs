@@ -211,5 +211,5 @@ impl Run<'_> {
 fn notes(train: &config::Train) -> Vec<String> {
     let later_edges = "evaluation, predictions and embeddings read all edges, also edges that are later than a node's time; \
                        with sampler = \"temporal\" only training leaves later edges out";
-    (train.sampler == "temporal").then(|| later_edges.to_owned()).into_iter().collect()
+    train.sampler.is_temporal().then(|| later_edges.to_owned()).into_iter().collect()
 }

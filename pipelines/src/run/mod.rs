@@ -65,7 +65,7 @@ pub fn work(worker: &mut Worker, job: &Job) -> Result<Option<Summary>, Error> {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else {
         return Err(Error::Bug("a worker needs [model] and [train]".into()));
     };
-    let network = model.network(train.schedule);
+    let network = model.network(&train.schedule);
     let mut driver = Driver { worker, runtime: &*job.runtime };
     let mut run = Run::start(&mut driver, job, &network, train)?;
     run.train(&mut driver)?;
@@ -147,8 +147,8 @@ impl<'a> Run<'a> {
         drop(busy);
         let Plan { window, tables_mapped, .. } = Plan::new(&job.config, workers, workers)?;
         let mut collectives = Collectives::new(context.placement, rank, Rc::clone(&context.other_meter));
-        let importance = match train.sampler.as_str() {
-            "fastgcn" => Some(strategies::importance(driver, &context, &mut collectives)?),
+        let importance = match train.sampler {
+            config::Sampler::FastGcn => Some(strategies::importance(driver, &context, &mut collectives)?),
             _ => None,
         };
         let strategies = strategies::strategies(job, &context, model, train, importance)?;
@@ -178,28 +178,28 @@ impl<'a> Run<'a> {
                 (Arc::new(edges.book(train)), Some(task::Source::Edges(edges, classes)))
             }
         };
-        let training: Box<dyn Engine> = match train.schedule {
-            config::Schedule::FullGraph | config::Schedule::TensorParallel => {
+        let training: Box<dyn Engine> = match (train.schedule.whole_graph(), &train.schedule) {
+            (Some(options), schedule) => {
                 let source = match train.learns_edges() {
                     true => Some(PairSource { book, scored: Scored::open(&context, train)? }),
                     false => None,
                 };
                 let (profile, seed) = compute_thread
                     .call(|compute: &mut ComputeState| Ok::<_, Error>((compute.profile()?, compute.seed())))?;
-                let by_columns = train.schedule == config::Schedule::TensorParallel;
-                let synchrony = Synchrony::of(train, &profile.hops);
+                let synchrony = Synchrony::of(&options, &profile.hops);
                 let place = if tables_mapped { Place::Folder(context.scratch.clone()) } else { Place::Memory };
-                let config = StageConfig { profile, synchrony, row_dtype: train.row_dtype(), seed, place };
+                let config = StageConfig { profile, synchrony, row_dtype: options.row_dtype, seed, place };
                 let needs = EdgeNeeds::of(&config.profile.hops);
-                let (own, intervals, program) = match by_columns {
-                    true => {
-                        let (count, memory) = (train.intervals, train.chunk_memory());
+                let count = options.intervals;
+                let (own, intervals, program) = match schedule {
+                    config::Schedule::TensorParallel(columns) => {
+                        let memory = columns.chunk_memory.0;
                         let mut edges = AllEdges::open(driver, job, &context, &mut collectives, count, memory, needs)?;
                         let intervals = std::mem::take(&mut edges.intervals);
                         (edges.own.clone(), intervals, tensor_parallel::open(edges, &config)?)
                     }
-                    false => {
-                        let graph = Topology::open(driver, job, &context, &mut collectives, train.intervals, needs)?;
+                    _ => {
+                        let graph = Topology::open(driver, job, &context, &mut collectives, count, needs)?;
                         let program = full_graph::open(&graph, &config)?;
                         (graph.own, graph.intervals, program)
                     }
@@ -225,16 +225,17 @@ impl<'a> Run<'a> {
                     &compute_thread,
                 ))
             }
-            config::Schedule::PartitionParallel => {
+            (None, config::Schedule::PartitionParallel(_)) => {
                 let views = PartitionViews::open(driver, job, &context, degrees)?;
                 let visits = Visits { views, book, strategies, degrees, window, train: train.clone() };
                 Box::new(PartitionParallel::build(driver.worker, &context, visits, &compute_thread))
             }
-            _ => {
-                let cache = context.cache(train).map(|cache| Rc::new(RefCell::new(cache)));
+            (None, config::Schedule::MiniBatch(options)) => {
+                let cache = context.cache(options).map(|cache| Rc::new(RefCell::new(cache)));
                 let batches = Batches { book, strategies, subgraphs, degrees, params, window, cache };
                 Box::new(MiniBatchTraining::build(driver.worker, &context, train, batches, &compute_thread))
             }
+            (None, schedule) => return Err(Error::Bug(format!("the schedule is still {schedule}"))),
         };
         let nodes = job.config.infer.as_ref().map_or_else(|| config::Infer::default().batch, |infer| infer.batch);
         let inference =
@@ -278,10 +279,14 @@ impl<'a> Run<'a> {
         while self.progress.epochs < epochs && !self.is_stale() {
             let epoch = self.progress.epochs;
             let before = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
-            let (train, seed_lr) = (self.train, self.train.optimizer.lr);
+            let (train, seed_lr) = (self.train, self.train.optimizer.lr());
             let lr = |epoch: u32| train.lr_schedule.at(epoch as usize, train.epochs, seed_lr);
             if let Some(rows) = &self.context.embeddings {
-                rows.set_learning_rate(train.lr_schedule.at(epoch as usize, train.epochs, rows.config().optimizer.lr));
+                rows.set_learning_rate(train.lr_schedule.at(
+                    epoch as usize,
+                    train.epochs,
+                    rows.config().optimizer.lr(),
+                ));
             }
             let done = self.training.train_round(driver, epoch, &lr)?;
             let after = StageTimes::now(&self.context.meter, self.compute_thread.call(ComputeState::report)?);
@@ -334,7 +339,7 @@ impl<'a> Run<'a> {
 
     /// The learning rate of epoch `epoch`, from 0.
     fn lr(&self, epoch: usize) -> f64 {
-        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr)
+        self.train.lr_schedule.at(epoch, self.train.epochs, self.train.optimizer.lr())
     }
 
     /// Splits the threads anew by what an epoch spent where.

@@ -56,7 +56,7 @@ pub trait Runtime: Send + Sync {
     fn say(&self, line: &str) {
         let _ = line;
     }
-    /// Returns the tensor workers that `train.tensor` asks for.
+    /// Returns the tensor workers that `train.tensor_workers` asks for.
     ///
     /// # Errors
     /// If the setting or this machine does not allow them.

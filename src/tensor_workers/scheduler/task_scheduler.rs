@@ -149,7 +149,7 @@ impl TaskExecutor for TaskScheduler {
             let first = !std::mem::replace(&mut state.reported_gone, true);
             drop(state);
             if first {
-                let line = "no tensor worker has registered yet; this process computes the tasks until one does (train.tensor.enlist)";
+                let line = "no tensor worker has registered yet; this process computes the tasks until one does (train.tensor_workers.accept)";
                 self.shared.console.say(line);
             }
             return done(self.shared.return_task(task));
@@ -208,7 +208,8 @@ impl Shared {
         match self.settings.when_gone {
             WhenGone::Local => Ok(Completion::Returned(Box::new(task))),
             WhenGone::Fail => Err(Error::Machine(
-                "all tensor workers are gone; set train.tensor.when_gone = \"local\" to go on without them".into(),
+                "all tensor workers are gone; set train.tensor_workers.when_gone = \"local\" to go on without them"
+                    .into(),
             )),
         }
     }
@@ -281,7 +282,9 @@ impl Shared {
         self.changed.notify_all();
         let next = match (retry, last_retry) {
             (Retry::Relaunch(after), _) => format!("; it is started again in {} s", after.as_secs_f64()),
-            (Retry::Never, Some(Retry::Relaunch(_))) => "; it is not started again (train.tensor.relaunch)".to_owned(),
+            (Retry::Never, Some(Retry::Relaunch(_))) => {
+                "; it is not started again (train.tensor_workers.relaunch)".to_owned()
+            }
             _ => String::new(),
         };
         let name = self.workers.name(worker);
@@ -293,7 +296,9 @@ impl Shared {
             }
         }
         if first && self.settings.when_gone == WhenGone::Local {
-            self.warn("all tensor workers are gone; this process computes their tasks (train.tensor.when_gone)");
+            self.warn(
+                "all tensor workers are gone; this process computes their tasks (train.tensor_workers.when_gone)",
+            );
         }
         for (task, done) in returned {
             done(self.return_task(task));

@@ -84,18 +84,18 @@ impl FlightWorkers {
         console: Console,
     ) -> Result<Self, crate::Error> {
         let hosts = settings.hosts.clone().unwrap_or_default();
-        let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.enlist.iter().map(|host| ("enlist", host)));
+        let keyed = hosts.iter().map(|host| ("hosts", host)).chain(settings.accept.iter().map(|host| ("accept", host)));
         let far = keyed.clone().find(|(_, host)| !is_local(host));
         if let (Some((key, far)), None) = (far, &secret) {
             let message = format!(
-                "train.tensor.{key}: {far} is not this machine; give a secret, in GNNFLOW_SECRET or cluster.secret_file"
+                "train.tensor_workers.{key}: {far} is not this machine; give a secret, in GNNFLOW_SECRET or cluster.secret_file"
             );
             return Err(ClusterError::Usage(message).into());
         }
-        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "enlist")).map(|(_, host)| host.clone());
+        let towards = far.or_else(|| keyed.clone().find(|(key, _)| *key == "accept")).map(|(_, host)| host.clone());
         let secret = match secret {
             // Only this process may use the workers that it launches.
-            None if hosts.is_empty() && settings.enlist.is_none() => Some(Secret::random()?),
+            None if hosts.is_empty() && settings.accept.is_none() => Some(Secret::random()?),
             secret => secret,
         };
         let launched = settings.workers.unwrap_or(0);
@@ -185,7 +185,7 @@ impl WorkerPool for FlightWorkers {
     }
 
     fn watch(&self, servers: &[String], on_event: Box<dyn Fn(RegistryEvent) + Send + Sync>) {
-        if self.settings.enlist.is_some() {
+        if self.settings.accept.is_some() {
             self.registry.open(servers, lock(&self.server).clone(), on_event.into());
         }
     }
@@ -251,10 +251,10 @@ impl ExecutorFactory for FlightWorkers {
         let role = Role::GraphWorker(parameters, Arc::clone(&self.registry));
         let service = Service { guard: Arc::new(guard), role };
         let runtime = self.runtime().map_err(|error| machine(&error))?;
-        if let Some(enlist) = self.settings.enlist.as_ref().filter(|_| self.first) {
+        if let Some(enlist) = self.settings.accept.as_ref().filter(|_| self.first) {
             let found = enlist.to_socket_addrs().and_then(|found| bind(&found.collect::<Vec<_>>()));
             let cannot = |error: std::io::Error| {
-                let problem = "train.tensor.enlist: the run's first process cannot listen at";
+                let problem = "train.tensor_workers.accept: the run's first process cannot listen at";
                 PipelineError::Machine(format!(
                     "{problem} {enlist}: {error}; give an address of its machine, with a free port"
                 ))
@@ -292,8 +292,8 @@ mod tests {
     #[test]
     fn new_with_another_machine_needs_a_secret() {
         for (key, settings) in [
-            ("train.tensor.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
-            ("train.tensor.enlist", Tensor { enlist: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
+            ("train.tensor_workers.hosts", Tensor { hosts: Some(vec!["192.0.2.1:7000".into()]), ..Tensor::default() }),
+            ("train.tensor_workers.accept", Tensor { accept: Some("192.0.2.1:7000".into()), ..Tensor::default() }),
         ] {
             let error = FlightWorkers::new(&settings, None, None, true, Console::silent()).err().unwrap();
             assert!(error.to_string().contains(key) && error.exit_code() == 2, "{error}");

@@ -3,51 +3,30 @@
 use std::net::SocketAddr;
 
 use super::super::model::{Aggregator, JumpingKnowledge, Model, Norm};
-use super::super::train::{Device, Mode, RowDtype, Schedule, SeedSplit, Train};
+use super::super::schedule::{Mode, RowDtype, Schedule, WholeGraph};
+use super::super::train::{Device, Train};
 use super::super::{Config, Tensor, Topology, WhenGone};
 use super::Report;
 
-/// Keys that only whole graphs have.
-const KEYS: [&str; 5] =
-    ["train.mode", "train.staleness", "train.intervals", "train.edges_per_epoch", "train.row_dtype"];
-/// Keys of sampled batches, which whole graphs have none of.
-const SAMPLED: [&str; 8] = [
-    "train.fanouts",
-    "train.replace",
-    "train.temporal",
-    "train.window",
-    "train.cache",
-    "train.cache_policy",
-    "train.average_every",
-    "train.average_momentum",
-];
-
 /// Refuses tensor workers that cannot be had.
 fn tensor(train: &Train, report: &mut Report<'_>) {
-    let Some(tensor) = &train.tensor else { return };
-    if !train.is_whole_graph() {
-        let message = format!(
-            "only \"{}\" and \"{}\" have tasks for tensor workers; leave it out",
-            Schedule::FullGraph,
-            Schedule::TensorParallel
-        );
-        return report.add("train.tensor", message);
-    }
+    let Some(tensor) = train.tensor_workers.as_ref().filter(|_| train.is_whole_graph()) else { return };
     match (tensor.workers, &tensor.hosts) {
-        (None, None) if tensor.enlist.is_none() => report.add(
-            "train.tensor",
-            "give `workers`, how many to launch, `hosts`, where they listen, or `enlist`, where they come to",
+        (None, None) if tensor.accept.is_none() => report.add(
+            "train.tensor_workers",
+            "no workers; give `workers` (how many to launch), `hosts` (their addresses) or `accept` (where they come to)",
         ),
         (None, None) if tensor.when_gone == WhenGone::Fail => report.add(
-            "train.tensor.when_gone",
-            "nobody has enlisted yet when a run begins: use \"local\", or have `workers` or `hosts` too",
+            "train.tensor_workers.when_gone",
+            "no worker has come when a run begins; use `local`, or give `workers` or `hosts` too",
         ),
-        (Some(_), Some(_)) => report.add("train.tensor.hosts", "`workers` beside it: use one of them"),
+        (Some(_), Some(_)) => report.add("train.tensor_workers.hosts", "`workers` is given too; remove one of them"),
         _ => {}
     }
-    let hosts = tensor.hosts.iter().flatten().enumerate().map(|(i, host)| (format!("train.tensor.hosts[{i}]"), host));
-    let enlist = tensor.enlist.iter().map(|host| ("train.tensor.enlist".to_owned(), host));
-    for (key, host) in hosts.chain(enlist) {
+    let hosts =
+        tensor.hosts.iter().flatten().enumerate().map(|(i, host)| (format!("train.tensor_workers.hosts[{i}]"), host));
+    let accept = tensor.accept.iter().map(|host| ("train.tensor_workers.accept".to_owned(), host));
+    for (key, host) in hosts.chain(accept) {
         let port =
             host.rsplit_once(':').and_then(|(name, port)| (!name.is_empty()).then(|| port.parse::<u16>().ok())?);
         if port.is_none_or(|port| port == 0) {
@@ -55,99 +34,77 @@ fn tensor(train: &Train, report: &mut Report<'_>) {
         }
     }
     let any = |host: &str| host.parse::<SocketAddr>().is_ok_and(|address| address.ip().is_unspecified());
-    if let Some(host) = tensor.enlist.as_deref().filter(|host| any(host)) {
-        let message = format!("{host} is no address that workers could reach: give the first process's own one");
-        report.add("train.tensor.enlist", message);
+    if let Some(host) = tensor.accept.as_deref().filter(|host| any(host)) {
+        let message = format!("workers cannot reach the address {host}; give the address of the first process");
+        report.add("train.tensor_workers.accept", message);
     }
     if tensor.workers.is_none() {
         // Defaults are written into every resolved file.
         if tensor.threads != Tensor::default().threads {
-            let message = "of workers that run elsewhere their own command line says so (`--threads`)";
-            report.add("train.tensor.threads", message);
+            let message = "only launched workers (`workers`) have it; use `--threads` of `gnnflow tensor-worker`";
+            report.add("train.tensor_workers.threads", message);
         }
-        report.only(&["train.tensor.relaunch"], "only workers that are launched (`workers`) are started again");
+        let message = "only launched workers (`workers`) are started again; remove this key";
+        report.only(&["train.tensor_workers.relaunch"], message);
     }
     if train.device != Device::Cpu {
         report.add(
             "train.device",
-            "tensor workers compute on the processor, with other bits: use \"cpu\", or leave train.tensor out",
+            "tensor workers compute on the processor, with other bits; use `cpu`, or remove `train.tensor_workers`",
         );
     }
 }
 
 pub(super) fn whole_graph(config: &Config, train: &Train, model: &Model, report: &mut Report<'_>) {
-    let word = train.schedule;
     tensor(train, report);
-    if train.schedule != Schedule::TensorParallel {
-        report.only(&["train.chunk_memory"], &format!("only \"{}\" has it", Schedule::TensorParallel));
-    }
     if model.decoupled == Some(true) {
         decoupled(model, report);
     }
-    if !train.is_whole_graph() {
-        let message = format!("only \"{}\" and \"{}\" have it", Schedule::FullGraph, Schedule::TensorParallel);
-        report.only(&KEYS, &message);
-        return;
-    }
-    report.only(&SAMPLED, &format!("\"{word}\" samples nothing: every step is over the whole graph; leave it out"));
-    // Defaults are written into every resolved file.
-    if train.batch != Train::default().batch && !train.learns_edges() {
-        report
-            .add("train.batch", format!("\"{word}\" has no batches: every step is over the whole graph; leave it out"));
-    }
-    if train.sampler != Train::default().sampler {
-        report.add("train.sampler", format!("\"{word}\" samples nothing; leave it out, or use \"mini-batch\""));
-    }
-    if train.seed_split == Some(SeedSplit::Even) {
-        report.add("train.seed_split", format!("\"{word}\" trains a partition on its own nodes; leave it out"));
-    }
+    let Some(options) = train.schedule.whole_graph() else { return };
     if config.partition.topology == Topology::Replicated {
         let message = match train.schedule {
-            Schedule::TensorParallel => "\"tensor-parallel\" reads all edges everywhere by itself; leave it out",
-            _ => "\"full-graph\" reads a partition's own edges only; leave it out",
+            Schedule::TensorParallel(_) => "`tensor-parallel` always replicates the topology; remove this key",
+            _ => "`full-graph` reads only a partition's own edges; remove this key",
         };
         report.add("partition.topology", message);
     }
-    if train.schedule == Schedule::TensorParallel {
-        report.only(&["train.staleness"], "only \"full-graph\" has it");
-        if train.mode() == Mode::Async {
-            report.add("train.mode", "\"tensor-parallel\" has no stale rows: use \"pipe\", or \"full-graph\"");
-        }
-    } else if train.mode() != Mode::Async {
-        report.only(
-            &["train.staleness"],
-            &format!("only `mode = \"async\"` has it: in \"{}\" nothing is stale", train.mode()),
-        );
+    if options.mode != Mode::Async {
+        let message = format!("only `mode = \"async\"` has stale rows, not `{}`; remove this key", options.mode);
+        report.only(&[&report.option("staleness")], &message);
     }
     if train.learns_edges() {
-        edges(train, report);
+        edges(train, options, report);
     } else {
-        let message = format!("\"{}\" learns from all training nodes in every epoch: leave it out", train.task);
-        report.only(&["train.edges_per_epoch"], &message);
+        let message = format!("`{}` learns from all training nodes in every epoch; remove this key", train.task);
+        report.only(&[&report.option("edges_per_epoch")], &message);
     }
     cannot(train, model, report);
-    if train.row_dtype() == RowDtype::Bf16 {
+    if options.row_dtype == RowDtype::Bf16 {
         rounded(model, report);
     }
 }
 
-/// Refuses to round rows of which more is done than to add them up, or nothing.
+/// Refuses to round rows that are not only added up, or not aggregated at all.
 fn rounded(model: &Model, report: &mut Report<'_>) {
     let why = match model.kind.as_str() {
-        "gat" | "gatv2" => "weighs its neighbours' rows by what is in them",
-        "sage" if model.aggregator == Some(Aggregator::Pool) => "takes the largest of its neighbours' numbers",
+        "gat" | "gatv2" => "computes weights from its neighbors' rows",
+        "sage" if model.aggregator == Some(Aggregator::Pool) => "takes the maximum of its neighbors' rows",
         "mlp" => "adds up no rows",
         _ => return,
     };
-    let message = format!("{:?} {why}: leave it out, or use \"gcn\", or \"sage\" with another aggregator", model.kind);
-    report.add("train.row_dtype", message);
+    let message = format!(
+        "`bf16` rows work only with layers that sum their neighbors, and `{}` {why}; use `f32`, `gcn`, or `sage` with \
+         another aggregator",
+        model.kind
+    );
+    report.add(&report.option("row_dtype"), message);
 }
 
-/// What cannot be kept where edges are learnt from: all are, in every pass, and by results of one epoch.
-fn edges(train: &Train, report: &mut Report<'_>) {
-    if train.mode() == Mode::Async {
-        let message = format!("edges are scored when all nodes have their results: use \"{}\"", Mode::Pipe);
-        report.add("train.mode", message);
+/// Rules of tasks on edges: a pass is over all edges, and edges are scored when all results of the epoch are there.
+fn edges(train: &Train, options: WholeGraph, report: &mut Report<'_>) {
+    if options.mode == Mode::Async {
+        let message = "edges are scored when all nodes have their results; use `pipe`";
+        report.add(&report.option("mode"), message);
     }
     let [link, edge] = [
         train.link.as_ref().and_then(|link| link.exclude_training_targets),
@@ -155,11 +112,8 @@ fn edges(train: &Train, report: &mut Report<'_>) {
     ];
     for (section, asked) in [("link", link), ("edge", edge)] {
         if asked == Some(true) {
-            let message = format!(
-                "a step of \"{}\" is over all edges, those too that it predicts: leave it out, or use \"{}\"",
-                train.schedule,
-                Schedule::MiniBatch
-            );
+            let message =
+                format!("`{}` cannot hide the target edges; remove this key, or use `mini-batch`", train.schedule);
             report.add(&format!("train.{section}.exclude_training_targets"), message);
         }
     }
@@ -172,12 +126,12 @@ fn decoupled(model: &Model, report: &mut Report<'_>) {
     for (key, _) in between.into_iter().filter(|(_, asked)| *asked) {
         report.add(
             &format!("model.{key}"),
-            "a decoupled model learns nothing between its propagations; leave it out, or set `decoupled` to false",
+            "a decoupled model learns nothing between its propagations; remove this key, or set `decoupled` to false",
         );
     }
     if model.decouples_attention() {
-        let message = "the hidden layers of a decoupled `gat` have no attention: say `output_heads`, with which all its \
-                       propagations attend, or set `decoupled` to false";
+        let message = "the hidden layers of a decoupled `gat` have no attention; use `output_heads`, the heads of its \
+                       propagations, or set `decoupled` to false";
         report.only(&["model.heads"], message);
     }
 }
@@ -185,16 +139,14 @@ fn decoupled(model: &Model, report: &mut Report<'_>) {
 /// Refuses layers that read features of edges, which only blocks have.
 fn cannot(train: &Train, model: &Model, report: &mut Report<'_>) {
     let instead = match model.kind.as_str() {
-        "gatv2" if model.edge_features == Some(true) => Some("it without `edge_features`"),
-        "gine" => Some("\"gin\""),
+        "gatv2" if model.edge_features == Some(true) => Some("`gatv2` without `edge_features`"),
+        "gine" => Some("`gin`"),
         _ => None,
     };
     if let Some(instead) = instead {
         let message = format!(
-            "{:?} reads features of edges, which \"{}\" does not have; use {instead}, or \"{}\"",
-            model.kind,
-            train.schedule,
-            Schedule::MiniBatch
+            "`{}` reads features of edges, which `{}` does not have; use {instead}, or `mini-batch`",
+            model.kind, train.schedule
         );
         report.add("model.kind", message);
     }

@@ -1,7 +1,7 @@
 //! Rows that neighbors add up, as they are stored and as they travel: as they were computed, or rounded to half as many bits.
 //!
 //! What is read most in an epoch is rows of neighbors: each of them once for every edge, and written once. So it is these that may be rounded
-//! (`train.row_dtype`); sums are in `f32` all the same, and so is everything that a node task reads, and every parameter. An owner rounds, once,
+//! (`row_dtype`); sums are in `f32` all the same, and so is everything that a node task reads, and every parameter. An owner rounds, once,
 //! and everybody reads the same bits.
 
 use std::borrow::Cow;

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each partition trains alone: a batch sees the in-edges of the partition's own nodes, whose sources' features are stored with
-//! it, and nothing is asked of anybody. A round trains every partition for `train.average_every` epochs from what all had in
+//! it, and nothing is asked of anybody. A round trains every partition for `average_every` epochs from what all had in
 //! common, and then averages what they have become, in partition order. A worker visits its partitions in turn, so that it
 //! needs one model however many they are; and what comes out depends on the partitions, not on who visited them.
 
@@ -93,7 +93,7 @@ impl PartitionParallel {
             let permits = Rc::new(Permits::new(window.max(2)));
             let (left, kept, told) = (Rc::clone(&permits), errors.clone(), Rc::clone(&done));
             let (features, schedule) = (views.features.clone(), train.lr_schedule.clone());
-            let (epochs, first) = (train.epochs, train.optimizer.lr);
+            let (epochs, first) = (train.epochs, train.optimizer.lr());
             let rows: Rc<dyn Fn(u64) -> FeatureView> = Rc::new(move |_| features.clone());
             stream
                 .sample_batch(hops, Arc::clone(&context.sampling))
@@ -189,7 +189,7 @@ impl LocalEpoch {
 }
 
 impl Engine for PartitionParallel {
-    /// Trains `train.average_every` epochs, or as many as are left, and averages.
+    /// Trains `average_every` epochs, or as many as are left, and averages.
     fn train_round(
         &mut self,
         driver: &mut Driver<'_>,

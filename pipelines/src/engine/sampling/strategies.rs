@@ -8,6 +8,7 @@ use gnnflow_kernels::sample::{Columns, Draw, Fanout, Fanouts, Importance, PerEdg
 use crate::collectives::{Collectives, Driver, ROUND_WORDS};
 use crate::config;
 use crate::config::is_builtin_layer;
+use crate::config::sampler::{Replace, Sampler, Take, Temporal};
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::error::did_you_mean;
@@ -19,13 +20,13 @@ pub(crate) fn columns(job: &Job, edge_features: bool) -> Columns {
     let (Some(model), Some(train)) = (&job.config.model, &job.config.train) else { return Columns::default() };
     let typed = job.dataset.manifest().edge_columns.edge_type.is_some();
     // A registered layer may read types; a registered sampler cannot bring them.
-    let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(&train.sampler).is_none();
+    let may_read = || !is_builtin_layer(&model.kind) && job.registry.sampler(train.sampler.word()).is_none();
     Columns { types: typed && (model.reads_edge_types() || may_read()), ids: edge_features, ..Columns::default() }
 }
 
 /// What the blocks of a batch have: weights besides, where owners weigh the edges that they answer with.
-pub(crate) fn batch_columns(columns: Columns, sampler: &str) -> Columns {
-    let weights = ["fastgcn", "saint-node", "saint-edge", "saint-walk"].contains(&sampler);
+pub(crate) fn batch_columns(columns: Columns, sampler: &Sampler) -> Columns {
+    let weights = sampler.weighs_edges() && *sampler != Sampler::Ladies;
     Columns { weights: columns.weights || weights, ..columns }
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn strategies(
     }
     let fanouts = train.fanouts(model.layers);
     let types = job.dataset.manifest().edge_columns.edge_type.as_ref();
-    if let Some(sampler) = job.registry.sampler(&train.sampler) {
+    if let Some(sampler) = job.registry.sampler(train.sampler.word()) {
         if !context.columns.is_empty() {
             let message = format!(
                 "a registered sampler says which sources it takes, not which edges: it cannot serve {:?} layers, which read \
@@ -77,18 +78,18 @@ pub(crate) fn strategies(
         }
         return Ok(fanouts.iter().map(|fanout| Strategy::Registered(Arc::clone(&sampler), fanout.most())).collect());
     }
-    let draw = match (train.sampler.as_str(), train.replace) {
-        ("weighted", false) => Draw::Weighted,
-        ("weighted", true) => Draw::WeightedWithReplacement,
-        ("labor", _) => Draw::Labor,
-        ("temporal", _) if train.temporal() == config::Temporal::Last => Draw::Last,
-        (_, false) => Draw::Uniform,
-        (_, true) => Draw::UniformWithReplacement,
+    let draw = match &train.sampler {
+        Sampler::Weighted(Replace { replace: false }) => Draw::Weighted,
+        Sampler::Weighted(Replace { replace: true }) => Draw::WeightedWithReplacement,
+        Sampler::Labor => Draw::Labor,
+        Sampler::Temporal(Temporal { take: Take::Last }) => Draw::Last,
+        Sampler::Uniform(Replace { replace: true }) => Draw::UniformWithReplacement,
+        _ => Draw::Uniform,
     };
     if matches!(draw, Draw::Weighted | Draw::WeightedWithReplacement) {
         check_weights(job, context)?;
     }
-    if train.sampler == "ladies" {
+    if train.sampler == Sampler::Ladies {
         let layer = |nodes: i64| u32::try_from(nodes).map_or(Strategy::Fanout(Fanout::All), Strategy::Layer);
         return Ok(fanouts.iter().map(|fanout| layer(fanout.most())).collect());
     }
@@ -96,14 +97,14 @@ pub(crate) fn strategies(
         let draws = |fanout: &config::Fanout| u32::try_from(fanout.most()).unwrap_or(u32::MAX);
         return Ok(fanouts.iter().map(|fanout| Strategy::Importance(draws(fanout), Arc::clone(&importance))).collect());
     }
-    let temporal = train.sampler == "temporal";
+    let temporal = train.sampler.is_temporal();
     if temporal {
         check_times(job)?;
     }
     let strategy = |(hop, fanout): (usize, &config::Fanout)| {
         let fanouts = match fanout {
             config::Fanout::Each(k) if matches!(draw, Draw::Uniform | Draw::UniformWithReplacement) && !temporal => {
-                return Ok(Strategy::Fanout(Fanout::new(*k, train.replace)));
+                return Ok(Strategy::Fanout(Fanout::new(*k, draw == Draw::UniformWithReplacement)));
             }
             config::Fanout::Each(k) => Fanouts::Each(*k),
             config::Fanout::ByType(fanouts) => Fanouts::ByType(

@@ -23,7 +23,7 @@ use timely::dataflow::operators::{Input, Probe, probe};
 use timely::dataflow::{InputHandle, StreamVec};
 
 use crate::collectives::{Driver, FirstError};
-use crate::config::Train;
+use crate::config::{Sampler, Train};
 use crate::context::WorkerContext;
 use crate::error::Error;
 use crate::runtime::job::Job;
@@ -71,18 +71,18 @@ impl Subgraphs {
     ) -> Result<Option<Self>, Error> {
         let parts = &job.dataset.manifest().partitions;
         let graph = &context.graph;
-        let (source, steps) = match train.sampler.as_str() {
-            "cluster" => {
-                let count = train.clusters(parts.iter().map(|part| part.nodes));
+        let (source, steps) = match &train.sampler {
+            Sampler::Cluster(options) => {
+                let count = options.clusters(parts.iter().map(|part| part.nodes));
                 let small = parts.iter().position(|part| (1..count as u64).contains(&part.nodes));
                 if let Some(part) = small {
                     let message = format!(
                         "{count} clusters, but partition {part} has {} nodes: use at most so many, or fewer partitions",
                         parts[part].nodes
                     );
-                    return Err(job.config.problem("train.clusters", message));
+                    return Err(job.config.problem("train.sampler.clusters", message));
                 }
-                let mut book = ClusterBatches::new(parts.len(), train.clusters_per_batch(count), train.seed);
+                let mut book = ClusterBatches::new(parts.len(), options.clusters_per_batch(count), train.seed);
                 for part in graph.hosted().filter(|&part| parts[part].nodes > 0) {
                     let (memory, seed) = (job.config.partition.memory.0, job.config.partition.seed);
                     let goal = Goal { memory, seed, ..Goal::new(count as u32) };
@@ -93,17 +93,21 @@ impl Subgraphs {
                 let steps = book.steps(count);
                 (Source::Clusters(Rc::new(book)), steps)
             }
-            "saint-node" | "saint-edge" | "saint-walk" => {
-                let (saint, walk) = match train.sampler.as_str() {
-                    "saint-node" => (Saint::Nodes, None),
-                    "saint-edge" => (Saint::Edges, None),
-                    _ => (Saint::Roots, Some((train.walk_length(), train.walk_bias().map(|[p, q]| Bias { p, q })))),
+            Sampler::SaintNode(_) | Sampler::SaintEdge(_) | Sampler::SaintWalk(_) => {
+                let (saint, walk, coverage) = match &train.sampler {
+                    Sampler::SaintNode(options) => (Saint::Nodes, None, options.coverage),
+                    Sampler::SaintEdge(options) => (Saint::Edges, None, options.coverage),
+                    Sampler::SaintWalk(options) => {
+                        let bias = options.bias().map(|[p, q]| Bias { p, q });
+                        (Saint::Roots, Some((options.length(), bias)), options.coverage)
+                    }
+                    _ => return Ok(None),
                 };
                 let book = Rc::new(SaintBatches::new(Arc::clone(graph), saint, train.batch, train.seed));
                 let counts = Rc::new(RefCell::new(SubgraphCounts::new(Arc::clone(graph))));
                 let own = Rc::new(RefCell::new(seeds.iter().map(|nodes| vec![0; nodes.len()]).collect()));
                 let most = parts.iter().map(|part| part.nodes).max().unwrap_or(0);
-                let before = (most * train.sample_coverage() as u64).div_ceil(train.batch as u64);
+                let before = (most * coverage as u64).div_ceil(train.batch as u64);
                 let before = u32::try_from(before.max(1)).unwrap_or(u32::MAX);
                 (Source::Saint { book, walk, counts, own, before }, context.steps(train.batch))
             }

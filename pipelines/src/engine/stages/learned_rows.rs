@@ -32,7 +32,7 @@ impl LearnedRows {
 
     /// The learning rate of an epoch, of which several may be under way.
     fn rate(&self, epoch: u32) -> f64 {
-        self.train.lr_schedule.at(epoch as usize, self.train.epochs, self.rows.config().optimizer.lr)
+        self.train.lr_schedule.at(epoch as usize, self.train.epochs, self.rows.config().optimizer.lr())
     }
 }
 

@@ -53,7 +53,11 @@ impl StageConfig {
         match self.profile.hops.iter().position(|hop| !sums_only(hop)) {
             Some(hop) if self.row_dtype != RowDtype::F32 => {
                 let message = "does more with its neighbours' rows than to add them up, for which they must be";
-                Err(Error::Usage(format!("train.row_dtype: layer {} {message} \"{}\"", hop + 1, RowDtype::F32)))
+                Err(Error::Usage(format!(
+                    "train.schedule.row_dtype: layer {} {message} \"{}\"",
+                    hop + 1,
+                    RowDtype::F32
+                )))
             }
             _ => Ok(()),
         }

@@ -2,7 +2,8 @@
 
 use gnnflow_nn::model::Hop;
 
-use crate::config::{Mode, Train};
+use crate::config::Mode;
+use crate::config::schedule::WholeGraph;
 
 /// The order between stages and epochs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +34,13 @@ pub(crate) enum BackwardRows {
 }
 
 impl Synchrony {
-    /// Returns the order that `train` asks for, for a model with these hops.
-    pub(crate) fn of(train: &Train, hops: &[Hop]) -> Self {
-        match train.mode() {
+    /// Returns the order that `train` asks for, with a model with these hops.
+    pub(crate) fn of(options: &WholeGraph, hops: &[Hop]) -> Self {
+        match options.mode {
             Mode::Sync => Self::Barrier,
             Mode::Pipe => Self::Pipelined,
             Mode::Async => {
-                let epochs = train.staleness() as u32;
+                let epochs = options.staleness as u32;
                 let backward = match (hops.iter().any(Hop::attends), epochs) {
                     (false, _) => BackwardRows::Stale,
                     (true, 0) => BackwardRows::Fresh,

@@ -1,0 +1,153 @@
+//! Keys of older versions, and where they are now.
+
+use super::tree::{Node, Value};
+use crate::error::{Place, Problem};
+
+/// Where a key is now.
+enum Now {
+    /// An option of these kinds of `train.schedule` or `train.sampler`, under these names.
+    Kinds(&'static str, &'static [(&'static str, &'static str)]),
+    /// A key of this table.
+    Table(&'static str, &'static str),
+}
+
+/// Old keys, each before the table that holds it.
+const MOVED: &[(&str, Now)] = &[
+    ("train.cache", Now::Kinds("schedule", &[("mini-batch", "cache")])),
+    ("train.cache_policy", Now::Kinds("schedule", &[("mini-batch", "cache_policy")])),
+    ("train.seed_split", Now::Kinds("schedule", &[("mini-batch", "seed_split")])),
+    ("train.average_every", Now::Kinds("schedule", &[("partition-parallel", "average_every")])),
+    ("train.average_momentum", Now::Kinds("schedule", &[("partition-parallel", "average_momentum")])),
+    ("train.mode", Now::Kinds("schedule", &[("full-graph", "mode"), ("tensor-parallel", "pipelined")])),
+    ("train.staleness", Now::Kinds("schedule", &[("full-graph", "staleness")])),
+    ("train.intervals", Now::Kinds("schedule", &[("full-graph", "intervals"), ("tensor-parallel", "intervals")])),
+    ("train.row_dtype", Now::Kinds("schedule", &[("full-graph", "row_dtype"), ("tensor-parallel", "row_dtype")])),
+    (
+        "train.edges_per_epoch",
+        Now::Kinds("schedule", &[("full-graph", "edges_per_epoch"), ("tensor-parallel", "edges_per_epoch")]),
+    ),
+    ("train.chunk_memory", Now::Kinds("schedule", &[("tensor-parallel", "chunk_memory")])),
+    ("train.replace", Now::Kinds("sampler", &[("uniform", "replace"), ("weighted", "replace")])),
+    ("train.temporal", Now::Kinds("sampler", &[("temporal", "take")])),
+    ("train.clusters", Now::Kinds("sampler", &[("cluster", "clusters")])),
+    ("train.clusters_per_batch", Now::Kinds("sampler", &[("cluster", "clusters_per_batch")])),
+    ("train.walk_length", Now::Kinds("sampler", &[("saint-walk", "walk_length")])),
+    ("train.walk_p", Now::Kinds("sampler", &[("saint-walk", "p")])),
+    ("train.walk_q", Now::Kinds("sampler", &[("saint-walk", "q")])),
+    (
+        "train.sample_coverage",
+        Now::Kinds("sampler", &[("saint-node", "coverage"), ("saint-edge", "coverage"), ("saint-walk", "coverage")]),
+    ),
+    ("train.fused_sampling", Now::Table("debug", "fused_sampling")),
+    ("train.tensor_workers.enlist", Now::Table("train.tensor_workers", "accept")),
+    ("train.tensor.enlist", Now::Table("train.tensor_workers", "accept")),
+    ("train.tensor", Now::Table("train.tensor_workers", "")),
+];
+
+/// Takes the keys of older versions out of `root`, and reports each with its new place.
+pub(crate) fn take(root: &mut Node, problems: &mut Vec<Problem>) {
+    for (old, now) in MOVED {
+        let Some(entry) = root.remove(old) else { continue };
+        let message = match now {
+            Now::Kinds(choice, kinds) => {
+                let given = root.entry(&format!("train.{choice}.kind")).map(|entry| &entry.node.value);
+                let given = kinds.iter().find(|(kind, _)| matches!(given, Some(Value::String(word)) if word == kind));
+                let (kind, key) = given.unwrap_or(&kinds[0]);
+                match entry.place {
+                    Place::Set(_) => {
+                        format!("write `--set train.{choice}.{key}=..`, with `train.{choice}` = \"{kind}\"")
+                    }
+                    _ => format!("write `{choice} = {{ kind = \"{kind}\", {key} = .. }}`"),
+                }
+            }
+            Now::Table(table, "") => match entry.place {
+                Place::Set(_) => format!("write `--set {table}.KEY=..`"),
+                _ => format!("write `[{table}]`"),
+            },
+            Now::Table(table, key) => match entry.place {
+                Place::Set(_) => format!("write `--set {table}.{key}=..`"),
+                _ => format!("write `{key}` in `[{table}]`"),
+            },
+        };
+        problems.push(Problem::new(entry.place, *old, format!("`{old}` has moved: {message}")));
+        // The rest of the old table is covered by its own message.
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Config, Registered, reference};
+
+    fn problems(train: &str, sets: &[String]) -> Vec<String> {
+        let text = format!("[graph]\nnodes = 'n'\nedges = 'e'\n[model]\n[train]\n{train}");
+        let error = Config::parse(&text, Path::new("p.toml"), sets, &Registered::default()).unwrap_err();
+        error.to_string().lines().map(String::from).collect()
+    }
+
+    #[test]
+    fn each_old_key_names_its_new_place_in_files_and_sets() {
+        for (old, now) in MOVED {
+            let key = old.strip_prefix("train.").unwrap();
+            let [in_file, in_set] = match now {
+                Now::Kinds(choice, kinds) => {
+                    let (kind, new) = kinds[0];
+                    [
+                        format!("`{choice} = {{ kind = \"{kind}\", {new} = .. }}`"),
+                        format!("`--set train.{choice}.{new}=..`"),
+                    ]
+                }
+                Now::Table(table, "") => [format!("`[{table}]`"), format!("`--set {table}.KEY=..`")],
+                Now::Table(table, new) => [format!("`{new}` in `[{table}]`"), format!("`--set {table}.{new}=..`")],
+            };
+            let value = if *old == "train.tensor" { "{}" } else { "1" };
+            let found = problems(&format!("{key} = {value}"), &[]);
+            assert!(found[0].starts_with(&format!("p.toml:6: {old}: `{old}` has moved: write {in_file}")), "{found:?}");
+            let found = problems("", &[format!("{old}={value}")]);
+            assert!(found[0].starts_with(&format!("--set {old}: `{old}` has moved: write {in_set}")), "{found:?}");
+            assert!(reference::at(reference::schema(), old).is_none(), "{old} is a key");
+        }
+    }
+
+    #[test]
+    fn each_new_place_is_a_key() {
+        for (old, now) in MOVED {
+            match now {
+                Now::Kinds(choice, kinds) => {
+                    for (kind, key) in *kinds {
+                        let sections = reference::sections();
+                        let path = format!("train.{choice}");
+                        let found =
+                            sections.iter().find(|s| s.path == path && s.kind.as_deref() == Some(*kind)).unwrap();
+                        let path = format!("{path}.{key}");
+                        assert!(found.keys.iter().any(|found| found.path == path), "{old}: {kind} has no {key}");
+                    }
+                }
+                Now::Table(table, "") => assert!(reference::at(reference::schema(), table).is_some()),
+                Now::Table(table, key) => {
+                    assert!(reference::at(reference::schema(), &format!("{table}.{key}")).is_some(), "{old}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_message_is_about_the_kind_that_is_given() {
+        let found = problems("schedule = 'tensor-parallel'\nmode = 'sync'", &[]);
+        assert_eq!(
+            found,
+            [
+                "p.toml:7: train.mode: `train.mode` has moved: write `schedule = { kind = \"tensor-parallel\", pipelined = .. }`"
+            ]
+        );
+        let found = problems("schedule = 'full-graph'", &["train.intervals=2".into()]);
+        assert_eq!(
+            found,
+            [
+                "--set train.intervals: `train.intervals` has moved: write `--set train.schedule.intervals=..`, with `train.schedule` = \"full-graph\""
+            ]
+        );
+    }
+}

@@ -1,0 +1,97 @@
+//! Which keys of `[train]` training reads, by schedule, sampler and task. All others are refused where they are given.
+
+use super::Sampler;
+use super::train::{Task, Train};
+
+/// When training reads a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// With every schedule, sampler and task.
+    Always,
+    /// With schedules that sample batches.
+    Sampled,
+    /// Where batches sample neighbors hop by hop.
+    Hops,
+    /// Where batches have a number of seeds, and where edges are scored in chunks.
+    Batch,
+    /// With schedules over the whole graph.
+    WholeGraph,
+    /// With one task.
+    Task(Task),
+}
+
+/// All keys of `[train]`, its tables included, and when they are read.
+pub(super) const TRAIN: &[(&str, Use)] = &[
+    ("task", Use::Always),
+    ("link", Use::Task(Task::LinkPrediction)),
+    ("edge", Use::Task(Task::EdgeClassification)),
+    ("schedule", Use::Always),
+    ("epochs", Use::Always),
+    ("batch", Use::Batch),
+    ("fanouts", Use::Hops),
+    ("sampler", Use::Sampled),
+    ("optimizer", Use::Always),
+    ("lr_schedule", Use::Always),
+    ("clip_norm", Use::Always),
+    ("evaluate_every", Use::Always),
+    ("early_stop", Use::Always),
+    ("metric", Use::Always),
+    ("seed", Use::Always),
+    ("threads", Use::Always),
+    ("device", Use::Always),
+    ("window", Use::Sampled),
+    ("memory", Use::Always),
+    // Exact inference reads features with every schedule.
+    ("read_ahead", Use::Always),
+    ("tensor_workers", Use::WholeGraph),
+    ("checkpoint_every", Use::Always),
+    // Without sampled blocks, it is the hash of none.
+    ("hash_blocks", Use::Always),
+];
+
+impl Use {
+    /// Why `train` does not read such a key, and what to do; `None` when it does.
+    pub(super) fn refusal(self, train: &Train) -> Option<String> {
+        let (schedule, sampler) = (&train.schedule, &train.sampler);
+        let whole = train.is_whole_graph();
+        match self {
+            Self::Always => None,
+            Self::Sampled if whole => {
+                Some(format!("`{schedule}` trains on the whole graph and samples nothing; remove this key"))
+            }
+            Self::Hops if whole => Self::Sampled.refusal(train),
+            Self::Hops if sampler.draws_subgraphs() => {
+                let size = match sampler {
+                    Sampler::Cluster(_) => "`clusters` and `clusters_per_batch` set the size of batches",
+                    _ => "`batch` sets the size of batches",
+                };
+                Some(format!(
+                    "`{sampler}` has no fanouts: all layers read all edges of a batch; remove this key ({size})"
+                ))
+            }
+            Self::Batch if whole && !train.learns_edges() => {
+                Some(format!("`{schedule}` has no batches: each step is over the whole graph; remove this key"))
+            }
+            Self::Batch if !whole && matches!(sampler, Sampler::Cluster(_)) => {
+                Some("`cluster` makes batches of clusters; use `clusters_per_batch`".into())
+            }
+            Self::WholeGraph if !whole => Some(format!(
+                "`{schedule}` has no tasks for it; remove this key, or use `full-graph` or `tensor-parallel`"
+            )),
+            Self::Task(task) if train.task != task => {
+                Some(format!("only the task `{task}` has it, not `{}`; remove this key", train.task))
+            }
+            Self::Sampled | Self::Hops | Self::Batch | Self::WholeGraph | Self::Task(_) => None,
+        }
+    }
+}
+
+/// Whether `train` reads the key `train.KEY`.
+pub(super) fn is_used(key: &str, train: &Train) -> bool {
+    TRAIN.iter().any(|(known, when)| *known == key && when.refusal(train).is_none())
+}
+
+/// The keys of `[train]` that `train` does not read.
+pub(super) fn unused(train: &Train) -> Vec<&'static str> {
+    TRAIN.iter().filter(|(_, when)| when.refusal(train).is_some()).map(|(key, _)| *key).collect()
+}
