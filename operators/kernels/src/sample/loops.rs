@@ -1,9 +1,9 @@
-//! The loops of sampling, by stages over small chunks of nodes.
+//! The sampling loops, pipelined over small chunks of nodes.
 //!
-//! The time goes into waiting for memory: for a node's row bounds, for the chosen entries of its row, for the compactor's
-//! entry of each. So no step reads what it could only now name. A chunk passes three stages, each of which names what the
-//! next one reads: *choose* (bounds are here; draws edges and asks for their entries), *load* (entries are here; asks the
-//! compactor for theirs), *settle* (positions). Other chunks' stages lie between, long enough for memory to answer.
+//! Most of the time is memory latency: of a node's row bounds, of the chosen entries of its row, and of the compactor's
+//! entry of each. Each stage of a chunk therefore prefetches the data of the next one. *Choose* reads row bounds, draws
+//! edges and prefetches their entries. *Load* reads these and prefetches the compactor's entries. *Resolve* reads those
+//! and writes positions. Stages of different chunks alternate, which hides the latency.
 
 use gnnflow_data::rng::Key;
 
@@ -12,29 +12,29 @@ use super::per_edge::Chooser;
 use super::pick::{self, Taken};
 use super::{Fanout, Neighbors, Sampler, Strategy};
 
-/// Picks that one chunk aims at.
+/// Target number of picks per chunk.
 const CHUNK_PICKS: usize = 512;
-/// Nodes that one chunk may have.
+/// Largest number of nodes per chunk.
 const CHUNK_NODES: usize = 128;
 
-/// Whose neighbors are sampled, and what becomes of the samples.
+/// The nodes to sample, and the destination of their samples.
 pub(super) trait Work {
-    /// How many nodes are sampled.
+    /// Returns the number of nodes to sample.
     fn len(&self) -> usize;
-    /// The node at position `i`.
+    /// Returns the node at position `i`.
     fn node(&self, i: usize) -> u32;
-    /// The index and time of the seed in whose tree it stands, where seeds have trees.
+    /// Returns the index and time of the seed of the node's tree, if seeds have trees.
     #[inline(always)]
     fn tree(&self, _i: usize) -> Option<(u32, i64)> {
         None
     }
-    /// Hears of a neighbor soon to be settled.
+    /// Prefetches the data that `resolve` needs of a neighbor.
     fn expect(&self, neighbor: u32);
-    /// Takes over sampled neighbors, in order, and may replace them.
+    /// Processes sampled neighbors, in order, and may replace them.
     fn settle(&mut self, neighbors: &mut [u32]);
 }
 
-/// Samples by a built-in uniform way: picks the loop made for it.
+/// Samples by a uniform strategy, with a specialized loop.
 pub(super) fn run<N: Neighbors>(
     topology: &N,
     fanout: Fanout,
@@ -45,7 +45,7 @@ pub(super) fn run<N: Neighbors>(
     end: impl FnMut(usize),
 ) {
     match fanout {
-        // Fanouts in the field are multiples of five.
+        // Common fanouts are multiples of five.
         Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, keep, end),
         Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, keep, end),
         Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, keep, end),
@@ -106,7 +106,7 @@ pub(super) fn run_strategy<N: Neighbors>(
     }
 }
 
-/// Samples by a user's own sampler.
+/// Samples by a user's sampler.
 fn run_by<N: Neighbors>(
     sampler: &dyn Sampler,
     topology: &N,
@@ -123,11 +123,11 @@ fn run_by<N: Neighbors>(
     });
 }
 
-/// Chooses edges of one row.
+/// A choice of edges of one row.
 trait Pick {
-    /// About how many it picks of a node.
+    /// Returns the approximate number of picks per node.
     fn fanout(&self) -> usize;
-    /// Appends the chosen entries of `row` to `chosen` and asks memory for them.
+    /// Appends the chosen entries of `row` to `chosen` and prefetches them.
     fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>);
 }
 
@@ -193,26 +193,26 @@ fn ask(entry: &u32) -> &u32 {
 
 #[inline(always)]
 fn choose_all<'t>(row: &'t [u32], chosen: &mut Vec<&'t u32>) {
-    // One request per cache line of 16 entries.
+    // One prefetch per cache line of 16 entries.
     row.iter().step_by(16).chain(row.last()).for_each(|entry| crate::prefetch(entry));
     chosen.extend(row);
 }
 
-/// Where `entry` stands in the row that it is of.
+/// Returns the position of `entry` in its `row`.
 #[inline(always)]
 fn position(row: &[u32], entry: &u32) -> usize {
     (std::ptr::from_ref(entry).addr() - row.as_ptr().addr()) / size_of::<u32>()
 }
 
-/// A chunk between its stages.
+/// A chunk between two stages.
 #[derive(Default)]
 struct Chunk<'t> {
     chosen: Vec<&'t u32>,
-    /// Where each node's entries end in `chosen`.
+    /// The end of each node's entries in `chosen`.
     ends: Vec<usize>,
 }
 
-/// The loop for ways that look at few entries of a row.
+/// The loop of draws that read few entries of a row.
 fn run_picks<N: Neighbors, W: Work>(
     topology: &N,
     mut pick: impl Pick,
@@ -229,7 +229,7 @@ fn run_picks<N: Neighbors, W: Work>(
     let mut settled = out.len();
     for start in (0..nodes).step_by(step) {
         let end = (start + step).min(nodes);
-        // Bounds of the next chunk's rows.
+        // Row bounds of the next chunk.
         (end..(end + step).min(nodes)).for_each(|i| topology.prefetch(work.node(i)));
         // Choose.
         chunk.chosen.clear();
@@ -241,7 +241,7 @@ fn run_picks<N: Neighbors, W: Work>(
             keep.keep(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
             chunk.ends.push(chunk.chosen.len());
         }
-        // Settle the chunk before: its compactor entries were asked for when it was loaded.
+        // Resolve the previous chunk, whose compactor entries its load stage has prefetched.
         let loaded = out.len();
         work.settle(&mut out[settled..]);
         settled = loaded;
@@ -255,7 +255,7 @@ fn run_picks<N: Neighbors, W: Work>(
     work.settle(&mut out[settled..]);
 }
 
-/// The loop for ways that look at whole rows: `append` appends what it takes of a node's row, given the node and its tree.
+/// The loop of draws that read whole rows: `append` appends the picks of a row, given the node and its tree.
 fn run_rows<N: Neighbors, W: Work>(
     topology: &N,
     out: &mut Vec<u32>,
@@ -263,7 +263,7 @@ fn run_rows<N: Neighbors, W: Work>(
     mut end_of_node: impl FnMut(usize),
     mut append: impl FnMut(u32, Option<(u32, i64)>, &[u32], &mut Vec<u32>),
 ) {
-    /// Nodes ahead for bounds; half of it for the first entries.
+    /// Prefetch distance of row bounds, in nodes; half of it for the first entries of rows.
     const AHEAD: usize = 16;
     let nodes = work.len();
     let mut settled = out.len();

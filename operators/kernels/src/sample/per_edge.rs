@@ -1,4 +1,4 @@
-//! Choosing by weight, type and time: positions in one row.
+//! Draws by edge weight, type and time, as positions in one row.
 
 use gnnflow_data::rng::Key;
 
@@ -6,15 +6,15 @@ use super::pick::Taken;
 use super::sum_tree::SumTree;
 use super::{Draw, Fanouts, Neighbors, PerEdgeStrategy};
 
-/// Chooses by a [`PerEdgeStrategy`]; its memory is reused from row to row.
+/// Draws by a [`PerEdgeStrategy`]; memory is reused between rows.
 pub(super) struct Chooser<'c> {
     strategy: &'c PerEdgeStrategy,
     tools: Tools,
-    /// Positions in the row that may be taken, where not all may.
+    /// Eligible positions in the row of a temporal draw.
     old_enough: Vec<u32>,
-    /// The same by type.
+    /// Eligible positions by type.
     by_type: Vec<Vec<u32>>,
-    /// Types that the row has.
+    /// Types that occur in the row.
     types: Vec<usize>,
 }
 
@@ -25,7 +25,7 @@ struct Tools {
     latest: Vec<(i64, u32)>,
 }
 
-/// The row of a node, and under which keys it is drawn from.
+/// A node's row, and the hop's key.
 struct Row<'t, N> {
     topology: &'t N,
     node: u32,
@@ -48,8 +48,8 @@ impl<'c> Chooser<'c> {
         }
     }
 
-    /// Appends to `picks` the positions in `node`'s row of the edges that are taken. `hop` is the hop's key, `tree` the
-    /// index and time of the seed whose tree this is, where seeds have trees.
+    /// Appends the positions in `node`'s row of the chosen edges to `picks`. `hop` is the hop's key; `tree` the index
+    /// and time of the tree's seed, for temporal strategies.
     pub(super) fn choose<N: Neighbors>(
         &mut self,
         topology: &N,
@@ -98,7 +98,7 @@ impl<'c> Chooser<'c> {
 }
 
 impl Tools {
-    /// Appends what `draw` takes among the positions `among`, or the whole row.
+    /// Appends the picks of `draw` among the positions `eligible`, or among the whole row.
     fn draw<N: Neighbors>(
         &mut self,
         row: &Row<'_, N>,
@@ -110,7 +110,7 @@ impl Tools {
     ) {
         let count = among.map_or(row.sources.len(), <[u32]>::len);
         let at = |i: usize| among.map_or(i as u32, |among| among[i]);
-        // As many as there are is all of them, but for draws with replacement.
+        // Except with replacement, a fanout that reaches the number of eligible edges takes all.
         let k = usize::try_from(fanout).ok();
         match draw {
             Draw::Weighted | Draw::WeightedWithReplacement => {
@@ -163,7 +163,7 @@ impl Tools {
     }
 }
 
-/// The draws below which a source is taken, of a node with `count` > `k` in-edges: `k / count` of all.
+/// Returns the limit below which a draw takes a source: `k / count` of the range, for `count` > `k` in-edges.
 fn labor_limit(k: usize, count: usize) -> u64 {
     (((k as u128) << 64) / count as u128) as u64
 }

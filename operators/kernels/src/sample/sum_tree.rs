@@ -1,24 +1,24 @@
-//! Draws in proportion to weights, exactly, with removal.
+//! Exact weighted draws with removal.
 
-/// Children that a sum has.
+/// Children per sum.
 const WIDTH: usize = 16;
 
-/// Weights below sums of sixteen, below sums of sixteen of those, up to one: O(n) to build, O(16 log₁₆ n) a draw or removal.
+/// A tree of sums over weights, with 16 children per sum: O(n) to build, O(16 log₁₆ n) per draw or removal.
 ///
-/// All sums are in `f64`, from left to right; after a removal the sums above are added up anew, so that nothing drifts.
-/// Reused from row to row.
+/// All sums are in `f64`, from left to right. A removal recomputes the sums above it, so that no error accumulates.
+/// Memory is reused between rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SumTree<W> {
     weights: Vec<W>,
-    /// Level by level, the sums of weights first; the last level is the total.
+    /// The levels, sums of weights first; the last level is the total.
     levels: Vec<Vec<f64>>,
-    /// How many of `levels` are in use.
+    /// Number of `levels` in use.
     height: usize,
     positive: usize,
 }
 
 impl<W: Copy + Default + Into<f64>> SumTree<W> {
-    /// Takes up other weights: finite, not negative.
+    /// Replaces the weights; they must be finite and not negative.
     pub(super) fn fill(&mut self, weights: impl Iterator<Item = W>) {
         self.weights.clear();
         self.weights.extend(weights);
@@ -40,20 +40,20 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
         }
     }
 
-    /// How many weights are above 0.
+    /// Returns the number of positive weights.
     pub(super) fn positive(&self) -> usize {
         self.positive
     }
 
-    /// Weight `i` is above 0.
+    /// Returns whether weight `i` is positive.
     pub(super) fn is_positive(&self, i: usize) -> bool {
         self.weights[i].into() > 0.0
     }
 
-    /// The index whose share of the total holds the fraction `unit` of it, in `[0, 1)`.
+    /// Returns the index at the fraction `unit`, in `[0, 1)`, of the cumulative weights.
     ///
     /// # Panics
-    /// When no weight is above 0.
+    /// If no weight is positive.
     pub(super) fn find(&self, unit: f64) -> usize {
         assert!(self.positive > 0, "there is something to draw");
         let top = &self.levels[self.height - 1];
@@ -66,7 +66,7 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
         first + descend(self.weights[first..].iter().take(WIDTH).map(|&weight| weight.into()), &mut x)
     }
 
-    /// Makes weight `i` 0.
+    /// Sets weight `i` to 0.
     pub(super) fn remove(&mut self, i: usize) {
         self.positive -= usize::from(self.is_positive(i));
         self.weights[i] = W::default();
@@ -81,8 +81,8 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
     }
 }
 
-/// Which of `shares` holds `x`, which becomes the rest within it. Where rounding leads past the end, the last that is
-/// above 0: a share of 0 is never found.
+/// Returns the index of the share that contains `x`, and sets `x` to the offset within it. If rounding leads past the
+/// end, returns the last positive share; a share of 0 is never returned.
 #[inline]
 fn descend(shares: impl Iterator<Item = f64>, x: &mut f64) -> usize {
     let (mut found, mut rest) = (0, *x);
