@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::columns::{Columns, EdgeSlices, EdgeValues};
-use super::hop::{begun, edge_count, finish};
+use super::hop::{edge_count, new_block, new_indptr};
 use crate::block::Block;
 use crate::compact::{Compactor, TreeCompactor};
 
@@ -20,14 +20,14 @@ pub fn assemble<'a>(
     mut samples_of: impl FnMut(u32) -> &'a [u32],
     compactor: &mut Compactor,
 ) -> Block {
-    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (num_dst, mut indptr) = (list.len(), new_indptr(list.len()));
     let mut indices = Vec::new();
     for &node in list.iter() {
         indices.extend_from_slice(samples_of(node));
         indptr.push(edge_count(indices.len()));
     }
     compactor.compact(&mut indices, list);
-    finish(num_dst, list.len(), indptr, indices)
+    new_block(num_dst, list.len(), indptr, indices)
 }
 
 /// Like [`assemble`], with `columns` in the block.
@@ -62,7 +62,7 @@ pub fn assemble_trees<'a>(
     columns: Columns,
     listed: &mut TreeCompactor,
 ) -> Block {
-    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (num_dst, mut indptr) = (list.len(), new_indptr(list.len()));
     let (mut indices, mut values) = (Vec::new(), EdgeValues::new(columns));
     for i in 0..num_dst {
         let edges = samples_of(list[i]);
@@ -70,7 +70,7 @@ pub fn assemble_trees<'a>(
         indices.extend(edges.sources.iter().map(|&source| listed.position(trees[i], source, list, trees)));
         indptr.push(edge_count(indices.len()));
     }
-    values.into_block(finish(num_dst, list.len(), indptr, indices))
+    values.into_block(new_block(num_dst, list.len(), indptr, indices))
 }
 
 /// Samples of one node.
@@ -122,7 +122,7 @@ struct Piece<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadReply {
     /// The sum of the counts differs from the number of neighbors.
-    #[error("partition {owner} counts {counted} sampled neighbours but sends {sent}")]
+    #[error("partition {owner} sent {sent} sampled neighbors, but its counts sum to {counted}")]
     Count {
         /// The replying partition.
         owner: usize,
@@ -132,7 +132,7 @@ pub enum BadReply {
         sent: u64,
     },
     /// The length of a reply does not match its counts.
-    #[error("worker {owner} sends {sent} words for the {counted} in-edges that it counts of {nodes} nodes")]
+    #[error("worker {owner} sent {sent} words, which do not match {counted} in-edges of {nodes} nodes")]
     Words {
         /// The replying worker.
         owner: usize,
@@ -144,7 +144,7 @@ pub enum BadReply {
         sent: usize,
     },
     /// A neighbor is not a node of the graph.
-    #[error("partition {owner} sends node {node}, but the graph has {nodes} nodes")]
+    #[error("partition {owner} sent node {node}, but the graph has {nodes} nodes")]
     Node {
         /// The replying partition.
         owner: usize,

@@ -71,7 +71,7 @@ pub fn biased_step(
     bias: Bias,
     key: Key,
 ) -> Option<usize> {
-    assert!(weights.is_none_or(|weights| weights.len() == row.len()), "a weight for every edge");
+    assert!(weights.is_none_or(|weights| weights.len() == row.len()), "one weight per edge");
     if row.is_empty() {
         return None;
     }
@@ -88,11 +88,11 @@ pub fn biased_step(
     };
     let Some(before) = before else { return Some(propose(key)) };
     let most = (1.0 / bias.p).max(1.0).max(1.0 / bias.q);
-    let taken = (0..PROPOSALS).map(|a| key.fold(a)).find_map(|key| {
+    let accepted = (0..PROPOSALS).map(|a| key.fold(a)).find_map(|key| {
         let edge = propose(key);
         (key.unit(2) * most < bias.factor(row[edge], before)).then_some(edge)
     });
-    Some(taken.unwrap_or_else(|| {
+    Some(accepted.unwrap_or_else(|| {
         let mut near = before.neighbors.to_vec();
         near.sort_unstable();
         let factor = |source: u32| match source {

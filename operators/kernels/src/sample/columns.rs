@@ -87,7 +87,7 @@ impl EdgeValues {
     /// # Panics
     /// If the number of words is not [`Columns::words`].
     pub fn read(&mut self, edges: usize, mut words: &[u32]) {
-        let mut take = |count: usize| words.split_off(..count).expect("as many words as the edges take");
+        let mut take = |count: usize| words.split_off(..count).expect("one word per value");
         if let Some(types) = &mut self.types {
             let pairs = take(edges.div_ceil(2)).iter().flat_map(|&pair| [pair as u16, (pair >> 16) as u16]);
             types.extend(pairs.take(edges));
@@ -134,37 +134,37 @@ impl<'a> EdgeSlices<'a> {
 }
 
 /// Collects columns of the chosen edges; `()` collects nothing, at no cost.
-pub(super) trait Keep {
+pub(super) trait Collect {
     /// Returns whether columns are collected.
-    fn is_kept(&self) -> bool;
+    fn is_active(&self) -> bool;
     /// Collects the columns of the edges at `positions` in the row of `node`, in order.
-    fn keep<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone);
+    fn collect<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone);
     /// As `collect`, with `weights` in place of the topology's.
-    fn keep_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]);
+    fn collect_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]);
 }
 
-impl Keep for () {
-    fn is_kept(&self) -> bool {
+impl Collect for () {
+    fn is_active(&self) -> bool {
         false
     }
     #[inline(always)]
-    fn keep<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: impl Iterator<Item = usize> + Clone) {}
+    fn collect<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: impl Iterator<Item = usize> + Clone) {}
     #[inline(always)]
-    fn keep_weighted<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: &[u32], _weights: &[f32]) {}
+    fn collect_weighted<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: &[u32], _weights: &[f32]) {}
 }
 
-impl Keep for EdgeValues {
-    fn is_kept(&self) -> bool {
+impl Collect for EdgeValues {
+    fn is_active(&self) -> bool {
         true
     }
     #[inline]
-    fn keep<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone) {
+    fn collect<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone) {
         if let Some(types) = &mut self.types {
-            let row = topology.edge_types(node).expect("types are asked for only where edges have them");
+            let row = topology.edge_types(node).expect("the topology has edge types");
             types.extend(positions.clone().map(|at| row[at]));
         }
         if let Some(weights) = &mut self.weights {
-            let row = topology.edge_weights(node).expect("weights are asked for only where edges have them");
+            let row = topology.edge_weights(node).expect("the topology has edge weights");
             weights.extend(positions.clone().map(|at| row[at]));
         }
         if let Some(ids) = &mut self.ids {
@@ -172,9 +172,9 @@ impl Keep for EdgeValues {
         }
     }
 
-    fn keep_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]) {
+    fn collect_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]) {
         let own = self.weights.take();
-        self.keep(topology, node, positions.iter().map(|&at| at as usize));
+        self.collect(topology, node, positions.iter().map(|&at| at as usize));
         self.weights = own;
         self.weights.iter_mut().for_each(|own| own.extend_from_slice(weights));
     }

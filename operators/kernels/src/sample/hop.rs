@@ -26,8 +26,8 @@ pub fn sample_neighbors(
 ) {
     counts.reserve(nodes.len());
     let mut before = out.len();
-    let mut asked = Asked { nodes, trees: None };
-    run(topology, fanout, key, out, &mut asked, &mut (), |end| {
+    let mut request = Request { nodes, trees: None };
+    run(topology, fanout, key, out, &mut request, &mut (), |end| {
         counts.push((end - before) as u32);
         before = end;
     });
@@ -66,10 +66,10 @@ pub fn sample_hop(
     key: Key,
     compactor: &mut Compactor,
 ) -> Block {
-    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
-    let mut growing = Growing { num_dst, list, compactor };
-    run(topology, fanout, key, &mut indices, &mut growing, &mut (), |end| indptr.push(edge_count(end)));
-    finish(num_dst, list.len(), indptr, indices)
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), new_indptr(list.len()));
+    let mut work = GrowingList { num_dst, list, compactor };
+    run(topology, fanout, key, &mut indices, &mut work, &mut (), |end| indptr.push(edge_count(end)));
+    new_block(num_dst, list.len(), indptr, indices)
 }
 
 /// Samples in-neighbors of `nodes` by any strategy. Appends them to `samples`, with the columns of `samples`. A
@@ -86,19 +86,19 @@ pub fn choose_neighbors(
     key: Key,
     samples: &mut Samples,
 ) {
-    assert_eq!(strategy.is_temporal(), trees.is_some(), "each node of a temporal hop stands in a seed's tree");
+    assert_eq!(strategy.is_temporal(), trees.is_some(), "trees are given if and only if the strategy is temporal");
     let Samples { counts, neighbors, values } = samples;
     counts.reserve(nodes.len());
     let mut before = neighbors.len();
-    let mut asked = Asked { nodes, trees };
+    let mut request = Request { nodes, trees };
     let end_of_node = |end| {
         counts.push((end - before) as u32);
         before = end;
     };
     if *values == EdgeValues::default() {
-        run_strategy(topology, strategy, key, neighbors, &mut asked, &mut (), end_of_node);
+        run_strategy(topology, strategy, key, neighbors, &mut request, &mut (), end_of_node);
     } else {
-        run_strategy(topology, strategy, key, neighbors, &mut asked, values, end_of_node);
+        run_strategy(topology, strategy, key, neighbors, &mut request, values, end_of_node);
     }
 }
 
@@ -114,21 +114,21 @@ pub fn choose_hop(
     key: Key,
     compactor: &mut Compactor,
 ) -> Block {
-    assert!(strategy.is_fused(), "trees and layers are drawn and then assembled");
-    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
-    let mut growing = Growing { num_dst, list, compactor };
+    assert!(strategy.is_fused(), "temporal and layer-wise strategies cannot be fused");
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), new_indptr(list.len()));
+    let mut work = GrowingList { num_dst, list, compactor };
     let mut values = EdgeValues::new(columns);
     let end_of_node = |end| indptr.push(edge_count(end));
     if columns.is_empty() {
-        run_strategy(topology, strategy, key, &mut indices, &mut growing, &mut (), end_of_node);
+        run_strategy(topology, strategy, key, &mut indices, &mut work, &mut (), end_of_node);
     } else {
-        run_strategy(topology, strategy, key, &mut indices, &mut growing, &mut values, end_of_node);
+        run_strategy(topology, strategy, key, &mut indices, &mut work, &mut values, end_of_node);
     }
-    values.into_block(finish(num_dst, list.len(), indptr, indices))
+    values.into_block(new_block(num_dst, list.len(), indptr, indices))
 }
 
 /// Returns an `indptr` that contains the initial 0 and has capacity for `nodes` ends.
-pub(super) fn begun(nodes: usize) -> Vec<u32> {
+pub(super) fn new_indptr(nodes: usize) -> Vec<u32> {
     let mut indptr = Vec::with_capacity(nodes + 1);
     indptr.push(0);
     indptr
@@ -140,7 +140,7 @@ pub(super) fn edge_count(edges: usize) -> u32 {
     u32::try_from(edges).expect("a block has at most 2^32 - 1 edges")
 }
 
-pub(super) fn finish(num_dst: usize, num_src: usize, indptr: Vec<u32>, indices: Vec<u32>) -> Block {
+pub(super) fn new_block(num_dst: usize, num_src: usize, indptr: Vec<u32>, indices: Vec<u32>) -> Block {
     Block::new(num_dst as u32, num_src as u32, indptr, indices)
 }
 
@@ -154,12 +154,12 @@ pub struct Trees<'a> {
 }
 
 /// The nodes of a request; samples remain global ids.
-struct Asked<'a> {
+struct Request<'a> {
     nodes: &'a [u32],
     trees: Option<Trees<'a>>,
 }
 
-impl Work for Asked<'_> {
+impl Work for Request<'_> {
     fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -172,18 +172,18 @@ impl Work for Asked<'_> {
         self.trees.map(|trees| (trees.trees[i], trees.times[i]))
     }
     #[inline(always)]
-    fn expect(&self, _neighbor: u32) {}
-    fn settle(&mut self, _neighbors: &mut [u32]) {}
+    fn prefetch(&self, _neighbor: u32) {}
+    fn resolve(&mut self, _neighbors: &mut [u32]) {}
 }
 
 /// The first `num_dst` nodes of a growing list; samples become positions in it.
-struct Growing<'a> {
+struct GrowingList<'a> {
     num_dst: usize,
     list: &'a mut Vec<u32>,
     compactor: &'a mut Compactor,
 }
 
-impl Work for Growing<'_> {
+impl Work for GrowingList<'_> {
     fn len(&self) -> usize {
         self.num_dst
     }
@@ -192,10 +192,10 @@ impl Work for Growing<'_> {
         self.list[i]
     }
     #[inline(always)]
-    fn expect(&self, neighbor: u32) {
+    fn prefetch(&self, neighbor: u32) {
         self.compactor.prefetch(neighbor);
     }
-    fn settle(&mut self, neighbors: &mut [u32]) {
+    fn resolve(&mut self, neighbors: &mut [u32]) {
         self.compactor.compact(neighbors, self.list);
     }
 }

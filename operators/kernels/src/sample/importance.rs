@@ -26,9 +26,9 @@ const LOW: u32 = 48;
 /// let mut norms = SquaredNorms::new(3);
 /// norms.add(&Csc::new(&[0, 2, 3, 3], &[1, 2, 2]), 0..3);
 /// let importance = Importance::new(&norms);
-/// assert_eq!(importance.share(0), 0.0);
-/// assert!((importance.share(1) - 0.25 / 1.5).abs() < 1e-9);
-/// assert!((importance.share(2) - 1.25 / 1.5).abs() < 1e-9);
+/// assert_eq!(importance.probability(0), 0.0);
+/// assert!((importance.probability(1) - 0.25 / 1.5).abs() < 1e-9);
+/// assert!((importance.probability(2) - 1.25 / 1.5).abs() < 1e-9);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Importance {
@@ -43,7 +43,7 @@ pub struct SquaredNorms(Vec<u128>);
 impl SquaredNorms {
     /// Returns zero norms for a graph of `nodes` nodes.
     pub fn new(nodes: u64) -> Self {
-        Self(vec![0; usize::try_from(nodes).expect("nodes are numbered by 32 bits")])
+        Self(vec![0; usize::try_from(nodes).expect("node ids fit 32 bits")])
     }
 
     /// Adds the rows of `nodes`: adds to each in-neighbor's norm the square of its share of the row.
@@ -100,7 +100,7 @@ impl Importance {
     ///
     /// # Panics
     /// If there is no such node.
-    pub fn share(&self, node: u32) -> f64 {
+    pub fn probability(&self, node: u32) -> f64 {
         let at = node as usize;
         let begin = if at == 0 { 0 } else { self.ends[at - 1] };
         (self.ends[at] - begin) as f64 / self.total().max(1) as f64
@@ -116,7 +116,7 @@ impl Importance {
                 let node = self.ends.partition_point(|&end| end <= x) as u32;
                 *scales.entry(node).or_insert(0.0) += 1.0;
             }
-            let scale = |(&node, times): (&u32, &mut f64)| *times /= f64::from(draws) * self.share(node);
+            let scale = |(&node, times): (&u32, &mut f64)| *times /= f64::from(draws) * self.probability(node);
             scales.iter_mut().for_each(scale);
         }
         scales

@@ -7,7 +7,7 @@ use gnnflow_data::rng::Key;
 
 use super::Edges;
 use super::columns::{Columns, EdgeValues};
-use super::hop::{begun, edge_count, finish};
+use super::hop::{edge_count, new_block, new_indptr};
 use super::sum_tree::SumTree;
 use crate::block::Block;
 use crate::compact::{Compactor, Spread};
@@ -47,7 +47,7 @@ pub fn assemble_layer<'a>(
         }
     }
     let scales = scales(&norms, nodes as usize, key);
-    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (num_dst, mut indptr) = (list.len(), new_indptr(list.len()));
     let (mut indices, mut weights) = (Vec::new(), Vec::new());
     let mut values = EdgeValues::new(Columns { weights: false, ..columns });
     for row in &rows {
@@ -68,7 +68,7 @@ pub fn assemble_layer<'a>(
         indptr.push(edge_count(indices.len()));
     }
     compactor.compact(&mut indices, list);
-    let block = values.into_block(finish(num_dst, list.len(), indptr, indices));
+    let block = values.into_block(new_block(num_dst, list.len(), indptr, indices));
     block.with_edge_weights(weights.into_iter().map(|weight| weight as f32).collect())
 }
 

@@ -7,9 +7,9 @@
 
 use gnnflow_data::rng::Key;
 
-use super::columns::Keep;
+use super::columns::Collect;
 use super::per_edge::Chooser;
-use super::pick::{self, Taken};
+use super::pick::{self, PickedEdges};
 use super::{Fanout, Neighbors, Sampler, Strategy};
 
 /// Target number of picks per chunk.
@@ -29,9 +29,9 @@ pub(super) trait Work {
         None
     }
     /// Prefetches the data that `resolve` needs of a neighbor.
-    fn expect(&self, neighbor: u32);
+    fn prefetch(&self, neighbor: u32);
     /// Processes sampled neighbors, in order, and may replace them.
-    fn settle(&mut self, neighbors: &mut [u32]);
+    fn resolve(&mut self, neighbors: &mut [u32]);
 }
 
 /// Samples by a uniform strategy, with a specialized loop.
@@ -41,22 +41,32 @@ pub(super) fn run<N: Neighbors>(
     key: Key,
     out: &mut Vec<u32>,
     work: &mut impl Work,
-    keep: &mut impl Keep,
+    columns: &mut impl Collect,
     end: impl FnMut(usize),
 ) {
     match fanout {
         // Common fanouts are multiples of five.
-        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, keep, end),
-        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, keep, end),
-        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, keep, end),
-        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, keep, end),
+        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, columns, end),
+        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, columns, end),
+        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, columns, end),
+        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, columns, end),
         Fanout::Uniform { k } => {
-            run_picks(topology, AnySubset { k: k as usize, taken: Taken::default() }, key, out, work, keep, end);
+            run_picks(
+                topology,
+                AnySubset { k: k as usize, picked: PickedEdges::default() },
+                key,
+                out,
+                work,
+                columns,
+                end,
+            );
         }
-        Fanout::UniformWithReplacement { k } => run_picks(topology, Draws(k as usize), key, out, work, keep, end),
+        Fanout::UniformWithReplacement { k } => {
+            run_picks(topology, WithReplacement(k as usize), key, out, work, columns, end)
+        }
         Fanout::All => run_rows(topology, out, work, end, |node, _, row, out| {
             out.extend_from_slice(row);
-            keep.keep(topology, node, 0..row.len());
+            columns.collect(topology, node, 0..row.len());
         }),
     }
 }
@@ -68,19 +78,19 @@ pub(super) fn run_strategy<N: Neighbors>(
     key: Key,
     out: &mut Vec<u32>,
     work: &mut impl Work,
-    keep: &mut impl Keep,
+    columns: &mut impl Collect,
     end: impl FnMut(usize),
 ) {
     match strategy {
-        Strategy::Fanout(fanout) => run(topology, *fanout, key, out, work, keep, end),
-        Strategy::Layer(_) => run(topology, Fanout::All, key, out, work, keep, end),
+        Strategy::Fanout(fanout) => run(topology, *fanout, key, out, work, columns, end),
+        Strategy::Layer(_) => run(topology, Fanout::All, key, out, work, columns, end),
         Strategy::PerEdge(strategy) => {
             let (mut chooser, mut picks) = (Chooser::new(strategy), Vec::new());
             run_rows(topology, out, work, end, |node, tree, row, out| {
                 picks.clear();
                 chooser.choose(topology, node, key, tree, &mut picks);
                 out.extend(picks.iter().map(|&at| row[at as usize]));
-                keep.keep(topology, node, picks.iter().map(|&at| at as usize));
+                columns.collect(topology, node, picks.iter().map(|&at| at as usize));
             });
         }
         Strategy::Importance(draws, importance) => {
@@ -96,18 +106,22 @@ pub(super) fn run_strategy<N: Neighbors>(
                         weights.push((scale / row.len() as f64) as f32);
                     }
                 }
-                keep.keep_weighted(topology, node, &picks, &weights);
+                columns.collect_weighted(topology, node, &picks, &weights);
             });
         }
         Strategy::Registered(sampler, fanout) => {
-            assert!(!keep.is_kept(), "sampler {} says which sources it takes, not which edges", sampler.name());
-            run_by(&**sampler, topology, *fanout, key, out, work, end);
+            assert!(
+                !columns.is_active(),
+                "sampler {} returns sources only; it cannot be combined with edge columns",
+                sampler.name()
+            );
+            run_sampler(&**sampler, topology, *fanout, key, out, work, end);
         }
     }
 }
 
 /// Samples by a user's sampler.
-fn run_by<N: Neighbors>(
+fn run_sampler<N: Neighbors>(
     sampler: &dyn Sampler,
     topology: &N,
     fanout: i64,
@@ -119,7 +133,7 @@ fn run_by<N: Neighbors>(
     run_rows(topology, out, work, end_of_node, |node, _, row, out| {
         let before = out.len();
         sampler.sample(node, row, topology.edge_offset(node), fanout, key.fold(u64::from(node)), out);
-        assert!(out.len() >= before, "sampler {} took from what was there before", sampler.name());
+        assert!(out.len() >= before, "sampler {} removed existing entries of `out`", sampler.name());
     });
 }
 
@@ -145,7 +159,7 @@ impl<const LANES: usize> Pick for Subset<LANES> {
         } else {
             let degree = u32::try_from(row.len()).expect("a node has at most 2^32 - 1 in-edges");
             let picks = pick::subset::<LANES>(key, degree, self.0);
-            chosen.extend(picks[..self.0].iter().map(|&edge| ask(&row[edge as usize])));
+            chosen.extend(picks[..self.0].iter().map(|&edge| prefetched(&row[edge as usize])));
         }
     }
 }
@@ -153,7 +167,7 @@ impl<const LANES: usize> Pick for Subset<LANES> {
 /// Any number of picks without replacement.
 struct AnySubset {
     k: usize,
-    taken: Taken,
+    picked: PickedEdges,
 }
 
 impl Pick for AnySubset {
@@ -164,15 +178,15 @@ impl Pick for AnySubset {
         if row.len() <= self.k {
             choose_all(row, chosen);
         } else {
-            self.taken.subset(key, row.len(), self.k, |edge| chosen.push(ask(&row[edge])));
+            self.picked.subset(key, row.len(), self.k, |edge| chosen.push(prefetched(&row[edge])));
         }
     }
 }
 
 /// Picks with replacement.
-struct Draws(usize);
+struct WithReplacement(usize);
 
-impl Pick for Draws {
+impl Pick for WithReplacement {
     fn fanout(&self) -> usize {
         self.0
     }
@@ -180,13 +194,13 @@ impl Pick for Draws {
     fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>) {
         if !row.is_empty() {
             let degree = row.len() as u64;
-            chosen.extend((0..self.0 as u64).map(|j| ask(&row[key.below(j, degree) as usize])));
+            chosen.extend((0..self.0 as u64).map(|j| prefetched(&row[key.below(j, degree) as usize])));
         }
     }
 }
 
 #[inline(always)]
-fn ask(entry: &u32) -> &u32 {
+fn prefetched(entry: &u32) -> &u32 {
     crate::prefetch(entry);
     entry
 }
@@ -219,14 +233,14 @@ fn run_picks<N: Neighbors, W: Work>(
     key: Key,
     out: &mut Vec<u32>,
     work: &mut W,
-    keep: &mut impl Keep,
+    columns: &mut impl Collect,
     mut end_of_node: impl FnMut(usize),
 ) {
     let nodes = work.len();
     let step = (CHUNK_PICKS / pick.fanout().max(1)).clamp(1, CHUNK_NODES);
     (0..step.min(nodes)).for_each(|i| topology.prefetch(work.node(i)));
     let mut chunk = Chunk::default();
-    let mut settled = out.len();
+    let mut resolved = out.len();
     for start in (0..nodes).step_by(step) {
         let end = (start + step).min(nodes);
         // Row bounds of the next chunk.
@@ -238,21 +252,21 @@ fn run_picks<N: Neighbors, W: Work>(
             let (node, before) = (work.node(i), chunk.chosen.len());
             let row = topology.neighbors(node);
             pick.pick(row, key.fold(u64::from(node)), &mut chunk.chosen);
-            keep.keep(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
+            columns.collect(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
             chunk.ends.push(chunk.chosen.len());
         }
         // Resolve the previous chunk, whose compactor entries its load stage has prefetched.
         let loaded = out.len();
-        work.settle(&mut out[settled..]);
-        settled = loaded;
+        work.resolve(&mut out[resolved..]);
+        resolved = loaded;
         // Load.
         out.extend(chunk.chosen.iter().map(|&&neighbor| {
-            work.expect(neighbor);
+            work.prefetch(neighbor);
             neighbor
         }));
         chunk.ends.iter().for_each(|&end| end_of_node(loaded + end));
     }
-    work.settle(&mut out[settled..]);
+    work.resolve(&mut out[resolved..]);
 }
 
 /// The loop of draws that read whole rows: `append` appends the picks of a row, given the node and its tree.
@@ -266,7 +280,7 @@ fn run_rows<N: Neighbors, W: Work>(
     /// Prefetch distance of row bounds, in nodes; half of it for the first entries of rows.
     const AHEAD: usize = 16;
     let nodes = work.len();
-    let mut settled = out.len();
+    let mut resolved = out.len();
     for i in 0..nodes {
         if i + AHEAD < nodes {
             topology.prefetch(work.node(i + AHEAD));
@@ -279,10 +293,10 @@ fn run_rows<N: Neighbors, W: Work>(
         let node = work.node(i);
         append(node, work.tree(i), topology.neighbors(node), out);
         end_of_node(out.len());
-        if out.len() - settled >= CHUNK_PICKS {
-            work.settle(&mut out[settled..]);
-            settled = out.len();
+        if out.len() - resolved >= CHUNK_PICKS {
+            work.resolve(&mut out[resolved..]);
+            resolved = out.len();
         }
     }
-    work.settle(&mut out[settled..]);
+    work.resolve(&mut out[resolved..]);
 }

@@ -81,7 +81,7 @@ impl Sampler for Uniform {
     }
 
     fn sample(&self, _node: u32, neighbors: &[u32], _offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>) {
-        take(Fanout::new(fanout, false), neighbors, key, out);
+        append_picks(Fanout::new(fanout, false), neighbors, key, out);
     }
 }
 
@@ -91,20 +91,20 @@ impl Sampler for UniformWithReplacement {
     }
 
     fn sample(&self, _node: u32, neighbors: &[u32], _offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>) {
-        take(Fanout::new(fanout, true), neighbors, key, out);
+        append_picks(Fanout::new(fanout, true), neighbors, key, out);
     }
 }
 
 /// Appends the picks of `fanout` for one node under the node's `key`.
-fn take(fanout: Fanout, neighbors: &[u32], key: Key, out: &mut Vec<u32>) {
+fn append_picks(fanout: Fanout, neighbors: &[u32], key: Key, out: &mut Vec<u32>) {
     match fanout {
         Fanout::UniformWithReplacement { k } if !neighbors.is_empty() => {
             out.extend((0..u64::from(k)).map(|j| neighbors[key.below(j, neighbors.len() as u64) as usize]));
         }
         Fanout::Uniform { k } if (k as usize) < neighbors.len() => {
-            let mut taken = Taken::default();
+            let mut picked = PickedEdges::default();
             let degree = neighbors.len();
-            taken.subset(key, degree, k as usize, |edge| out.push(neighbors[edge]));
+            picked.subset(key, degree, k as usize, |edge| out.push(neighbors[edge]));
         }
         _ => out.extend_from_slice(neighbors),
     }
@@ -112,9 +112,9 @@ fn take(fanout: Fanout, neighbors: &[u32], key: Key, out: &mut Vec<u32>) {
 
 /// Floyd's algorithm for any number of picks, with one bit per in-edge. Memory is reused between nodes.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Vec<u64>);
+pub(super) struct PickedEdges(Vec<u64>);
 
-impl Taken {
+impl PickedEdges {
     /// Calls `pick` for each of `k` of `0..degree`, in the order that the documentation of `sample` defines.
     pub(super) fn subset(&mut self, key: Key, degree: usize, k: usize, mut pick: impl FnMut(usize)) {
         self.0.clear();
@@ -143,8 +143,8 @@ pub(super) fn subset<const LANES: usize>(key: Key, degree: u32, k: usize) -> [u3
     let mut picks = [0; LANES];
     for j in 0..LANES {
         if j < k {
-            let taken = picks[..j].iter().fold(false, |taken, &pick| taken | (pick == drawn[j]));
-            picks[j] = if taken { first + j as u32 } else { drawn[j] };
+            let picked = picks[..j].iter().fold(false, |picked, &pick| picked | (pick == drawn[j]));
+            picks[j] = if picked { first + j as u32 } else { drawn[j] };
         }
     }
     picks

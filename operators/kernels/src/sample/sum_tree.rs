@@ -55,7 +55,7 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
     /// # Panics
     /// If no weight is positive.
     pub(super) fn find(&self, unit: f64) -> usize {
-        assert!(self.positive > 0, "there is something to draw");
+        assert!(self.positive > 0, "some weight is positive");
         let top = &self.levels[self.height - 1];
         let (mut x, mut at) = (unit * top[0], 0);
         for level in self.levels[..self.height - 1].iter().rev() {

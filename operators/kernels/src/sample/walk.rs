@@ -61,15 +61,15 @@ pub fn walk_step(
             topology.prefetch(later);
         }
         let row = topology.neighbors(node);
-        let taken = match (row.is_empty(), walk.weighted) {
+        let edge = match (row.is_empty(), walk.weighted) {
             (true, _) => None,
             (false, false) => Some(key.below(1, row.len() as u64) as usize),
             (false, true) => {
-                let weights = topology.edge_weights(node).expect("edges have weights");
+                let weights = topology.edge_weights(node).expect("the topology has edge weights");
                 tree.fill(weights.iter().copied());
                 (tree.positive() > 0).then(|| tree.find(key.unit(1)))
             }
         };
-        next.push(taken.map_or(node, |edge| row[edge]));
+        next.push(edge.map_or(node, |edge| row[edge]));
     }
 }

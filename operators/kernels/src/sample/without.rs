@@ -89,22 +89,22 @@ impl Row {
     fn new<N: Neighbors>(topology: &N, edges: &[EdgeName]) -> Option<Self> {
         let node = edges[0].to;
         let (row, types) = (topology.neighbors(node), topology.edge_types(node));
-        let mut lost = Vec::new();
+        let mut excluded = Vec::new();
         for edge in edges {
             let first = row.partition_point(|&source| source < edge.from);
             let parallel = row[first..].iter().take_while(|&&source| source == edge.from).count();
             let same_type = |at: &usize| types.is_none_or(|types| types[*at] == edge.edge_type);
-            lost.extend((first..first + parallel).filter(same_type).map(|at| at as u32));
+            excluded.extend((first..first + parallel).filter(same_type).map(|at| at as u32));
         }
-        if lost.is_empty() {
+        if excluded.is_empty() {
             return None;
         }
-        lost.sort_unstable();
-        let mut lost = lost.into_iter().peekable();
+        excluded.sort_unstable();
+        let mut excluded = excluded.into_iter().peekable();
         let positions: Vec<u32> = (0..row.len() as u32)
             .filter(|at| {
-                while lost.next_if(|gone| gone < at).is_some() {}
-                lost.peek() != Some(at)
+                while excluded.next_if(|edge| edge < at).is_some() {}
+                excluded.peek() != Some(at)
             })
             .collect();
         fn pick<T: Copy>(positions: &[u32], column: &[T]) -> Vec<T> {

@@ -42,8 +42,8 @@ fn shares_are_squared_columns_whoever_adds_them_up() {
         let total: f64 = norms.iter().sum();
         let (one, three) = (importance(&graph, 1), importance(&graph, 3));
         for (u, norm) in norms.iter().enumerate() {
-            assert_eq!(one.share(u as u32), three.share(u as u32));
-            assert!((one.share(u as u32) - norm / total.max(1e-300)).abs() < 1e-9, "{u}");
+            assert_eq!(one.probability(u as u32), three.probability(u as u32));
+            assert!((one.probability(u as u32) - norm / total.max(1e-300)).abs() < 1e-9, "{u}");
         }
     });
 }
@@ -84,7 +84,7 @@ fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
                     let u = rich.graph.indices[edge];
                     assert_eq!(list[block.indices()[e] as usize], u);
                     let degree = rich.row(v).len() as f64;
-                    let weight = f64::from(times[u as usize]) / (f64::from(draws) * importance.share(u) * degree);
+                    let weight = f64::from(times[u as usize]) / (f64::from(draws) * importance.probability(u) * degree);
                     assert!((f64::from(weights[e]) / weight - 1.0).abs() < 1e-6);
                 }
             }
@@ -94,7 +94,7 @@ fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
 
 /// The stretch of `u` among those of all nodes.
 fn stretch(importance: &Importance, u: u32) -> u64 {
-    (importance.share(u) * importance.total() as f64).round() as u64
+    (importance.probability(u) * importance.total() as f64).round() as u64
 }
 
 #[test]
