@@ -115,7 +115,7 @@ mod tests {
 
     /// Compares the frequencies of steps with the paper's probabilities by a chi-square test.
     #[test]
-    fn steps_go_where_node2vec_sends_them_as_often_as_it_does() {
+    fn biased_steps_have_the_frequencies_of_node2vec() {
         // From 7, whose in-neighbors are 2 and 3, to a node with in-neighbors 1, 2, 3, 3, 7 and 8.
         let row = [1, 2, 3, 3, 7, 8];
         let before = Before { node: 7, neighbors: &[3, 2, 40] };
@@ -141,13 +141,13 @@ mod tests {
                 );
                 let chi: f64 = often.iter().map(|(expected, count)| (count - expected).powi(2) / expected).sum();
                 let limit = chi_square_limit((often.len() as f64 - 1.0).max(1.0));
-                assert!(chi < limit, "p {p}, q {q}, {weights:?}: {chi} of {limit}");
+                assert!(chi < limit, "p {p}, q {q}, {weights:?}: {chi} exceeds {limit}");
             }
         }
     }
 
     #[test]
-    fn nothing_to_take_is_nothing_taken() {
+    fn biased_step_without_positive_weights_returns_none() {
         let (bias, key) = (Bias { p: 2.0, q: 2.0 }, Key::new(1, Purpose::Sample));
         let before = Some(Before { node: 1, neighbors: &[] });
         assert_eq!(biased_step(&[], None, before, bias, key), None);

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_survive_the_wire_and_forged_ones_are_refused() {
+    fn samples_round_trip_through_words_and_reject_forged_ones() {
         let columns = |bits: u32| Columns { types: bits & 1 > 0, weights: bits & 2 > 0, ids: bits & 4 > 0 };
         for columns in (0..8).map(columns) {
             let mut received = Samples::new(columns);

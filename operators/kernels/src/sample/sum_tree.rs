@@ -104,11 +104,11 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn finds_what_a_walk_along_the_weights_finds() {
+    fn find_equals_a_linear_search() {
         let mut tree = SumTree::<f32>::default();
         for n in [1usize, 2, 15, 16, 17, 255, 256, 257, 5000] {
             let key = Key::new(n as u64, Purpose::Sample);
-            // Small whole numbers: sums are exact in any order.
+            // Small integers: sums are exact in any order.
             let mut weights: Vec<f32> = (0..n as u64).map(|i| key.below(i, 4) as f32).collect();
             weights[n - 1] = 1.0;
             tree.fill(weights.iter().copied());
@@ -119,12 +119,12 @@ mod tests {
                     break;
                 }
                 let mut x = key.fold(1).unit(draw) * total;
-                let walk = weights.iter().position(|&weight| {
+                let expected = weights.iter().position(|&weight| {
                     x -= f64::from(weight);
                     x < 0.0
                 });
                 let found = tree.find(key.fold(1).unit(draw));
-                assert_eq!(Some(found), walk, "{n} weights, draw {draw}");
+                assert_eq!(Some(found), expected, "{n} weights, draw {draw}");
                 if draw % 2 == 0 {
                     tree.remove(found);
                     weights[found] = 0.0;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_0_is_never_found_however_sums_round() {
+    fn find_never_returns_a_weight_of_0_despite_rounding() {
         let mut tree = SumTree::<f32>::default();
         let weights = [0.0, 1e-30, 0.0, 3e38, 1e-45, 0.0, 3e38, 0.0];
         for unit in [0.0, 1e-300, 0.5, 1.0 - f64::EPSILON / 2.0] {

@@ -355,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_find_the_owner_as_a_search_of_every_range_does() {
+    fn owner_equals_a_search_over_all_ranges() {
         for offsets in
             [vec![0, 1], vec![0, 0, 5], vec![0, 5, 5, 5, 9, 9], vec![0, 2, 4, 6, 8], vec![0, 1000, 1001, 1003]]
         {
@@ -369,13 +369,13 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_without_nodes_has_partitions() {
+    fn partitions_of_a_graph_without_nodes_are_valid() {
         Partitions::new(&[0, 0, 0], [None, None]);
     }
 
     #[test]
     #[should_panic(expected = "ends at the number of edges")]
-    fn an_indptr_of_other_edges_is_refused() {
+    fn csc_new_with_a_wrong_last_indptr_entry_panics() {
         Csc::new(&[0, 1], &[]);
     }
 }

@@ -1,10 +1,10 @@
-//! Layers of sources chosen for all destinations together, against an obvious program and their frequencies.
+//! Compares layer-wise sampling (LADIES) with a naive implementation, and its frequencies with probabilities.
 
-use super::frequencies::{count, fits};
+use super::frequencies::{assert_frequencies, count};
 use super::per_edge::{ALL, Rich};
 use super::*;
 
-/// A layer's block, word for word as its documentation has it; rows are sorted.
+/// The block of a hop, exactly as the documentation of `assemble_layer` defines it; rows are sorted.
 fn naive_layer(rich: &Rich, list: &mut Vec<u32>, nodes: usize, key: Key) -> Block {
     let dst = list.clone();
     let share = |v: u32, u: u32| {
@@ -40,9 +40,9 @@ fn naive_layer(rich: &Rich, list: &mut Vec<u32>, nodes: usize, key: Key) -> Bloc
             Some((_, norm)) => 1.0 / norm,
             None => 0.0,
         };
-        let kept = || rich.graph.indices[rich.row(v)].iter().copied().filter(|&u| scale(u) > 0.0);
-        let sum: f64 = kept().map(scale).sum();
-        for u in kept() {
+        let chosen_sources = || rich.graph.indices[rich.row(v)].iter().copied().filter(|&u| scale(u) > 0.0);
+        let sum: f64 = chosen_sources().map(scale).sum();
+        for u in chosen_sources() {
             weights.push((scale(u) / sum) as f32);
             let place = list.iter().position(|&node| node == u).unwrap_or_else(|| {
                 list.push(u);
@@ -66,7 +66,7 @@ fn layer(rich: &Rich, list: &mut Vec<u32>, nodes: u32, columns: Columns, key: Ke
 }
 
 #[test]
-fn a_layer_is_the_obvious_one() {
+fn layer_equals_the_naive_implementation() {
     for_graphs(|graph, seeds, key| {
         if graph.nodes() > 400 {
             return;
@@ -91,8 +91,8 @@ fn a_layer_is_the_obvious_one() {
 }
 
 #[test]
-fn sources_of_a_layer_are_drawn_by_their_columns_norms() {
-    // Node 0 hears from 2, 3; node 1 from 3, 4, 5, 5: P² sums to 1/4, 1/4 + 1/16, 1/16, 1/4.
+fn layer_sources_are_drawn_in_proportion_to_column_norms() {
+    // Node 0 has in-edges from 2, 3; node 1 from 3, 4, 5, 5: P² sums to 1/4, 1/4 + 1/16, 1/16, 1/4.
     let graph = Graph::new(&[vec![2, 3], vec![3, 4, 5, 5], vec![], vec![], vec![], vec![]]);
     let rich = Rich::new(graph, Key::new(1, Purpose::Sample));
     let norms = [(2, 0.25), (3, 0.3125), (4, 0.0625), (5, 0.25)];
@@ -115,5 +115,5 @@ fn sources_of_a_layer_are_drawn_by_their_columns_norms() {
             *shares.entry(vec![a.min(b), a.max(b)]).or_default() += p / total * q / (total - p);
         }
     }
-    fits(&counts, &shares, "two of four");
+    assert_frequencies(&counts, &shares, "two of four");
 }

@@ -1,4 +1,4 @@
-//! Choices by weight, type and time against obvious programs.
+//! Compares draws by weight, type and time with naive implementations.
 
 use super::*;
 
@@ -11,7 +11,7 @@ pub(super) struct Rich {
 }
 
 impl Rich {
-    /// Small whole weights (a third of them 0), so that sums have the same bits in any order; types 0 to 3; ten times.
+    /// Small integer weights (a third of them 0), whose sums are exact in any order; types 0 to 3; ten times.
     pub(super) fn new(graph: Graph, key: Key) -> Self {
         let edges = graph.indices.len() as u64;
         let column = |c: u64, n: u64| (0..edges).map(move |i| key.fold(c).below(i, n));
@@ -40,7 +40,7 @@ impl Rich {
 pub(super) const ALL: Columns = Columns { types: true, weights: true, ids: true };
 
 pub(super) fn strategies() -> Vec<Strategy> {
-    let ways = [
+    let draws = [
         Draw::Uniform,
         Draw::UniformWithReplacement,
         Draw::Weighted,
@@ -59,7 +59,7 @@ pub(super) fn strategies() -> Vec<Strategy> {
     let all =
         |draw| fanouts.clone().map(|fanouts| Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: false }));
     let uniform = FANOUTS.into_iter().map(Strategy::Fanout);
-    ways.into_iter().flat_map(all).chain(uniform).collect()
+    draws.into_iter().flat_map(all).chain(uniform).collect()
 }
 
 fn name(strategy: &Strategy) -> String {
@@ -72,7 +72,7 @@ fn name(strategy: &Strategy) -> String {
     }
 }
 
-/// The edges of one node that are taken, word for word as the module's documentation has it.
+/// The sample of one node as edge positions, exactly as the documentation of `sample` defines it.
 fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
     let key = hop.fold(u64::from(node));
     let strategy = match strategy {
@@ -82,68 +82,71 @@ fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Opt
         }
         Strategy::PerEdge(strategy) => strategy,
         Strategy::Layer(_) | Strategy::Importance(..) | Strategy::Registered(..) => {
-            unreachable!("not chosen node by node")
+            unreachable!("not sampled node by node")
         }
     };
     let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
-    let may: Vec<usize> =
+    let eligible: Vec<usize> =
         rich.row(node).filter(|&edge| !strategy.temporal || rich.times[edge] < tree.unwrap().1).collect();
     match &strategy.fanouts {
-        Fanouts::Each(fanout) => naive_draw(rich, &may, strategy.draw, *fanout, hop, key),
+        Fanouts::Each(fanout) => naive_draw(rich, &eligible, strategy.draw, *fanout, hop, key),
         Fanouts::ByType(fanouts) => (0..fanouts.len())
             .flat_map(|t| {
-                let may: Vec<usize> = may.iter().copied().filter(|&edge| usize::from(rich.types[edge]) == t).collect();
+                let eligible: Vec<usize> =
+                    eligible.iter().copied().filter(|&edge| usize::from(rich.types[edge]) == t).collect();
                 if fanouts[t] == 0 {
                     vec![]
                 } else {
-                    naive_draw(rich, &may, strategy.draw, fanouts[t], hop, key.fold(t as u64))
+                    naive_draw(rich, &eligible, strategy.draw, fanouts[t], hop, key.fold(t as u64))
                 }
             })
             .collect(),
     }
 }
 
-fn naive_draw(rich: &Rich, may: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
+fn naive_draw(rich: &Rich, eligible: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
     let k = if fanout < 0 { usize::MAX } else { fanout as usize };
-    let walk = |left: &[usize], unit: f64| {
+    let find = |left: &[usize], unit: f64| {
         let mut x = unit * left.iter().map(|&edge| f64::from(rich.weights[edge])).sum::<f64>();
         left.iter().position(|&edge| {
             x -= f64::from(rich.weights[edge]);
             x < 0.0
         })
     };
-    let mut heavy: Vec<usize> = may.iter().copied().filter(|&edge| rich.weights[edge] > 0.0).collect();
+    let mut heavy: Vec<usize> = eligible.iter().copied().filter(|&edge| rich.weights[edge] > 0.0).collect();
     match draw {
-        Draw::Uniform if fanout >= 0 => {
-            naive_sample(&may.iter().map(|&edge| edge as u32).collect::<Vec<_>>(), Fanout::Uniform { k: k as u32 }, key)
-                .into_iter()
-                .map(|edge| edge as usize)
-                .collect()
-        }
-        Draw::UniformWithReplacement if fanout >= 0 && !may.is_empty() => {
-            (0..k as u64).map(|j| may[key.below(j, may.len() as u64) as usize]).collect()
+        Draw::Uniform if fanout >= 0 => naive_sample(
+            &eligible.iter().map(|&edge| edge as u32).collect::<Vec<_>>(),
+            Fanout::Uniform { k: k as u32 },
+            key,
+        )
+        .into_iter()
+        .map(|edge| edge as usize)
+        .collect(),
+        Draw::UniformWithReplacement if fanout >= 0 && !eligible.is_empty() => {
+            (0..k as u64).map(|j| eligible[key.below(j, eligible.len() as u64) as usize]).collect()
         }
         Draw::Weighted if k < heavy.len() => {
-            (0..k as u64).map(|j| heavy.remove(walk(&heavy, key.unit(j)).unwrap())).collect()
+            (0..k as u64).map(|j| heavy.remove(find(&heavy, key.unit(j)).unwrap())).collect()
         }
         Draw::WeightedWithReplacement if fanout >= 0 => match heavy.is_empty() {
             true => vec![],
-            false => (0..k as u64).map(|j| heavy[walk(&heavy, key.unit(j)).unwrap()]).collect(),
+            false => (0..k as u64).map(|j| heavy[find(&heavy, key.unit(j)).unwrap()]).collect(),
         },
         Draw::Weighted | Draw::WeightedWithReplacement => heavy,
-        Draw::Labor if k < may.len() => {
-            let limit = (((k as u128) << 64) / may.len() as u128) as u64;
+        Draw::Labor if k < eligible.len() => {
+            let limit = (((k as u128) << 64) / eligible.len() as u128) as u64;
             let takes = |edge: &&usize| hop.fold(u64::from(rich.graph.indices[**edge])).draw(0) < limit;
-            may.iter().filter(takes).copied().collect()
+            eligible.iter().filter(takes).copied().collect()
         }
-        Draw::Last if k < may.len() => {
-            let mut latest = may.to_vec();
+        Draw::Last if k < eligible.len() => {
+            let mut latest = eligible.to_vec();
             latest.sort_by_key(|&edge| (rich.times[edge], edge));
-            let mut latest = latest.split_off(may.len() - k);
+            let mut latest = latest.split_off(eligible.len() - k);
             latest.sort_unstable();
             latest
         }
-        _ => may.to_vec(),
+        _ => eligible.to_vec(),
     }
 }
 
@@ -174,7 +177,7 @@ fn without_columns(block: &Block) -> Block {
 }
 
 #[test]
-fn every_choice_is_the_obvious_one_with_and_without_columns() {
+fn strategies_with_and_without_columns_equal_the_naive_implementation() {
     for_graphs(|graph, seeds, key| {
         let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(40)];
@@ -198,7 +201,7 @@ fn every_choice_is_the_obvious_one_with_and_without_columns() {
 }
 
 #[test]
-fn owners_and_asker_together_build_the_same_block_with_columns() {
+fn assembled_block_with_columns_equals_the_fused_block() {
     for_graphs(|graph, seeds, key| {
         let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(60)];
@@ -222,7 +225,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
             let mut expected_list = seeds.to_vec();
             compactor.start(&expected_list);
             let expected = choose_hop(&all, &mut expected_list, strategy, ALL, key, &mut compactor);
-            // Ids count from the partition's first edge; all else is the whole graph's.
+            // Ids count from the partition's first edge; all other columns equal those of the complete graph.
             let mut list = seeds.to_vec();
             compactor.start(&list);
             let whole = choose_hop(&rich.csc(), &mut list, strategy, ALL, key, &mut compactor);
@@ -230,13 +233,13 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
             assert_eq!(whole.edge_weights(), expected.edge_weights());
             assert_eq!(whole.edge_types(), expected.edge_types());
 
-            let answers: Vec<Samples> = (0..cut.len())
+            let owner_samples: Vec<Samples> = (0..cut.len())
                 .map(|owner| {
-                    let asked: Vec<u32> = seeds.iter().copied().filter(|&v| all.owner(v) == owner).collect();
+                    let requested: Vec<u32> = seeds.iter().copied().filter(|&v| all.owner(v) == owner).collect();
                     let (indptr, indices) = &cut[owner];
                     let own = Csc::starting_at(offsets[owner] as u32, indptr, indices).with_columns(columns(owner));
                     let mut received = Samples::new(ALL);
-                    for nodes in asked.chunks(7) {
+                    for nodes in requested.chunks(7) {
                         let mut samples = Samples::new(ALL);
                         choose_neighbors(&own, nodes, None, strategy, key, &mut samples);
                         received.read(owner, nodes.len(), ALL, &samples.into_words()).unwrap();
@@ -245,7 +248,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
                 })
                 .collect();
             let mut replies = Replies::new(cut.len(), graph.nodes());
-            for (owner, samples) in answers.iter().enumerate() {
+            for (owner, samples) in owner_samples.iter().enumerate() {
                 let edges = Edges { sources: &samples.neighbors, columns: samples.columns() };
                 replies.push_edges(owner, &samples.counts, edges).unwrap();
             }
@@ -258,7 +261,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
 }
 
 #[test]
-fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
+fn temporal_trees_contain_only_older_edges_and_are_separate() {
     for_graphs(|graph, seeds, key| {
         let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(12)];
@@ -271,7 +274,7 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                 let strategy = Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: true });
                 let (mut list, mut trees) = (seeds.to_vec(), (0..seeds.len() as u32).collect::<Vec<_>>());
                 let mut listed = crate::compact::TreeCompactor::new(&list);
-                // Each seed on its own, by the obvious program.
+                // Each seed alone, by the naive implementation.
                 let mut alone: Vec<Vec<u32>> = seeds.iter().map(|&seed| vec![seed]).collect();
                 for hop in 0..2u64 {
                     let key = key.fold(hop);
@@ -306,7 +309,7 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                             }
                         }
                     }
-                    assert_eq!(list.len(), alone.iter().map(Vec::len).sum::<usize>(), "each node once a tree");
+                    assert_eq!(list.len(), alone.iter().map(Vec::len).sum::<usize>(), "once per node and tree");
                 }
             }
         }
