@@ -1,9 +1,9 @@
-//! GAT's propagation: each head's softmax over a destination's in-edges of `leaky_relu(left[u] + right[v])`, and the sum of
-//! sources' rows by it.
+//! GAT's aggregation: the sum of source rows, weighted per head by the softmax of `leaky_relu(left[u] + right[v])` over
+//! a destination's in-edges. `left` is GAT's source score, `right` its destination score.
 //!
-//! What every edge weighs is computed a destination at a time, and again in the backward pass from two numbers that each
-//! destination and head keeps: its largest logit and its sum of exponentials. So no array is as long as the edges. Self
-//! loops, where wanted, are edges like others.
+//! Attention is computed per destination. The backward pass recomputes it from the largest logit and the sum of
+//! exponentials of each destination and head. No array has one entry per edge of the graph. Self loops are ordinary
+//! edges.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Calls a method that has the number of heads as a constant, for the numbers that models usually have; 0 stands for any other.
+/// Calls a method with the number of heads as a constant, for the usual numbers; 0 means any other number.
 macro_rules! by_heads {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self.heads {
@@ -39,41 +39,41 @@ macro_rules! by_heads {
 
 pub(crate) use by_heads;
 
-/// Numbers that a destination keeps for each head: a row of states is `[STATE, heads]`, namely what the destination brings to
-/// the logits (given), its largest logit and its sum of exponentials (both by [`Attention::forward`]), and the mean of its
-/// edges' gradients by attention (by [`Attention::backward_right`]).
+/// Numbers of a destination's state per head. A state is `[STATE, heads]`. Its first number, the destination score, is
+/// an input. [`Attention::forward`] fills the largest logit and the sum of exponentials. [`Attention::backward_right`]
+/// fills the mean of the edges' gradients weighted by attention.
 ///
-/// They travel with a destination's gradient to wherever its sources are.
+/// States are sent with the gradients of destinations to the owners of their sources.
 pub const STATE: usize = 4;
 
-/// How many edges ahead numbers of sources are prefetched.
+/// Prefetch distance of source scores, in edges.
 const AHEAD: usize = 32;
 
-/// Dropout of attention. An edge's mask is drawn for its two ends, so that both passes find it, on whatever process, without
-/// a number for each edge; parallel edges share it.
+/// Dropout of attention weights. An edge's mask is a function of its two global ids, so both passes compute it on any
+/// process without storing it. Parallel edges share a mask.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeDropout<'a> {
-    /// The share and the key.
+    /// The probability and the key.
     pub dropout: Dropout,
     /// The global id of each row of the interval.
     pub rows: &'a [u32],
-    /// The global id of everything that `indices` may name.
+    /// The global id of every node that `indices` can refer to.
     pub others: &'a [u32],
-    /// How many heads an edge has in all.
+    /// The total number of heads.
     pub heads: usize,
-    /// Which of them comes first here.
+    /// The first of the heads computed here.
     pub first_head: usize,
 }
 
 impl EdgeDropout<'_> {
-    /// What head `head` of the edge from `source` to `destination` (global ids) is multiplied by.
+    /// Returns the factor of head `head` of the edge from `source` to `destination` (global ids).
     #[inline(always)]
     pub(crate) fn factor<A: Real>(&self, source: u32, destination: u32, head: usize) -> A {
         let i = u64::from(source) * self.heads as u64 + (self.first_head + head) as u64;
         A::from_f64(self.dropout.under(u64::from(destination)).factor(i))
     }
 
-    /// Multiplies numbers of edges from `sources` to a destination, `[edges, heads]`, by their masks.
+    /// Multiplies the values of edges from `sources` to a destination, `[edges, heads]`, by their masks.
     #[inline(always)]
     pub(crate) fn apply<A: Real>(&self, destination: u32, sources: &[u32], heads: usize, values: &mut [A]) {
         for (values, &source) in values.chunks_exact_mut(heads).zip(sources) {
@@ -88,25 +88,25 @@ impl EdgeDropout<'_> {
 /// Attention over the in-edges of an interval of destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a, P, T: Element> {
-    /// The in-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The in-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The source of each edge.
     pub indices: &'a [u32],
     /// `[sources, heads · width]`
     pub x: Sources<'a, T>,
-    /// What each source brings to the logits, `[sources, heads]`.
+    /// Source scores, `[sources, heads]`.
     pub left: Sources<'a, T::Acc>,
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0; not negative.
+    /// The negative slope of leaky ReLU; at least 0.
     pub slope: f64,
-    /// What is dropped of the attention.
+    /// Dropout of attention weights.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for the edges of one row, `[edges, heads]` each; and for a row.
+/// Buffers for the edges of one row, `[edges, heads]` each, and for a row.
 #[derive(Default)]
 pub(crate) struct Scratch<A> {
     pub(crate) attention: Vec<A>,
@@ -120,7 +120,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
-    /// Panics unless lengths agree.
+    /// Panics unless lengths match.
     fn check(&self, states: usize) {
         let rows = self.indptr.len() - 1;
         assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
@@ -133,14 +133,14 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         }
     }
 
-    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`, and each row's second and third number of `states`,
-    /// `[rows, STATE, heads]`, from its first.
+    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`. Fills the second and third number of each state of
+    /// `states`, `[rows, STATE, heads]`, from the first.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
     /// use gnnflow_kernels::aggregate::attention::Attention;
     ///
-    /// // One destination hears from two sources whose logits are equal.
+    /// // One destination has two sources with equal logits.
     /// let (x, left) = ([2f32, 6.], [1f32, 1.]);
     /// let job = Attention {
     ///     indptr: &[0u32, 2],
@@ -158,7 +158,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last source.
+    /// If lengths do not match or an index is past the last source.
     pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
         assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
@@ -174,8 +174,8 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         });
     }
 
-    /// Gradient with respect to what each destination brings to the logits, `d_right`, `[rows, heads]`, from that of
-    /// [`Attention::forward`]'s result; and each row's fourth number of `states`, which
+    /// Computes the gradient of the destination scores, `d_right`, `[rows, heads]`, from that of the result of
+    /// [`Attention::forward`]. Fills the fourth number of each state, which
     /// [`AttentionBackward`](super::attention_backward::AttentionBackward) needs.
     ///
     /// # Panics
@@ -196,7 +196,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         });
     }
 
-    /// The attention of one row's edges into `out`, `[edges, heads]`, and the row's largest logits and sums into `state`.
+    /// Computes the attention of one row's edges, `out`, `[edges, heads]`, and the maxima and sums of its `state`.
     #[inline(always)]
     fn attend(&self, edges: Range<usize>, state: &mut [T::Acc], out: &mut [T::Acc]) {
         let (right, rest) = state.split_at_mut(self.heads);
@@ -205,8 +205,8 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         softmax_row(out, self.heads, largest, &mut rest[..self.heads]);
     }
 
-    /// The attention, and the slope of every edge's leaky ReLU, into `scratch`; and the row's largest logits and sums into `state`, once
-    /// more: what sources send may be newer than it was on the way forwards (asynchronous training), and the weights shall add up to 1.
+    /// Recomputes the attention and the slopes of leaky ReLU of one row's edges, `scratch`, and the maxima and sums of
+    /// its `state`. With stale rows the scores may have changed since the forward pass, and the weights must sum to 1.
     #[inline(always)]
     fn attend_again(&self, edges: Range<usize>, state: &mut [T::Acc], scratch: &mut Scratch<T::Acc>) {
         let heads = self.heads;
@@ -224,13 +224,13 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         softmax_row(&mut scratch.attention, heads, largest, &mut rest[..heads]);
     }
 
-    /// `leaky_relu(left[source] + right)` for `edges`, whose indices [`Rows::check_edges`] has seen.
+    /// Computes `leaky_relu(left[source] + right)` for `edges`, whose indices must have passed [`Rows::check_edges`].
     #[inline(always)]
     fn logits(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
         by_heads!(self.logits_of(edges, right, out));
     }
 
-    /// As [`Attention::logits`] for `H` heads, 0 for any number.
+    /// Implements [`Attention::logits`] for `H` heads; 0 means any number.
     #[inline(always)]
     fn logits_of<const H: usize>(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
         let heads = if H > 0 { H } else { self.heads };
@@ -249,7 +249,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         }
     }
 
-    /// Multiplies by the masks of row `r`'s edges.
+    /// Applies the dropout masks of row `r`'s edges.
     #[inline(always)]
     fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
         if let Some(dropout) = &self.dropout {
@@ -258,7 +258,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     }
 }
 
-/// From one row's attention and the gradients of it, `[edges, heads]`: the attention's mean of them.
+/// Computes per head the mean of `gradients`, `[edges, heads]`, weighted by `attention`.
 #[inline(always)]
 pub(crate) fn softmax_means<A: Real>(attention: &[A], gradients: &[A], means: &mut [A]) {
     let heads = means.len();
@@ -270,7 +270,7 @@ pub(crate) fn softmax_means<A: Real>(attention: &[A], gradients: &[A], means: &m
     }
 }
 
-/// The same, and what the destination gets.
+/// Computes these means, `totals`, and the gradient of the destination score.
 #[inline(always)]
 fn softmax_gradient<A: Real>(scratch: &Scratch<A>, gradients: &[A], totals: &mut [A], d_right: &mut [A]) {
     let heads = totals.len();
@@ -284,14 +284,14 @@ fn softmax_gradient<A: Real>(scratch: &Scratch<A>, gradients: &[A], totals: &mut
     }
 }
 
-/// Runs `self.body` compiled for this machine's instruction set.
+/// Runs `self.body`, compiled for this machine's instruction set.
 macro_rules! on_this_machine {
     ($task:ident [$($generics:tt)*]) => {
         impl<$($generics)*> $task<'_, P, T> {
             fn run(self) {
                 match level() {
                     #[cfg(target_arch = "x86_64")]
-                    // SAFETY: `level` found the features; the lengths were checked before tasks were made.
+                    // SAFETY: `level` found the features; lengths were checked when the task was created.
                     Level::V4 => unsafe { self.v4() },
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: as above.
@@ -385,7 +385,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                     prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T>());
                 }
                 let row = of.x.row(of.indices[e] as usize, columns);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { dots_of_heads::<I, T>(gradient, row, of.width, out) };
             }
             of.drop_out(r, edges, &mut gradients);

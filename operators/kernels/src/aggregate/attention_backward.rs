@@ -1,5 +1,5 @@
-//! Gradients of [`Attention`](super::attention::Attention) by source: over the out-edges of an interval of sources, whose
-//! weights are computed again from both ends' numbers.
+//! Gradients of [`Attention`](super::attention::Attention) by source, over the out-edges of an interval of sources.
+//! Attention is recomputed from the scores and states of both nodes.
 
 use std::ops::Range;
 
@@ -19,36 +19,36 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Edges whose rows are read twice in a row: few enough that they stay near, whatever they measure.
+/// Edges per block; their rows are read twice and stay in the cache.
 const BLOCK: usize = 32;
 
-/// The out-edges of an interval of sources, and what their destinations have.
+/// The out-edges of an interval of sources, and the data of their destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionBackward<'a, P, T: Element> {
-    /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The out-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The destination of each edge.
     pub indices: &'a [u32],
-    /// Of what arrived at each destination, `[destinations, heads · width]`.
+    /// The gradient of each destination's aggregate, `[destinations, heads · width]`.
     pub gradient: Sources<'a, T::Acc>,
-    /// `[destinations, STATE, heads]`, as [`Attention::backward_right`](super::attention::Attention::backward_right) left
-    /// them.
+    /// `[destinations, STATE, heads]`, filled by
+    /// [`Attention::backward_right`](super::attention::Attention::backward_right).
     pub states: Sources<'a, T::Acc>,
-    /// The interval's rows, `[rows, heads · width]`.
+    /// The rows of the interval's sources, `[rows, heads · width]`.
     pub x: &'a [T],
-    /// What the interval's sources bring to the logits, `[rows, heads]`.
+    /// The scores of the interval's sources, `[rows, heads]`.
     pub left: &'a [T::Acc],
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0.
+    /// The negative slope of leaky ReLU.
     pub slope: f64,
-    /// The forward pass's; its rows are the interval's sources, the others the destinations.
+    /// As in the forward pass; here rows are the interval's sources, and `others` the destinations.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for a block of edges, `[BLOCK, heads]` each.
+/// Buffers for a block of edges, `[BLOCK, heads]` each.
 struct Scratch<A> {
     attention: Vec<A>,
     totals: Vec<A>,
@@ -61,11 +61,11 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
-    /// Fills the gradients with respect to the sources' rows, `dx`, `[rows, heads · width]`, and to what they bring to the
-    /// logits, `d_left`, `[rows, heads]`.
+    /// Computes the gradients of the sources' rows, `dx`, `[rows, heads · width]`, and of their scores, `d_left`,
+    /// `[rows, heads]`.
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last destination.
+    /// If lengths do not match or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
         let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
         assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
@@ -91,13 +91,13 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         });
     }
 
-    /// What a block of row `r`'s edges needs of its destinations, and the attention again.
+    /// Reads the states of a block of row `r`'s edges, and recomputes their attention.
     #[inline(always)]
     fn attend_again(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
         by_heads!(self.attend_again_of(r, edges, scratch));
     }
 
-    /// As [`AttentionBackward::attend_again`] for `H` heads, 0 for any number.
+    /// Implements [`AttentionBackward::attend_again`] for `H` heads; 0 means any number.
     #[inline(always)]
     fn attend_again_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
         let (heads, slope) = (if H > 0 { H } else { self.heads }, T::Acc::from_f64(self.slope));
@@ -118,7 +118,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
                 let above = sum > T::Acc::ZERO;
                 slopes[h] = if above { T::Acc::ONE } else { slope };
                 attention[h] = if above { sum } else { slope * sum } - state[heads + h];
-                // Not copied as slices: a call for so few numbers costs more than they do.
+                // A loop, because a copy of a short slice is a more expensive call.
                 totals[h] = state[2 * heads + h];
                 means[h] = state[3 * heads + h];
             }
@@ -164,7 +164,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                     for h in 0..heads {
                         let place = k * heads + h;
                         let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let attention = self.scratch.attention[place];
                         if let Some(dropout) = &of.dropout {

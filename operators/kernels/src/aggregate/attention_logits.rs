@@ -1,7 +1,6 @@
 //! GATv2's attention before its softmax: `out[e, h] = a[h, :] · leaky(left[source, h, :] + right[destination, h, :])`.
 //!
-//! A dot product per edge and head, so that nothing as wide as a row is ever stored for an edge; the gradients go over the
-//! edges again.
+//! Computes one dot product per edge and head, without storing a row per edge; the gradients recompute the sums.
 
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ use crate::dense::elementwise::by_panel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// What all passes read: rows of sources and destinations, `[_, H·F]`, the vectors `a`, `[H, F]`, and leaky ReLU's slope below 0.
+/// Inputs of all passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a, A> {
     /// `[num_src, H·F]`
@@ -25,7 +24,7 @@ pub struct Attention<'a, A> {
     pub vectors: &'a [A],
     /// `H`
     pub heads: usize,
-    /// What negative sums are multiplied by.
+    /// The negative slope of leaky ReLU.
     pub slope: f64,
 }
 
@@ -49,7 +48,7 @@ impl<A: Real> Attention<'_, A> {
     /// ```
     /// use gnnflow_kernels::aggregate::attention_logits::Attention;
     ///
-    /// // One destination that hears from sources 0 and 1; one head of two columns.
+    /// // One destination with in-edges from sources 0 and 1; one head of two columns.
     /// let attention =
     ///     Attention { left: &[1f32, 2., 3., -9.], right: &[0., 1.], vectors: &[1., 10.], heads: 1, slope: 0.5 };
     /// let mut out = [0f32; 2];
@@ -58,7 +57,7 @@ impl<A: Real> Attention<'_, A> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last source.
+    /// If lengths do not match or an index is past the last source.
     pub fn logits<P: Offset>(&self, indptr: &[P], indices: &[u32], out: &mut [A]) {
         let (rows, columns, slope) = (indptr.len() - 1, self.columns(), A::from_f64(self.slope));
         assert_eq!(out.len(), indices.len() * self.heads, "one number for each edge and head");
@@ -76,7 +75,7 @@ impl<A: Real> Attention<'_, A> {
         });
     }
 
-    /// Gradient with respect to `right`, `[num_dst, H·F]`, of what has `gradient`, `[E, H]`.
+    /// Gradient with respect to `right`, `[num_dst, H·F]`, from the `gradient` of the logits, `[E, H]`.
     ///
     /// # Panics
     /// As [`Attention::logits`].
@@ -95,7 +94,7 @@ impl<A: Real> Attention<'_, A> {
         });
     }
 
-    /// Gradient with respect to `left`, `[num_src, H·F]`: each source goes over its edges.
+    /// Gradient with respect to `left`, `[num_src, H·F]`: each source sums over its edges.
     ///
     /// # Panics
     /// As [`Attention::logits`].
@@ -132,7 +131,7 @@ impl<A: Real> Attention<'_, A> {
         });
     }
 
-    /// Adds edge `e`'s part of the gradient of its rows' sum.
+    /// Adds edge `e`'s part of the gradient of `left[source] + right[row]`.
     fn add(&self, source: u32, row: usize, e: usize, gradient: &[A], sums: &mut [A]) {
         let width = self.vectors.len() / self.heads;
         let gradient = &gradient[e * self.heads..][..self.heads];

@@ -1,10 +1,11 @@
-//! GATv2's propagation (Brody, Alon, Yahav 2022): each head's softmax over a destination's in-edges of `a · leaky_relu(S·h_u + D·h_v)`,
-//! a sum over the head's columns, and the sum of sources' rows `S·h_u` by it.
+//! GATv2's aggregation (Brody, Alon, Yahav 2022): the sum of source rows `S·h_u`, weighted per head by the softmax of
+//! `a · leaky_relu(S·h_u + D·h_v)` over a destination's in-edges.
 //!
-//! A leaky ReLU only scales with what is not negative, so a sum's `a` can go inside but for its sign: with the *terms*
-//! `left = |a| ⊙ S·h_u` and `right = |a| ⊙ D·h_v` a logit is `Σ sign(a) · leaky_relu(left + right)`. A source's term is made again of what
-//! it sends; a destination's is `right`. So all that there is to learn, `a` as well, is learned by the terms' gradients, one row for each
-//! node, and an edge has no parameter of its own; nothing is as long as the edges, as with [`Attention`](super::attention::Attention).
+//! Leaky ReLU commutes with nonnegative factors, so `|a|` can move inside. With the *terms* `left = |a| ⊙ S·h_u` and
+//! `right = |a| ⊙ D·h_v`, a logit is `Σ sign(a) · leaky_relu(left + right)` over the head's columns. A source's term is
+//! recomputed from its row; a destination's term is stored. All parameters, including `a`, are learned from the
+//! gradients of terms, one row per node. As in [`Attention`](super::attention::Attention), no array has one entry per
+//! edge of the graph.
 
 use std::ops::Range;
 
@@ -24,33 +25,33 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Numbers that a destination keeps for each head behind its term, of `heads · width` numbers: its largest logit and its sum of
-/// exponentials (by [`DynamicAttention::forward`]), and the mean of its edges' gradients by attention (by
+/// Numbers of a destination's state per head, after its term of `heads · width` numbers: the largest logit, the sum of
+/// exponentials (by [`DynamicAttention::forward`]), and the mean of the edges' gradients weighted by attention (by
 /// [`DynamicAttention::backward_right`]).
 pub const KEPT: usize = 3;
 
 /// GATv2's attention over the in-edges of an interval of destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct DynamicAttention<'a, P, T: Element> {
-    /// The in-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The in-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The source of each edge.
     pub indices: &'a [u32],
-    /// What sources send, `[sources, heads · width]`.
+    /// Source rows, `[sources, heads · width]`.
     pub x: Sources<'a, T>,
     /// The vectors a, `[heads, width]`.
     pub vectors: &'a [T::Acc],
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0; not negative.
+    /// The negative slope of leaky ReLU; at least 0.
     pub slope: f64,
-    /// What is dropped of the attention.
+    /// Dropout of attention weights.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// What the vectors do to a column: how much, and in which direction.
+/// Magnitudes and signs of the vectors a.
 pub(crate) struct Vectors<A> {
     sizes: Vec<A>,
     pub(crate) signs: Vec<A>,
@@ -67,7 +68,7 @@ impl<A: Real> Vectors<A> {
         }
     }
 
-    /// The logits of one edge, by head; `bent` has room for a row.
+    /// Computes the logits of one edge by head; `activated` is a buffer for a row.
     ///
     /// # Safety
     /// The machine has `I`.
@@ -84,11 +85,11 @@ impl<A: Real> Vectors<A> {
             let sum = *size * x.widen() + *right;
             *bent = if sum > A::ZERO { sum } else { self.slope * sum };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { dots_of_heads::<I, A>(&self.signs, bent, width, out) };
     }
 
-    /// Adds one edge's part of the gradient of its ends' terms, from that of its logits.
+    /// Adds one edge's part of the gradient of the terms of both nodes, from the `gradient` of its logits.
     #[inline(always)]
     pub(crate) fn add_slopes<T: Element<Acc = A>>(
         &self,
@@ -115,7 +116,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         self.heads * self.width
     }
 
-    /// Numbers of a row of states: the destination's term, `[heads · width]`, and [`KEPT`] for each head.
+    /// Returns the numbers per row of states: the destination's term, `[heads · width]`, and [`KEPT`] per head.
     pub fn state_len(&self) -> usize {
         self.columns() + KEPT * self.heads
     }
@@ -124,7 +125,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
-    /// Panics unless lengths agree.
+    /// Panics unless lengths match.
     fn check(&self, states: usize) {
         let rows = self.indptr.len() - 1;
         assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
@@ -136,14 +137,14 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         }
     }
 
-    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`, and what is [`KEPT`] behind each row's term in `states`,
-    /// `[rows, heads · width + KEPT · heads]`: largest logits and sums of exponentials.
+    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`. Fills largest logits and sums of exponentials in
+    /// `states`, `[rows, heads · width + KEPT · heads]`.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
     /// use gnnflow_kernels::aggregate::dynamic_attention::DynamicAttention;
     ///
-    /// // One destination hears from two sources whose logits are equal: −leaky(−4 + 2).
+    /// // One destination has two sources with equal logits: −leaky(−4 + 2).
     /// let x = [-4f32, -4.];
     /// let job = DynamicAttention {
     ///     indptr: &[0u32, 2],
@@ -161,7 +162,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last source.
+    /// If lengths do not match or an index is past the last source.
     pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.columns());
         assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
@@ -177,8 +178,8 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         });
     }
 
-    /// Gradient with respect to each destination's term, `d_right`, `[rows, heads · width]`, from that of
-    /// [`DynamicAttention::forward`]'s result; and the last number that is kept of each head in `states`, which
+    /// Computes the gradient of the destinations' terms, `d_right`, `[rows, heads · width]`, from that of the result of
+    /// [`DynamicAttention::forward`]. Fills the last number of each head in `states`, which
     /// [`DynamicAttentionBackward`](super::dynamic_attention_backward::DynamicAttentionBackward) needs.
     ///
     /// # Panics
@@ -199,7 +200,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         });
     }
 
-    /// The logits of one row's edges into `out`, `[edges, heads]`.
+    /// Computes the logits of one row's edges, `out`, `[edges, heads]`.
     ///
     /// # Safety
     /// The machine has `I`.
@@ -221,12 +222,12 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
                 prefetch_bytes(bases.row(self.indices[e + ahead]), columns * size_of::<T>());
             }
             let row = self.x.row(self.indices[e] as usize, columns);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { vectors.logits::<I, T>(row, right, self.width, bent, out) };
         }
     }
 
-    /// Multiplies by the masks of row `r`'s edges.
+    /// Applies the dropout masks of row `r`'s edges.
     #[inline(always)]
     fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
         if let Some(dropout) = &self.dropout {
@@ -262,7 +263,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
             let edges = job.edges(r);
             attention.resize(edges.len() * heads, T::Acc::ZERO);
             let (right, kept) = state.split_at_mut(columns);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
             let (largest, rest) = kept.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
@@ -304,15 +305,15 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                 room.resize(edges.len() * heads, T::Acc::ZERO);
             }
             let (right, kept) = state.split_at_mut(columns);
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, bent, attention) };
-            // Once more, as in [`Attention`](super::attention::Attention): rows may be newer by now.
+            // Recomputed, as in [`Attention`](super::attention::Attention): rows may have changed.
             let (largest, rest) = kept.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
                 let row = of.x.row(of.indices[e] as usize, columns);
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 unsafe { dots_of_heads::<I, T>(gradient, row, width, out) };
             }
             of.drop_out(r, edges.clone(), gradients);

@@ -1,5 +1,5 @@
-//! Gradients of [`DynamicAttention`](super::dynamic_attention::DynamicAttention) by source: over the out-edges of an interval of sources,
-//! whose weights are computed again from what both ends have.
+//! Gradients of [`DynamicAttention`](super::dynamic_attention::DynamicAttention) by source, over the out-edges of an
+//! interval of sources. Attention is recomputed from the rows and states of both nodes.
 
 use std::ops::Range;
 
@@ -20,36 +20,36 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Edges whose rows are read several times in a row: few enough that they stay near.
+/// Edges per block; their rows are read several times and stay in the cache.
 const BLOCK: usize = 32;
 
-/// The out-edges of an interval of sources, and what their destinations have.
+/// The out-edges of an interval of sources, and the data of their destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct DynamicAttentionBackward<'a, P, T: Element> {
-    /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The out-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The destination of each edge.
     pub indices: &'a [u32],
-    /// Of what arrived at each destination, `[destinations, heads · width]`.
+    /// The gradient of each destination's aggregate, `[destinations, heads · width]`.
     pub gradient: Sources<'a, T::Acc>,
-    /// `[destinations, heads · width + KEPT · heads]`, as
-    /// [`DynamicAttention::backward_right`](super::dynamic_attention::DynamicAttention::backward_right) left them.
+    /// `[destinations, heads · width + KEPT · heads]`, filled by
+    /// [`DynamicAttention::backward_right`](super::dynamic_attention::DynamicAttention::backward_right).
     pub states: Sources<'a, T::Acc>,
-    /// What the interval's sources send, `[rows, heads · width]`.
+    /// The rows of the interval's sources, `[rows, heads · width]`.
     pub x: &'a [T],
     /// The vectors a, `[heads, width]`.
     pub vectors: &'a [T::Acc],
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0.
+    /// The negative slope of leaky ReLU.
     pub slope: f64,
-    /// The forward pass's; its rows are the interval's sources, the others the destinations.
+    /// As in the forward pass; here rows are the interval's sources, and `others` the destinations.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for a row, and for a block of edges, `[BLOCK, heads]` each.
+/// Buffers for a row, and for a block of edges, `[BLOCK, heads]` each.
 struct Scratch<A> {
     bent: Vec<A>,
     attention: Vec<A>,
@@ -62,19 +62,19 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
-    /// Fills the gradients with respect to the sources' rows by what they send, `dx`, and to their terms, `d_left`; both
-    /// `[rows, heads · width]`.
+    /// Computes the gradients of the sources' rows, `dx`, without the part through their terms, and of these terms,
+    /// `d_left`; both are `[rows, heads · width]`.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
     /// use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
     ///
-    /// // One source of two equal ones that a destination hears from: half of its gradient, and no reason to attend otherwise.
+    /// // A source with weight 1/2 gets half of the gradient, and its term none.
     /// let job = DynamicAttentionBackward {
     ///     indptr: &[0u32, 1],
     ///     indices: &[0],
     ///     gradient: Sources::new(&[3f32], 1),
-    ///     // Its term, its largest logit, the sum of exponentials, the mean of gradients: 3 · −4.
+    ///     // Term, largest logit, sum of exponentials, mean of gradients: 3 · −4.
     ///     states: Sources::new(&[2., 1., 2., -12.], 4),
     ///     x: &[-4f32],
     ///     vectors: &[-1.],
@@ -89,7 +89,7 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last destination.
+    /// If lengths do not match or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
         let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
         assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
@@ -160,10 +160,10 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                     }
                     let ((right, kept), place) = (state(e), k * heads..(k + 1) * heads);
                     let logits = &mut attention[place.clone()];
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { self.vectors.logits::<I, T>(x, right, width, bent, logits) };
                     logits.iter_mut().zip(kept).for_each(|(logit, largest)| *logit = *logit - *largest);
-                    // Not copied as slices: a call for so few numbers costs more than they do.
+                    // A loop, because a copy of a short slice is a more expensive call.
                     totals[place].iter_mut().zip(&kept[heads..]).for_each(|(total, kept)| *total = *kept);
                 }
                 let count = edges.len() * heads;
@@ -174,7 +174,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                     for h in 0..heads {
                         let place = k * heads + h;
                         let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let alpha = attention[place];
                         if let Some(dropout) = &of.dropout {

@@ -1,6 +1,6 @@
-//! Sums of messages that take in their edges: `out[r] = Σ max(x[source of e] + edges[e], 0)` over the edges `e` of row `r`.
+//! Sums of rectified messages: `out[r] = Σ max(x[source of e] + edges[e], 0)` over the edges `e` of row `r`.
 //!
-//! What is rectified is never stored: the gradients go over the edges again.
+//! Messages are never stored; the gradients recompute them.
 
 use rayon::prelude::*;
 
@@ -14,14 +14,14 @@ use crate::simd::element::Real;
 /// ```
 /// use gnnflow_kernels::aggregate::messages;
 ///
-/// // One destination that hears from sources 0 and 1.
+/// // One destination with in-edges from sources 0 and 1.
 /// let mut out = [0f32; 2];
 /// messages::sum(&[0u32, 2], &[0, 1], &[1., 2., 3., 4.], &[1., -5., 1., 1.], 2, &mut out);
 /// assert_eq!(out, [2. + 4., 0. + 5.]);
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or an index is past the last source.
+/// If lengths do not match or an index is past the last source.
 pub fn sum<P: Offset, A: Real>(indptr: &[P], indices: &[u32], x: &[A], edges: &[A], width: usize, out: &mut [A]) {
     check(indptr, indices, edges, width, out.len());
     if width == 0 {
@@ -39,7 +39,7 @@ pub fn sum<P: Offset, A: Real>(indptr: &[P], indices: &[u32], x: &[A], edges: &[
     });
 }
 
-/// Gradient of [`sum`] with respect to `x`, `[num_src, width]`: each source goes over its edges.
+/// Gradient of [`sum`] with respect to `x`, `[num_src, width]`: each source sums over its edges.
 ///
 /// # Panics
 /// As [`sum`].

@@ -1,21 +1,21 @@
-//! Rows of edges shared out among threads: pieces of whole rows with about equal numbers of edges.
+//! Divides rows among threads: pieces of complete rows with about equal numbers of edges.
 //!
-//! A row belongs to one piece, whose thread sums it in order: how many pieces and threads there are changes no bit.
+//! One thread sums a row in order, so the numbers of pieces and threads do not change results.
 
 use std::ops::Range;
 
 use crate::aggregate::offsets::Offset;
 
-/// Edges that one task takes at most, unless one row alone has more.
+/// Largest number of edges per task, except for a single row with more.
 const MOST: usize = 1 << 14;
-/// Edges that are worth a task.
+/// Smallest number of edges per task.
 const LEAST: usize = 1 << 10;
-/// Tasks per thread, so that the last ones end at about the same time.
+/// Tasks per thread; small tasks let all threads end at about the same time.
 const TASKS: usize = 16;
-/// What a row costs beside its edges, in edges.
+/// The cost of a row besides its edges, in edges.
 const ROW: usize = 2;
 
-/// Rows `0..indptr.len() - 1` in order, in pieces.
+/// Divides the rows `0..indptr.len() - 1` into consecutive pieces.
 pub(crate) fn pieces<P: Offset>(indptr: &[P]) -> Vec<Range<usize>> {
     let rows = indptr.len() - 1;
     let work = |row: usize| indptr[row].at().saturating_sub(indptr[0].at()) + ROW * row;
@@ -24,7 +24,7 @@ pub(crate) fn pieces<P: Offset>(indptr: &[P]) -> Vec<Range<usize>> {
     let mut first = 0;
     while first < rows {
         let until = work(first) + each;
-        // The next rows up to `until`, at least one; found by doubling steps, then halving them.
+        // Extends the piece up to `until`, by at least one row; doubles the step, then bisects.
         let mut step = 1;
         while first + step < rows && work(first + step) < until {
             step *= 2;
@@ -40,7 +40,7 @@ pub(crate) fn pieces<P: Offset>(indptr: &[P]) -> Vec<Range<usize>> {
     pieces
 }
 
-/// `values`, rows of `stride` numbers of which the last may be cut, in the pieces that belong to `pieces`.
+/// Splits `values`, rows of `stride` numbers of which the last may be shorter, by `pieces`.
 pub(crate) fn split<'a, A>(pieces: &[Range<usize>], stride: usize, mut values: &'a mut [A]) -> Vec<&'a mut [A]> {
     let mut parts = Vec::with_capacity(pieces.len());
     for rows in pieces {

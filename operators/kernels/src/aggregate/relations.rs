@@ -1,6 +1,6 @@
-//! Typed edges split by relation: for each one, the destinations that have edges of it, and the sources of those.
+//! Splits typed edges by relation: the destinations of each relation's edges, and their sources.
 //!
-//! What is computed for a relation then touches its own rows only, however many relations there are.
+//! Work per relation then touches only its rows, for any number of relations.
 
 use rayon::prelude::*;
 
@@ -10,9 +10,9 @@ use crate::simd::element::Real;
 /// The edges of one relation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Relation {
-    /// Which one.
+    /// The relation's number.
     pub relation: usize,
-    /// The destinations that have edges of it, ascending.
+    /// The destinations with edges of the relation, ascending.
     pub rows: Vec<u32>,
     /// The edges of `rows[k]` are `indptr[k]..indptr[k + 1]`.
     pub indptr: Vec<u32>,
@@ -20,30 +20,30 @@ pub struct Relation {
     pub indices: Vec<u32>,
 }
 
-/// The edges of one relation from their other end.
+/// The edges of one relation by source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BySource {
-    /// The sources that have edges of it, ascending.
+    /// The sources with edges of the relation, ascending.
     pub sources: Vec<u32>,
-    /// For `sources[k]`, the places in [`Relation::rows`] that it sends to.
+    /// For `sources[k]`, the positions of its destinations in [`Relation::rows`].
     pub edges: Transpose,
     /// One over the number of edges of each of [`Relation::rows`].
     pub inverse: Vec<f64>,
 }
 
-/// Splits edges by their types: the relations that have edges, ascending.
+/// Splits edges by type. Returns the relations that have edges, in ascending order.
 ///
 /// ```
 /// use gnnflow_kernels::aggregate::relations::split;
 ///
-/// // Destination 0 hears from 1 and 3 by relation 5, from 2 by relation 0; destination 1 hears from 1 by relation 5.
+/// // Destination 0 has in-edges from 1 and 3 by relation 5, from 2 by relation 0; destination 1 from 1 by relation 5.
 /// let relations = split(&[0, 3, 4], &[1, 2, 3, 1], &[5, 0, 5, 5]);
 /// assert_eq!((relations[0].relation, &relations[0].rows[..], &relations[0].indices[..]), (0, &[0][..], &[2][..]));
 /// assert_eq!((relations[1].relation, &relations[1].rows[..], &relations[1].indptr[..]), (5, &[0, 1][..], &[0, 2, 3][..]));
 /// ```
 ///
 /// # Panics
-/// When there are fewer types than edges.
+/// If there are fewer types than edges.
 pub fn split(indptr: &[u32], indices: &[u32], types: &[u16]) -> Vec<Relation> {
     let count = types.iter().max().map_or(0, |&largest| usize::from(largest) + 1);
     let mut all: Vec<Relation> = (0..count).map(|relation| Relation { relation, ..Relation::default() }).collect();
@@ -63,7 +63,7 @@ pub fn split(indptr: &[u32], indices: &[u32], types: &[u16]) -> Vec<Relation> {
 }
 
 impl Relation {
-    /// The same edges by source.
+    /// Returns the same edges by source.
     pub fn by_source(&self) -> BySource {
         let mut edges: Vec<(u32, u32)> = Vec::with_capacity(self.indices.len());
         let mut inverse = Vec::with_capacity(self.rows.len());
@@ -85,13 +85,13 @@ impl Relation {
     }
 }
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 
-/// The rows of `x`, `[_, width]`, that `rows` names, one after another.
+/// Gathers the given `rows` of `x`, `[_, width]`.
 ///
 /// # Panics
-/// When one of them is not there.
+/// If there is no such row.
 pub fn take_rows<A: Real>(x: &[A], width: usize, rows: &[u32]) -> Vec<A> {
     let mut out = vec![A::ZERO; rows.len() * width];
     if width > 0 {
@@ -105,10 +105,10 @@ pub fn take_rows<A: Real>(x: &[A], width: usize, rows: &[u32]) -> Vec<A> {
     out
 }
 
-/// Adds row `k` of `x`, `[rows.len(), width]`, to row `rows[k]` of `out`; `rows` ascend.
+/// Adds row `k` of `x`, `[rows.len(), width]`, to row `rows[k]` of `out`; `rows` must be ascending.
 ///
 /// # Panics
-/// When they do not ascend, or one of them is not there.
+/// If `rows` are not ascending or out of bounds.
 pub fn add_rows<A: Real>(x: &[A], width: usize, rows: &[u32], mut out: &mut [A]) {
     if width == 0 {
         return;
