@@ -124,12 +124,12 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     fn check(&self, states: usize) {
         let rows = self.indptr.len() - 1;
         assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
-        assert_eq!(states, rows * STATE * self.heads, "a state for each row");
-        assert!(self.left.len() >= self.x.len(), "each source brings something to the logits");
+        assert_eq!(states, rows * STATE * self.heads, "one state per row");
+        assert!(self.left.len() >= self.x.len(), "one score per source");
         self.left.check(self.heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "each node has its id");
+            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "one id per node");
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// If lengths do not match or an index is past the last source.
     pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
-        assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
+        assert_eq!(out.len(), rows * columns, "one output row per row of edges");
         if rows == 0 || columns == 0 {
             return;
         }
@@ -182,8 +182,8 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// As [`Attention::forward`].
     pub fn backward_right(&self, gradient: &[T::Acc], states: &mut [T::Acc], d_right: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
-        assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
-        assert_eq!(d_right.len(), rows * self.heads, "a number for each row and head");
+        assert_eq!(gradient.len(), rows * columns, "one gradient per row");
+        assert_eq!(d_right.len(), rows * self.heads, "one number per row and head");
         if rows == 0 || columns == 0 {
             return d_right.fill(T::Acc::ZERO);
         }
@@ -198,7 +198,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
 
     /// Computes the attention of one row's edges, `out`, `[edges, heads]`, and the maxima and sums of its `state`.
     #[inline(always)]
-    fn attend(&self, edges: Range<usize>, state: &mut [T::Acc], out: &mut [T::Acc]) {
+    fn compute_attention(&self, edges: Range<usize>, state: &mut [T::Acc], out: &mut [T::Acc]) {
         let (right, rest) = state.split_at_mut(self.heads);
         let (largest, rest) = rest.split_at_mut(self.heads);
         self.logits(edges, right, out);
@@ -208,12 +208,12 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// Recomputes the attention and the slopes of leaky ReLU of one row's edges, `scratch`, and the maxima and sums of
     /// its `state`. With stale rows the scores may have changed since the forward pass, and the weights must sum to 1.
     #[inline(always)]
-    fn attend_again(&self, edges: Range<usize>, state: &mut [T::Acc], scratch: &mut Scratch<T::Acc>) {
+    fn recompute_attention(&self, edges: Range<usize>, state: &mut [T::Acc], scratch: &mut Scratch<T::Acc>) {
         let heads = self.heads;
         let numbers = edges.len() * heads;
         let slope = T::Acc::from_f64(self.slope);
-        for room in [&mut scratch.attention, &mut scratch.slopes] {
-            room.resize(numbers, T::Acc::ZERO);
+        for buffer in [&mut scratch.attention, &mut scratch.slopes] {
+            buffer.resize(numbers, T::Acc::ZERO);
         }
         let (right, rest) = state.split_at_mut(heads);
         let (largest, rest) = rest.split_at_mut(heads);
@@ -251,7 +251,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
 
     /// Applies the dropout masks of row `r`'s edges.
     #[inline(always)]
-    fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
+    fn apply_dropout(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
         if let Some(dropout) = &self.dropout {
             dropout.apply(dropout.rows[r], &self.indices[edges], self.heads, values);
         }
@@ -342,8 +342,8 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
             self.scratch.attention.resize(edges.len() * heads, T::Acc::ZERO);
-            of.attend(edges.clone(), state, &mut self.scratch.attention);
-            of.drop_out(r, edges.clone(), &mut self.scratch.attention);
+            of.compute_attention(edges.clone(), state, &mut self.scratch.attention);
+            of.apply_dropout(r, edges.clone(), &mut self.scratch.attention);
             let weights = ByEdge { weights: &self.scratch.attention, heads, first: edges.start, edges: None };
             // SAFETY: the edges and lengths were checked, and `out` is a row.
             unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
@@ -376,7 +376,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.d_right.chunks_exact_mut(heads));
         for (r, (state, d_right)) in self.rows.zip(places) {
             let edges = job.edges(r);
-            of.attend_again(edges.clone(), state, scratch);
+            of.recompute_attention(edges.clone(), state, scratch);
             let mut gradients = std::mem::take(&mut scratch.gradients);
             gradients.resize(edges.len() * heads, T::Acc::ZERO);
             let gradient = &self.gradient[r * columns..][..columns];
@@ -388,7 +388,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                 // SAFETY: guaranteed by the caller.
                 unsafe { dots_of_heads::<I, T>(gradient, row, of.width, out) };
             }
-            of.drop_out(r, edges, &mut gradients);
+            of.apply_dropout(r, edges, &mut gradients);
             softmax_gradient(scratch, &gradients, &mut state[3 * heads..], d_right);
             scratch.gradients = gradients;
         }

@@ -10,7 +10,7 @@ use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
-use crate::aggregate::edge_softmax::softmax_again;
+use crate::aggregate::edge_softmax::recompute_softmax;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
 use crate::simd::dispatch::{Level, level};
@@ -68,23 +68,23 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
     /// If lengths do not match or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
         let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
-        assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
-        assert_eq!(d_left.len(), rows * heads, "a number for each row and head");
+        assert_eq!(dx.len(), rows * columns, "one output row per row of edges");
+        assert_eq!(d_left.len(), rows * heads, "one number per row and head");
         if rows == 0 || columns == 0 {
             return d_left.fill(T::Acc::ZERO);
         }
-        assert!(self.x.len() == rows * columns && self.left.len() == rows * heads, "each source has its own numbers");
-        assert!(self.states.len() >= self.gradient.len(), "each destination has its state");
+        assert!(self.x.len() == rows * columns && self.left.len() == rows * heads, "one value per column");
+        assert!(self.states.len() >= self.gradient.len(), "one state per destination");
         self.states.check(STATE * heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            let known = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
-            assert!(known, "each node has its id");
+            let has_ids = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
+            assert!(has_ids, "one id per node");
         }
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, heads, d_left));
-        let room = || vec![T::Acc::ZERO; BLOCK * heads];
-        let scratch = || Scratch { attention: room(), totals: room(), means: room(), slopes: room() };
+        let buffer = || vec![T::Acc::ZERO; BLOCK * heads];
+        let scratch = || Scratch { attention: buffer(), totals: buffer(), means: buffer(), slopes: buffer() };
         pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
             let task = BySource { of: self, rows, dx, d_left, scratch };
             task.run();
@@ -93,13 +93,13 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
 
     /// Reads the states of a block of row `r`'s edges, and recomputes their attention.
     #[inline(always)]
-    fn attend_again(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
-        by_heads!(self.attend_again_of(r, edges, scratch));
+    fn recompute_attention(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+        by_heads!(self.recompute_attention_of(r, edges, scratch));
     }
 
-    /// Implements [`AttentionBackward::attend_again`] for `H` heads; 0 means any number.
+    /// Implements [`AttentionBackward::recompute_attention`] for `H` heads; 0 means any number.
     #[inline(always)]
-    fn attend_again_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+    fn recompute_attention_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
         let (heads, slope) = (if H > 0 { H } else { self.heads }, T::Acc::from_f64(self.slope));
         let left = &self.left[r * heads..][..heads];
         let until = self.indices.len().saturating_sub(BLOCK);
@@ -123,7 +123,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
                 means[h] = state[3 * heads + h];
             }
         }
-        softmax_again(&mut scratch.attention[..count], &scratch.totals[..count]);
+        recompute_softmax(&mut scratch.attention[..count], &scratch.totals[..count]);
     }
 }
 
@@ -155,7 +155,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
             d_left.fill(T::Acc::ZERO);
             for begin in all.clone().step_by(BLOCK) {
                 let edges = begin..(begin + BLOCK).min(all.end);
-                of.attend_again(r, edges.clone(), self.scratch);
+                of.recompute_attention(r, edges.clone(), self.scratch);
                 for (k, e) in edges.clone().enumerate() {
                     if e < until {
                         prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T::Acc>());

@@ -78,15 +78,15 @@ impl<A: Real> Vectors<A> {
         x: &[T],
         right: &[A],
         width: usize,
-        bent: &mut [A],
+        activated: &mut [A],
         out: &mut [A],
     ) {
-        for (((bent, x), right), size) in bent.iter_mut().zip(x).zip(right).zip(&self.sizes) {
+        for (((activated, x), right), size) in activated.iter_mut().zip(x).zip(right).zip(&self.sizes) {
             let sum = *size * x.widen() + *right;
-            *bent = if sum > A::ZERO { sum } else { self.slope * sum };
+            *activated = if sum > A::ZERO { sum } else { self.slope * sum };
         }
         // SAFETY: guaranteed by the caller.
-        unsafe { dots_of_heads::<I, A>(&self.signs, bent, width, out) };
+        unsafe { dots_of_heads::<I, A>(&self.signs, activated, width, out) };
     }
 
     /// Adds one edge's part of the gradient of the terms of both nodes, from the `gradient` of its logits.
@@ -129,11 +129,11 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     fn check(&self, states: usize) {
         let rows = self.indptr.len() - 1;
         assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
-        assert_eq!(self.vectors.len(), self.columns(), "a vector for each head");
-        assert_eq!(states, rows * self.state_len(), "a state for each row");
+        assert_eq!(self.vectors.len(), self.columns(), "one vector per head");
+        assert_eq!(states, rows * self.state_len(), "one state per row");
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "each node has its id");
+            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "one id per node");
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     /// If lengths do not match or an index is past the last source.
     pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.columns());
-        assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
+        assert_eq!(out.len(), rows * columns, "one output row per row of edges");
         if rows == 0 || columns == 0 {
             return;
         }
@@ -186,8 +186,8 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     /// As [`DynamicAttention::forward`].
     pub fn backward_right(&self, gradient: &[T::Acc], states: &mut [T::Acc], d_right: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.columns());
-        assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
-        assert_eq!(d_right.len(), rows * columns, "a row for each row");
+        assert_eq!(gradient.len(), rows * columns, "one gradient per row");
+        assert_eq!(d_right.len(), rows * columns, "one gradient of a term per row");
         if rows == 0 || columns == 0 {
             return;
         }
@@ -211,7 +211,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         vectors: &Vectors<T::Acc>,
         edges: Range<usize>,
         right: &[T::Acc],
-        bent: &mut [T::Acc],
+        activated: &mut [T::Acc],
         out: &mut [T::Acc],
     ) {
         let columns = self.columns();
@@ -223,13 +223,13 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
             }
             let row = self.x.row(self.indices[e] as usize, columns);
             // SAFETY: guaranteed by the caller.
-            unsafe { vectors.logits::<I, T>(row, right, self.width, bent, out) };
+            unsafe { vectors.logits::<I, T>(row, right, self.width, activated, out) };
         }
     }
 
     /// Applies the dropout masks of row `r`'s edges.
     #[inline(always)]
-    fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
+    fn apply_dropout(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
         if let Some(dropout) = &self.dropout {
             dropout.apply(dropout.rows[r], &self.indices[edges], self.heads, values);
         }
@@ -262,12 +262,12 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
             attention.resize(edges.len() * heads, T::Acc::ZERO);
-            let (right, kept) = state.split_at_mut(columns);
+            let (right, softmax_state) = state.split_at_mut(columns);
             // SAFETY: guaranteed by the caller.
             unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
-            let (largest, rest) = kept.split_at_mut(heads);
+            let (largest, rest) = softmax_state.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
-            of.drop_out(r, edges.clone(), attention);
+            of.apply_dropout(r, edges.clone(), attention);
             let weights = ByEdge { weights: attention, heads, first: edges.start, edges: None };
             // SAFETY: the edges and lengths were checked, and `out` is a row.
             unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
@@ -296,19 +296,19 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
         let (of, heads, width, columns) = (self.of, self.of.heads, self.of.width, self.of.columns());
         let job = of.rows();
         job.check_edges(&self.rows);
-        let Scratch { attention, gradients, row: bent, .. } = self.scratch;
-        bent.resize(columns, T::Acc::ZERO);
+        let Scratch { attention, gradients, row: activated, .. } = self.scratch;
+        activated.resize(columns, T::Acc::ZERO);
         let places = self.states.chunks_exact_mut(of.state_len()).zip(self.d_right.chunks_exact_mut(columns));
         for (r, (state, d_right)) in self.rows.zip(places) {
             let edges = job.edges(r);
-            for room in [&mut *attention, &mut *gradients] {
-                room.resize(edges.len() * heads, T::Acc::ZERO);
+            for buffer in [&mut *attention, &mut *gradients] {
+                buffer.resize(edges.len() * heads, T::Acc::ZERO);
             }
-            let (right, kept) = state.split_at_mut(columns);
+            let (right, softmax_state) = state.split_at_mut(columns);
             // SAFETY: guaranteed by the caller.
-            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, bent, attention) };
+            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, activated, attention) };
             // Recomputed, as in [`Attention`](super::attention::Attention): rows may have changed.
-            let (largest, rest) = kept.split_at_mut(heads);
+            let (largest, rest) = softmax_state.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
@@ -316,8 +316,8 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                 // SAFETY: guaranteed by the caller.
                 unsafe { dots_of_heads::<I, T>(gradient, row, width, out) };
             }
-            of.drop_out(r, edges.clone(), gradients);
-            let means = &mut kept[2 * heads..];
+            of.apply_dropout(r, edges.clone(), gradients);
+            let means = &mut softmax_state[2 * heads..];
             softmax_means(attention, gradients, means);
             d_right.fill(T::Acc::ZERO);
             let all = attention.chunks_exact(heads).zip(gradients.chunks_exact_mut(heads));

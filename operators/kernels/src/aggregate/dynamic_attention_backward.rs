@@ -11,7 +11,7 @@ use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
-use crate::aggregate::edge_softmax::softmax_again;
+use crate::aggregate::edge_softmax::recompute_softmax;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
 use crate::simd::dispatch::{Level, level};
@@ -51,7 +51,7 @@ pub struct DynamicAttentionBackward<'a, P, T: Element> {
 
 /// Buffers for a row, and for a block of edges, `[BLOCK, heads]` each.
 struct Scratch<A> {
-    bent: Vec<A>,
+    activated: Vec<A>,
     attention: Vec<A>,
     totals: Vec<A>,
     gradient: Vec<A>,
@@ -92,27 +92,27 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
     /// If lengths do not match or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
         let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
-        assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
-        assert_eq!(d_left.len(), dx.len(), "two rows out for each row of edges");
+        assert_eq!(dx.len(), rows * columns, "one output row per row of edges");
+        assert_eq!(d_left.len(), dx.len(), "`d_left` has the length of `dx`");
         if rows == 0 || columns == 0 {
             return;
         }
-        assert!(self.x.len() == rows * columns && self.vectors.len() == columns, "each source has its own numbers");
-        assert!(self.states.len() >= self.gradient.len(), "each destination has its state");
+        assert!(self.x.len() == rows * columns && self.vectors.len() == columns, "one value per column");
+        assert!(self.states.len() >= self.gradient.len(), "one state per destination");
         self.states.check(columns + KEPT * heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            let known = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
-            assert!(known, "each node has its id");
+            let has_ids = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
+            assert!(has_ids, "one id per node");
         }
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
         let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, columns, d_left));
-        let room = |each: usize| vec![T::Acc::ZERO; each];
+        let buffer = |each: usize| vec![T::Acc::ZERO; each];
         let scratch = || Scratch {
-            bent: room(columns),
-            attention: room(BLOCK * heads),
-            totals: room(BLOCK * heads),
-            gradient: room(heads),
+            activated: buffer(columns),
+            attention: buffer(BLOCK * heads),
+            totals: buffer(BLOCK * heads),
+            gradient: buffer(heads),
         };
         pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
             let task = BySource { of: self, vectors: &vectors, rows, dx, d_left, scratch };
@@ -143,7 +143,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
         let columns = heads * width;
         let (bases, states, ahead) = (job.x.bases::<true>(), of.states.bases::<true>(), job.ahead(columns));
         let until = of.indices.len().saturating_sub(ahead);
-        let Scratch { bent, attention, totals, gradient: of_logits } = self.scratch;
+        let Scratch { activated, attention, totals, gradient: of_logits } = self.scratch;
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(columns));
         for (r, (dx, d_left)) in self.rows.zip(places) {
             let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
@@ -158,18 +158,18 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                         prefetch_bytes(bases.row(place), columns * size_of::<T::Acc>());
                         prefetch_bytes(states.row(place), (columns + KEPT * heads) * size_of::<T::Acc>());
                     }
-                    let ((right, kept), place) = (state(e), k * heads..(k + 1) * heads);
+                    let ((right, softmax_state), place) = (state(e), k * heads..(k + 1) * heads);
                     let logits = &mut attention[place.clone()];
                     // SAFETY: guaranteed by the caller.
-                    unsafe { self.vectors.logits::<I, T>(x, right, width, bent, logits) };
-                    logits.iter_mut().zip(kept).for_each(|(logit, largest)| *logit = *logit - *largest);
+                    unsafe { self.vectors.logits::<I, T>(x, right, width, activated, logits) };
+                    logits.iter_mut().zip(softmax_state).for_each(|(logit, largest)| *logit = *logit - *largest);
                     // A loop, because a copy of a short slice is a more expensive call.
-                    totals[place].iter_mut().zip(&kept[heads..]).for_each(|(total, kept)| *total = *kept);
+                    totals[place].iter_mut().zip(&softmax_state[heads..]).for_each(|(total, sum)| *total = *sum);
                 }
                 let count = edges.len() * heads;
-                softmax_again(&mut attention[..count], &totals[..count]);
+                recompute_softmax(&mut attention[..count], &totals[..count]);
                 for (k, e) in edges.clone().enumerate() {
-                    let (right, kept) = state(e);
+                    let (right, softmax_state) = state(e);
                     let gradient = of.gradient.row(of.indices[e] as usize, columns);
                     for h in 0..heads {
                         let place = k * heads + h;
@@ -183,7 +183,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                             product = product * factor;
                             attention[place] = alpha * factor;
                         }
-                        of_logits[h] = alpha * (product - kept[2 * heads + h]);
+                        of_logits[h] = alpha * (product - softmax_state[2 * heads + h]);
                     }
                     self.vectors.add_slopes(x, right, width, of_logits, d_left);
                 }

@@ -27,8 +27,8 @@ pub fn forward<P: Offset, A: Real>(
     out: &mut [A],
 ) {
     let rows = indptr.len() - 1;
-    assert_eq!(right.len(), rows * heads, "one number for each destination and head");
-    assert_eq!(out.len(), indices.len() * heads, "one number for each edge and head");
+    assert_eq!(right.len(), rows * heads, "one number per destination and head");
+    assert_eq!(out.len(), indices.len() * heads, "one number per edge and head");
     if heads == 0 {
         return;
     }

@@ -21,7 +21,7 @@ use crate::simd::element::Real;
 /// # Panics
 /// If lengths do not match.
 pub fn forward<P: Offset, A: Real>(indptr: &[P], logits: &[A], heads: usize, out: &mut [A]) {
-    assert_eq!(out.len(), logits.len(), "as many values out as in");
+    assert_eq!(out.len(), logits.len(), "one output value per input value");
     by_row(indptr, heads, out, |edges, out, scratch| {
         let (largest, total) = scratch.split_at_mut(heads);
         out.copy_from_slice(&logits[edges.start * heads..edges.end * heads]);
@@ -34,8 +34,8 @@ pub fn forward<P: Offset, A: Real>(indptr: &[P], logits: &[A], heads: usize, out
 /// # Panics
 /// If lengths do not match.
 pub fn backward<P: Offset, A: Real>(indptr: &[P], alpha: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
-    assert_eq!(out.len(), alpha.len(), "as many values out as in");
-    assert_eq!(out.len(), gradient.len(), "a gradient for every value");
+    assert_eq!(out.len(), alpha.len(), "one output value per input value");
+    assert_eq!(out.len(), gradient.len(), "one gradient per value");
     by_row(indptr, heads, out, |edges, out, scratch| {
         let row = edges.start * heads..edges.end * heads;
         softmax_row_backward(&alpha[row.clone()], &gradient[row], heads, out, scratch);
@@ -50,7 +50,7 @@ fn by_row<P: Offset, A: Real>(
     f: impl Fn(std::ops::Range<usize>, &mut [A], &mut [A]) + Sync,
 ) {
     let rows = indptr.len() - 1;
-    assert_eq!(out.len(), indptr[rows].at() * heads, "a value for every edge and head");
+    assert_eq!(out.len(), indptr[rows].at() * heads, "one value per edge and head");
     if heads == 0 {
         return;
     }
@@ -145,7 +145,7 @@ fn divide<A: Real>(values: &mut [A], heads: usize, total: &[A]) {
 
 multiversion! {
     /// Recomputes the softmax from logits minus their row's largest, `values`, and the row's `totals`.
-    pub(crate) fn softmax_again [A: Real] (values: &mut [A], totals: &[A]) {
+    pub(crate) fn recompute_softmax [A: Real] (values: &mut [A], totals: &[A]) {
         for (value, &total) in values.iter_mut().zip(totals) {
             *value = value.exp() / total;
         }

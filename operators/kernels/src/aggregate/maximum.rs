@@ -46,7 +46,7 @@ impl<P: Offset> Maximum<'_, P> {
     /// If lengths do not match or a source is past the last.
     pub fn run(&self, out: &mut [f32], largest: &mut [u32]) {
         let (rows, width) = (self.indptr.len() - 1, self.width);
-        assert!(out.len() == rows * width && largest.len() == rows * width, "one row out for each row of edges");
+        assert!(out.len() == rows * width && largest.len() == rows * width, "one output row per row of edges");
         if rows == 0 || width == 0 {
             return;
         }
@@ -58,7 +58,7 @@ impl<P: Offset> Maximum<'_, P> {
                 out.fill(0.0);
                 largest.fill(NOBODY);
                 for (k, &source) in self.indices[edges].iter().enumerate() {
-                    keep_larger(self.x.row(source as usize, width), source, k == 0, out, largest);
+                    update_maxima(self.x.row(source as usize, width), source, k == 0, out, largest);
                 }
             }
         });
@@ -66,7 +66,7 @@ impl<P: Offset> Maximum<'_, P> {
 }
 
 multiversion! {
-    fn keep_larger(row: &[f32], source: u32, first: bool, out: &mut [f32], largest: &mut [u32]) {
+    fn update_maxima(row: &[f32], source: u32, first: bool, out: &mut [f32], largest: &mut [u32]) {
         for ((&x, out), largest) in row.iter().zip(out).zip(largest) {
             let larger = first | (x > *out);
             *out = if larger { x } else { *out };
@@ -118,7 +118,7 @@ impl<P: Offset> MaximumBackward<'_, P> {
     /// If lengths do not match or a destination is past the last.
     pub fn run(&self, dx: &mut [f32]) {
         let (rows, width) = (self.indptr.len() - 1, self.width);
-        assert!(dx.len() == rows * width && self.ids.len() == rows, "one row out, and one id, for each row of edges");
+        assert!(dx.len() == rows * width && self.ids.len() == rows, "one output row and one id per row of edges");
         if rows == 0 || width == 0 {
             return;
         }
@@ -127,13 +127,13 @@ impl<P: Offset> MaximumBackward<'_, P> {
         pieces.into_par_iter().zip(parts).for_each(|(rows, dx)| {
             for (r, dx) in rows.zip(dx.chunks_exact_mut(width)) {
                 dx.fill(0.0);
-                let mut before = None;
+                let mut previous = None;
                 for &destination in &self.indices[self.indptr[r].at()..self.indptr[r + 1].at()] {
                     // Of edges between the same two nodes one has been picked.
-                    if before.replace(destination) != Some(destination) {
+                    if previous.replace(destination) != Some(destination) {
                         let destination = destination as usize;
                         let largest = self.largest.row(destination, width);
-                        take_own(self.gradient.row(destination, width), largest, self.ids[r], dx);
+                        add_own_maxima(self.gradient.row(destination, width), largest, self.ids[r], dx);
                     }
                 }
             }
@@ -142,7 +142,7 @@ impl<P: Offset> MaximumBackward<'_, P> {
 }
 
 multiversion! {
-    fn take_own(gradient: &[f32], largest: &[f32], id: u32, dx: &mut [f32]) {
+    fn add_own_maxima(gradient: &[f32], largest: &[f32], id: u32, dx: &mut [f32]) {
         for ((&g, largest), dx) in gradient.iter().zip(largest).zip(dx) {
             *dx += if largest.to_bits() == id { g } else { 0.0 };
         }

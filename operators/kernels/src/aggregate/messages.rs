@@ -51,7 +51,7 @@ pub fn backward_rows<A: Real>(
     width: usize,
     out: &mut [A],
 ) {
-    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one row out for each source");
+    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one output row per source");
     if width == 0 {
         return;
     }
@@ -62,7 +62,7 @@ pub fn backward_rows<A: Real>(
             let own = &x[source * width..][..width];
             for place in by_source.indptr[source] as usize..by_source.indptr[source + 1] as usize {
                 let (row, e) = (by_source.indices[place] as usize, by_source.edges[place] as usize);
-                add_open(own, &edges[e * width..][..width], &gradient[row * width..][..width], out);
+                add_where_positive(own, &edges[e * width..][..width], &gradient[row * width..][..width], out);
             }
         }
     });
@@ -82,7 +82,7 @@ pub fn backward_edges<P: Offset, A: Real>(
     out: &mut [A],
 ) {
     check(indptr, indices, edges, width, gradient.len());
-    assert_eq!(out.len(), edges.len(), "one row out for each edge");
+    assert_eq!(out.len(), edges.len(), "one output row per edge");
     if width == 0 {
         return;
     }
@@ -95,15 +95,15 @@ pub fn backward_edges<P: Offset, A: Real>(
             for (e, &source) in range.clone().zip(&indices[range]) {
                 let Some(out) = out.next() else { return };
                 out.fill(A::ZERO);
-                add_open(&x[source as usize * width..][..width], &edges[e * width..][..width], gradient, out);
+                add_where_positive(&x[source as usize * width..][..width], &edges[e * width..][..width], gradient, out);
             }
         }
     });
 }
 
 fn check<P, A>(indptr: &[P], indices: &[u32], edges: &[A], width: usize, out: usize) {
-    assert_eq!(edges.len(), indices.len() * width, "a row for each edge");
-    assert_eq!(out, (indptr.len() - 1) * width, "a row for each destination");
+    assert_eq!(edges.len(), indices.len() * width, "one row per edge");
+    assert_eq!(out, (indptr.len() - 1) * width, "one row per destination");
 }
 
 multiversion! {
@@ -116,7 +116,7 @@ multiversion! {
 }
 
 multiversion! {
-    fn add_open [A: Real] (row: &[A], edge: &[A], gradient: &[A], sums: &mut [A]) {
+    fn add_where_positive [A: Real] (row: &[A], edge: &[A], gradient: &[A], sums: &mut [A]) {
         for (((&x, &e), &g), sum) in row.iter().zip(edge).zip(gradient).zip(sums) {
             *sum += if x + e > A::ZERO { g } else { A::ZERO };
         }

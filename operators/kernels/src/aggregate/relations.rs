@@ -135,7 +135,7 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn every_edge_is_in_its_relation_from_both_ends() {
+    fn split_and_by_source_contain_every_edge_of_each_relation() {
         let key = Key::new(3, Purpose::Sample);
         let (rows, sources, types) = (700u64, 900u64, 9u64);
         let mut indptr = vec![0u32];
@@ -172,12 +172,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_taken_and_added_where_they_belong() {
+    fn take_rows_and_add_rows_use_the_given_rows() {
         let rows: Vec<u32> = (0..1000).filter(|row| row % 3 != 1).collect();
         let x: Vec<f64> = (0..3000).map(f64::from).collect();
-        let taken = take_rows(&x, 3, &rows);
+        let gathered = take_rows(&x, 3, &rows);
         let mut out = vec![1.0; 3000];
-        add_rows(&taken, 3, &rows, &mut out);
+        add_rows(&gathered, 3, &rows, &mut out);
         for (k, &value) in out.iter().enumerate() {
             assert_eq!(value, if k / 3 % 3 == 1 { 1.0 } else { 1.0 + k as f64 });
         }

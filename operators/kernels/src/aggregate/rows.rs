@@ -99,8 +99,8 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
         if rows == 0 || self.heads * self.width == 0 {
             return;
         }
-        let room = (rows - 1) * self.out_stride + columns..=rows * self.out_stride;
-        assert!(columns <= self.out_stride && room.contains(&out.len()), "one row out for each row of edges");
+        let lengths = (rows - 1) * self.out_stride + columns..=rows * self.out_stride;
+        assert!(columns <= self.out_stride && lengths.contains(&out.len()), "one output row per row of edges");
         self.check();
         let edges = self.indptr[rows].at().saturating_sub(self.indptr[0].at());
         if edges * columns < SMALL {
@@ -120,17 +120,17 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     pub(crate) fn check(&self) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
         self.x.check(columns);
-        assert!(TWO || self.x.in_one(), "rows of one array");
+        assert!(TWO || self.x.is_one_array(), "all rows are in one array");
         if let Scale::ByRow(scale) = self.scale {
-            assert_eq!(scale.len(), rows, "a scale for each row");
+            assert_eq!(scale.len(), rows, "one scale per row");
         }
         if let Some(own) = self.own {
-            assert!(own.stride >= columns, "whole rows of their own");
+            assert!(own.stride >= columns, "own rows have all columns");
             if let Coefficient::ByRow(coefficients) = own.coefficient {
-                assert_eq!(coefficients.len(), rows, "a coefficient for each row");
+                assert_eq!(coefficients.len(), rows, "one coefficient per row");
             }
         }
-        assert!(self.front.is_none_or(|front| front.len() >= rows * columns), "a row in for each row out");
+        assert!(self.front.is_none_or(|front| front.len() >= rows * columns), "one front row per output row");
     }
 
     /// Panics unless the edges of `rows` are valid and their indices are rows of `x`, which the loops read unchecked.
@@ -288,19 +288,19 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
             }
             for e in t.edges {
                 if e < t.fetch_until {
-                    let due = *self.indices.get_unchecked(e + t.ahead);
-                    weight.fetch(due as usize);
-                    let due = bases.row(due);
+                    let later = *self.indices.get_unchecked(e + t.ahead);
+                    weight.prefetch(later as usize);
+                    let later = bases.row(later);
                     if self.heads == 1 {
                         // The number of lines is a compile-time constant: a loop here costs as much as the sums.
                         for v in (0..V).filter(|v| (v * lanes * size_of::<T>()).is_multiple_of(64)) {
-                            prefetch(due.wrapping_add(first + v * lanes));
+                            prefetch(later.wrapping_add(first + v * lanes));
                         }
                         if t.astride {
-                            prefetch(due.wrapping_add(first + (V - 1) * lanes + tail - 1));
+                            prefetch(later.wrapping_add(first + (V - 1) * lanes + tail - 1));
                         }
                     } else {
-                        prefetch_bytes(due, bytes);
+                        prefetch_bytes(later, bytes);
                     }
                 }
                 let index = *self.indices.get_unchecked(e);

@@ -118,8 +118,8 @@ pub fn self_and_mean_backward<A: Real>(
 /// As [`sum`], and for 2³² − 1 edges or more.
 pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [u32]) {
     let rows = indptr.len() - 1;
-    assert_eq!(out.len(), rows * width, "one row out for each row of edges");
-    assert!(indices.len() < NO_EDGE as usize, "an edge is told by 32 bits");
+    assert_eq!(out.len(), rows * width, "one output row per row of edges");
+    assert!(indices.len() < NO_EDGE as usize, "edge numbers fit 32 bits");
     if width == 0 {
         return;
     }
@@ -130,7 +130,7 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
             out.fill(NO_EDGE);
             let edges = indptr[row].at()..indptr[row + 1].at();
             for (e, &source) in edges.clone().zip(&indices[edges.clone()]) {
-                keep_larger(&x[source as usize * width..][..width], e as u32, e == edges.start, &mut best, out);
+                update_maxima(&x[source as usize * width..][..width], e as u32, e == edges.start, &mut best, out);
             }
         }
     };
@@ -142,7 +142,7 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
 }
 
 multiversion! {
-    fn keep_larger [T: Element] (row: &[T], edge: u32, first: bool, best: &mut [T::Acc], out: &mut [u32]) {
+    fn update_maxima [T: Element] (row: &[T], edge: u32, first: bool, best: &mut [T::Acc], out: &mut [u32]) {
         for ((x, best), out) in row.iter().zip(best).zip(out) {
             let x = x.widen();
             let larger = first | (x > *best);
@@ -157,7 +157,7 @@ multiversion! {
 /// # Panics
 /// If lengths do not match or there is no such edge.
 pub fn pick<T: Element>(indices: &[u32], arg: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
-    assert_eq!(arg.len(), out.len(), "one number out for each edge picked");
+    assert_eq!(arg.len(), out.len(), "one output number per picked edge");
     let task = |(arg, out): (&[u32], &mut [T::Acc])| {
         for (c, (&edge, out)) in arg.iter().zip(out).enumerate() {
             *out = match edge {
@@ -176,8 +176,8 @@ pub fn pick<T: Element>(indices: &[u32], arg: &[u32], x: &[T], width: usize, out
 /// # Panics
 /// If lengths do not match.
 pub fn pick_backward<A: Real>(by_source: &Transpose, arg: &[u32], gradient: &[A], width: usize, out: &mut [A]) {
-    assert_eq!(arg.len(), gradient.len(), "a gradient for each edge picked");
-    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one row out for each source");
+    assert_eq!(arg.len(), gradient.len(), "one gradient per picked edge");
+    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one output row per source");
     if width == 0 {
         return;
     }
@@ -207,8 +207,8 @@ multiversion! {
 /// If lengths do not match.
 pub fn edge_sum<P: Offset, A: Real>(indptr: &[P], values: &[A], width: usize, out: &mut [A]) {
     let rows = indptr.len() - 1;
-    assert_eq!(out.len(), rows * width, "one row out for each row of edges");
-    assert_eq!(values.len(), indptr[rows].at() * width, "values for every edge");
+    assert_eq!(out.len(), rows * width, "one output row per row of edges");
+    assert_eq!(values.len(), indptr[rows].at() * width, "one row of values per edge");
     if width == 0 {
         return;
     }

@@ -32,7 +32,7 @@ impl<'a, T> Sources<'a, T> {
     /// # Panics
     /// If `stride` is 0.
     pub fn with_ghosts(own: &'a [T], ghosts: &'a [T], stride: usize) -> Self {
-        assert!(stride > 0, "rows begin some numbers apart");
+        assert!(stride > 0, "the stride is positive");
         Self { own, ghosts, stride }
     }
 
@@ -67,12 +67,12 @@ impl<'a, T> Sources<'a, T> {
         for rows in [self.own, self.ghosts] {
             let last = rows.len().div_ceil(self.stride).saturating_sub(1) * self.stride;
             let whole = rows.is_empty() || columns <= self.stride && last + columns <= rows.len();
-            assert!(whole, "whole rows of {columns} columns");
+            assert!(whole, "every row has {columns} columns");
         }
     }
 
     /// Returns whether all rows are in the first array.
-    pub(crate) fn in_one(&self) -> bool {
+    pub(crate) fn is_one_array(&self) -> bool {
         self.ghosts.is_empty()
     }
 

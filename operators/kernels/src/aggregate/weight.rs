@@ -29,7 +29,7 @@ pub(crate) trait Weight<A>: Sync {
     fn at(&self, e: usize, index: usize, head: usize) -> A;
     /// Prefetches the weight of row `index`.
     #[inline(always)]
-    fn fetch(&self, index: usize) {
+    fn prefetch(&self, index: usize) {
         let _ = index;
     }
 }
@@ -54,7 +54,7 @@ impl<A: Real, S: Real> Weight<A> for ByIndex<'_, S> {
         A::from_f64(self.0[index].to_f64())
     }
     #[inline(always)]
-    fn fetch(&self, index: usize) {
+    fn prefetch(&self, index: usize) {
         prefetch(self.0.as_ptr().wrapping_add(index));
     }
 }

@@ -33,7 +33,7 @@ pub fn sum<P: Offset, T: Element>(
     width: usize,
     out: &mut [T::Acc],
 ) {
-    assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
+    assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
     let x = Sources::new(x, (heads * width).max(1));
     Rows::<_, _, false>::sum(indptr, indices, x, heads, width)
@@ -53,7 +53,7 @@ pub fn backward_rows<A: Real>(
     out: &mut [A],
 ) {
     let Transpose { indptr, indices, edges } = by_source;
-    assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
+    assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     let gradient = Sources::new(gradient, (heads * width).max(1));
     let weight = ByEdge { weights, heads, first: 0, edges: Some(edges) };
     Rows::<_, _, false>::sum(indptr, indices, gradient, heads, width).run(&weight, out);
@@ -73,8 +73,8 @@ pub fn backward_weights<P: Offset, T: Element>(
     out: &mut [T::Acc],
 ) {
     let (rows, columns) = (indptr.len() - 1, heads * width);
-    assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
-    assert_eq!(out.len(), indices.len() * heads, "a weight for every edge and head");
+    assert_eq!(gradient.len(), rows * columns, "one gradient per row");
+    assert_eq!(out.len(), indices.len() * heads, "one weight per edge and head");
     if heads == 0 {
         return;
     }
