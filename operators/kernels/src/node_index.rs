@@ -1,9 +1,9 @@
-//! Where a node stands among few of many: the halo of a worker, say.
+//! Positions of nodes in a sorted list of ids, such as a worker's halo.
 
-/// Distinct node ids, ascending, found by their leading bits.
+/// A sorted list of distinct node ids, searched by leading bits.
 ///
-/// As many buckets as ids: a search looks at one bucket bound and, where ids are spread evenly, at one id or two. Eight bytes
-/// an id.
+/// Has one bucket per id. For evenly distributed ids, a search reads one bucket and one or two ids. Takes eight bytes
+/// per id.
 ///
 /// ```
 /// use gnnflow_kernels::node_index::NodeIndex;
@@ -20,15 +20,15 @@ pub struct NodeIndex {
 }
 
 impl NodeIndex {
-    /// An index of `nodes`.
+    /// Creates the index of `nodes`.
     ///
     /// # Panics
-    /// Unless `nodes` ascend.
+    /// Unless `nodes` are distinct and ascending.
     pub fn new(nodes: Vec<u32>) -> Self {
         assert!(nodes.is_sorted_by(|a, b| a < b), "distinct nodes, ascending");
         let most = nodes.last().copied().unwrap_or(0);
         let bits = (nodes.len().max(1)).ilog2();
-        // Two buckets at least: a single id of 32 bits would be shifted away whole.
+        // At least two buckets: a shift by 32 bits would overflow.
         let shift = (u32::BITS - most.leading_zeros()).saturating_sub(bits).min(u32::BITS - 1);
         let buckets = (most >> shift) + 1;
         let mut starts = Vec::with_capacity(buckets as usize + 1);
@@ -41,12 +41,12 @@ impl NodeIndex {
         Self { nodes, starts, shift }
     }
 
-    /// The ids, ascending.
+    /// Returns the ids in ascending order.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// Where `node` stands among them.
+    /// Returns the position of `node`.
     #[inline]
     pub fn find(&self, node: u32) -> Option<usize> {
         let bucket = (node >> self.shift) as usize;

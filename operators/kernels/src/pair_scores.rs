@@ -1,14 +1,14 @@
-//! Scores of pairs of rows, by the sum of products of their numbers and, where there are relations, of the relation's:
-//! DistMult (Yang et al. 2015); without relations, the dot product.
+//! Scores of pairs of nodes: the dot product of their rows, or DistMult (Yang et al. 2015) with the vector of a
+//! relation.
 //!
-//! Sums run over eight lanes and then over the lanes, in order: a score has the same bits wherever it is computed.
+//! Sums run over eight lanes and then over the lanes, in order: a score has the same bits on every machine.
 
 use rayon::prelude::*;
 
 use super::simd::dispatch::multiversion;
 
 const LANES: usize = 8;
-/// Pairs, or rows, that one task takes.
+/// Pairs or rows per task.
 const CHUNK: usize = 256;
 
 /// `Σ a[i] · b[i]`
@@ -17,7 +17,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     dots(a, [&b[..a.len()]])[0]
 }
 
-/// The products of `a` with several rows at once, so that one sum need not wait for another; each with the bits of [`dot`].
+/// Dot products of `a` with several rows, interleaved to overlap their latency; each has the bits of [`dot`].
 #[inline(always)]
 fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
     let (mut lanes, whole) = ([[0f32; LANES]; N], a.len() / LANES * LANES);
@@ -39,7 +39,7 @@ fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
     sums
 }
 
-/// What a row is compared with: `row`, times its relation's numbers where there are relations.
+/// Computes the query of a row: the row, times the vector of its relation if there is one.
 #[inline(always)]
 pub fn query(row: &[f32], relation: Option<&[f32]>, into: &mut [f32]) {
     match relation {
@@ -48,14 +48,14 @@ pub fn query(row: &[f32], relation: Option<&[f32]>, into: &mut [f32]) {
     }
 }
 
-/// The pairs to be scored: rows of two ends, and of relations.
+/// The pairs to score.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// Row of each pair's head.
+    /// The row of each pair's head.
     pub heads: &'a [u32],
-    /// Row of its tail.
+    /// The row of each pair's tail.
     pub tails: &'a [u32],
-    /// Its relation.
+    /// The relation of each pair.
     pub relations: &'a [u16],
 }
 
@@ -64,11 +64,11 @@ fn row(matrix: &[f32], at: usize, width: usize) -> &[f32] {
     &matrix[at * width..(at + 1) * width]
 }
 
-/// One score a pair: of the tail's row of `x`, `width` wide, with the query of the head's. `relations` has a row for each
-/// relation.
+/// Computes the score of each pair: the dot product of the tail's row of `x`, `width` wide, and the head's query.
+/// `relations` has one vector per relation.
 ///
 /// # Panics
-/// When an end or a relation has no row, or `out` is not as long as the pairs are many.
+/// If a node or a relation has no row, or `out` does not have one number per pair.
 pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize, out: &mut [f32]) {
     assert_eq!(out.len(), ends.heads.len(), "a score for each pair");
     out.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, out)| {
@@ -78,11 +78,11 @@ pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize
 }
 
 multiversion! {
-/// Scores of the pairs from `first` on; `asked` is as wide as a row.
+/// Scores the pairs from `first` on; `query` is a buffer for a row.
 fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, asked: &mut [f32], out: &mut [f32]) {
     let (width, mut of) = (asked.len(), None);
     for (i, out) in (first..).zip(out) {
-        // Negatives of one edge follow each other, and often share what they are compared with.
+        // Negatives of one edge are adjacent and often share the query.
         if of != Some((ends.heads[i], ends.relations[i])) {
             let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
             query(row(x, ends.heads[i] as usize, width), relation, asked);
@@ -93,7 +93,7 @@ fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>
 }
 }
 
-/// Pairs by one of their rows: those of row `r` are `pairs[starts[r]..starts[r + 1]]`, in order.
+/// Pairs grouped by row: those of row `r` are `pairs[starts[r]..starts[r + 1]]`, in order.
 struct ByRow {
     starts: Vec<usize>,
     pairs: Vec<u32>,
@@ -117,7 +117,7 @@ impl ByRow {
     }
 }
 
-/// Adds `gradient · a · b` (`b` of ones where there is none) to `out`.
+/// Adds `gradient · a · b`, or `gradient · a` without `b`, to `out`.
 #[inline(always)]
 fn add(gradient: f32, a: &[f32], b: Option<&[f32]>, out: &mut [f32]) {
     match b {
@@ -126,8 +126,8 @@ fn add(gradient: f32, a: &[f32], b: Option<&[f32]>, out: &mut [f32]) {
     }
 }
 
-/// The gradient of [`scores`] with respect to `x`, given that of each score: sums over the pairs of a row in order, those that
-/// begin there before those that end there.
+/// The gradient of [`scores`] with respect to `x`, given that of each score. Sums run over a row's pairs in order,
+/// first as head, then as tail.
 ///
 /// # Panics
 /// As [`scores`].
@@ -149,7 +149,7 @@ pub fn backward_rows(
 }
 
 multiversion! {
-/// Adds the rows of the other ends of `pairs`, times their relations' and gradients, to `out`.
+/// Adds the rows of the other nodes of `pairs`, times their relations' vectors and gradients, to `out`.
 fn add_rows(
     pairs: &[u32],
     others: &[u32],
@@ -169,7 +169,7 @@ fn add_rows(
 }
 
 multiversion! {
-/// Adds the products of the ends of `pairs`, times their gradients, to `out`.
+/// Adds the products of the two rows of `pairs`, times their gradients, to `out`.
 fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out: &mut [f32]) {
     let width = out.len();
     for &i in pairs {
@@ -180,7 +180,7 @@ fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out:
 }
 }
 
-/// The gradient of [`scores`] with respect to the relations: sums over the pairs of a relation in order.
+/// The gradient of [`scores`] with respect to the relations: sums over a relation's pairs in order.
 ///
 /// # Panics
 /// As [`scores`].
@@ -192,10 +192,10 @@ pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f
 }
 
 multiversion! {
-/// What each row of `candidates` scores with `asked`: [`dot`], row by row.
+/// Computes the score of each row of `candidates` with `query`, as [`dot`].
 ///
 /// # Panics
-/// Unless there is a row for each of `out`.
+/// Unless there is one row per number of `out`.
 pub fn score_rows(asked: &[f32], candidates: &[f32], out: &mut [f32]) {
     const TOGETHER: usize = 4;
     let width = asked.len();
@@ -215,10 +215,10 @@ pub fn score_rows(asked: &[f32], candidates: &[f32], out: &mut [f32]) {
 }
 
 multiversion! {
-/// How many of `scores` are higher than `own`, and how many the same; what is not a number counts as higher.
+/// Returns how many of `scores` are higher than `own`, and how many equal; NaN counts as higher.
 pub fn higher_and_equal(scores: &[f32], own: f32) -> [u64; 2] {
     let mut counts = [0, 0];
-    // Counts of 32 bits are as wide as scores.
+    // 32-bit counts have the width of scores.
     for scores in scores.chunks(1 << 16) {
         let (mut lower_or_equal, mut equal) = (0u32, 0u32);
         for &score in scores {

@@ -8,13 +8,13 @@ use super::elementwise::by_panel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 
 /// `out[n, h] = x[n, h, :] · a[h, :]`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
     assert_eq!(x.len() * heads, out.len() * columns, "one number for each row and head");
@@ -28,7 +28,7 @@ pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
 /// Gradient of [`dot`] with respect to `x`: `out[n, h, :] = gradient[n, h] · a[h, :]`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
     assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient for each row and head");
@@ -45,7 +45,7 @@ pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &m
 /// Gradient of [`dot`] with respect to `a`: `out[h, :] = Σ gradient[n, h] · x[n, h, :]`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn dot_backward_vectors<A: Real>(x: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, _) = shape(out, heads);
     assert_eq!(x.len() * heads, gradient.len() * columns, "one gradient for each row and head");
@@ -76,7 +76,7 @@ multiversion! {
 /// `out[n, :] = Σ x[n, h, :] / heads`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
     assert_eq!(x.len(), out.len() * heads, "one row out for each row in");
     if x.is_empty() {
@@ -94,10 +94,10 @@ pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
     });
 }
 
-/// Gradient of [`mean`]: every head gets its share.
+/// Gradient of [`mean`]: each head gets `1 / heads` of it.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &mut [A]) {
     assert_eq!(out.len(), gradient.len() * heads, "one row in for each row out");
     if out.is_empty() {
@@ -113,7 +113,7 @@ pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &
     });
 }
 
-/// Columns of a row and of a head.
+/// Returns the columns of a row and of a head.
 fn shape<A>(vectors: &[A], heads: usize) -> (usize, usize) {
     assert!(heads > 0 && !vectors.is_empty() && vectors.len().is_multiple_of(heads), "a vector for each head");
     (vectors.len(), vectors.len() / heads)

@@ -1,19 +1,19 @@
 //! Losses over rows of logits, their gradients, and log-softmax.
 //!
-//! A loss is the sum over rows, made in `f64` and in the order of the rows. The sum within a row is made in sixteen partial
-//! sums, whatever the machine, so that loops over columns vectorize and have the same bits everywhere.
+//! A loss is the sum over rows, in `f64` and in order. Each row is summed in sixteen partial sums on every machine, so
+//! loops over columns vectorize and give the same bits.
 
 use rayon::prelude::*;
 
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Partial sums of a row.
+/// Partial sums per row.
 const LANES: usize = 16;
-/// Rows that one task takes.
+/// Smallest number of rows per task.
 const ROWS: usize = 64;
 
-/// `Σ −log softmax(logits[r])[labels[r]]`, rows being `classes` wide.
+/// `Σ −log softmax(logits[r])[labels[r]]`, for rows of `classes` logits.
 ///
 /// ```
 /// let loss = gnnflow_kernels::dense::loss::cross_entropy(&[0f32, 0., 0., 0.], &[0, 1], 2);
@@ -21,7 +21,7 @@ const ROWS: usize = 64;
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or a label is not a class.
+/// If lengths do not match or a label is not a class.
 pub fn cross_entropy<A: Real>(logits: &[A], labels: &[u32], classes: usize) -> f64 {
     assert_eq!(logits.len(), labels.len() * classes, "logits of every class for each label");
     sum_of_rows(logits, classes, |r, row| {
@@ -45,10 +45,10 @@ pub fn cross_entropy_backward<A: Real>(logits: &[A], labels: &[u32], classes: us
     });
 }
 
-/// `Σ max(x, 0) − x·y + log(1 + e^−|x|)` over all logits `x` and targets `y` in `[0, 1]`; rows are `labels` wide.
+/// `Σ max(x, 0) − x·y + log(1 + e^−|x|)` over all logits `x` and targets `y` in `[0, 1]`, for rows of `labels` logits.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn binary_cross_entropy<A: Real>(logits: &[A], targets: &[A], labels: usize) -> f64 {
     assert_eq!(logits.len(), targets.len(), "a target for each logit");
     sum_of_rows(logits, labels, |r, row| {
@@ -60,7 +60,7 @@ pub fn binary_cross_entropy<A: Real>(logits: &[A], targets: &[A], labels: usize)
 /// Gradient of [`binary_cross_entropy`] times `scale`: `scale · (sigmoid(x) − y)`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn binary_cross_entropy_backward<A: Real>(logits: &[A], targets: &[A], labels: usize, scale: f64, out: &mut [A]) {
     assert_eq!(logits.len(), targets.len(), "a target for each logit");
     let scale = A::from_f64(scale);
@@ -72,7 +72,7 @@ pub fn binary_cross_entropy_backward<A: Real>(logits: &[A], targets: &[A], label
 /// `out[r, c] = x[r, c] − log Σ exp(x[r, :])`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn log_softmax<A: Real>(x: &[A], classes: usize, out: &mut [A]) {
     rows(x, classes, out, |_, row, out| {
         let largest = largest(row);
@@ -84,7 +84,7 @@ pub fn log_softmax<A: Real>(x: &[A], classes: usize, out: &mut [A]) {
 /// Gradient of [`log_softmax`], given its `result`: `gradient − softmax · Σ gradient`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn log_softmax_backward<A: Real>(result: &[A], gradient: &[A], classes: usize, out: &mut [A]) {
     assert_eq!(result.len(), gradient.len(), "a gradient for each number");
     rows(result, classes, out, |r, row, out| {
@@ -93,7 +93,7 @@ pub fn log_softmax_backward<A: Real>(result: &[A], gradient: &[A], classes: usiz
     });
 }
 
-/// The sum of `term` of each column's two numbers, in [`LANES`] partial sums that are added up by halves.
+/// Sums `term` of the two numbers of each column in [`LANES`] partial sums, which are summed pairwise.
 #[inline(always)]
 fn by_lanes<A: Real>(left: &[A], right: &[A], term: impl Fn(A, A) -> f64) -> f64 {
     let mut sums = [0f64; LANES];
@@ -183,14 +183,15 @@ multiversion! {
     }
 }
 
-/// `log(1 + x)` for `x` in `[0, 1]`, without branches: `2·artanh(s)` by its series, `s = x / (2 + x)` being a third at most.
+/// `log(1 + x)` for `x` in `[0, 1]`, without branches: `2·artanh(s)` by its series, where `s = x / (2 + x)` is at most
+/// 1/3.
 #[inline(always)]
 fn ln_1p(x: f64) -> f64 {
     let s = x / (2.0 + x);
     let square = s * s;
     let mut series = 1.0 / 31.0;
     let mut odd = 29.0;
-    // Sixteen terms: what is left out is below 3^-33.
+    // Sixteen terms; the remainder is below 3^-33.
     for _ in 0..15 {
         series = series * square + 1.0 / odd;
         odd -= 2.0;

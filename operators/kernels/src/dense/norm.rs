@@ -1,6 +1,6 @@
-//! Normalization: of columns over the rows of a batch, of rows over their columns, and the gradients.
+//! Normalization of columns over the rows of a batch and of rows over their columns, and the gradients.
 //!
-//! Sums over rows are made in panels of fixed size and added up in `f64`, so that the bits depend on the rows alone.
+//! Sums over rows run in panels of fixed size and then in `f64`, so the bits depend on the rows only.
 
 use rayon::prelude::*;
 
@@ -9,10 +9,10 @@ use super::elementwise::{by_panel, column_sum};
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 
-/// Mean and (biased) variance of every column of `x`, `[N, width]`; zeros without rows.
+/// Returns the mean and the biased variance of every column of `x`, `[N, width]`; zeros without rows.
 ///
 /// ```
 /// let (mean, variance) = gnnflow_kernels::dense::norm::column_moments(&[1f32, 5., 3., 5.], 2);
@@ -20,7 +20,7 @@ const ROWS: usize = 256;
 /// ```
 ///
 /// # Panics
-/// When `x` is not whole rows.
+/// If `x` does not have whole rows.
 pub fn column_moments<A: Real>(x: &[A], width: usize) -> (Vec<f64>, Vec<f64>) {
     let rows = x.len() / width.max(1);
     let share = 1.0 / rows.max(1) as f64;
@@ -43,7 +43,7 @@ multiversion! {
     }
 }
 
-/// What columns are normalized by: `x̂ = (x − mean) · inverse`.
+/// The statistics that normalize columns: `x̂ = (x − mean) · inverse`.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, A> {
     /// `[D]`
@@ -56,7 +56,7 @@ impl<A: Real> Columns<'_, A> {
     /// `out = x̂ · weight + bias`
     ///
     /// # Panics
-    /// When lengths disagree.
+    /// If lengths do not match.
     pub fn normalize(&self, x: &[A], weight: &[A], bias: &[A], out: &mut [A]) {
         let width = self.check(x, out);
         assert!(weight.len() == width && bias.len() == width, "a weight and a bias for each column");
@@ -69,7 +69,7 @@ impl<A: Real> Columns<'_, A> {
     /// Gradient of the weight: `out[c] = Σ gradient · x̂`.
     ///
     /// # Panics
-    /// When lengths disagree.
+    /// If lengths do not match.
     pub fn weight_gradient(&self, x: &[A], gradient: &[A], out: &mut [A]) {
         let width = self.check(x, gradient);
         assert_eq!(out.len(), width, "one number for each column");
@@ -79,10 +79,10 @@ impl<A: Real> Columns<'_, A> {
         });
     }
 
-    /// Gradient of `x`, where mean and variance are the batch's own; `sums` are the gradients of bias and weight.
+    /// Gradient of `x` if mean and variance are those of `x`; `sums` are the gradients of bias and weight.
     ///
     /// # Panics
-    /// When lengths disagree.
+    /// If lengths do not match.
     pub fn backward(&self, x: &[A], weight: &[A], gradient: &[A], sums: [&[A]; 2], out: &mut [A]) {
         let width = self.check(x, gradient);
         let share = A::from_f64(1.0 / (x.len() / width).max(1) as f64);
@@ -135,7 +135,7 @@ multiversion! {
     }
 }
 
-/// Rows normalized to mean 0 and variance 1, then `· weight + bias`; `epsilon` is added to the variance.
+/// Normalizes rows to mean 0 and variance 1, then applies `· weight + bias`; `epsilon` is added to the variance.
 ///
 /// ```
 /// let mut out = [0f32; 2];
@@ -144,7 +144,7 @@ multiversion! {
 /// ```
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut [A]) {
     let width = weight.len();
     assert!(width > 0 && bias.len() == width && x.len().is_multiple_of(width), "whole rows");
@@ -157,7 +157,7 @@ pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut 
 /// Gradient of [`rows`] with respect to `x`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A], out: &mut [A]) {
     let width = weight.len();
     assert!(width > 0 && x.len().is_multiple_of(width), "whole rows");
@@ -171,7 +171,7 @@ pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A
 /// Gradient of [`rows`] with respect to the weight: `out[c] = Σ gradient · x̂`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn rows_weight_gradient<A: Real>(x: &[A], epsilon: f64, gradient: &[A], out: &mut [A]) {
     let width = out.len();
     assert!(width > 0 && x.len().is_multiple_of(width) && x.len() == gradient.len(), "whole rows");
@@ -181,7 +181,7 @@ pub fn rows_weight_gradient<A: Real>(x: &[A], epsilon: f64, gradient: &[A], out:
     });
 }
 
-/// `Σ f(c)` over `width` columns in a fixed order that vectorizes.
+/// `Σ f(c)` over `width` columns, in a fixed order that vectorizes.
 #[inline(always)]
 fn sum_of<A: Real>(width: usize, f: impl Fn(usize) -> A) -> A {
     let mut partial = [A::ZERO; 16];
@@ -197,7 +197,7 @@ fn sum_of<A: Real>(width: usize, f: impl Fn(usize) -> A) -> A {
     tree(partial)
 }
 
-/// Mean, and one over the standard deviation.
+/// Returns the mean, and one over the standard deviation.
 #[inline(always)]
 fn moments<A: Real>(x: &[A], epsilon: A) -> (A, A) {
     let share = A::ONE / A::from_f64(x.len() as f64);

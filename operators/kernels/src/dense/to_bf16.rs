@@ -1,15 +1,15 @@
-//! Rounding numbers to half as many bits, for rows that are read more often than they are written.
+//! Rounding to `bf16`, for rows that are read more often than written.
 
 use half::bf16;
 
 use crate::simd::dispatch::multiversion;
 
-/// The nearest `bf16`, the even one of two; as [`bf16::from_f32`], without a branch.
+/// Rounds to nearest even like [`bf16::from_f32`], without a branch.
 #[inline(always)]
 fn nearest(x: f32) -> bf16 {
     let bits = x.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-    // A number that is none stays none, whatever its lowest bits were.
+    // Setting this mantissa bit keeps NaN a NaN.
     let none = (bits >> 16) as u16 | 0x40;
     bf16::from_bits(if x.is_nan() { none } else { rounded })
 }
@@ -27,7 +27,7 @@ multiversion! {
     /// ```
     ///
     /// # Panics
-    /// When lengths differ.
+    /// If lengths differ.
     pub fn to_bf16(x: &[f32], scale: f32, out: &mut [bf16]) {
         assert_eq!(x.len(), out.len(), "as many numbers");
         for (out, x) in out.iter_mut().zip(x) {
@@ -46,7 +46,7 @@ mod tests {
     fn numbers_are_rounded_as_everywhere() {
         let key = Key::new(11, Purpose::GenerateNodes);
         let mut x: Vec<f32> = (0..20_000).map(|i| f32::from_bits(key.below(i, 1 << 32) as u32)).collect();
-        // Halves between two, and what has no neighbors.
+        // Ties between two neighbors, and special values.
         let halves = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001];
         x.extend((0..1000u32).flat_map(|i| halves.map(|bits| f32::from_bits(bits + (i << 16)))));
         x.extend([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45]);

@@ -1,21 +1,21 @@
-//! Which instruction set this machine has, asked once a call and answered from a cache.
+//! Run-time choice of the instruction set, detected once per call from a cache.
 //!
-//! Loops that the compiler vectorizes by itself are wrapped in [`multiversion!`]; loops that need explicit lanes are
-//! generic over `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's own baseline. No kernel fuses
-//! multiply and add, so that all of them give the same bits.
+//! Loops that the compiler vectorizes are wrapped in [`multiversion!`]; loops with explicit lanes are generic over
+//! `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's baseline. No kernel uses fused multiply-add, so
+//! all give the same bits.
 
-/// An instruction set that a loop was compiled for.
+/// An instruction set for which loops are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// AVX-512 F, BW, VL, DQ with F16C.
     V4,
     /// AVX2 with F16C.
     V3,
-    /// What the build was compiled for.
+    /// The build's target features.
     Baseline,
 }
 
-/// The best level of this machine.
+/// Returns the best level of this machine.
 #[inline]
 pub fn level() -> Level {
     #[cfg(test)]
@@ -35,7 +35,7 @@ pub fn level() -> Level {
     Level::Baseline
 }
 
-/// Compiles a function for every [`Level`] and calls the best at run time. Generic parameters go in brackets after
+/// Compiles a function for every [`Level`] and calls the best one at run time. Generic parameters are in brackets after
 /// the name: `fn f [T: Real] (x: &[T]) { … }`.
 #[doc(hidden)]
 #[macro_export]
@@ -90,7 +90,7 @@ mod tests {
     use crate::pair_scores as edge_scores;
     use crate::pair_scores::Ends;
 
-    /// 0: as found; else the level to use. Other tests may run meanwhile: all levels give the same.
+    /// 0: as detected; otherwise the level to use. Concurrent tests are not affected: all levels give the same results.
     static FORCED: AtomicU8 = AtomicU8::new(0);
 
     pub(crate) fn forced() -> Option<Level> {
