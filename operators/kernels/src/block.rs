@@ -35,7 +35,7 @@ impl Block {
     pub fn new(num_dst: u32, num_src: u32, indptr: Vec<u32>, indices: Vec<u32>) -> Self {
         assert!(num_dst <= num_src, "{num_dst} destinations among {num_src} sources");
         assert_eq!(indptr.len(), num_dst as usize + 1, "indptr has one entry per destination and one more");
-        assert!(indptr[0] == 0 && indptr.is_sorted(), "indptr starts at 0 and never decreases");
+        assert!(indptr[0] == 0 && indptr.is_sorted(), "indptr starts at 0 and is nondecreasing");
         assert_eq!(indptr[num_dst as usize] as usize, indices.len(), "indptr ends at the number of edges");
         assert!(indices.iter().fold(0, |max, &i| max.max(i)) < num_src.max(1), "an index is past the last source");
         Self { num_dst, num_src, indptr, indices, edge_types: None, edge_weights: None, edge_ids: None }
@@ -59,7 +59,7 @@ impl Block {
     /// If the number of types is not the number of edges.
     #[must_use]
     pub fn with_edge_types(mut self, types: Vec<u16>) -> Self {
-        assert_eq!(types.len(), self.indices.len(), "one type for each edge");
+        assert_eq!(types.len(), self.indices.len(), "one type per edge");
         self.edge_types = Some(types);
         self
     }
@@ -70,7 +70,7 @@ impl Block {
     /// If the number of weights is not the number of edges.
     #[must_use]
     pub fn with_edge_weights(mut self, weights: Vec<f32>) -> Self {
-        assert_eq!(weights.len(), self.indices.len(), "one weight for each edge");
+        assert_eq!(weights.len(), self.indices.len(), "one weight per edge");
         self.edge_weights = Some(weights);
         self
     }
@@ -82,7 +82,7 @@ impl Block {
     /// If the number of ids is not the number of edges.
     #[must_use]
     pub fn with_edge_ids(mut self, ids: Vec<u64>) -> Self {
-        assert_eq!(ids.len(), self.indices.len(), "one id for each edge");
+        assert_eq!(ids.len(), self.indices.len(), "one id per edge");
         self.edge_ids = Some(ids);
         self
     }

@@ -18,7 +18,7 @@ const AHEAD: usize = 32;
 /// Ids between two capacity checks of the list and the table.
 const PIECE: usize = 1024;
 /// Largest number of nodes per batch: below half the range of marks, so that marks are reset between batches only.
-const MOST_LISTED: u32 = (1 << 31) - 1;
+const MAX_LISTED: u32 = (1 << 31) - 1;
 
 /// The positions of a batch's nodes in its node list.
 ///
@@ -56,7 +56,7 @@ pub struct Compactor {
 #[derive(Clone, Debug)]
 pub struct TreeCompactor {
     /// Position by `tree << 32 | node`.
-    positions: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    positions: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
 }
 
 impl TreeCompactor {
@@ -81,9 +81,9 @@ impl TreeCompactor {
 
 /// A hash for integer keys.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spread(u64);
+pub struct IdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -109,7 +109,7 @@ enum Memory {
 
 impl Compactor {
     /// Largest size of a direct array: 16 million nodes.
-    pub const DIRECT_BYTES: usize = 64 << 20;
+    const DIRECT_BYTES: usize = 64 << 20;
 
     /// Creates an empty compactor for a graph of `nodes` nodes.
     pub fn new(nodes: u64) -> Self {
@@ -150,7 +150,7 @@ impl Compactor {
     pub fn start(&mut self, seeds: &[u32]) {
         self.base += self.listed;
         self.listed = 0;
-        if self.base > MOST_LISTED {
+        if self.base > MAX_LISTED {
             match &mut self.memory {
                 Memory::Direct(marks) => marks.fill(0),
                 Memory::Table { entries, .. } => entries.fill(0),
@@ -169,9 +169,9 @@ impl Compactor {
     /// If `list` is not the batch's list (its length differs) or an id is not a node of the graph. For more than 2³¹ −
     /// 1 nodes in one batch.
     pub fn compact(&mut self, ids: &mut [u32], list: &mut Vec<u32>) {
-        assert_eq!(list.len(), self.len(), "the compactor follows another list");
+        assert_eq!(list.len(), self.len(), "the compactor belongs to another list");
         for piece in ids.chunks_mut(PIECE) {
-            assert!(list.len() + piece.len() <= MOST_LISTED as usize, "a batch lists at most 2^31 - 1 nodes");
+            assert!(list.len() + piece.len() <= MAX_LISTED as usize, "a batch lists at most 2^31 - 1 nodes");
             let before = list.len();
             // Every id is written behind the list; the length grows only if the id is new.
             list.resize(before + piece.len(), 0);
@@ -179,7 +179,7 @@ impl Compactor {
                 Memory::Direct(marks) => compact_direct(marks, self.base, piece, list, before),
                 Memory::Table { entries, shift } => {
                     if entries.len() < 2 * list.len() {
-                        (*entries, *shift) = larger(list.len(), self.base, &list[..before]);
+                        (*entries, *shift) = grown_table(list.len(), self.base, &list[..before]);
                     }
                     compact_table(entries, *shift, self.base, piece, list, before)
                 }
@@ -290,7 +290,7 @@ fn shift_for(capacity: usize) -> u32 {
 }
 
 /// Returns a table with `list` that is at most a quarter full with `nodes` nodes.
-fn larger(nodes: usize, base: u32, list: &[u32]) -> (Vec<u64>, u32) {
+fn grown_table(nodes: usize, base: u32, list: &[u32]) -> (Vec<u64>, u32) {
     let capacity = (4 * nodes).next_power_of_two();
     let (mut entries, shift) = (vec![0u64; capacity], shift_for(capacity));
     for (position, &id) in list.iter().enumerate() {
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn both_memories_agree_with_a_hash_map_over_many_batches_and_hops() {
+    fn direct_array_and_table_equal_a_hash_map_over_many_batches() {
         let nodes = 20_000;
         let mut direct = Compactor::new(nodes);
         let mut table = Compactor::with_budget(nodes, 0);
@@ -350,10 +350,10 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_swept_before_they_run_out() {
+    fn marks_are_reset_before_they_overflow() {
         for mut compactor in [Compactor::new(10), Compactor::with_budget(10, 0)] {
             compactor.start(&[3, 4]);
-            compactor.base = MOST_LISTED - 1; // as after 700 million batches; [3, 4] are forgotten by it
+            compactor.base = MAX_LISTED - 1; // as after 700 million batches; this clears [3, 4]
             compactor.listed = 2;
             compactor.start(&[4]);
             assert_eq!(compactor.base, 1);
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_id_fits_a_table() {
+    fn table_holds_the_largest_id() {
         let mut compactor = Compactor::new(u64::from(u32::MAX));
         assert!(compactor.bytes() < 1 << 20);
         let (mut ids, mut list) = ([u32::MAX - 1, 0, u32::MAX - 1], vec![]);
@@ -375,13 +375,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a seed occurs twice")]
-    fn seeds_that_occur_twice_are_refused() {
+    fn start_with_duplicate_seeds_panics() {
         Compactor::new(10).start(&[1, 2, 1]);
     }
 
     #[test]
-    #[should_panic(expected = "follows another list")]
-    fn another_batchs_list_is_refused() {
+    #[should_panic(expected = "belongs to another list")]
+    fn compact_with_the_list_of_another_batch_panics() {
         let mut compactor = Compactor::new(10);
         compactor.start(&[1, 2]);
         compactor.compact(&mut [3], &mut vec![1]);

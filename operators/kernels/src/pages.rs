@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_advice_changes_no_number() {
+    fn prefer_large_does_not_change_contents() {
         for len in [0, 1, 1000, (5 << 20) + 3] {
             let mut memory: Vec<u32> = (0..len).collect();
             prefer_large(&mut memory);

@@ -70,25 +70,25 @@ fn row(matrix: &[f32], at: usize, width: usize) -> &[f32] {
 /// # Panics
 /// If a node or a relation has no row, or `out` does not have one number per pair.
 pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize, out: &mut [f32]) {
-    assert_eq!(out.len(), ends.heads.len(), "a score for each pair");
+    assert_eq!(out.len(), ends.heads.len(), "one score per pair");
     out.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, out)| {
-        let mut asked = vec![0.0; width];
-        score_some(ends, chunk * CHUNK, x, relations, &mut asked, out);
+        let mut query_row = vec![0.0; width];
+        score_some(ends, chunk * CHUNK, x, relations, &mut query_row, out);
     });
 }
 
 multiversion! {
-/// Scores the pairs from `first` on; `query` is a buffer for a row.
-fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, asked: &mut [f32], out: &mut [f32]) {
-    let (width, mut of) = (asked.len(), None);
+/// Scores the pairs from `first` on; `query_row` is a buffer for a row.
+fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, query_row: &mut [f32], out: &mut [f32]) {
+    let (width, mut of) = (query_row.len(), None);
     for (i, out) in (first..).zip(out) {
         // Negatives of one edge are adjacent and often share the query.
         if of != Some((ends.heads[i], ends.relations[i])) {
             let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
-            query(row(x, ends.heads[i] as usize, width), relation, asked);
+            query(row(x, ends.heads[i] as usize, width), relation, query_row);
             of = Some((ends.heads[i], ends.relations[i]));
         }
-        *out = dot(asked, row(x, ends.tails[i] as usize, width));
+        *out = dot(query_row, row(x, ends.tails[i] as usize, width));
     }
 }
 }
@@ -196,19 +196,19 @@ multiversion! {
 ///
 /// # Panics
 /// Unless there is one row per number of `out`.
-pub fn score_rows(asked: &[f32], candidates: &[f32], out: &mut [f32]) {
-    const TOGETHER: usize = 4;
-    let width = asked.len();
-    assert_eq!(candidates.len(), out.len() * width, "a row for each score");
-    let mut blocks = out.chunks_exact_mut(TOGETHER);
+pub fn score_rows(query: &[f32], candidates: &[f32], out: &mut [f32]) {
+    const BLOCK: usize = 4;
+    let width = query.len();
+    assert_eq!(candidates.len(), out.len() * width, "one row per score");
+    let mut blocks = out.chunks_exact_mut(BLOCK);
     let mut first = 0;
     for out in &mut blocks {
-        let rows: [&[f32]; TOGETHER] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
-        out.copy_from_slice(&dots(asked, rows));
-        first += TOGETHER * width;
+        let rows: [&[f32]; BLOCK] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
+        out.copy_from_slice(&dots(query, rows));
+        first += BLOCK * width;
     }
     for out in blocks.into_remainder() {
-        *out = dot(asked, &candidates[first..first + width]);
+        *out = dot(query, &candidates[first..first + width]);
         first += width;
     }
 }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_and_gradients_against_sums_in_64_bits() {
+    fn scores_and_gradients_equal_sums_in_f64() {
         for (rows, width, pairs) in [(5, 3, 20), (40, 17, 700), (3, 32, 1), (4, 8, 0)] {
             let (x, relations, [heads, tails], types) = case(rows, width, pairs);
             let ends = Ends { heads: &heads, tails: &tails, relations: &types };
@@ -282,21 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn scores_of_rows_are_those_of_pairs_and_what_is_not_a_number_is_never_better() {
+    fn score_rows_equals_dot_and_nan_counts_as_higher() {
         for (rows, width) in [(9, 3), (4, 8), (31, 21), (1, 1), (0, 5)] {
             let (x, relations, ..) = case(rows, width, 0);
-            let (asked, mut found) = (&relations[..width], vec![0.0; rows as usize]);
-            score_rows(asked, &x, &mut found);
+            let (query, mut found) = (&relations[..width], vec![0.0; rows as usize]);
+            score_rows(query, &x, &mut found);
             for (row, &score) in x.chunks_exact(width).zip(&found) {
                 let lanes = (0..LANES).map(|lane| {
                     let places = (lane..width / LANES * LANES).step_by(LANES);
-                    places.fold(0f32, |sum, c| sum + asked[c] * row[c])
+                    places.fold(0f32, |sum, c| sum + query[c] * row[c])
                 });
                 let l: Vec<f32> = lanes.collect();
-                let rest: f32 = (width / LANES * LANES..width).map(|c| asked[c] * row[c]).sum();
+                let rest: f32 = (width / LANES * LANES..width).map(|c| query[c] * row[c]).sum();
                 let sum = ((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7])) + rest;
                 assert_eq!(score.to_bits(), sum.to_bits());
-                assert_eq!(score.to_bits(), dot(asked, row).to_bits());
+                assert_eq!(score.to_bits(), dot(query, row).to_bits());
             }
         }
         let scores = [0.5, 1.0, f32::NAN, 1.5, 1.0];

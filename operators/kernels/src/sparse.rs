@@ -180,10 +180,13 @@ pub fn step(
     gradients: &[&[f32]],
 ) {
     let count = rows.values.len() / rows.dim.max(1);
-    assert_eq!(rows.state.len(), rows.values.len() * optimizer.state_per_number(), "state of every row");
-    assert!(!optimizer.counts_steps() || rows.steps.len() == count, "a count for every row");
+    assert_eq!(rows.state.len(), rows.values.len() * optimizer.state_per_number(), "state for every row");
+    assert!(!optimizer.counts_steps() || rows.steps.len() == count, "one step count per row");
     if let Some(&last) = touched.rows[which.clone()].last() {
-        assert!(touched.rows[which.start] >= rows.first && ((last - rows.first) as usize) < count, "rows of the table");
+        assert!(
+            touched.rows[which.start] >= rows.first && ((last - rows.first) as usize) < count,
+            "touched rows are rows of the table"
+        );
     }
     let rate = learning_rate as f32;
     match optimizer {
@@ -233,14 +236,14 @@ trait Rule: Copy + Send + Sync {
 multiversion! {
     fn update_rows [R: Rule] (rule: R, scale: f32, rows: RowsMut<'_>, touched: &Touched, which: Range<usize>, gradients: &[&[f32]]) {
         let RowsMut { first, dim, values, state, steps } = rows;
-        let wide = state.len() / (values.len() / dim.max(1)).max(1);
+        let state_width = state.len() / (values.len() / dim.max(1)).max(1);
         let mut sum = vec![0.0; dim];
         for i in which.clone() {
             if i + 1 < which.end {
                 let next = gradients[touched.places(i + 1)[0] as usize];
                 prefetch_row(bytemuck::cast_slice(&next[..dim.min(64)]));
             }
-            let (head, rest) = touched.places(i).split_first().expect("a touched row stands somewhere");
+            let (head, rest) = touched.places(i).split_first().expect("a touched row has a position");
             sum.copy_from_slice(gradients[*head as usize]);
             for &place in rest {
                 sum.iter_mut().zip(gradients[place as usize]).for_each(|(s, g)| *s += g);
@@ -254,7 +257,7 @@ multiversion! {
                 }
                 None => 0,
             };
-            rule.update(count, &sum, &mut values[at * dim..(at + 1) * dim], &mut state[at * wide..(at + 1) * wide]);
+            rule.update(count, &sum, &mut values[at * dim..(at + 1) * dim], &mut state[at * state_width..(at + 1) * state_width]);
         }
     }
 }

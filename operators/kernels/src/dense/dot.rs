@@ -32,7 +32,7 @@ pub(crate) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
 /// If lengths differ.
 #[inline(always)]
 pub(crate) unsafe fn dot_in_lanes<I: Isa, T: Element>(a: &[T::Acc], b: &[T]) -> T::Acc {
-    assert_eq!(a.len(), b.len(), "rows of one length");
+    assert_eq!(a.len(), b.len(), "rows have one length");
     let lanes = I::Of::<T::Acc>::N;
     let rest = a.len() % PARTIAL;
     let whole = a.len() - rest;
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_sum_as_plain_loops_do() {
+    fn dot_by_head_has_the_bits_of_a_plain_loop() {
         let key = Key::new(9, Purpose::GenerateNodes);
         for length in (0..70).chain([128, 1000]) {
             let numbers = |k: u64| (0..length as u64).map(move |i| key.fold(k).normal(i) as f32);

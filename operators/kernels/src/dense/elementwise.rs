@@ -192,7 +192,7 @@ impl Gelu {
 
     /// `tanh(√(2/π) · (x + 0.044715·x³))`
     #[inline(always)]
-    fn bend<A: Real>(x: A) -> A {
+    fn inner_tanh<A: Real>(x: A) -> A {
         tanh(A::from_f64(Self::ROOT) * (x + A::from_f64(Self::CUBE) * (x * x * x)))
     }
 }
@@ -200,11 +200,11 @@ impl Gelu {
 impl<A: Real> Curve<A> for Gelu {
     #[inline(always)]
     fn value(self, x: A) -> A {
-        A::from_f64(0.5) * x * (A::ONE + Self::bend(x))
+        A::from_f64(0.5) * x * (A::ONE + Self::inner_tanh(x))
     }
     #[inline(always)]
     fn slope(self, x: A) -> A {
-        let (half, t) = (A::from_f64(0.5), Self::bend(x));
+        let (half, t) = (A::from_f64(0.5), Self::inner_tanh(x));
         let inner = A::from_f64(Self::ROOT) * (A::ONE + A::from_f64(3.0 * Self::CUBE) * (x * x));
         half * (A::ONE + t) + half * x * (A::ONE - t * t) * inner
     }
@@ -254,7 +254,7 @@ macro_rules! with_curve {
 /// # Panics
 /// If lengths differ.
 pub fn activate<T: Element>(activation: Activation, dropout: Option<Dropout>, x: &[T], out: &mut [T::Acc]) {
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     with_curve!(activation, T::Acc, |curve| {
         let task = |(piece, (x, out)): (usize, (&[T], &mut [T::Acc]))| match dropout {
             None => curve_piece(curve, x, out),
@@ -279,7 +279,7 @@ pub fn activate_backward<A: Real>(
     gradient: &[A],
     out: &mut [A],
 ) {
-    assert!(x.len() == out.len() && x.len() == gradient.len(), "as many numbers out as in");
+    assert!(x.len() == out.len() && x.len() == gradient.len(), "one output number per input number");
     with_curve!(activation, A, |curve| {
         let task = |piece: usize, x: &[A], g: &[A], out: &mut [A]| match dropout {
             None => slope_piece(curve, x, g, out),
@@ -368,7 +368,7 @@ multiversion! {
 /// # Panics
 /// If lengths differ.
 pub fn relu_of_result<A: Real>(dropout: Option<Dropout>, result: &[A], gradient: &[A], out: &mut [A]) {
-    assert!(result.len() == out.len() && result.len() == gradient.len(), "as many numbers out as in");
+    assert!(result.len() == out.len() && result.len() == gradient.len(), "one output number per input number");
     let scale = A::from_f64(dropout.map_or(1.0, |dropout| dropout.scale));
     let pieces = result.par_chunks(PIECE).zip(gradient.par_chunks(PIECE)).zip(out.par_chunks_mut(PIECE));
     pieces.for_each(|((result, g), out)| relu_slope_piece(scale, result, g, out));
@@ -387,7 +387,7 @@ multiversion! {
 /// # Panics
 /// If lengths do not match.
 pub fn add_bias<A: Real>(x: &[A], bias: &[A], out: &mut [A]) {
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     let width = bias.len();
     if width == 0 {
         return;
@@ -421,7 +421,7 @@ pub fn column_sum<A: Real>(x: &[A], out: &mut [A]) {
     if width == 0 {
         return;
     }
-    assert_eq!(x.len() % width, 0, "whole rows");
+    assert_eq!(x.len() % width, 0, "x has whole rows");
     by_panel(x.len() / width, out, |rows, sums| {
         column_sum_piece(&x[rows.start * width..rows.end * width], sums);
     });

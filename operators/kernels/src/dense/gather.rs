@@ -22,16 +22,20 @@ const AHEAD_BYTES: usize = 4096;
 /// # Panics
 /// Unless every row has `row_bytes` bytes and `out` has `ids.len()` rows.
 pub fn gather_rows<'a>(row_bytes: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], out: &mut [u8]) {
-    assert_eq!(out.len(), ids.len() * row_bytes, "the buffer holds one row per id");
-    for_each_ahead(row_bytes, ids.len(), |i| row_of(ids[i]), |i, row| put(row, row_bytes, i, out));
+    assert_eq!(out.len(), ids.len() * row_bytes, "one row per id");
+    for_each_ahead(row_bytes, ids.len(), |i| row_of(ids[i]), |i, row| copy_row(row, row_bytes, i, out));
 }
 
 /// Returns the rows of `ids`, in order, in a new vector, without initializing it first.
 ///
 /// # Panics
 /// Unless every row has `row_bytes` bytes, which must be a multiple of the size of `T`.
-pub fn gathered_rows<'a, T: bytemuck::Pod>(row_bytes: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32]) -> Vec<T> {
-    assert!(row_bytes.is_multiple_of(size_of::<T>()), "rows of whole numbers");
+pub(crate) fn gathered_rows<'a, T: bytemuck::Pod>(
+    row_bytes: usize,
+    row_of: impl Fn(u32) -> &'a [u8],
+    ids: &[u32],
+) -> Vec<T> {
+    assert!(row_bytes.is_multiple_of(size_of::<T>()), "rows consist of whole values");
     let mut values = Vec::<T>::with_capacity(ids.len() * (row_bytes / size_of::<T>()));
     let out = values.spare_capacity_mut().as_mut_ptr().cast::<u8>();
     for_each_ahead(
@@ -39,7 +43,7 @@ pub fn gathered_rows<'a, T: bytemuck::Pod>(row_bytes: usize, row_of: impl Fn(u32
         ids.len(),
         |i| row_of(ids[i]),
         |i, row| {
-            assert_eq!(row.len(), row_bytes, "a row has another length");
+            assert_eq!(row.len(), row_bytes, "all rows have `row_bytes` bytes");
             // SAFETY: row `i` is within the capacity for `ids.len()` rows of `row_bytes`, and `row` is a separate
             // borrow, so the two do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), out.add(i * row_bytes), row_bytes) };
@@ -62,7 +66,7 @@ pub fn gather_places<'a>(
     out: &mut [u8],
 ) {
     let row_at = |i: usize| row_of(ids[places[i] as usize]);
-    for_each_ahead(row_bytes, places.len(), row_at, |i, row| put(row, row_bytes, places[i] as usize, out));
+    for_each_ahead(row_bytes, places.len(), row_at, |i, row| copy_row(row, row_bytes, places[i] as usize, out));
 }
 
 /// Puts row `i` of `rows` at row `places[i]` of `out`; other rows stay as they are. The asker's half of a fetch.
@@ -72,12 +76,14 @@ pub fn gather_places<'a>(
 pub fn scatter_rows(row_bytes: usize, rows: &[u8], places: &[u32], out: &mut [u8]) {
     assert_eq!(rows.len(), places.len() * row_bytes, "one row per place");
     if row_bytes > 0 {
-        rows.chunks_exact(row_bytes).zip(places).for_each(|(row, &place)| put(row, row_bytes, place as usize, out));
+        rows.chunks_exact(row_bytes)
+            .zip(places)
+            .for_each(|(row, &place)| copy_row(row, row_bytes, place as usize, out));
     }
 }
 
 #[inline(always)]
-fn put(row: &[u8], row_bytes: usize, place: usize, out: &mut [u8]) {
+fn copy_row(row: &[u8], row_bytes: usize, place: usize, out: &mut [u8]) {
     out[place * row_bytes..][..row_bytes].copy_from_slice(row);
 }
 
@@ -109,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_arrive_as_a_plain_loop_brings_them() {
+    fn gathered_rows_equal_those_of_a_plain_loop() {
         let nodes = 500u32;
         for (row_bytes, count) in [(0, 5), (1, 9), (2, 0), (7, 300), (64, 100), (188, 2000), (401, 3000), (8192, 70)] {
             let key = Key::new(row_bytes as u64, Purpose::GenerateNodes);
@@ -141,7 +147,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "one row per id")]
-    fn a_buffer_of_another_size_is_refused() {
+    fn gather_rows_into_a_buffer_of_another_size_panics() {
         gather_rows(1, |_| &[0], &[9], &mut [0, 0]);
     }
 }

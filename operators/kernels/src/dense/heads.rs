@@ -31,7 +31,7 @@ pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
 /// If lengths do not match.
 pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
-    assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient for each row and head");
+    assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient per row and head");
     out.par_chunks_mut(ROWS * columns).zip(gradient.par_chunks(ROWS * heads)).for_each(|(out, g)| {
         for (out, g) in out.chunks_exact_mut(columns).zip(g.chunks_exact(heads)) {
             for (h, &g) in g.iter().enumerate() {
@@ -48,7 +48,7 @@ pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &m
 /// If lengths do not match.
 pub fn dot_backward_vectors<A: Real>(x: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, _) = shape(out, heads);
-    assert_eq!(x.len() * heads, gradient.len() * columns, "one gradient for each row and head");
+    assert_eq!(x.len() * heads, gradient.len() * columns, "one gradient per row and head");
     by_panel(x.len() / columns, out, |rows, sums| {
         add_scaled(
             &x[rows.start * columns..rows.end * columns],
@@ -78,7 +78,7 @@ multiversion! {
 /// # Panics
 /// If lengths do not match.
 pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
-    assert_eq!(x.len(), out.len() * heads, "one row out for each row in");
+    assert_eq!(x.len(), out.len() * heads, "one output row per input row");
     if x.is_empty() {
         return;
     }
@@ -99,7 +99,7 @@ pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
 /// # Panics
 /// If lengths do not match.
 pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &mut [A]) {
-    assert_eq!(out.len(), gradient.len() * heads, "one row in for each row out");
+    assert_eq!(out.len(), gradient.len() * heads, "one gradient row per output row");
     if out.is_empty() {
         return;
     }
@@ -115,6 +115,6 @@ pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &
 
 /// Returns the columns of a row and of a head.
 fn shape<A>(vectors: &[A], heads: usize) -> (usize, usize) {
-    assert!(heads > 0 && !vectors.is_empty() && vectors.len().is_multiple_of(heads), "a vector for each head");
+    assert!(heads > 0 && !vectors.is_empty() && vectors.len().is_multiple_of(heads), "one vector per head");
     (vectors.len(), vectors.len() / heads)
 }

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_mixed_and_unmixed_as_sums_say() {
+    fn add_mixed_and_its_gradients_equal_plain_sums() {
         for (width, count) in [(3, 2), (17, 5), (8, 1), (4, 0)] {
             let rows: Vec<u32> = (0..900).filter(|row| row % 3 != 1).collect();
             let number = |i: usize, c: f64| (i as f64 * c).sin();

@@ -36,8 +36,8 @@ multiversion! {
     fn add_squares [A: Real] (x: &[A], mean: &[A], sums: &mut [A]) {
         for row in x.chunks_exact(mean.len()) {
             for ((&x, &m), sum) in row.iter().zip(mean).zip(sums.iter_mut()) {
-                let centred = x - m;
-                *sum += centred * centred;
+                let centered = x - m;
+                *sum += centered * centered;
             }
         }
     }
@@ -59,7 +59,7 @@ impl<A: Real> Columns<'_, A> {
     /// If lengths do not match.
     pub fn normalize(&self, x: &[A], weight: &[A], bias: &[A], out: &mut [A]) {
         let width = self.check(x, out);
-        assert!(weight.len() == width && bias.len() == width, "a weight and a bias for each column");
+        assert!(weight.len() == width && bias.len() == width, "one weight and bias per column");
         let scale: Vec<A> = self.inverse.iter().zip(weight).map(|(&inverse, &weight)| inverse * weight).collect();
         x.par_chunks(ROWS * width)
             .zip(out.par_chunks_mut(ROWS * width))
@@ -72,7 +72,7 @@ impl<A: Real> Columns<'_, A> {
     /// If lengths do not match.
     pub fn weight_gradient(&self, x: &[A], gradient: &[A], out: &mut [A]) {
         let width = self.check(x, gradient);
-        assert_eq!(out.len(), width, "one number for each column");
+        assert_eq!(out.len(), width, "one number per column");
         by_panel(x.len() / width, out, |rows, sums| {
             let rows = rows.start * width..rows.end * width;
             add_products(&x[rows.clone()], self.mean, self.inverse, &gradient[rows], sums);
@@ -97,8 +97,8 @@ impl<A: Real> Columns<'_, A> {
 
     fn check(&self, x: &[A], other: &[A]) -> usize {
         let width = self.mean.len();
-        assert!(width > 0 && self.inverse.len() == width && x.len().is_multiple_of(width), "whole rows");
-        assert_eq!(x.len(), other.len(), "as many numbers out as in");
+        assert!(width > 0 && self.inverse.len() == width && x.len().is_multiple_of(width), "x has whole rows");
+        assert_eq!(x.len(), other.len(), "one output number per input number");
         width
     }
 }
@@ -147,8 +147,8 @@ multiversion! {
 /// If lengths do not match.
 pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut [A]) {
     let width = weight.len();
-    assert!(width > 0 && bias.len() == width && x.len().is_multiple_of(width), "whole rows");
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert!(width > 0 && bias.len() == width && x.len().is_multiple_of(width), "x has whole rows");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     x.par_chunks(ROWS * width)
         .zip(out.par_chunks_mut(ROWS * width))
         .for_each(|(x, out)| rows_piece(x, A::from_f64(epsilon), weight, bias, out));
@@ -160,8 +160,8 @@ pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut 
 /// If lengths do not match.
 pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A], out: &mut [A]) {
     let width = weight.len();
-    assert!(width > 0 && x.len().is_multiple_of(width), "whole rows");
-    assert!(x.len() == gradient.len() && x.len() == out.len(), "as many numbers out as in");
+    assert!(width > 0 && x.len().is_multiple_of(width), "x has whole rows");
+    assert!(x.len() == gradient.len() && x.len() == out.len(), "one output number per input number");
     let pieces = x.par_chunks(ROWS * width).zip(gradient.par_chunks(ROWS * width));
     pieces
         .zip(out.par_chunks_mut(ROWS * width))
@@ -174,7 +174,7 @@ pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A
 /// If lengths do not match.
 pub fn rows_weight_gradient<A: Real>(x: &[A], epsilon: f64, gradient: &[A], out: &mut [A]) {
     let width = out.len();
-    assert!(width > 0 && x.len().is_multiple_of(width) && x.len() == gradient.len(), "whole rows");
+    assert!(width > 0 && x.len().is_multiple_of(width) && x.len() == gradient.len(), "x has whole rows");
     by_panel(x.len() / width, out, |rows, sums| {
         let rows = rows.start * width..rows.end * width;
         rows_products(&x[rows.clone()], A::from_f64(epsilon), &gradient[rows], sums);

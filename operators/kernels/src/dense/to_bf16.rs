@@ -10,8 +10,8 @@ fn nearest(x: f32) -> bf16 {
     let bits = x.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
     // Setting this mantissa bit keeps NaN a NaN.
-    let none = (bits >> 16) as u16 | 0x40;
-    bf16::from_bits(if x.is_nan() { none } else { rounded })
+    let nan = (bits >> 16) as u16 | 0x40;
+    bf16::from_bits(if x.is_nan() { nan } else { rounded })
 }
 
 multiversion! {
@@ -29,7 +29,7 @@ multiversion! {
     /// # Panics
     /// If lengths differ.
     pub fn to_bf16(x: &[f32], scale: f32, out: &mut [bf16]) {
-        assert_eq!(x.len(), out.len(), "as many numbers");
+        assert_eq!(x.len(), out.len(), "x and out have one length");
         for (out, x) in out.iter_mut().zip(x) {
             *out = nearest(scale * x);
         }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_rounded_as_everywhere() {
+    fn to_bf16_rounds_like_the_half_crate() {
         let key = Key::new(11, Purpose::GenerateNodes);
         let mut x: Vec<f32> = (0..20_000).map(|i| f32::from_bits(key.below(i, 1 << 32) as u32)).collect();
         // Ties between two neighbors, and special values.

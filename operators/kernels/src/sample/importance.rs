@@ -6,7 +6,7 @@ use std::hash::BuildHasherDefault;
 use gnnflow_data::rng::Key;
 
 use super::Neighbors;
-use crate::compact::Spread;
+use crate::compact::IdHasher;
 
 /// Fractional bits of a squared share.
 const DIGITS: u32 = 76;
@@ -129,4 +129,4 @@ impl Importance {
 }
 
 /// Drawn sources with the scale of their edges.
-pub(super) type SourceScales = HashMap<u32, f64, BuildHasherDefault<Spread>>;
+pub(super) type SourceScales = HashMap<u32, f64, BuildHasherDefault<IdHasher>>;

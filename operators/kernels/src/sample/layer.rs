@@ -10,7 +10,7 @@ use super::columns::{Columns, EdgeValues};
 use super::hop::{edge_count, new_block, new_indptr};
 use super::sum_tree::SumTree;
 use crate::block::Block;
-use crate::compact::{Compactor, Spread};
+use crate::compact::{Compactor, IdHasher};
 
 /// Builds the block of a hop with `nodes` common sources (LADIES; Zou et al., 2019, Algorithm 1).
 ///
@@ -35,7 +35,7 @@ pub fn assemble_layer<'a>(
     compactor: &mut Compactor,
 ) -> Block {
     let rows: Vec<Edges<'a>> = list.iter().map(|&node| samples_of(node)).collect();
-    let mut candidates: HashMap<u32, u32, BuildHasherDefault<Spread>> = HashMap::default();
+    let mut candidates: HashMap<u32, u32, BuildHasherDefault<IdHasher>> = HashMap::default();
     let mut norms: Vec<f64> = Vec::new();
     for row in &rows {
         // Neighbors are stored in ascending order, so parallel edges are adjacent.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::Neighbors;
-use crate::compact::Spread;
+use crate::compact::IdHasher;
 
 /// All parallel edges of one type between two nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -61,7 +61,7 @@ impl Excluded {
 /// Only rows with excluded edges are copied. Rows must be in ascending order.
 pub struct Without<'t, N> {
     topology: &'t N,
-    rows: HashMap<u32, Row, BuildHasherDefault<Spread>>,
+    rows: HashMap<u32, Row, BuildHasherDefault<IdHasher>>,
 }
 
 /// A row without its excluded edges.

@@ -237,12 +237,12 @@ mod tests {
             let mut largest = vec![0; out.len()];
             Maximum { indptr: &indptr, indices: &indices, x: Sources::new(&x, width), width }
                 .run(&mut out, &mut largest);
-            let known: Vec<f32> = largest.iter().map(|&row| f32::from_bits(row)).collect();
+            let argmax: Vec<f32> = largest.iter().map(|&row| f32::from_bits(row)).collect();
             MaximumBackward {
                 indptr: &by_source.indptr,
                 indices: &by_source.indices,
                 gradient: Sources::new(&right, width),
-                largest: Sources::new(&known, width),
+                largest: Sources::new(&argmax, width),
                 ids: &(0..sources as u32).collect::<Vec<_>>(),
                 width,
             }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_gives_the_same_bits() {
+    fn all_instruction_sets_give_the_same_bits() {
         let best = level();
         let wanted = results();
         for (k, other) in [(1, Level::Baseline), (2, Level::V3), (3, Level::V4)] {

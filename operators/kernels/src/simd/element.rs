@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widening_is_exact_for_every_half() {
+    fn widen_is_exact_for_every_f16_and_bf16() {
         for bits in 0..=u16::MAX {
             let (h, b) = (f16::from_bits(bits), bf16::from_bits(bits));
             assert!(h.widen() == h.to_f32() || h.is_nan() && h.widen().is_nan(), "f16 {bits:#x}");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_is_close_to_the_library_s() {
+    fn exp_is_close_to_that_of_the_standard_library() {
         let mut worst = 0f64;
         for i in -87_000..=88_000 {
             let x = i as f32 * 1e-3;
