@@ -23,7 +23,14 @@ const AHEAD_BYTES: usize = 4096;
 /// Unless every row has `row_bytes` bytes and `out` has `ids.len()` rows.
 pub fn gather_rows<'a>(row_bytes: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32], out: &mut [u8]) {
     assert_eq!(out.len(), ids.len() * row_bytes, "one row per id");
-    for_each_ahead(row_bytes, ids.len(), |i| row_of(ids[i]), |i, row| copy_row(row, row_bytes, i, out));
+    for_each_ahead(
+        row_bytes,
+        ids.len(),
+        |i| row_of(ids[i]),
+        |i, row| {
+            out[i * row_bytes..][..row_bytes].copy_from_slice(row);
+        },
+    );
 }
 
 /// Returns the rows of `ids`, in order, in a new vector, without initializing it first.
@@ -52,39 +59,6 @@ pub(crate) fn gathered_rows<'a, T: bytemuck::Pod>(
     // SAFETY: all rows, and so all values, have been written; any bytes are a `T`, which is `Pod`.
     unsafe { values.set_len(ids.len() * (row_bytes / size_of::<T>())) };
     values
-}
-
-/// Copies the row of `ids[place]` to row `place` of `out`, for all of `places`; other rows are unchanged.
-///
-/// # Panics
-/// Unless every row is `row_bytes` long and every place is one of `ids` and a row of `out`.
-pub fn gather_places<'a>(
-    row_bytes: usize,
-    row_of: impl Fn(u32) -> &'a [u8],
-    ids: &[u32],
-    places: &[u32],
-    out: &mut [u8],
-) {
-    let row_at = |i: usize| row_of(ids[places[i] as usize]);
-    for_each_ahead(row_bytes, places.len(), row_at, |i, row| copy_row(row, row_bytes, places[i] as usize, out));
-}
-
-/// Puts row `i` of `rows` at row `places[i]` of `out`; other rows stay as they are. The asker's half of a fetch.
-///
-/// # Panics
-/// Unless `rows` is one row of `row_bytes` per place, and every place is a row of `out`.
-pub fn scatter_rows(row_bytes: usize, rows: &[u8], places: &[u32], out: &mut [u8]) {
-    assert_eq!(rows.len(), places.len() * row_bytes, "one row per place");
-    if row_bytes > 0 {
-        rows.chunks_exact(row_bytes)
-            .zip(places)
-            .for_each(|(row, &place)| copy_row(row, row_bytes, place as usize, out));
-    }
-}
-
-#[inline(always)]
-fn copy_row(row: &[u8], row_bytes: usize, place: usize, out: &mut [u8]) {
-    out[place * row_bytes..][..row_bytes].copy_from_slice(row);
 }
 
 /// Calls `visit` with each of `count` rows, and prefetches later rows.
@@ -128,20 +102,6 @@ mod tests {
             gather_rows(row_bytes, row_of, &ids, &mut out);
             assert_eq!(out, expected, "{row_bytes} bytes, {count} rows");
             assert_eq!(gathered_rows::<u8>(row_bytes, row_of, &ids), expected, "{row_bytes} bytes, {count} rows");
-
-            // Every third row, from the last one backwards; other rows are unchanged.
-            let places: Vec<u32> = (0..ids.len() as u32).rev().step_by(3).collect();
-            let mut expected = vec![7; ids.len() * row_bytes];
-            let mut sent = vec![];
-            for &place in &places {
-                let at = place as usize * row_bytes;
-                expected[at..at + row_bytes].copy_from_slice(row_of(ids[place as usize]));
-                sent.extend_from_slice(row_of(ids[place as usize]));
-            }
-            let (mut gathered, mut scattered) = (vec![7; expected.len()], vec![7; expected.len()]);
-            gather_places(row_bytes, row_of, &ids, &places, &mut gathered);
-            scatter_rows(row_bytes, &sent, &places, &mut scattered);
-            assert!(gathered == expected && scattered == expected, "{row_bytes} bytes, {count} rows");
         }
     }
 
