@@ -58,7 +58,7 @@ pub struct EdgeDropout<'a> {
     /// The global id of each row of the interval.
     pub rows: &'a [u32],
     /// The global id of every node that `indices` can refer to.
-    pub others: &'a [u32],
+    pub neighbors: &'a [u32],
     /// The total number of heads.
     pub heads: usize,
     /// The first of the heads computed here.
@@ -78,7 +78,7 @@ impl EdgeDropout<'_> {
     pub(crate) fn apply<A: Real>(&self, destination: u32, sources: &[u32], heads: usize, values: &mut [A]) {
         for (values, &source) in values.chunks_exact_mut(heads).zip(sources) {
             for (h, value) in values.iter_mut().enumerate() {
-                let factor: A = self.factor(self.others[source as usize], destination, h);
+                let factor: A = self.factor(self.neighbors[source as usize], destination, h);
                 *value = *value * factor;
             }
         }
@@ -129,7 +129,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         self.left.check(self.heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "one id per node");
+            assert!(dropout.rows.len() == rows && dropout.neighbors.len() >= self.x.len(), "one id per node");
         }
     }
 

@@ -44,7 +44,7 @@ pub struct AttentionBackward<'a, P, T: Element> {
     pub width: usize,
     /// The negative slope of leaky ReLU.
     pub slope: f64,
-    /// As in the forward pass; here rows are the interval's sources, and `others` the destinations.
+    /// As in the forward pass; here rows are the interval's sources, and `neighbors` the destinations.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
@@ -78,7 +78,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         self.states.check(STATE * heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            let has_ids = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
+            let has_ids = dropout.rows.len() == rows && dropout.neighbors.len() >= self.gradient.len();
             assert!(has_ids, "one id per node");
         }
         let pieces = pieces(self.indptr);
@@ -168,7 +168,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let attention = self.scratch.attention[place];
                         if let Some(dropout) = &of.dropout {
-                            let destination = dropout.others[of.indices[e] as usize];
+                            let destination = dropout.neighbors[of.indices[e] as usize];
                             let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             self.scratch.attention[place] = attention * factor;

@@ -28,7 +28,7 @@ use crate::simd::lanes::{V3, V4};
 /// Numbers of a destination's state per head, after its term of `heads · width` numbers: the largest logit, the sum of
 /// exponentials (by [`DynamicAttention::forward`]), and the mean of the edges' gradients weighted by attention (by
 /// [`DynamicAttention::backward_right`]).
-pub const KEPT: usize = 3;
+pub const SOFTMAX_STATE: usize = 3;
 
 /// GATv2's attention over the in-edges of an interval of destinations.
 #[derive(Clone, Copy, Debug)]
@@ -116,9 +116,9 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         self.heads * self.width
     }
 
-    /// Returns the numbers per row of states: the destination's term, `[heads · width]`, and [`KEPT`] per head.
+    /// Returns the numbers per row of states: the destination's term, `[heads · width]`, and [`SOFTMAX_STATE`] per head.
     pub fn state_len(&self) -> usize {
-        self.columns() + KEPT * self.heads
+        self.columns() + SOFTMAX_STATE * self.heads
     }
 
     fn rows(&self) -> Rows<'a, P, T, true> {
@@ -133,12 +133,12 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         assert_eq!(states, rows * self.state_len(), "one state per row");
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "one id per node");
+            assert!(dropout.rows.len() == rows && dropout.neighbors.len() >= self.x.len(), "one id per node");
         }
     }
 
     /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`. Fills largest logits and sums of exponentials in
-    /// `states`, `[rows, heads · width + KEPT · heads]`.
+    /// `states`, `[rows, heads · width + SOFTMAX_STATE · heads]`.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;

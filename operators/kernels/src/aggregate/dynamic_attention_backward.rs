@@ -6,7 +6,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::attention::{EdgeDropout, on_this_machine};
-use super::dynamic_attention::{KEPT, Vectors};
+use super::dynamic_attention::{SOFTMAX_STATE, Vectors};
 use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
@@ -32,7 +32,7 @@ pub struct DynamicAttentionBackward<'a, P, T: Element> {
     pub indices: &'a [u32],
     /// The gradient of each destination's aggregate, `[destinations, heads · width]`.
     pub gradient: Sources<'a, T::Acc>,
-    /// `[destinations, heads · width + KEPT · heads]`, filled by
+    /// `[destinations, heads · width + SOFTMAX_STATE · heads]`, filled by
     /// [`DynamicAttention::backward_right`](super::dynamic_attention::DynamicAttention::backward_right).
     pub states: Sources<'a, T::Acc>,
     /// The rows of the interval's sources, `[rows, heads · width]`.
@@ -45,7 +45,7 @@ pub struct DynamicAttentionBackward<'a, P, T: Element> {
     pub width: usize,
     /// The negative slope of leaky ReLU.
     pub slope: f64,
-    /// As in the forward pass; here rows are the interval's sources, and `others` the destinations.
+    /// As in the forward pass; here rows are the interval's sources, and `neighbors` the destinations.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
@@ -99,10 +99,10 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
         }
         assert!(self.x.len() == rows * columns && self.vectors.len() == columns, "one value per column");
         assert!(self.states.len() >= self.gradient.len(), "one state per destination");
-        self.states.check(columns + KEPT * heads);
+        self.states.check(columns + SOFTMAX_STATE * heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            let has_ids = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
+            let has_ids = dropout.rows.len() == rows && dropout.neighbors.len() >= self.gradient.len();
             assert!(has_ids, "one id per node");
         }
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
@@ -151,12 +151,13 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
             d_left.fill(T::Acc::ZERO);
             for begin in all.clone().step_by(BLOCK) {
                 let edges = begin..(begin + BLOCK).min(all.end);
-                let state = |e: usize| of.states.row(of.indices[e] as usize, columns + KEPT * heads).split_at(columns);
+                let state =
+                    |e: usize| of.states.row(of.indices[e] as usize, columns + SOFTMAX_STATE * heads).split_at(columns);
                 for (k, e) in edges.clone().enumerate() {
                     if e < until {
                         let place = of.indices[e + ahead];
                         prefetch_bytes(bases.row(place), columns * size_of::<T::Acc>());
-                        prefetch_bytes(states.row(place), (columns + KEPT * heads) * size_of::<T::Acc>());
+                        prefetch_bytes(states.row(place), (columns + SOFTMAX_STATE * heads) * size_of::<T::Acc>());
                     }
                     let ((right, softmax_state), place) = (state(e), k * heads..(k + 1) * heads);
                     let logits = &mut attention[place.clone()];
@@ -178,7 +179,7 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let alpha = attention[place];
                         if let Some(dropout) = &of.dropout {
-                            let destination = dropout.others[of.indices[e] as usize];
+                            let destination = dropout.neighbors[of.indices[e] as usize];
                             let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             attention[place] = alpha * factor;

@@ -11,19 +11,19 @@ use crate::aggregate::offsets::Offset;
 use crate::simd::dispatch::multiversion;
 
 /// The source of the maximum of a destination without edges.
-pub const NOBODY: u32 = u32::MAX;
+pub const NO_SOURCE: u32 = u32::MAX;
 
 /// The in-edges of an interval of destinations.
 ///
 /// ```
 /// use gnnflow_kernels::aggregate::Sources;
-/// use gnnflow_kernels::aggregate::maximum::{Maximum, NOBODY};
+/// use gnnflow_kernels::aggregate::maximum::{Maximum, NO_SOURCE};
 ///
 /// // Destination 0 has in-edges from 1 and 2, destination 1 none.
 /// let job = Maximum { indptr: &[0u32, 2, 2], indices: &[1, 2], x: Sources::new(&[0f32, 3., 3.], 1), width: 1 };
 /// let (mut out, mut largest) = ([0f32; 2], [0; 2]);
 /// job.run(&mut out, &mut largest);
-/// assert_eq!((out, largest), ([3., 0.], [1, NOBODY]));
+/// assert_eq!((out, largest), ([3., 0.], [1, NO_SOURCE]));
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Maximum<'a, P> {
@@ -40,7 +40,7 @@ pub struct Maximum<'a, P> {
 
 impl<P: Offset> Maximum<'_, P> {
     /// Fills `out`, `[rows, width]`, with the column-wise maxima, 0 without edges. Fills `largest` with their sources,
-    /// the first of equals in the order of edges, or [`NOBODY`].
+    /// the first of equals in the order of edges, or [`NO_SOURCE`].
     ///
     /// # Panics
     /// If lengths do not match or a source is past the last.
@@ -56,7 +56,7 @@ impl<P: Offset> Maximum<'_, P> {
             for ((r, out), largest) in rows.zip(out.chunks_exact_mut(width)).zip(largest.chunks_exact_mut(width)) {
                 let edges = self.indptr[r].at()..self.indptr[r + 1].at();
                 out.fill(0.0);
-                largest.fill(NOBODY);
+                largest.fill(NO_SOURCE);
                 for (k, &source) in self.indices[edges].iter().enumerate() {
                     update_maxima(self.x.row(source as usize, width), source, k == 0, out, largest);
                 }

@@ -79,7 +79,7 @@ mod tests {
     use crate::aggregate::attention::STATE;
     use crate::aggregate::attention_backward::AttentionBackward;
     use crate::aggregate::attention_logits::Attention;
-    use crate::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+    use crate::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_STATE};
     use crate::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
     use crate::aggregate::maximum::{Maximum, MaximumBackward};
     use crate::aggregate::transpose::transpose;
@@ -205,7 +205,7 @@ mod tests {
             job.run(&mut dx, &mut d_left);
             all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
             let (slope, vectors) = (0.2, &normal(width, 9)[..]);
-            let mut states = normal(rows * (width + KEPT * heads), 10);
+            let mut states = normal(rows * (width + SOFTMAX_STATE * heads), 10);
             let job = DynamicAttention {
                 indptr: &indptr,
                 indices: &indices,
@@ -224,7 +224,7 @@ mod tests {
                 indptr: &by_source.indptr,
                 indices: &by_source.indices,
                 gradient: Sources::new(&right, width),
-                states: Sources::new(&states, width + KEPT * heads),
+                states: Sources::new(&states, width + SOFTMAX_STATE * heads),
                 x: &half,
                 vectors,
                 heads,

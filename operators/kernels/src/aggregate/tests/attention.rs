@@ -62,7 +62,7 @@ impl<T: Element> Problem<T> {
         self.dropout.map(|dropout| EdgeDropout {
             dropout,
             rows: &self.ids[rows],
-            others: &self.ids,
+            neighbors: &self.ids,
             heads: self.heads,
             first_head: 0,
         })

@@ -9,7 +9,7 @@ use super::attention::{close, doubles, finite_differences};
 use super::{Graph, graphs, intervals, normal, on_threads};
 use crate::aggregate::Sources;
 use crate::aggregate::attention::EdgeDropout;
-use crate::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+use crate::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_STATE};
 use crate::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use crate::aggregate::transpose::Transpose;
 use crate::dense::elementwise::Dropout;
@@ -60,14 +60,14 @@ impl<T: Element> Problem<T> {
     }
 
     fn dropout(&self, rows: Range<usize>) -> Option<EdgeDropout<'_>> {
-        let (heads, others) = (self.heads, &self.ids[..]);
-        self.dropout.map(|dropout| EdgeDropout { dropout, rows: &others[rows], others, heads, first_head: 0 })
+        let (heads, neighbors) = (self.heads, &self.ids[..]);
+        self.dropout.map(|dropout| EdgeDropout { dropout, rows: &neighbors[rows], neighbors, heads, first_head: 0 })
     }
 
     /// Runs both passes over `intervals`, with rows of sources and destinations in two arrays split at `cut`.
     fn run(&self, intervals: &[Range<usize>], cut: usize) -> Results<T::Acc> {
         let (n, heads, width, vectors) = (self.graph.nodes(), self.heads, self.width, &self.vectors[..]);
-        let (columns, state) = (heads * width, heads * width + KEPT * heads);
+        let (columns, state) = (heads * width, heads * width + SOFTMAX_STATE * heads);
         let zeros = |count: usize| vec![T::Acc::ZERO; count];
         let mut results = Results {
             out: zeros(n * columns),

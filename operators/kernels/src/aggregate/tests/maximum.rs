@@ -2,7 +2,7 @@
 
 use super::{Graph, graphs, intervals, normal, on_threads};
 use crate::aggregate::Sources;
-use crate::aggregate::maximum::{Maximum, MaximumBackward, NOBODY};
+use crate::aggregate::maximum::{Maximum, MaximumBackward, NO_SOURCE};
 
 /// Ids that differ from positions.
 fn id(node: u32) -> u32 {
@@ -13,9 +13,9 @@ fn id(node: u32) -> u32 {
 fn naive(graph: &Graph, x: &[f32], width: usize) -> (Vec<f32>, Vec<u32>) {
     let cell = |r: usize, c: usize| {
         let number = |source: u32| x[source as usize * width + c];
-        let (mut max, mut argmax) = (0.0, NOBODY);
+        let (mut max, mut argmax) = (0.0, NO_SOURCE);
         for &source in &graph.indices[graph.edges(r)] {
-            if argmax == NOBODY || number(source) > max {
+            if argmax == NO_SOURCE || number(source) > max {
                 (max, argmax) = (number(source), source);
             }
         }
@@ -49,14 +49,14 @@ fn maximum_and_its_gradient_equal_the_naive_implementation() {
             let gradient = normal(graph.nodes() * width, 2);
             let mut wanted = vec![0f32; x.len()];
             for (place, (&source, &g)) in argmax.iter().zip(&gradient).enumerate() {
-                if source != NOBODY {
+                if source != NO_SOURCE {
                     // In the order of destinations, like the kernel.
                     wanted[source as usize * width + place % width] += g;
                 }
             }
             // After the gradients, as in tables of rows.
             let rows = gradient.chunks_exact(width).zip(argmax.chunks_exact(width));
-            let id_bits = |&node: &u32| f32::from_bits(if node == NOBODY { NOBODY } else { id(node) });
+            let id_bits = |&node: &u32| f32::from_bits(if node == NO_SOURCE { NO_SOURCE } else { id(node) });
             let table: Vec<f32> = rows
                 .flat_map(|(g, argmax)| g.iter().copied().chain(argmax.iter().map(id_bits)).collect::<Vec<_>>())
                 .collect();
