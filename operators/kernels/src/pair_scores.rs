@@ -80,13 +80,13 @@ pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize
 multiversion! {
 /// Scores the pairs from `first` on; `query_row` is a buffer for a row.
 fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, query_row: &mut [f32], out: &mut [f32]) {
-    let (width, mut of) = (query_row.len(), None);
+    let (width, mut current) = (query_row.len(), None);
     for (i, out) in (first..).zip(out) {
         // Negatives of one edge are adjacent and often share the query.
-        if of != Some((ends.heads[i], ends.relations[i])) {
+        if current != Some((ends.heads[i], ends.relations[i])) {
             let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
             query(row(x, ends.heads[i] as usize, width), relation, query_row);
-            of = Some((ends.heads[i], ends.relations[i]));
+            current = Some((ends.heads[i], ends.relations[i]));
         }
         *out = dot(query_row, row(x, ends.tails[i] as usize, width));
     }
@@ -100,19 +100,19 @@ struct ByRow {
 }
 
 impl ByRow {
-    fn new(rows: usize, of: impl Iterator<Item = usize> + Clone) -> Self {
+    fn new(rows: usize, row_of_pair: impl Iterator<Item = usize> + Clone) -> Self {
         let mut starts = vec![0usize; rows + 1];
-        of.clone().for_each(|row| starts[row + 1] += 1);
+        row_of_pair.clone().for_each(|row| starts[row + 1] += 1);
         (0..rows).for_each(|row| starts[row + 1] += starts[row]);
         let (mut next, mut pairs) = (starts.clone(), vec![0u32; starts[rows]]);
-        for (i, row) in of.enumerate() {
+        for (i, row) in row_of_pair.enumerate() {
             pairs[next[row]] = i as u32;
             next[row] += 1;
         }
         Self { starts, pairs }
     }
 
-    fn of(&self, row: usize) -> &[u32] {
+    fn pairs_of(&self, row: usize) -> &[u32] {
         &self.pairs[self.starts[row]..self.starts[row + 1]]
     }
 }
@@ -140,11 +140,11 @@ pub fn backward_rows(
     out: &mut [f32],
 ) {
     let rows = out.len() / width.max(1);
-    let begin = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
-    let end = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
+    let by_head = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
+    let by_tail = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
     out.par_chunks_mut(width.max(1)).enumerate().with_min_len(CHUNK / 8).for_each(|(at, out)| {
-        add_rows(begin.of(at), ends.tails, ends.relations, x, relations, gradient, out);
-        add_rows(end.of(at), ends.heads, ends.relations, x, relations, gradient, out);
+        add_rows(by_head.pairs_of(at), ends.tails, ends.relations, x, relations, gradient, out);
+        add_rows(by_tail.pairs_of(at), ends.heads, ends.relations, x, relations, gradient, out);
     });
 }
 
@@ -174,7 +174,7 @@ fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out:
     let width = out.len();
     for &i in pairs {
         let i = i as usize;
-        let [head, tail] = [ends.heads[i], ends.tails[i]].map(|end| row(x, end as usize, width));
+        let [head, tail] = [ends.heads[i], ends.tails[i]].map(|node| row(x, node as usize, width));
         add(gradient[i], head, Some(tail), out);
     }
 }
@@ -185,9 +185,9 @@ fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out:
 /// # Panics
 /// As [`scores`].
 pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
-    let of = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&relation| usize::from(relation)));
+    let by_relation = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&r| usize::from(r)));
     out.par_chunks_mut(width.max(1)).enumerate().for_each(|(relation, out)| {
-        add_products(of.of(relation), ends, x, gradient, out);
+        add_products(by_relation.pairs_of(relation), ends, x, gradient, out);
     });
 }
 

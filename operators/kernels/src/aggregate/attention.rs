@@ -169,7 +169,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, STATE * self.heads, states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
-            let task = Forward { of: self, rows, states, out, scratch };
+            let task = Forward { params: self, rows, states, out, scratch };
             task.run();
         });
     }
@@ -191,7 +191,7 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, self.heads, d_right).into_par_iter().zip(split(&pieces, STATE * self.heads, states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
-            let task = BackwardRight { of: self, rows, gradient, states, d_right, scratch };
+            let task = BackwardRight { params: self, rows, gradient, states, d_right, scratch };
             task.run();
         });
     }
@@ -321,7 +321,7 @@ pub(crate) use on_this_machine;
 
 /// Some rows of the forward pass.
 struct Forward<'t, P, T: Element> {
-    of: &'t Attention<'t, P, T>,
+    params: &'t Attention<'t, P, T>,
     rows: Range<usize>,
     states: &'t mut [T::Acc],
     out: &'t mut [T::Acc],
@@ -335,15 +335,15 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
+        let (params, heads, job) = (self.params, self.params.heads, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * of.width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * params.width);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.out.chunks_exact_mut(columns));
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
             self.scratch.attention.resize(edges.len() * heads, T::Acc::ZERO);
-            of.compute_attention(edges.clone(), state, &mut self.scratch.attention);
-            of.apply_dropout(r, edges.clone(), &mut self.scratch.attention);
+            params.compute_attention(edges.clone(), state, &mut self.scratch.attention);
+            params.apply_dropout(r, edges.clone(), &mut self.scratch.attention);
             let weights = ByEdge { weights: &self.scratch.attention, heads, first: edges.start, edges: None };
             // SAFETY: the edges and lengths were checked, and `out` is a row.
             unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
@@ -353,7 +353,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
 
 /// Some rows of the backward pass by destination.
 struct BackwardRight<'t, P, T: Element> {
-    of: &'t Attention<'t, P, T>,
+    params: &'t Attention<'t, P, T>,
     rows: Range<usize>,
     gradient: &'t [T::Acc],
     states: &'t mut [T::Acc],
@@ -368,27 +368,27 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
     /// The machine has `I`.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
+        let (params, heads, job) = (self.params, self.params.heads, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * of.width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * params.width);
         let (ahead, scratch) = (job.ahead(columns), self.scratch);
-        let until = of.indices.len().saturating_sub(ahead);
+        let until = params.indices.len().saturating_sub(ahead);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.d_right.chunks_exact_mut(heads));
         for (r, (state, d_right)) in self.rows.zip(places) {
             let edges = job.edges(r);
-            of.recompute_attention(edges.clone(), state, scratch);
+            params.recompute_attention(edges.clone(), state, scratch);
             let mut gradients = std::mem::take(&mut scratch.gradients);
             gradients.resize(edges.len() * heads, T::Acc::ZERO);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
                 if e < until {
-                    prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T>());
+                    prefetch_bytes(bases.row(params.indices[e + ahead]), columns * size_of::<T>());
                 }
-                let row = of.x.row(of.indices[e] as usize, columns);
+                let row = params.x.row(params.indices[e] as usize, columns);
                 // SAFETY: guaranteed by the caller.
-                unsafe { dots_of_heads::<I, T>(gradient, row, of.width, out) };
+                unsafe { dots_of_heads::<I, T>(gradient, row, params.width, out) };
             }
-            of.apply_dropout(r, edges, &mut gradients);
+            params.apply_dropout(r, edges, &mut gradients);
             softmax_gradient(scratch, &gradients, &mut state[3 * heads..], d_right);
             scratch.gradients = gradients;
         }

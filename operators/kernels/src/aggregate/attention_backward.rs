@@ -86,7 +86,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         let buffer = || vec![T::Acc::ZERO; BLOCK * heads];
         let scratch = || Scratch { attention: buffer(), totals: buffer(), means: buffer(), slopes: buffer() };
         pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
-            let task = BySource { of: self, rows, dx, d_left, scratch };
+            let task = BySource { params: self, rows, dx, d_left, scratch };
             task.run();
         });
     }
@@ -129,7 +129,7 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
 
 /// Some rows of the backward pass.
 struct BySource<'t, P, T: Element> {
-    of: &'t AttentionBackward<'t, P, T>,
+    params: &'t AttentionBackward<'t, P, T>,
     rows: Range<usize>,
     dx: &'t mut [T::Acc],
     d_left: &'t mut [T::Acc],
@@ -143,32 +143,32 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
+        let (params, heads, width, job) = (self.params, self.params.heads, self.params.width, self.params.rows());
         job.check_edges(&self.rows);
         let (bases, columns) = (job.x.bases::<true>(), heads * width);
         let ahead = job.ahead(columns);
-        let until = of.indices.len().saturating_sub(ahead);
+        let until = params.indices.len().saturating_sub(ahead);
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(heads));
         for (r, (dx, d_left)) in self.rows.zip(places) {
-            let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
+            let (all, x) = (job.edges(r), &params.x[r * columns..][..columns]);
             dx.fill(T::Acc::ZERO);
             d_left.fill(T::Acc::ZERO);
             for begin in all.clone().step_by(BLOCK) {
                 let edges = begin..(begin + BLOCK).min(all.end);
-                of.recompute_attention(r, edges.clone(), self.scratch);
+                params.recompute_attention(r, edges.clone(), self.scratch);
                 for (k, e) in edges.clone().enumerate() {
                     if e < until {
-                        prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T::Acc>());
+                        prefetch_bytes(bases.row(params.indices[e + ahead]), columns * size_of::<T::Acc>());
                     }
-                    let gradient = of.gradient.row(of.indices[e] as usize, columns);
+                    let gradient = params.gradient.row(params.indices[e] as usize, columns);
                     for h in 0..heads {
                         let place = k * heads + h;
                         let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
                         // SAFETY: guaranteed by the caller.
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let attention = self.scratch.attention[place];
-                        if let Some(dropout) = &of.dropout {
-                            let destination = dropout.neighbors[of.indices[e] as usize];
+                        if let Some(dropout) = &params.dropout {
+                            let destination = dropout.neighbors[params.indices[e] as usize];
                             let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             self.scratch.attention[place] = attention * factor;

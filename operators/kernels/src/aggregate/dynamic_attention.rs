@@ -173,7 +173,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
         let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, self.state_len(), states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
-            let task = Forward { of: self, vectors: &vectors, rows, states, out, scratch };
+            let task = Forward { params: self, vectors: &vectors, rows, states, out, scratch };
             task.run();
         });
     }
@@ -195,7 +195,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
         let parts = split(&pieces, columns, d_right).into_par_iter().zip(split(&pieces, self.state_len(), states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
-            let task = BackwardRight { of: self, vectors: &vectors, rows, gradient, states, d_right, scratch };
+            let task = BackwardRight { params: self, vectors: &vectors, rows, gradient, states, d_right, scratch };
             task.run();
         });
     }
@@ -238,7 +238,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
 
 /// Some rows of the forward pass.
 struct Forward<'t, P, T: Element> {
-    of: &'t DynamicAttention<'t, P, T>,
+    params: &'t DynamicAttention<'t, P, T>,
     vectors: &'t Vectors<T::Acc>,
     rows: Range<usize>,
     states: &'t mut [T::Acc],
@@ -253,21 +253,21 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, columns, job) = (self.of, self.of.heads, self.of.columns(), self.of.rows());
+        let (params, heads, columns, job) = (self.params, self.params.heads, self.params.columns(), self.params.rows());
         job.check_edges(&self.rows);
         let bases = job.x.bases::<true>();
         let Scratch { attention, row, .. } = self.scratch;
         row.resize(columns, T::Acc::ZERO);
-        let places = self.states.chunks_exact_mut(of.state_len()).zip(self.out.chunks_exact_mut(columns));
+        let places = self.states.chunks_exact_mut(params.state_len()).zip(self.out.chunks_exact_mut(columns));
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
             attention.resize(edges.len() * heads, T::Acc::ZERO);
             let (right, softmax_state) = state.split_at_mut(columns);
             // SAFETY: guaranteed by the caller.
-            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
+            unsafe { params.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
             let (largest, rest) = softmax_state.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
-            of.apply_dropout(r, edges.clone(), attention);
+            params.apply_dropout(r, edges.clone(), attention);
             let weights = ByEdge { weights: attention, heads, first: edges.start, edges: None };
             // SAFETY: the edges and lengths were checked, and `out` is a row.
             unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
@@ -277,7 +277,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
 
 /// Some rows of the backward pass by destination.
 struct BackwardRight<'t, P, T: Element> {
-    of: &'t DynamicAttention<'t, P, T>,
+    params: &'t DynamicAttention<'t, P, T>,
     vectors: &'t Vectors<T::Acc>,
     rows: Range<usize>,
     gradient: &'t [T::Acc],
@@ -293,12 +293,13 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
     /// The machine has `I`.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, width, columns) = (self.of, self.of.heads, self.of.width, self.of.columns());
-        let job = of.rows();
+        let (params, heads, width, columns) =
+            (self.params, self.params.heads, self.params.width, self.params.columns());
+        let job = params.rows();
         job.check_edges(&self.rows);
         let Scratch { attention, gradients, row: activated, .. } = self.scratch;
         activated.resize(columns, T::Acc::ZERO);
-        let places = self.states.chunks_exact_mut(of.state_len()).zip(self.d_right.chunks_exact_mut(columns));
+        let places = self.states.chunks_exact_mut(params.state_len()).zip(self.d_right.chunks_exact_mut(columns));
         for (r, (state, d_right)) in self.rows.zip(places) {
             let edges = job.edges(r);
             for buffer in [&mut *attention, &mut *gradients] {
@@ -306,17 +307,17 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
             }
             let (right, softmax_state) = state.split_at_mut(columns);
             // SAFETY: guaranteed by the caller.
-            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, activated, attention) };
+            unsafe { params.logits::<I>(&job, self.vectors, edges.clone(), right, activated, attention) };
             // Recomputed, as in [`Attention`](super::attention::Attention): rows may have changed.
             let (largest, rest) = softmax_state.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
-                let row = of.x.row(of.indices[e] as usize, columns);
+                let row = params.x.row(params.indices[e] as usize, columns);
                 // SAFETY: guaranteed by the caller.
                 unsafe { dots_of_heads::<I, T>(gradient, row, width, out) };
             }
-            of.apply_dropout(r, edges.clone(), gradients);
+            params.apply_dropout(r, edges.clone(), gradients);
             let means = &mut softmax_state[2 * heads..];
             softmax_means(attention, gradients, means);
             d_right.fill(T::Acc::ZERO);
@@ -325,7 +326,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                 for h in 0..heads {
                     gradient[h] = alpha[h] * (gradient[h] - means[h]);
                 }
-                let row = of.x.row(of.indices[e] as usize, columns);
+                let row = params.x.row(params.indices[e] as usize, columns);
                 self.vectors.add_slopes(row, right, width, gradient, d_right);
             }
         }

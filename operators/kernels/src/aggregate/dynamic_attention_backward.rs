@@ -115,7 +115,7 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
             gradient: buffer(heads),
         };
         pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
-            let task = BySource { of: self, vectors: &vectors, rows, dx, d_left, scratch };
+            let task = BySource { params: self, vectors: &vectors, rows, dx, d_left, scratch };
             task.run();
         });
     }
@@ -123,7 +123,7 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
 
 /// Some rows of the backward pass.
 struct BySource<'t, P, T: Element> {
-    of: &'t DynamicAttentionBackward<'t, P, T>,
+    params: &'t DynamicAttentionBackward<'t, P, T>,
     vectors: &'t Vectors<T::Acc>,
     rows: Range<usize>,
     dx: &'t mut [T::Acc],
@@ -138,24 +138,25 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
+        let (params, heads, width, job) = (self.params, self.params.heads, self.params.width, self.params.rows());
         job.check_edges(&self.rows);
         let columns = heads * width;
-        let (bases, states, ahead) = (job.x.bases::<true>(), of.states.bases::<true>(), job.ahead(columns));
-        let until = of.indices.len().saturating_sub(ahead);
+        let (bases, states, ahead) = (job.x.bases::<true>(), params.states.bases::<true>(), job.ahead(columns));
+        let until = params.indices.len().saturating_sub(ahead);
         let Scratch { activated, attention, totals, gradient: of_logits } = self.scratch;
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(columns));
         for (r, (dx, d_left)) in self.rows.zip(places) {
-            let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
+            let (all, x) = (job.edges(r), &params.x[r * columns..][..columns]);
             dx.fill(T::Acc::ZERO);
             d_left.fill(T::Acc::ZERO);
             for begin in all.clone().step_by(BLOCK) {
                 let edges = begin..(begin + BLOCK).min(all.end);
-                let state =
-                    |e: usize| of.states.row(of.indices[e] as usize, columns + SOFTMAX_STATE * heads).split_at(columns);
+                let state = |e: usize| {
+                    params.states.row(params.indices[e] as usize, columns + SOFTMAX_STATE * heads).split_at(columns)
+                };
                 for (k, e) in edges.clone().enumerate() {
                     if e < until {
-                        let place = of.indices[e + ahead];
+                        let place = params.indices[e + ahead];
                         prefetch_bytes(bases.row(place), columns * size_of::<T::Acc>());
                         prefetch_bytes(states.row(place), (columns + SOFTMAX_STATE * heads) * size_of::<T::Acc>());
                     }
@@ -171,15 +172,15 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
                 recompute_softmax(&mut attention[..count], &totals[..count]);
                 for (k, e) in edges.clone().enumerate() {
                     let (right, softmax_state) = state(e);
-                    let gradient = of.gradient.row(of.indices[e] as usize, columns);
+                    let gradient = params.gradient.row(params.indices[e] as usize, columns);
                     for h in 0..heads {
                         let place = k * heads + h;
                         let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
                         // SAFETY: guaranteed by the caller.
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let alpha = attention[place];
-                        if let Some(dropout) = &of.dropout {
-                            let destination = dropout.neighbors[of.indices[e] as usize];
+                        if let Some(dropout) = &params.dropout {
+                            let destination = dropout.neighbors[params.indices[e] as usize];
                             let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             attention[place] = alpha * factor;

@@ -142,15 +142,15 @@ mod tests {
         (0..rows).for_each(|row| indptr.push(indptr[row as usize] + key.below(row, 12) as u32));
         let edges = u64::from(indptr[rows as usize]);
         let indices: Vec<u32> = (0..edges).map(|e| key.fold(1).below(e, sources) as u32).collect();
-        let of: Vec<u16> = (0..edges).map(|e| key.fold(2).below(e, types) as u16).collect();
+        let edge_types: Vec<u16> = (0..edges).map(|e| key.fold(2).below(e, types) as u16).collect();
         let mut wanted: Vec<(usize, u32, u32)> = Vec::new();
         for row in 0..rows as usize {
             let edges = indptr[row] as usize..indptr[row + 1] as usize;
-            wanted.extend(edges.map(|e| (usize::from(of[e]), row as u32, indices[e])));
+            wanted.extend(edges.map(|e| (usize::from(edge_types[e]), row as u32, indices[e])));
         }
         wanted.sort_unstable();
-        let (mut found, mut again) = (Vec::new(), Vec::new());
-        for relation in split(&indptr, &indices, &of) {
+        let (mut found, mut found_by_source) = (Vec::new(), Vec::new());
+        for relation in split(&indptr, &indices, &edge_types) {
             assert!(relation.rows.is_sorted_by(|a, b| a < b));
             for (k, &row) in relation.rows.iter().enumerate() {
                 let edges = relation.indptr[k] as usize..relation.indptr[k + 1] as usize;
@@ -162,12 +162,12 @@ mod tests {
             for (k, &source) in by_source.sources.iter().enumerate() {
                 let edges = by_source.edges.indptr[k] as usize..by_source.edges.indptr[k + 1] as usize;
                 let row = |e: usize| relation.rows[by_source.edges.indices[e] as usize];
-                again.extend(edges.map(|e| (relation.relation, row(e), source)));
+                found_by_source.extend(edges.map(|e| (relation.relation, row(e), source)));
             }
         }
         found.sort_unstable();
-        again.sort_unstable();
-        assert!(found == wanted && again == wanted);
+        found_by_source.sort_unstable();
+        assert!(found == wanted && found_by_source == wanted);
         assert_eq!(split(&[0, 0], &[], &[]), []);
     }
 

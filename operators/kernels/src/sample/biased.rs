@@ -87,10 +87,10 @@ pub fn biased_step(
         Some(_) => tree.find(key.unit(1)),
     };
     let Some(before) = before else { return Some(propose(key)) };
-    let most = (1.0 / bias.p).max(1.0).max(1.0 / bias.q);
+    let max_factor = (1.0 / bias.p).max(1.0).max(1.0 / bias.q);
     let accepted = (0..PROPOSALS).map(|a| key.fold(a)).find_map(|key| {
         let edge = propose(key);
-        (key.unit(2) * most < bias.factor(row[edge], before)).then_some(edge)
+        (key.unit(2) * max_factor < bias.factor(row[edge], before)).then_some(edge)
     });
     Some(accepted.unwrap_or_else(|| {
         let mut near = before.neighbors.to_vec();

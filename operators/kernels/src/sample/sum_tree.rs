@@ -32,8 +32,8 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
             let (below, level) = self.levels.split_at_mut(self.height);
             level[0].clear();
             match below.last() {
-                None => level[0].extend(self.weights.chunks(WIDTH).map(|of| of.iter().map(|&w| w.into()).sum::<f64>())),
-                Some(below) => level[0].extend(below.chunks(WIDTH).map(|of| of.iter().sum::<f64>())),
+                None => level[0].extend(self.weights.chunks(WIDTH).map(|c| c.iter().map(|&w| w.into()).sum::<f64>())),
+                Some(below) => level[0].extend(below.chunks(WIDTH).map(|c| c.iter().sum::<f64>())),
             }
             children = level[0].len();
             self.height += 1;
@@ -71,8 +71,8 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
         self.positive -= usize::from(self.is_positive(i));
         self.weights[i] = W::default();
         let mut at = i / WIDTH;
-        let of = &self.weights[at * WIDTH..];
-        self.levels[0][at] = of.iter().take(WIDTH).map(|&weight| weight.into()).sum();
+        let children = &self.weights[at * WIDTH..];
+        self.levels[0][at] = children.iter().take(WIDTH).map(|&weight| weight.into()).sum();
         for level in 1..self.height {
             at /= WIDTH;
             let sum = self.levels[level - 1][at * WIDTH..].iter().take(WIDTH).sum();

@@ -1,6 +1,6 @@
 //! Compares the frequencies of draws by weight, type and time with their probabilities.
 
-use super::per_edge::Rich;
+use super::per_edge::RichGraph;
 use super::*;
 
 /// Samples of a node with these in-edges under many keys: 64 nodes per hop.
@@ -9,7 +9,7 @@ fn rich_trials(weights: &[f32], types: &[u16], strategy: Strategy, trials: u64) 
     let graph = Graph::new(&vec![(0..degree as u32).collect(); nodes as usize]);
     let repeat = |column: &[f32]| column.repeat(nodes as usize);
     let times = (0..nodes).flat_map(|_| 0..degree as i64).collect();
-    let rich = Rich { weights: repeat(weights), types: types.repeat(nodes as usize), times, graph };
+    let rich = RichGraph { weights: repeat(weights), types: types.repeat(nodes as usize), times, graph };
     let every: Vec<u32> = (0..nodes).collect();
     (0..trials / u64::from(nodes)).flat_map(move |hop| {
         let mut samples = Samples::default();
@@ -80,7 +80,7 @@ fn weighted_draws_from_a_hub_are_proportional() {
     let degree = 99_999u32;
     let graph = Graph::new(&[(0..degree).collect()]);
     let weights = (0..degree).map(|i| [0.0, 1.0, 3.0][(i / (degree / 3)) as usize]).collect();
-    let rich = Rich { weights, types: vec![0; degree as usize], times: vec![0; degree as usize], graph };
+    let rich = RichGraph { weights, types: vec![0; degree as usize], times: vec![0; degree as usize], graph };
     let mut cells = HashMap::new();
     for trial in 0..600 {
         let mut samples = Samples::default();

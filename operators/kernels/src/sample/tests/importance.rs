@@ -1,7 +1,7 @@
 //! Compares importance sampling (FastGCN) with a naive implementation, and its frequencies with probabilities.
 
 use super::frequencies::{assert_frequencies, count};
-use super::per_edge::{ALL, Rich};
+use super::per_edge::{ALL, RichGraph};
 use super::*;
 
 fn importance(graph: &Graph, pieces: u32) -> Arc<Importance> {
@@ -54,7 +54,7 @@ fn hop_has_the_edges_from_drawn_sources_and_their_weights() {
         if graph.nodes() > 400 {
             return;
         }
-        let rich = Rich::new(sorted(graph), key);
+        let rich = RichGraph::new(sorted(graph), key);
         let importance = importance(&rich.graph, 2);
         for draws in [1, 7, 60] {
             let strategy = Strategy::Importance(draws, importance.clone());

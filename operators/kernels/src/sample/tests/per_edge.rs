@@ -3,14 +3,14 @@
 use super::*;
 
 /// A graph whose edges have all columns.
-pub(super) struct Rich {
+pub(super) struct RichGraph {
     pub(super) graph: Graph,
     pub(super) weights: Vec<f32>,
     pub(super) types: Vec<u16>,
     pub(super) times: Vec<i64>,
 }
 
-impl Rich {
+impl RichGraph {
     /// Small integer weights (a third of them 0), whose sums are exact in any order; types 0 to 3; ten times.
     pub(super) fn new(graph: Graph, key: Key) -> Self {
         let edges = graph.indices.len() as u64;
@@ -73,7 +73,7 @@ fn name(strategy: &Strategy) -> String {
 }
 
 /// The sample of one node as edge positions, exactly as the documentation of `sample` defines it.
-fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
+fn naive_choice(rich: &RichGraph, node: u32, strategy: &Strategy, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
     let key = hop.fold(u64::from(node));
     let strategy = match strategy {
         Strategy::Fanout(fanout) => {
@@ -104,7 +104,7 @@ fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Opt
     }
 }
 
-fn naive_draw(rich: &Rich, eligible: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
+fn naive_draw(rich: &RichGraph, eligible: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
     let k = if fanout < 0 { usize::MAX } else { fanout as usize };
     let find = |left: &[usize], unit: f64| {
         let mut x = unit * left.iter().map(|&edge| f64::from(rich.weights[edge])).sum::<f64>();
@@ -151,7 +151,7 @@ fn naive_draw(rich: &Rich, eligible: &[usize], draw: Draw, fanout: i64, hop: Key
 }
 
 /// The block of one hop with all columns, by lists and a hash map.
-fn naive_rich_hop(rich: &Rich, list: &mut Vec<u32>, strategy: &Strategy, key: Key) -> Block {
+fn naive_rich_hop(rich: &RichGraph, list: &mut Vec<u32>, strategy: &Strategy, key: Key) -> Block {
     let num_dst = list.len();
     let mut positions: HashMap<u32, u32> = list.iter().copied().zip(0..).collect();
     let (mut indptr, mut indices, mut edges) = (vec![0], vec![], vec![]);
@@ -179,7 +179,7 @@ fn without_columns(block: &Block) -> Block {
 #[test]
 fn strategies_with_and_without_columns_equal_the_naive_implementation() {
     for_graphs(|graph, seeds, key| {
-        let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
+        let rich = RichGraph::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(40)];
         let mut compactor = Compactor::new(graph.nodes());
         for (c, strategy) in strategies().iter().enumerate() {
@@ -187,13 +187,13 @@ fn strategies_with_and_without_columns_equal_the_naive_implementation() {
             compactor.start(&list);
             for hop in 0..2 {
                 let key = key.fold(c as u64).fold(hop);
-                let (mut again, before) = (list.clone(), list.clone());
+                let (mut bare_list, before) = (list.clone(), list.clone());
                 let expected = naive_rich_hop(&rich, &mut expected_list, strategy, key);
                 let block = choose_hop(&rich.csc(), &mut list, strategy, ALL, key, &mut compactor);
                 assert!(block == expected && list == expected_list, "{}, {} nodes", name(strategy), graph.nodes());
                 let mut compactor = Compactor::new(graph.nodes());
                 compactor.start(&before);
-                let bare = choose_hop(&rich.csc(), &mut again, strategy, Columns::default(), key, &mut compactor);
+                let bare = choose_hop(&rich.csc(), &mut bare_list, strategy, Columns::default(), key, &mut compactor);
                 assert!(bare == without_columns(&expected), "{} without columns", name(strategy));
             }
         }
@@ -203,7 +203,7 @@ fn strategies_with_and_without_columns_equal_the_naive_implementation() {
 #[test]
 fn assembled_block_with_columns_equals_the_fused_block() {
     for_graphs(|graph, seeds, key| {
-        let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
+        let rich = RichGraph::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(60)];
         let mut compactor = Compactor::new(graph.nodes());
         for (c, strategy) in strategies().iter().enumerate() {
@@ -263,7 +263,7 @@ fn assembled_block_with_columns_equals_the_fused_block() {
 #[test]
 fn temporal_trees_contain_only_older_edges_and_are_separate() {
     for_graphs(|graph, seeds, key| {
-        let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
+        let rich = RichGraph::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(12)];
         let times: Vec<i64> = (0..seeds.len() as u64).map(|i| key.below(i, 14) as i64 - 7).collect();
         for draw in [Draw::Uniform, Draw::UniformWithReplacement, Draw::Weighted, Draw::Labor, Draw::Last] {
@@ -275,7 +275,7 @@ fn temporal_trees_contain_only_older_edges_and_are_separate() {
                 let (mut list, mut trees) = (seeds.to_vec(), (0..seeds.len() as u32).collect::<Vec<_>>());
                 let mut listed = crate::compact::TreeCompactor::new(&list);
                 // Each seed alone, by the naive implementation.
-                let mut alone: Vec<Vec<u32>> = seeds.iter().map(|&seed| vec![seed]).collect();
+                let mut naive_tree: Vec<Vec<u32>> = seeds.iter().map(|&seed| vec![seed]).collect();
                 for hop in 0..2u64 {
                     let key = key.fold(hop);
                     let at: Vec<i64> = trees.iter().map(|&tree| times[tree as usize]).collect();
@@ -288,9 +288,9 @@ fn temporal_trees_contain_only_older_edges_and_are_separate() {
                     let (before, before_trees) = (list.clone(), trees.clone());
                     let samples_of = |_| replies.next_edges(0);
                     let block = assemble_trees(&mut list, &mut trees, samples_of, ALL, &mut listed);
-                    for (tree, alone) in alone.iter_mut().enumerate() {
-                        let known: Vec<u32> = alone.clone();
-                        for &node in &known {
+                    for (tree, naive_tree) in naive_tree.iter_mut().enumerate() {
+                        let nodes: Vec<u32> = naive_tree.clone();
+                        for &node in &nodes {
                             let expected = naive_choice(&rich, node, &strategy, key, Some((tree as u32, times[tree])));
                             let dst = (0..before.len())
                                 .find(|&i| before[i] == node && before_trees[i] as usize == tree)
@@ -303,13 +303,13 @@ fn temporal_trees_contain_only_older_edges_and_are_separate() {
                                 assert!(rich.times[edge] < times[tree]);
                                 let source = rich.graph.indices[edge];
                                 assert_eq!((list[src as usize], trees[src as usize]), (source, tree as u32));
-                                if !alone.contains(&source) {
-                                    alone.push(source);
+                                if !naive_tree.contains(&source) {
+                                    naive_tree.push(source);
                                 }
                             }
                         }
                     }
-                    assert_eq!(list.len(), alone.iter().map(Vec::len).sum::<usize>(), "once per node and tree");
+                    assert_eq!(list.len(), naive_tree.iter().map(Vec::len).sum::<usize>(), "once per node and tree");
                 }
             }
         }

@@ -1,17 +1,17 @@
 //! Compares sampling without excluded edges with sampling from a graph that lacks them.
 
-use super::per_edge::{ALL, Rich};
+use super::per_edge::{ALL, RichGraph};
 use super::*;
 
 /// Returns the graph without the `excluded` edge positions, and the original positions of its edges.
-fn rebuilt(rich: &Rich, excluded_edges: &HashSet<usize>) -> (Rich, Vec<u64>) {
+fn rebuilt(rich: &RichGraph, excluded_edges: &HashSet<usize>) -> (RichGraph, Vec<u64>) {
     let (mut rows, mut left) = (Vec::new(), Vec::new());
     for node in 0..rich.graph.nodes() as u32 {
         let row: Vec<usize> = rich.row(node).filter(|edge| !excluded_edges.contains(edge)).collect();
         rows.push(row.iter().map(|&edge| rich.graph.indices[edge]).collect::<Vec<u32>>());
         left.extend(row);
     }
-    let rebuilt = Rich {
+    let rebuilt = RichGraph {
         graph: Graph::new(&rows),
         weights: left.iter().map(|&edge| rich.weights[edge]).collect(),
         types: left.iter().map(|&edge| rich.types[edge]).collect(),
@@ -29,7 +29,7 @@ fn samples_without_excluded_edges_equal_those_of_a_graph_that_lacks_them() {
             let row = graph.indptr[node] as usize..graph.indptr[node + 1] as usize;
             graph.indices[row].sort_unstable();
         }
-        let rich = Rich::new(graph, key);
+        let rich = RichGraph::new(graph, key);
         let edges = rich.graph.indices.len() as u64;
         let owner = |edge: usize| rich.graph.indptr.partition_point(|&start| start <= edge as i64) as u32 - 1;
         let name =
