@@ -2,8 +2,8 @@
 //!
 //! [`Propagate`] is the weighted sum of source rows, fused with the normalization on both sides and the destination's
 //! own row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped. [`attention`] is
-//! GAT's aggregation and [`dynamic_attention`] GATv2's; [`maximum`] takes maxima instead of sums. No kernel stores a
-//! row per edge.
+//! GAT's aggregation and [`dynamic_attention`] GATv2's; [`maximum`] takes maxima instead of sums. No intermediate
+//! result has a row per edge.
 //!
 //! **Reproducibility.** One thread sums a destination's edges, in the order of `indices`, in `f32` (or `f64`) for any
 //! storage type and instruction set. Results are therefore independent of threads, intervals and the array that holds a
