@@ -1,27 +1,26 @@
-//! Compaction: from global ids to positions in a batch's node list.
+//! Compaction: maps global ids to positions in a batch's node list.
 //!
-//! The list of a batch starts with its seeds and grows by the nodes that each hop meets for the first time. The
-//! [`Compactor`] remembers where every listed node stands, across all hops of the batch, so that no hop inserts the
-//! earlier ones again.
+//! The list of a batch starts with its seeds and grows by the new nodes of each hop. The [`Compactor`] stores the
+//! position of every listed node across all hops of the batch, so no hop inserts the earlier ones again.
 //!
-//! Two memories answer the same question, with the same answers. A graph whose nodes fit a byte budget gets a direct
-//! array, 4 bytes a node: one cache line touched per edge. A larger graph gets an open-addressing table as large as
-//! the batch needs. Both mark an entry with `base + position`, where `base` rises by the length of the list
-//! between batches: entries of earlier batches are below it, so forgetting them all is one addition.
+//! Two implementations give the same results. A graph whose nodes fit a byte budget gets a direct array of 4 bytes per
+//! node: one cache line per edge. A larger graph gets an open-addressing table in proportion to the batch. Both mark an
+//! entry with `base + position`. Between batches, `base` rises by the length of the list; entries of earlier batches
+//! are below it, so one addition clears them all.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::prefetch;
 
-/// How many ids ahead of the one at hand the compactor asks for its entry.
+/// Prefetch distance of entries, in ids.
 const AHEAD: usize = 32;
-/// Ids handled between two looks at the list's and the table's capacity.
+/// Ids between two capacity checks of the list and the table.
 const PIECE: usize = 1024;
-/// Nodes that one batch may list: below half of what a mark can count, so that marks are swept only between batches.
-const MOST_LISTED: u32 = (1 << 31) - 1;
+/// Largest number of nodes per batch: below half the range of marks, so that marks are reset between batches only.
+const MAX_LISTED: u32 = (1 << 31) - 1;
 
-/// Where each node of a batch stands in the batch's node list.
+/// The positions of a batch's nodes in its node list.
 ///
 /// ```
 /// use gnnflow_kernels::compact::Compactor;
@@ -37,13 +36,13 @@ const MOST_LISTED: u32 = (1 << 31) - 1;
 #[derive(Clone, Debug)]
 pub struct Compactor {
     memory: Memory,
-    /// Marks below this one are of earlier batches. At least 1: a fresh entry is 0.
+    /// Marks below this one belong to earlier batches. At least 1: a fresh entry is 0.
     base: u32,
     /// Nodes listed in this batch.
     listed: u32,
 }
 
-/// Where each node of a batch stands in each seed's tree, for batches whose seeds have trees of their own.
+/// The positions of a batch's nodes per tree, for batches whose seeds have separate trees.
 ///
 /// ```
 /// use gnnflow_kernels::compact::TreeCompactor;
@@ -57,20 +56,20 @@ pub struct Compactor {
 #[derive(Clone, Debug)]
 pub struct TreeCompactor {
     /// Position by `tree << 32 | node`.
-    positions: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    positions: HashMap<u64, u32, BuildHasherDefault<IdHasher>>,
 }
 
 impl TreeCompactor {
-    /// A compactor for a batch whose list is `seeds`, the roots of trees 0, 1, …
+    /// Creates the compactor of a batch with the list `seeds`, the roots of trees 0, 1, …
     pub fn new(seeds: &[u32]) -> Self {
         let key = |(tree, &node): (u64, &u32)| (tree << 32 | u64::from(node), tree as u32);
         Self { positions: (0..).zip(seeds).map(key).collect() }
     }
 
-    /// The position of `node` in tree `tree`; appended to `list` and `trees` when it is not listed there yet.
+    /// Returns the position of `node` in tree `tree`. Appends it to `list` and `trees` if the tree does not contain it.
     ///
     /// # Panics
-    /// Past 2³² − 1 nodes in one batch.
+    /// For more than 2³² − 1 nodes in one batch.
     pub fn position(&mut self, tree: u32, node: u32, list: &mut Vec<u32>, trees: &mut Vec<u32>) -> u32 {
         *self.positions.entry(u64::from(tree) << 32 | u64::from(node)).or_insert_with(|| {
             list.push(node);
@@ -80,11 +79,11 @@ impl TreeCompactor {
     }
 }
 
-/// A hash for keys that are numbers already.
+/// A hash for integer keys.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Spread(u64);
+pub struct IdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for IdHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -104,20 +103,20 @@ impl Hasher for Spread {
 enum Memory {
     /// Entry `id` is the mark of node `id`.
     Direct(Vec<u32>),
-    /// Linear probing; an entry is `mark << 32 | id`, and free when its mark is below the base.
+    /// Linear probing. An entry is `mark << 32 | id`; it is free if its mark is below the base.
     Table { entries: Vec<u64>, shift: u32 },
 }
 
 impl Compactor {
-    /// Bytes that a direct array may take: 16 million nodes.
-    pub const DIRECT_BYTES: usize = 64 << 20;
+    /// Largest size of a direct array: 16 million nodes.
+    const DIRECT_BYTES: usize = 64 << 20;
 
-    /// A compactor for a graph of `nodes` nodes, empty.
+    /// Creates an empty compactor for a graph of `nodes` nodes.
     pub fn new(nodes: u64) -> Self {
         Self::with_budget(nodes, Self::DIRECT_BYTES)
     }
 
-    /// A compactor for a graph of `nodes` nodes whose direct array may take `bytes`; beyond that, a table.
+    /// Creates an empty compactor for a graph of `nodes` nodes, with a direct array up to `bytes`, else with a table.
     pub fn with_budget(nodes: u64, bytes: usize) -> Self {
         let memory = match usize::try_from(nodes) {
             Ok(nodes) if nodes <= bytes / size_of::<u32>() => Memory::Direct(vec![0; nodes]),
@@ -126,17 +125,17 @@ impl Compactor {
         Self { memory, base: 1, listed: 0 }
     }
 
-    /// Number of nodes listed in this batch.
+    /// Returns the number of nodes listed in this batch.
     pub fn len(&self) -> usize {
         self.listed as usize
     }
 
-    /// Whether no node is listed.
+    /// Returns whether no node is listed.
     pub fn is_empty(&self) -> bool {
         self.listed == 0
     }
 
-    /// Bytes that it holds.
+    /// Returns the size of the array or table in bytes.
     pub fn bytes(&self) -> usize {
         match &self.memory {
             Memory::Direct(marks) => size_of_val(marks.as_slice()),
@@ -144,15 +143,14 @@ impl Compactor {
         }
     }
 
-    /// Begins a batch whose list is `seeds`: forgets the batch before, and lists every seed at its position.
+    /// Starts a batch with the list `seeds`; clears the previous batch.
     ///
     /// # Panics
-    /// When a seed occurs twice (seeds are distinct by contract: a batch is a slice of a permutation), or is not a
-    /// node of the graph.
+    /// If a seed is not a node of the graph or occurs twice; seeds are distinct, as slices of a permutation.
     pub fn start(&mut self, seeds: &[u32]) {
         self.base += self.listed;
         self.listed = 0;
-        if self.base > MOST_LISTED {
+        if self.base > MAX_LISTED {
             match &mut self.memory {
                 Memory::Direct(marks) => marks.fill(0),
                 Memory::Table { entries, .. } => entries.fill(0),
@@ -165,23 +163,23 @@ impl Compactor {
         assert_eq!(list.len(), seeds.len(), "a seed occurs twice");
     }
 
-    /// Replaces each id by its position in `list`; an id not listed yet is appended, in order of appearance.
+    /// Replaces each id by its position in `list`. Appends new ids to `list` in order of appearance.
     ///
     /// # Panics
-    /// When `list` is not the list of the batch begun (its length differs), when an id is not a node of the graph,
-    /// or past 2³¹ − 1 nodes in one batch.
+    /// If `list` is not the batch's list (its length differs) or an id is not a node of the graph. For more than 2³¹ −
+    /// 1 nodes in one batch.
     pub fn compact(&mut self, ids: &mut [u32], list: &mut Vec<u32>) {
-        assert_eq!(list.len(), self.len(), "the compactor follows another list");
+        assert_eq!(list.len(), self.len(), "the compactor belongs to another list");
         for piece in ids.chunks_mut(PIECE) {
-            assert!(list.len() + piece.len() <= MOST_LISTED as usize, "a batch lists at most 2^31 - 1 nodes");
+            assert!(list.len() + piece.len() <= MAX_LISTED as usize, "a batch lists at most 2^31 - 1 nodes");
             let before = list.len();
-            // Room for all to be new: every id is written behind the list, and counts only if it is.
+            // Every id is written behind the list; the length grows only if the id is new.
             list.resize(before + piece.len(), 0);
             let after = match &mut self.memory {
                 Memory::Direct(marks) => compact_direct(marks, self.base, piece, list, before),
                 Memory::Table { entries, shift } => {
                     if entries.len() < 2 * list.len() {
-                        (*entries, *shift) = larger(list.len(), self.base, &list[..before]);
+                        (*entries, *shift) = grown_table(list.len(), self.base, &list[..before]);
                     }
                     compact_table(entries, *shift, self.base, piece, list, before)
                 }
@@ -191,7 +189,7 @@ impl Compactor {
         }
     }
 
-    /// The position of `id` in the list, if it is listed.
+    /// Returns the position of `id` in the list, if it is listed.
     ///
     /// ```
     /// use gnnflow_kernels::compact::Compactor;
@@ -202,7 +200,7 @@ impl Compactor {
     /// ```
     ///
     /// # Panics
-    /// May, when `id` is not a node of the graph.
+    /// Possibly, if `id` is not a node of the graph.
     #[inline]
     pub fn find(&self, id: u32) -> Option<u32> {
         let mark = match &self.memory {
@@ -218,7 +216,7 @@ impl Compactor {
         mark.checked_sub(self.base)
     }
 
-    /// Brings the entry of `id` near.
+    /// Prefetches the entry of `id`.
     #[inline(always)]
     pub fn prefetch(&self, id: u32) {
         match &self.memory {
@@ -228,7 +226,7 @@ impl Compactor {
     }
 }
 
-/// Returns the length of the list after `piece`. No branch depends on whether an id is new: that is a coin toss.
+/// Returns the length of the list after `piece`. Has no branch on whether an id is new, which is unpredictable.
 fn compact_direct(marks: &mut [u32], base: u32, piece: &mut [u32], list: &mut [u32], before: usize) -> usize {
     let mut len = before;
     for i in 0..piece.len() {
@@ -246,7 +244,7 @@ fn compact_direct(marks: &mut [u32], base: u32, piece: &mut [u32], list: &mut [u
     len
 }
 
-/// As [`compact_direct`], by a table that has room for all of `piece`.
+/// Like [`compact_direct`], with a table that has capacity for all of `piece`.
 fn compact_table(
     entries: &mut [u64],
     shift: u32,
@@ -281,7 +279,7 @@ fn compact_table(
     len
 }
 
-/// Where the probing for `id` begins: the top bits of a multiplicative hash.
+/// Returns the first probe of `id`: the top bits of a multiplicative hash.
 #[inline(always)]
 fn slot(id: u32, shift: u32) -> usize {
     (u64::from(id).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> shift) as usize
@@ -291,8 +289,8 @@ fn shift_for(capacity: usize) -> u32 {
     u64::BITS - capacity.trailing_zeros()
 }
 
-/// A table at most a quarter full with `nodes` nodes, holding `list`.
-fn larger(nodes: usize, base: u32, list: &[u32]) -> (Vec<u64>, u32) {
+/// Returns a table with `list` that is at most a quarter full with `nodes` nodes.
+fn grown_table(nodes: usize, base: u32, list: &[u32]) -> (Vec<u64>, u32) {
     let capacity = (4 * nodes).next_power_of_two();
     let (mut entries, shift) = (vec![0u64; capacity], shift_for(capacity));
     for (position, &id) in list.iter().enumerate() {
@@ -310,7 +308,7 @@ mod tests {
     use super::*;
     use gnnflow_data::rng::{Key, Purpose};
 
-    /// The obvious program.
+    /// Compacts with a hash map.
     fn naive(ids: &mut [u32], list: &mut Vec<u32>) {
         let mut position: HashMap<u32, u32> = list.iter().copied().zip(0..).collect();
         for id in ids {
@@ -322,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn both_memories_agree_with_a_hash_map_over_many_batches_and_hops() {
+    fn direct_array_and_table_equal_a_hash_map_over_many_batches() {
         let nodes = 20_000;
         let mut direct = Compactor::new(nodes);
         let mut table = Compactor::with_budget(nodes, 0);
@@ -352,10 +350,10 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_swept_before_they_run_out() {
+    fn marks_are_reset_before_they_overflow() {
         for mut compactor in [Compactor::new(10), Compactor::with_budget(10, 0)] {
             compactor.start(&[3, 4]);
-            compactor.base = MOST_LISTED - 1; // as after 700 million batches; [3, 4] are forgotten by it
+            compactor.base = MAX_LISTED - 1; // as after 700 million batches; this clears [3, 4]
             compactor.listed = 2;
             compactor.start(&[4]);
             assert_eq!(compactor.base, 1);
@@ -366,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_id_fits_a_table() {
+    fn table_holds_the_largest_id() {
         let mut compactor = Compactor::new(u64::from(u32::MAX));
         assert!(compactor.bytes() < 1 << 20);
         let (mut ids, mut list) = ([u32::MAX - 1, 0, u32::MAX - 1], vec![]);
@@ -377,13 +375,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a seed occurs twice")]
-    fn seeds_that_occur_twice_are_refused() {
+    fn start_with_duplicate_seeds_panics() {
         Compactor::new(10).start(&[1, 2, 1]);
     }
 
     #[test]
-    #[should_panic(expected = "follows another list")]
-    fn another_batchs_list_is_refused() {
+    #[should_panic(expected = "belongs to another list")]
+    fn compact_with_the_list_of_another_batch_panics() {
         let mut compactor = Compactor::new(10);
         compactor.start(&[1, 2]);
         compactor.compact(&mut [3], &mut vec![1]);

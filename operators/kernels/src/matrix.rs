@@ -18,7 +18,7 @@ pub enum Number {
 }
 
 impl Number {
-    /// Bytes of one number.
+    /// Returns the bytes per number.
     pub const fn bytes(self) -> usize {
         match self {
             Number::F32 => 4,
@@ -27,12 +27,12 @@ impl Number {
     }
 }
 
-/// Rows of `dim` numbers, one after the other.
+/// A matrix of rows of `dim` numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
     /// The numbers, row by row.
     pub values: Values,
-    /// Numbers in a row.
+    /// Numbers per row.
     pub dim: usize,
 }
 
@@ -54,7 +54,7 @@ impl Default for Matrix {
 }
 
 impl Matrix {
-    /// A matrix of zeros.
+    /// Creates a matrix of zeros.
     pub fn zeros(number: Number, rows: usize, dim: usize) -> Self {
         let values = match number {
             Number::F32 => Values::F32(vec![0.0; rows * dim]),
@@ -64,10 +64,10 @@ impl Matrix {
         Self { values, dim }
     }
 
-    /// The rows of `ids`, `dim` numbers each; `row_of` names an id's row.
+    /// Gathers the rows of `ids`, `dim` numbers each; `row_of` returns the row of an id.
     ///
     /// # Panics
-    /// Unless every row is `dim` numbers long.
+    /// Unless every row has `dim` numbers.
     pub fn gather<'a>(number: Number, dim: usize, row_of: impl Fn(u32) -> &'a [u8], ids: &[u32]) -> Self {
         let bytes = number.bytes() * dim;
         let values = match number {
@@ -78,7 +78,7 @@ impl Matrix {
         Self { values, dim }
     }
 
-    /// The type of its numbers.
+    /// Returns the type of the numbers.
     pub fn number(&self) -> Number {
         match self.values {
             Values::F32(_) => Number::F32,
@@ -87,7 +87,7 @@ impl Matrix {
         }
     }
 
-    /// Bytes of one row.
+    /// Returns the bytes per row.
     pub fn row_bytes(&self) -> usize {
         self.dim
             * match self.values {
@@ -96,7 +96,7 @@ impl Matrix {
             }
     }
 
-    /// The rows at `places`, one after the other, as 32-bit floats.
+    /// Returns the rows at `places`, as 32-bit floats.
     ///
     /// ```
     /// use gnnflow_kernels::matrix::{Matrix, Values};
@@ -106,9 +106,9 @@ impl Matrix {
     /// ```
     ///
     /// # Panics
-    /// When there is no such row.
+    /// If there is no such row.
     pub fn select(&self, places: &[u32]) -> Vec<f32> {
-        /// Rows that one thread takes at a time.
+        /// Rows per task.
         const ROWS: usize = 1 << 10;
         fn select<T: Copy + Sync>(from: &[T], dim: usize, places: &[u32], widen: impl Fn(T) -> f32 + Sync) -> Vec<f32> {
             let mut into = vec![0.0; places.len() * dim];
@@ -128,7 +128,7 @@ impl Matrix {
         }
     }
 
-    /// The matrix as bytes, in native order.
+    /// Returns the matrix as bytes, in native order.
     pub fn bytes(&self) -> &[u8] {
         match &self.values {
             Values::F32(values) => bytemuck::cast_slice(values),
@@ -137,7 +137,7 @@ impl Matrix {
         }
     }
 
-    /// The matrix as bytes to write to.
+    /// Returns the matrix as mutable bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         match &mut self.values {
             Values::F32(values) => bytemuck::cast_slice_mut(values),

@@ -1,9 +1,9 @@
-//! Where a node stands among few of many: the halo of a worker, say.
+//! Positions of nodes in a sorted list of ids, such as a worker's halo.
 
-/// Distinct node ids, ascending, found by their leading bits.
+/// A sorted list of distinct node ids, searched by leading bits.
 ///
-/// As many buckets as ids: a search looks at one bucket bound and, where ids are spread evenly, at one id or two. Eight bytes
-/// an id.
+/// Has one bucket per id. For evenly distributed ids, a search reads one bucket and one or two ids. Takes eight bytes
+/// per id.
 ///
 /// ```
 /// use gnnflow_kernels::node_index::NodeIndex;
@@ -20,17 +20,17 @@ pub struct NodeIndex {
 }
 
 impl NodeIndex {
-    /// An index of `nodes`.
+    /// Creates the index of `nodes`.
     ///
     /// # Panics
-    /// Unless `nodes` ascend.
+    /// Unless `nodes` are distinct and ascending.
     pub fn new(nodes: Vec<u32>) -> Self {
-        assert!(nodes.is_sorted_by(|a, b| a < b), "distinct nodes, ascending");
-        let most = nodes.last().copied().unwrap_or(0);
+        assert!(nodes.is_sorted_by(|a, b| a < b), "nodes are distinct and ascending");
+        let max = nodes.last().copied().unwrap_or(0);
         let bits = (nodes.len().max(1)).ilog2();
-        // Two buckets at least: a single id of 32 bits would be shifted away whole.
-        let shift = (u32::BITS - most.leading_zeros()).saturating_sub(bits).min(u32::BITS - 1);
-        let buckets = (most >> shift) + 1;
+        // At least two buckets: a shift by 32 bits would overflow.
+        let shift = (u32::BITS - max.leading_zeros()).saturating_sub(bits).min(u32::BITS - 1);
+        let buckets = (max >> shift) + 1;
         let mut starts = Vec::with_capacity(buckets as usize + 1);
         let mut at = 0;
         for bucket in 0..buckets {
@@ -41,17 +41,17 @@ impl NodeIndex {
         Self { nodes, starts, shift }
     }
 
-    /// The ids, ascending.
+    /// Returns the ids in ascending order.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// Where `node` stands among them.
+    /// Returns the position of `node`.
     #[inline]
     pub fn find(&self, node: u32) -> Option<usize> {
         let bucket = (node >> self.shift) as usize;
         let (&start, &end) = (self.starts.get(bucket)?, self.starts.get(bucket + 1)?);
-        let place = self.nodes[start as usize..end as usize].iter().position(|&known| known >= node)?;
+        let place = self.nodes[start as usize..end as usize].iter().position(|&listed| listed >= node)?;
         let place = start as usize + place;
         (self.nodes[place] == node).then_some(place)
     }
@@ -64,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn found_is_what_a_search_of_all_finds() {
+    fn find_equals_a_binary_search() {
         let key = Key::new(5, Purpose::GenerateNodes);
         for (count, below) in [(0, 1), (1, 1), (1, 1 << 32), (50, 60), (300, 1 << 20), (1000, 1 << 32)] {
             let mut nodes: Vec<u32> = (0..count).map(|i| key.below(i, below) as u32).collect();
             nodes.sort_unstable();
             nodes.dedup();
             let index = NodeIndex::new(nodes.clone());
-            assert!(index.starts.len() <= 2 * nodes.len() + 2, "as many buckets as ids");
+            assert!(index.starts.len() <= 2 * nodes.len() + 2, "about one bucket per id");
             let near = nodes.iter().flat_map(|&node| [node.saturating_sub(1), node, node.saturating_add(1)]);
             for node in near.chain([0, 7, u32::MAX]) {
                 assert_eq!(index.find(node), nodes.binary_search(&node).ok(), "{node} of {count} below {below}");

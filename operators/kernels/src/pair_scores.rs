@@ -1,14 +1,14 @@
-//! Scores of pairs of rows, by the sum of products of their numbers and, where there are relations, of the relation's:
-//! DistMult (Yang et al. 2015); without relations, the dot product.
+//! Scores of pairs of nodes: the dot product of their rows, or DistMult (Yang et al. 2015) with the vector of a
+//! relation.
 //!
-//! Sums run over eight lanes and then over the lanes, in order: a score has the same bits wherever it is computed.
+//! Sums run over eight lanes and then over the lanes, in order: a score has the same bits on every machine.
 
 use rayon::prelude::*;
 
 use super::simd::dispatch::multiversion;
 
 const LANES: usize = 8;
-/// Pairs, or rows, that one task takes.
+/// Pairs or rows per task.
 const CHUNK: usize = 256;
 
 /// `Σ a[i] · b[i]`
@@ -17,7 +17,7 @@ pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     dots(a, [&b[..a.len()]])[0]
 }
 
-/// The products of `a` with several rows at once, so that one sum need not wait for another; each with the bits of [`dot`].
+/// Dot products of `a` with several rows, interleaved to overlap their latency; each has the bits of [`dot`].
 #[inline(always)]
 fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
     let (mut lanes, whole) = ([[0f32; LANES]; N], a.len() / LANES * LANES);
@@ -39,7 +39,7 @@ fn dots<const N: usize>(a: &[f32], rows: [&[f32]; N]) -> [f32; N] {
     sums
 }
 
-/// What a row is compared with: `row`, times its relation's numbers where there are relations.
+/// Computes the query of a row: the row, times the vector of its relation if there is one.
 #[inline(always)]
 pub fn query(row: &[f32], relation: Option<&[f32]>, into: &mut [f32]) {
     match relation {
@@ -48,14 +48,14 @@ pub fn query(row: &[f32], relation: Option<&[f32]>, into: &mut [f32]) {
     }
 }
 
-/// The pairs to be scored: rows of two ends, and of relations.
+/// The pairs to score.
 #[derive(Clone, Copy, Debug)]
 pub struct Ends<'a> {
-    /// Row of each pair's head.
+    /// The row of each pair's head.
     pub heads: &'a [u32],
-    /// Row of its tail.
+    /// The row of each pair's tail.
     pub tails: &'a [u32],
-    /// Its relation.
+    /// The relation of each pair.
     pub relations: &'a [u16],
 }
 
@@ -64,60 +64,60 @@ fn row(matrix: &[f32], at: usize, width: usize) -> &[f32] {
     &matrix[at * width..(at + 1) * width]
 }
 
-/// One score a pair: of the tail's row of `x`, `width` wide, with the query of the head's. `relations` has a row for each
-/// relation.
+/// Computes the score of each pair: the dot product of the tail's row of `x`, `width` wide, and the head's query.
+/// `relations` has one vector per relation.
 ///
 /// # Panics
-/// When an end or a relation has no row, or `out` is not as long as the pairs are many.
+/// If a node or a relation has no row, or `out` does not have one number per pair.
 pub fn scores(ends: Ends<'_>, x: &[f32], relations: Option<&[f32]>, width: usize, out: &mut [f32]) {
-    assert_eq!(out.len(), ends.heads.len(), "a score for each pair");
+    assert_eq!(out.len(), ends.heads.len(), "one score per pair");
     out.par_chunks_mut(CHUNK).enumerate().for_each(|(chunk, out)| {
-        let mut asked = vec![0.0; width];
-        score_some(ends, chunk * CHUNK, x, relations, &mut asked, out);
+        let mut query_row = vec![0.0; width];
+        score_some(ends, chunk * CHUNK, x, relations, &mut query_row, out);
     });
 }
 
 multiversion! {
-/// Scores of the pairs from `first` on; `asked` is as wide as a row.
-fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, asked: &mut [f32], out: &mut [f32]) {
-    let (width, mut of) = (asked.len(), None);
+/// Scores the pairs from `first` on; `query_row` is a buffer for a row.
+fn score_some(ends: Ends<'_>, first: usize, x: &[f32], relations: Option<&[f32]>, query_row: &mut [f32], out: &mut [f32]) {
+    let (width, mut current) = (query_row.len(), None);
     for (i, out) in (first..).zip(out) {
-        // Negatives of one edge follow each other, and often share what they are compared with.
-        if of != Some((ends.heads[i], ends.relations[i])) {
+        // Negatives of one edge are adjacent and often share the query.
+        if current != Some((ends.heads[i], ends.relations[i])) {
             let relation = relations.map(|relations| row(relations, usize::from(ends.relations[i]), width));
-            query(row(x, ends.heads[i] as usize, width), relation, asked);
-            of = Some((ends.heads[i], ends.relations[i]));
+            query(row(x, ends.heads[i] as usize, width), relation, query_row);
+            current = Some((ends.heads[i], ends.relations[i]));
         }
-        *out = dot(asked, row(x, ends.tails[i] as usize, width));
+        *out = dot(query_row, row(x, ends.tails[i] as usize, width));
     }
 }
 }
 
-/// Pairs by one of their rows: those of row `r` are `pairs[starts[r]..starts[r + 1]]`, in order.
+/// Pairs grouped by row: those of row `r` are `pairs[starts[r]..starts[r + 1]]`, in order.
 struct ByRow {
     starts: Vec<usize>,
     pairs: Vec<u32>,
 }
 
 impl ByRow {
-    fn new(rows: usize, of: impl Iterator<Item = usize> + Clone) -> Self {
+    fn new(rows: usize, row_of_pair: impl Iterator<Item = usize> + Clone) -> Self {
         let mut starts = vec![0usize; rows + 1];
-        of.clone().for_each(|row| starts[row + 1] += 1);
+        row_of_pair.clone().for_each(|row| starts[row + 1] += 1);
         (0..rows).for_each(|row| starts[row + 1] += starts[row]);
         let (mut next, mut pairs) = (starts.clone(), vec![0u32; starts[rows]]);
-        for (i, row) in of.enumerate() {
+        for (i, row) in row_of_pair.enumerate() {
             pairs[next[row]] = i as u32;
             next[row] += 1;
         }
         Self { starts, pairs }
     }
 
-    fn of(&self, row: usize) -> &[u32] {
+    fn pairs_of(&self, row: usize) -> &[u32] {
         &self.pairs[self.starts[row]..self.starts[row + 1]]
     }
 }
 
-/// Adds `gradient · a · b` (`b` of ones where there is none) to `out`.
+/// Adds `gradient · a · b`, or `gradient · a` without `b`, to `out`.
 #[inline(always)]
 fn add(gradient: f32, a: &[f32], b: Option<&[f32]>, out: &mut [f32]) {
     match b {
@@ -126,8 +126,8 @@ fn add(gradient: f32, a: &[f32], b: Option<&[f32]>, out: &mut [f32]) {
     }
 }
 
-/// The gradient of [`scores`] with respect to `x`, given that of each score: sums over the pairs of a row in order, those that
-/// begin there before those that end there.
+/// The gradient of [`scores`] with respect to `x`, given that of each score. Sums run over a row's pairs in order,
+/// first as head, then as tail.
 ///
 /// # Panics
 /// As [`scores`].
@@ -140,16 +140,16 @@ pub fn backward_rows(
     out: &mut [f32],
 ) {
     let rows = out.len() / width.max(1);
-    let begin = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
-    let end = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
+    let by_head = ByRow::new(rows, ends.heads.iter().map(|&head| head as usize));
+    let by_tail = ByRow::new(rows, ends.tails.iter().map(|&tail| tail as usize));
     out.par_chunks_mut(width.max(1)).enumerate().with_min_len(CHUNK / 8).for_each(|(at, out)| {
-        add_rows(begin.of(at), ends.tails, ends.relations, x, relations, gradient, out);
-        add_rows(end.of(at), ends.heads, ends.relations, x, relations, gradient, out);
+        add_rows(by_head.pairs_of(at), ends.tails, ends.relations, x, relations, gradient, out);
+        add_rows(by_tail.pairs_of(at), ends.heads, ends.relations, x, relations, gradient, out);
     });
 }
 
 multiversion! {
-/// Adds the rows of the other ends of `pairs`, times their relations' and gradients, to `out`.
+/// Adds the rows of the other nodes of `pairs`, times their relations' vectors and gradients, to `out`.
 fn add_rows(
     pairs: &[u32],
     others: &[u32],
@@ -169,56 +169,56 @@ fn add_rows(
 }
 
 multiversion! {
-/// Adds the products of the ends of `pairs`, times their gradients, to `out`.
+/// Adds the products of the two rows of `pairs`, times their gradients, to `out`.
 fn add_products(pairs: &[u32], ends: Ends<'_>, x: &[f32], gradient: &[f32], out: &mut [f32]) {
     let width = out.len();
     for &i in pairs {
         let i = i as usize;
-        let [head, tail] = [ends.heads[i], ends.tails[i]].map(|end| row(x, end as usize, width));
+        let [head, tail] = [ends.heads[i], ends.tails[i]].map(|node| row(x, node as usize, width));
         add(gradient[i], head, Some(tail), out);
     }
 }
 }
 
-/// The gradient of [`scores`] with respect to the relations: sums over the pairs of a relation in order.
+/// The gradient of [`scores`] with respect to the relations: sums over a relation's pairs in order.
 ///
 /// # Panics
 /// As [`scores`].
 pub fn backward_relations(ends: Ends<'_>, x: &[f32], width: usize, gradient: &[f32], out: &mut [f32]) {
-    let of = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&relation| usize::from(relation)));
+    let by_relation = ByRow::new(out.len() / width.max(1), ends.relations.iter().map(|&r| usize::from(r)));
     out.par_chunks_mut(width.max(1)).enumerate().for_each(|(relation, out)| {
-        add_products(of.of(relation), ends, x, gradient, out);
+        add_products(by_relation.pairs_of(relation), ends, x, gradient, out);
     });
 }
 
 multiversion! {
-/// What each row of `candidates` scores with `asked`: [`dot`], row by row.
+/// Computes the score of each row of `candidates` with `query`, as [`dot`].
 ///
 /// # Panics
-/// Unless there is a row for each of `out`.
-pub fn score_rows(asked: &[f32], candidates: &[f32], out: &mut [f32]) {
-    const TOGETHER: usize = 4;
-    let width = asked.len();
-    assert_eq!(candidates.len(), out.len() * width, "a row for each score");
-    let mut blocks = out.chunks_exact_mut(TOGETHER);
+/// Unless there is one row per number of `out`.
+pub fn score_rows(query: &[f32], candidates: &[f32], out: &mut [f32]) {
+    const BLOCK: usize = 4;
+    let width = query.len();
+    assert_eq!(candidates.len(), out.len() * width, "one row per score");
+    let mut blocks = out.chunks_exact_mut(BLOCK);
     let mut first = 0;
     for out in &mut blocks {
-        let rows: [&[f32]; TOGETHER] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
-        out.copy_from_slice(&dots(asked, rows));
-        first += TOGETHER * width;
+        let rows: [&[f32]; BLOCK] = std::array::from_fn(|i| &candidates[first + i * width..first + (i + 1) * width]);
+        out.copy_from_slice(&dots(query, rows));
+        first += BLOCK * width;
     }
     for out in blocks.into_remainder() {
-        *out = dot(asked, &candidates[first..first + width]);
+        *out = dot(query, &candidates[first..first + width]);
         first += width;
     }
 }
 }
 
 multiversion! {
-/// How many of `scores` are higher than `own`, and how many the same; what is not a number counts as higher.
+/// Returns how many of `scores` are higher than `own`, and how many equal; NaN counts as higher.
 pub fn higher_and_equal(scores: &[f32], own: f32) -> [u64; 2] {
     let mut counts = [0, 0];
-    // Counts of 32 bits are as wide as scores.
+    // 32-bit counts have the width of scores.
     for scores in scores.chunks(1 << 16) {
         let (mut lower_or_equal, mut equal) = (0u32, 0u32);
         for &score in scores {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn scores_and_gradients_against_sums_in_64_bits() {
+    fn scores_and_gradients_equal_sums_in_f64() {
         for (rows, width, pairs) in [(5, 3, 20), (40, 17, 700), (3, 32, 1), (4, 8, 0)] {
             let (x, relations, [heads, tails], types) = case(rows, width, pairs);
             let ends = Ends { heads: &heads, tails: &tails, relations: &types };
@@ -282,21 +282,21 @@ mod tests {
     }
 
     #[test]
-    fn scores_of_rows_are_those_of_pairs_and_what_is_not_a_number_is_never_better() {
+    fn score_rows_equals_dot_and_nan_counts_as_higher() {
         for (rows, width) in [(9, 3), (4, 8), (31, 21), (1, 1), (0, 5)] {
             let (x, relations, ..) = case(rows, width, 0);
-            let (asked, mut found) = (&relations[..width], vec![0.0; rows as usize]);
-            score_rows(asked, &x, &mut found);
+            let (query, mut found) = (&relations[..width], vec![0.0; rows as usize]);
+            score_rows(query, &x, &mut found);
             for (row, &score) in x.chunks_exact(width).zip(&found) {
                 let lanes = (0..LANES).map(|lane| {
                     let places = (lane..width / LANES * LANES).step_by(LANES);
-                    places.fold(0f32, |sum, c| sum + asked[c] * row[c])
+                    places.fold(0f32, |sum, c| sum + query[c] * row[c])
                 });
                 let l: Vec<f32> = lanes.collect();
-                let rest: f32 = (width / LANES * LANES..width).map(|c| asked[c] * row[c]).sum();
+                let rest: f32 = (width / LANES * LANES..width).map(|c| query[c] * row[c]).sum();
                 let sum = ((l[0] + l[1]) + (l[2] + l[3])) + ((l[4] + l[5]) + (l[6] + l[7])) + rest;
                 assert_eq!(score.to_bits(), sum.to_bits());
-                assert_eq!(score.to_bits(), dot(asked, row).to_bits());
+                assert_eq!(score.to_bits(), dot(query, row).to_bits());
             }
         }
         let scores = [0.5, 1.0, f32::NAN, 1.5, 1.0];

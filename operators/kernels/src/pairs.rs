@@ -1,4 +1,4 @@
-//! Pairs of nodes that a batch scores: edges of the graph, and pairs that stand for edges that are none.
+//! The pairs of nodes that a batch scores: edges of the graph, and negatives.
 
 /// A directed edge between nodes of the whole graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -7,46 +7,46 @@ pub struct Edge {
     pub head: u32,
     /// Global id of its destination.
     pub tail: u32,
-    /// Its type; 0 where edges have none.
+    /// Its type; 0 if edges have no types.
     pub relation: u16,
 }
 
-/// Scored pairs of a batch, by the places of their ends among its seeds: first the positives, then the negatives of the
-/// first of them, of the second, and so on; or, where all positives have the same, only the positives, and [`Pairs::shared`].
+/// Scored pairs of a batch, as positions of their nodes among its seeds: the positives, then the negatives of each
+/// positive in order. If all positives share their negatives, only the positives are listed; see [`Pairs::shared`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pairs {
-    /// Where each pair begins.
+    /// The head of each pair.
     pub heads: Vec<u32>,
-    /// Where it ends.
+    /// The tail of each pair.
     pub tails: Vec<u32>,
-    /// Its relation.
+    /// The relation of each pair.
     pub relations: Vec<u16>,
-    /// How many are edges of the graph.
+    /// The number of pairs that are edges of the graph.
     pub positives: usize,
-    /// How many pairs that are no edges stand beside each of them.
+    /// The number of negatives per positive.
     pub negatives: usize,
-    /// The negatives of every positive, where they are the same nodes for all.
+    /// The negatives of all positives, if they are shared.
     pub shared: Option<Shared>,
-    /// What is to be learned of each positive: its class; or nothing.
+    /// The class of each positive in edge classification; otherwise empty.
     pub labels: Vec<u32>,
 }
 
-/// Nodes that each positive is compared with.
+/// Negative nodes shared by all positives.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// Their places among the seeds.
+    /// Their positions among the seeds.
     pub nodes: Vec<u32>,
-    /// Whether they stand for tails, else for heads.
+    /// Whether they replace tails, else heads.
     pub tails: bool,
 }
 
 impl Pairs {
-    /// How many pairs are listed.
+    /// Returns the number of listed pairs.
     pub fn len(&self) -> usize {
         self.heads.len()
     }
 
-    /// Whether none is.
+    /// Returns whether no pair is listed.
     pub fn is_empty(&self) -> bool {
         self.heads.is_empty()
     }

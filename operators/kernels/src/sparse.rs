@@ -1,12 +1,12 @@
-//! Optimizer steps on some of a table's rows: of a table of embeddings, a step touches few.
+//! Sparse optimizer steps: a step updates only some rows of a table of embeddings.
 //!
-//! A row's gradients come from several batches. [`Touched`] says which rows there are and which gradients belong to each;
-//! [`step`] adds a row's gradients in their order, scales the sum and moves the row, once. So a row's bits depend on the order
-//! of the lists alone, never on threads. Rows that no batch reached are not read: neither they nor their state change.
+//! A row's gradients come from several batches. [`Touched`] groups the gradients by row. [`step`] sums a row's
+//! gradients in order, scales the sum and updates the row once. A row's bits therefore depend only on the order of the
+//! lists, not on threads. Other rows and their state are neither read nor changed.
 //!
-//! The rules are PyTorch's dense ones, applied to the touched rows. A row of Adam counts *its own* steps for the correction of
-//! its bias, and its means do not decay while it rests, as in DGL's `SparseAdam`; PyTorch's counts everybody's. A table whose
-//! rows are touched in every step moves as the dense optimizer moves it, bit for bit.
+//! The rules are PyTorch's dense rules, applied to the touched rows. In Adam, each row counts its *own* steps for bias
+//! correction, and its means do not decay in other steps, as in DGL's `SparseAdam`; PyTorch has one count per table. A
+//! table whose rows are touched in every step gets the bits of the dense optimizer.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use rayon::prelude::*;
 use super::prefetch_row;
 use super::simd::dispatch::multiversion;
 
-/// How touched rows move.
+/// The update rule of touched rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SparseOptimizer {
     /// `row −= lr · g`.
@@ -25,7 +25,7 @@ pub enum SparseOptimizer {
         /// Added to the root.
         epsilon: f64,
     },
-    /// Adam (Kingma, Ba 2015) with a count of steps for each row.
+    /// Adam (Kingma, Ba 2015) with a step count per row.
     Adam {
         /// Decay of the mean of gradients.
         beta1: f64,
@@ -37,7 +37,7 @@ pub enum SparseOptimizer {
 }
 
 impl SparseOptimizer {
-    /// Numbers of state beside each number of a row.
+    /// Returns the numbers of optimizer state per number of a row.
     ///
     /// ```
     /// use gnnflow_kernels::sparse::SparseOptimizer;
@@ -53,13 +53,13 @@ impl SparseOptimizer {
         }
     }
 
-    /// Whether each row counts its steps.
+    /// Returns whether each row counts its steps.
     pub const fn counts_steps(self) -> bool {
         matches!(self, Self::Adam { .. })
     }
 }
 
-/// Which rows several lists of ids touch, and the places in the lists where each stands.
+/// The rows that several lists of ids touch, and their positions in these lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Touched {
     rows: Vec<u32>,
@@ -68,7 +68,7 @@ pub struct Touched {
 }
 
 impl Touched {
-    /// Groups lists of ids. Places count through all lists, one after another; those of a row ascend.
+    /// Groups lists of ids. Positions count through all lists, one after another; those of a row are ascending.
     ///
     /// ```
     /// use gnnflow_kernels::sparse::Touched;
@@ -79,12 +79,12 @@ impl Touched {
     /// ```
     ///
     /// # Panics
-    /// When there are 2³² places or more.
+    /// If there are 2³² positions or more.
     pub fn group(lists: &[&[u32]]) -> Self {
         let count = lists.iter().map(|list| list.len()).sum::<usize>();
         assert!(u32::try_from(count).is_ok(), "{count} gradients in one step");
         let ids = lists.iter().flat_map(|list| list.iter());
-        // An id and its place in one word: sorted, a row's places stand together and ascend.
+        // An id and its position in one word: sorting groups a row's positions in ascending order.
         let mut words: Vec<u64> = ids.zip(0u64..).map(|(&id, place)| u64::from(id) << 32 | place).collect();
         if rayon::current_thread_index().is_some() {
             words.par_sort_unstable()
@@ -103,39 +103,39 @@ impl Touched {
         Self { rows, starts, places: words.into_iter().map(|word| word as u32).collect() }
     }
 
-    /// The ids, each once, ascending.
+    /// Returns the distinct ids in ascending order.
     pub fn rows(&self) -> &[u32] {
         &self.rows
     }
 
-    /// The places of the `i`-th id.
+    /// Returns the positions of id number `i`.
     pub fn places(&self, i: usize) -> &[u32] {
         &self.places[self.starts[i] as usize..self.starts[i + 1] as usize]
     }
 
-    /// Which of [`Touched::rows`] lie in a range of ids.
+    /// Returns the range of [`Touched::rows`] within a range of ids.
     pub fn within(&self, ids: Range<u32>) -> Range<usize> {
         self.rows.partition_point(|&row| row < ids.start)..self.rows.partition_point(|&row| row < ids.end)
     }
 }
 
-/// A stretch of a table with the state of its rows.
+/// Consecutive rows of a table with their state.
 #[derive(Debug)]
 pub struct RowsMut<'a> {
     /// Id of the first row.
     pub first: u32,
-    /// Numbers in a row.
+    /// Numbers per row.
     pub dim: usize,
     /// The rows.
     pub values: &'a mut [f32],
-    /// [`SparseOptimizer::state_per_number`] times as many numbers: a row's beside one another.
+    /// [`SparseOptimizer::state_per_number`] times the numbers of `values`; a row's state is contiguous.
     pub state: &'a mut [f32],
-    /// A count for each row where [`SparseOptimizer::counts_steps`], else none.
+    /// A count per row if [`SparseOptimizer::counts_steps`], otherwise empty.
     pub steps: &'a mut [u32],
 }
 
 impl<'a> RowsMut<'a> {
-    /// Rows before id `id`, and those from it on.
+    /// Splits into the rows before id `id`, and those from it on.
     fn split(self, id: u32, per_number: usize, counts: bool) -> (Self, Self) {
         let Self { first, dim, values, state, steps } = self;
         let rows = (id - first) as usize;
@@ -149,13 +149,13 @@ impl<'a> RowsMut<'a> {
     }
 }
 
-/// Touched rows that one task moves.
+/// Touched rows per task.
 const PIECE: usize = 256;
 
-/// One step of `optimizer` on those `rows` that are among `which` of `touched`. `gradients` has a row for each place, added up in
-/// order and multiplied by `scale`.
+/// Applies one step of `optimizer` to `which` of the `touched` rows. `gradients` has one row per position; a row's
+/// gradients are summed in order and multiplied by `scale`.
 ///
-/// On a thread of a pool all of its threads take part; elsewhere the caller works alone. The bits are the same.
+/// On a thread of a pool, all threads of the pool take part; elsewhere the caller works alone. The bits are the same.
 ///
 /// ```
 /// use gnnflow_kernels::sparse::{RowsMut, SparseOptimizer, Touched, step};
@@ -169,7 +169,7 @@ const PIECE: usize = 256;
 /// ```
 ///
 /// # Panics
-/// When a row is none of `rows`, a gradient is not as wide, or state is missing.
+/// If a touched row is not one of `rows`, a gradient has another width, or state is missing.
 pub fn step(
     optimizer: SparseOptimizer,
     learning_rate: f64,
@@ -180,10 +180,13 @@ pub fn step(
     gradients: &[&[f32]],
 ) {
     let count = rows.values.len() / rows.dim.max(1);
-    assert_eq!(rows.state.len(), rows.values.len() * optimizer.state_per_number(), "state of every row");
-    assert!(!optimizer.counts_steps() || rows.steps.len() == count, "a count for every row");
+    assert_eq!(rows.state.len(), rows.values.len() * optimizer.state_per_number(), "state for every row");
+    assert!(!optimizer.counts_steps() || rows.steps.len() == count, "one step count per row");
     if let Some(&last) = touched.rows[which.clone()].last() {
-        assert!(touched.rows[which.start] >= rows.first && ((last - rows.first) as usize) < count, "rows of the table");
+        assert!(
+            touched.rows[which.start] >= rows.first && ((last - rows.first) as usize) < count,
+            "touched rows are rows of the table"
+        );
     }
     let rate = learning_rate as f32;
     match optimizer {
@@ -199,7 +202,7 @@ pub fn step(
     }
 }
 
-/// Cuts the work into pieces of neighboring rows.
+/// Divides the work into pieces of consecutive rows.
 fn pieces<R: Rule>(
     rule: R,
     optimizer: SparseOptimizer,
@@ -224,23 +227,23 @@ fn pieces<R: Rule>(
     tasks.into_par_iter().for_each(|(rows, which)| update_rows(rule, scale, rows, touched, which, gradients));
 }
 
-/// How one row moves.
+/// The update of one row.
 trait Rule: Copy + Send + Sync {
-    /// Moves `row` along `gradient`; `steps` counts this one.
+    /// Updates `row` by `gradient`; `steps` includes this step.
     fn update(self, steps: u32, gradient: &[f32], row: &mut [f32], state: &mut [f32]);
 }
 
 multiversion! {
     fn update_rows [R: Rule] (rule: R, scale: f32, rows: RowsMut<'_>, touched: &Touched, which: Range<usize>, gradients: &[&[f32]]) {
         let RowsMut { first, dim, values, state, steps } = rows;
-        let wide = state.len() / (values.len() / dim.max(1)).max(1);
+        let state_width = state.len() / (values.len() / dim.max(1)).max(1);
         let mut sum = vec![0.0; dim];
         for i in which.clone() {
             if i + 1 < which.end {
                 let next = gradients[touched.places(i + 1)[0] as usize];
                 prefetch_row(bytemuck::cast_slice(&next[..dim.min(64)]));
             }
-            let (head, rest) = touched.places(i).split_first().expect("a touched row stands somewhere");
+            let (head, rest) = touched.places(i).split_first().expect("a touched row has a position");
             sum.copy_from_slice(gradients[*head as usize]);
             for &place in rest {
                 sum.iter_mut().zip(gradients[place as usize]).for_each(|(s, g)| *s += g);
@@ -254,7 +257,7 @@ multiversion! {
                 }
                 None => 0,
             };
-            rule.update(count, &sum, &mut values[at * dim..(at + 1) * dim], &mut state[at * wide..(at + 1) * wide]);
+            rule.update(count, &sum, &mut values[at * dim..(at + 1) * dim], &mut state[at * state_width..(at + 1) * state_width]);
         }
     }
 }

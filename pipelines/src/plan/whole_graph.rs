@@ -12,7 +12,7 @@
 //! and N × w, have half as many bytes, and so has what is sent of them; by columns, what is gathered has all.
 
 use gnnflow_dataflow::wire::MESSAGE_BYTES;
-use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
+use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
 use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, ModelSpec};
 use gnnflow_nn::{Model, Registry};
@@ -154,9 +154,9 @@ impl Whole {
         (0..processes).map(|worker| cut.of(worker)[0].len()).max().unwrap_or(0)
     }
 
-    /// Numbers that receivers keep where a hop attends: their terms, and [`KEPT`] for each head.
+    /// Numbers that receivers keep where a hop attends: their terms, and [`SOFTMAX_STATE`] for each head.
     fn state(hop: &Hop) -> u64 {
-        (hop.terms() + KEPT * hop.heads()) as u64
+        (hop.terms() + SOFTMAX_STATE * hop.heads()) as u64
     }
 
     /// Numbers that the partition with most edges adds up in an epoch.
@@ -293,7 +293,7 @@ impl Whole {
                         [2 * touched, cut, cut]
                     }
                 };
-                let terms = splits * (shared + KEPT as u64 * kept + cut * (2 + (1 - gathers)));
+                let terms = splits * (shared + SOFTMAX_STATE as u64 * kept + cut * (2 + (1 - gathers)));
                 let slices = slice * (1 + apart * back * gathers * slots);
                 let others = slice * largest + terms;
                 let sent = splits * (width + (hop.sent_terms() + hop.terms()) as u64);

@@ -18,7 +18,7 @@ use super::edge_share::EdgeShare;
 use super::node_groups::NodeGroups;
 use super::seeds::BatchSource;
 use crate::batch::mini_batch::{BatchKey, MiniBatch};
-use gnnflow_kernels::compact::Spread;
+use gnnflow_kernels::compact::IdHasher;
 use gnnflow_kernels::pairs::{Edge, Pairs, Shared};
 use gnnflow_kernels::sample::{EdgeName, Excluded};
 
@@ -120,7 +120,7 @@ impl EdgeBatches {
         let lists = if shares_list { replaced.len().min(1) } else { replaced.len() };
         let others = self.others(key, &replaced[..lists]);
         let negatives = others.len() / lists.max(1);
-        let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<Spread>>::default());
+        let (mut seeds, mut places) = (Vec::new(), HashMap::<u32, u32, BuildHasherDefault<IdHasher>>::default());
         let mut place = |node: u32| {
             *places.entry(node).or_insert_with(|| {
                 seeds.push(node);

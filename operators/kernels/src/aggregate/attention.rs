@@ -1,9 +1,9 @@
-//! GAT's propagation: each head's softmax over a destination's in-edges of `leaky_relu(left[u] + right[v])`, and the sum of
-//! sources' rows by it.
+//! GAT's aggregation: the sum of source rows, weighted per head by the softmax of `leaky_relu(left[u] + right[v])` over
+//! a destination's in-edges. `left` is GAT's source score, `right` its destination score.
 //!
-//! What every edge weighs is computed a destination at a time, and again in the backward pass from two numbers that each
-//! destination and head keeps: its largest logit and its sum of exponentials. So no array is as long as the edges. Self
-//! loops, where wanted, are edges like others.
+//! Attention is computed per destination. The backward pass recomputes it from the largest logit and the sum of
+//! exponentials of each destination and head. No array has one entry per edge of the graph. Self loops are ordinary
+//! edges.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Calls a method that has the number of heads as a constant, for the numbers that models usually have; 0 stands for any other.
+/// Calls a method with the number of heads as a constant, for the usual numbers; 0 means any other number.
 macro_rules! by_heads {
     ($self:ident.$method:ident($($argument:expr),*)) => {
         match $self.heads {
@@ -39,46 +39,46 @@ macro_rules! by_heads {
 
 pub(crate) use by_heads;
 
-/// Numbers that a destination keeps for each head: a row of states is `[STATE, heads]`, namely what the destination brings to
-/// the logits (given), its largest logit and its sum of exponentials (both by [`Attention::forward`]), and the mean of its
-/// edges' gradients by attention (by [`Attention::backward_right`]).
+/// Numbers of a destination's state per head. A state is `[STATE, heads]`. Its first number, the destination score, is
+/// an input. [`Attention::forward`] fills the largest logit and the sum of exponentials. [`Attention::backward_right`]
+/// fills the mean of the edges' gradients weighted by attention.
 ///
-/// They travel with a destination's gradient to wherever its sources are.
+/// States are sent with the gradients of destinations to the owners of their sources.
 pub const STATE: usize = 4;
 
-/// How many edges ahead numbers of sources are prefetched.
+/// Prefetch distance of source scores, in edges.
 const AHEAD: usize = 32;
 
-/// Dropout of attention. An edge's mask is drawn for its two ends, so that both passes find it, on whatever process, without
-/// a number for each edge; parallel edges share it.
+/// Dropout of attention weights. An edge's mask is a function of its two global ids, so both passes compute it on any
+/// process without storing it. Parallel edges share a mask.
 #[derive(Clone, Copy, Debug)]
 pub struct EdgeDropout<'a> {
-    /// The share and the key.
+    /// The probability and the key.
     pub dropout: Dropout,
     /// The global id of each row of the interval.
     pub rows: &'a [u32],
-    /// The global id of everything that `indices` may name.
-    pub others: &'a [u32],
-    /// How many heads an edge has in all.
+    /// The global id of every node that `indices` can refer to.
+    pub neighbors: &'a [u32],
+    /// The total number of heads.
     pub heads: usize,
-    /// Which of them comes first here.
+    /// The first of the heads computed here.
     pub first_head: usize,
 }
 
 impl EdgeDropout<'_> {
-    /// What head `head` of the edge from `source` to `destination` (global ids) is multiplied by.
+    /// Returns the factor of head `head` of the edge from `source` to `destination` (global ids).
     #[inline(always)]
     pub(crate) fn factor<A: Real>(&self, source: u32, destination: u32, head: usize) -> A {
         let i = u64::from(source) * self.heads as u64 + (self.first_head + head) as u64;
         A::from_f64(self.dropout.under(u64::from(destination)).factor(i))
     }
 
-    /// Multiplies numbers of edges from `sources` to a destination, `[edges, heads]`, by their masks.
+    /// Multiplies the values of edges from `sources` to a destination, `[edges, heads]`, by their masks.
     #[inline(always)]
     pub(crate) fn apply<A: Real>(&self, destination: u32, sources: &[u32], heads: usize, values: &mut [A]) {
         for (values, &source) in values.chunks_exact_mut(heads).zip(sources) {
             for (h, value) in values.iter_mut().enumerate() {
-                let factor: A = self.factor(self.others[source as usize], destination, h);
+                let factor: A = self.factor(self.neighbors[source as usize], destination, h);
                 *value = *value * factor;
             }
         }
@@ -88,25 +88,25 @@ impl EdgeDropout<'_> {
 /// Attention over the in-edges of an interval of destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a, P, T: Element> {
-    /// The in-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The in-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The source of each edge.
     pub indices: &'a [u32],
     /// `[sources, heads · width]`
     pub x: Sources<'a, T>,
-    /// What each source brings to the logits, `[sources, heads]`.
+    /// Source scores, `[sources, heads]`.
     pub left: Sources<'a, T::Acc>,
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0; not negative.
+    /// The negative slope of leaky ReLU; at least 0.
     pub slope: f64,
-    /// What is dropped of the attention.
+    /// Dropout of attention weights.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for the edges of one row, `[edges, heads]` each; and for a row.
+/// Buffers for the edges of one row, `[edges, heads]` each, and for a row.
 #[derive(Default)]
 pub(crate) struct Scratch<A> {
     pub(crate) attention: Vec<A>,
@@ -120,27 +120,27 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
-    /// Panics unless lengths agree.
+    /// Panics unless lengths match.
     fn check(&self, states: usize) {
         let rows = self.indptr.len() - 1;
         assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
-        assert_eq!(states, rows * STATE * self.heads, "a state for each row");
-        assert!(self.left.len() >= self.x.len(), "each source brings something to the logits");
+        assert_eq!(states, rows * STATE * self.heads, "one state per row");
+        assert!(self.left.len() >= self.x.len(), "one score per source");
         self.left.check(self.heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "each node has its id");
+            assert!(dropout.rows.len() == rows && dropout.neighbors.len() >= self.x.len(), "one id per node");
         }
     }
 
-    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`, and each row's second and third number of `states`,
-    /// `[rows, STATE, heads]`, from its first.
+    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`. Fills the second and third number of each state of
+    /// `states`, `[rows, STATE, heads]`, from the first.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
     /// use gnnflow_kernels::aggregate::attention::Attention;
     ///
-    /// // One destination hears from two sources whose logits are equal.
+    /// // One destination has two sources with equal logits.
     /// let (x, left) = ([2f32, 6.], [1f32, 1.]);
     /// let job = Attention {
     ///     indptr: &[0u32, 2],
@@ -158,10 +158,10 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last source.
+    /// If lengths do not match or an index is past the last source.
     pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
-        assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
+        assert_eq!(out.len(), rows * columns, "one output row per row of edges");
         if rows == 0 || columns == 0 {
             return;
         }
@@ -169,21 +169,21 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, STATE * self.heads, states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
-            let task = Forward { of: self, rows, states, out, scratch };
+            let task = Forward { params: self, rows, states, out, scratch };
             task.run();
         });
     }
 
-    /// Gradient with respect to what each destination brings to the logits, `d_right`, `[rows, heads]`, from that of
-    /// [`Attention::forward`]'s result; and each row's fourth number of `states`, which
+    /// Computes the gradient of the destination scores, `d_right`, `[rows, heads]`, from that of the result of
+    /// [`Attention::forward`]. Fills the fourth number of each state, which
     /// [`AttentionBackward`](super::attention_backward::AttentionBackward) needs.
     ///
     /// # Panics
     /// As [`Attention::forward`].
     pub fn backward_right(&self, gradient: &[T::Acc], states: &mut [T::Acc], d_right: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
-        assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
-        assert_eq!(d_right.len(), rows * self.heads, "a number for each row and head");
+        assert_eq!(gradient.len(), rows * columns, "one gradient per row");
+        assert_eq!(d_right.len(), rows * self.heads, "one number per row and head");
         if rows == 0 || columns == 0 {
             return d_right.fill(T::Acc::ZERO);
         }
@@ -191,29 +191,29 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, self.heads, d_right).into_par_iter().zip(split(&pieces, STATE * self.heads, states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
-            let task = BackwardRight { of: self, rows, gradient, states, d_right, scratch };
+            let task = BackwardRight { params: self, rows, gradient, states, d_right, scratch };
             task.run();
         });
     }
 
-    /// The attention of one row's edges into `out`, `[edges, heads]`, and the row's largest logits and sums into `state`.
+    /// Computes the attention of one row's edges, `out`, `[edges, heads]`, and the maxima and sums of its `state`.
     #[inline(always)]
-    fn attend(&self, edges: Range<usize>, state: &mut [T::Acc], out: &mut [T::Acc]) {
+    fn compute_attention(&self, edges: Range<usize>, state: &mut [T::Acc], out: &mut [T::Acc]) {
         let (right, rest) = state.split_at_mut(self.heads);
         let (largest, rest) = rest.split_at_mut(self.heads);
         self.logits(edges, right, out);
         softmax_row(out, self.heads, largest, &mut rest[..self.heads]);
     }
 
-    /// The attention, and the slope of every edge's leaky ReLU, into `scratch`; and the row's largest logits and sums into `state`, once
-    /// more: what sources send may be newer than it was on the way forwards (asynchronous training), and the weights shall add up to 1.
+    /// Recomputes the attention and the slopes of leaky ReLU of one row's edges, `scratch`, and the maxima and sums of
+    /// its `state`. With stale rows the scores may have changed since the forward pass, and the weights must sum to 1.
     #[inline(always)]
-    fn attend_again(&self, edges: Range<usize>, state: &mut [T::Acc], scratch: &mut Scratch<T::Acc>) {
+    fn recompute_attention(&self, edges: Range<usize>, state: &mut [T::Acc], scratch: &mut Scratch<T::Acc>) {
         let heads = self.heads;
         let numbers = edges.len() * heads;
         let slope = T::Acc::from_f64(self.slope);
-        for room in [&mut scratch.attention, &mut scratch.slopes] {
-            room.resize(numbers, T::Acc::ZERO);
+        for buffer in [&mut scratch.attention, &mut scratch.slopes] {
+            buffer.resize(numbers, T::Acc::ZERO);
         }
         let (right, rest) = state.split_at_mut(heads);
         let (largest, rest) = rest.split_at_mut(heads);
@@ -224,13 +224,13 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         softmax_row(&mut scratch.attention, heads, largest, &mut rest[..heads]);
     }
 
-    /// `leaky_relu(left[source] + right)` for `edges`, whose indices [`Rows::check_edges`] has seen.
+    /// Computes `leaky_relu(left[source] + right)` for `edges`, whose indices must have passed [`Rows::check_edges`].
     #[inline(always)]
     fn logits(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
         by_heads!(self.logits_of(edges, right, out));
     }
 
-    /// As [`Attention::logits`] for `H` heads, 0 for any number.
+    /// Implements [`Attention::logits`] for `H` heads; 0 means any number.
     #[inline(always)]
     fn logits_of<const H: usize>(&self, edges: Range<usize>, right: &[T::Acc], out: &mut [T::Acc]) {
         let heads = if H > 0 { H } else { self.heads };
@@ -249,16 +249,16 @@ impl<'a, P: Offset, T: Element> Attention<'a, P, T> {
         }
     }
 
-    /// Multiplies by the masks of row `r`'s edges.
+    /// Applies the dropout masks of row `r`'s edges.
     #[inline(always)]
-    fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
+    fn apply_dropout(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
         if let Some(dropout) = &self.dropout {
             dropout.apply(dropout.rows[r], &self.indices[edges], self.heads, values);
         }
     }
 }
 
-/// From one row's attention and the gradients of it, `[edges, heads]`: the attention's mean of them.
+/// Computes per head the mean of `gradients`, `[edges, heads]`, weighted by `attention`.
 #[inline(always)]
 pub(crate) fn softmax_means<A: Real>(attention: &[A], gradients: &[A], means: &mut [A]) {
     let heads = means.len();
@@ -270,7 +270,7 @@ pub(crate) fn softmax_means<A: Real>(attention: &[A], gradients: &[A], means: &m
     }
 }
 
-/// The same, and what the destination gets.
+/// Computes these means, `totals`, and the gradient of the destination score.
 #[inline(always)]
 fn softmax_gradient<A: Real>(scratch: &Scratch<A>, gradients: &[A], totals: &mut [A], d_right: &mut [A]) {
     let heads = totals.len();
@@ -284,14 +284,14 @@ fn softmax_gradient<A: Real>(scratch: &Scratch<A>, gradients: &[A], totals: &mut
     }
 }
 
-/// Runs `self.body` compiled for this machine's instruction set.
+/// Runs `self.body`, compiled for this machine's instruction set.
 macro_rules! on_this_machine {
     ($task:ident [$($generics:tt)*]) => {
         impl<$($generics)*> $task<'_, P, T> {
             fn run(self) {
                 match level() {
                     #[cfg(target_arch = "x86_64")]
-                    // SAFETY: `level` found the features; the lengths were checked before tasks were made.
+                    // SAFETY: `level` found the features; lengths were checked when the task was created.
                     Level::V4 => unsafe { self.v4() },
                     #[cfg(target_arch = "x86_64")]
                     // SAFETY: as above.
@@ -321,7 +321,7 @@ pub(crate) use on_this_machine;
 
 /// Some rows of the forward pass.
 struct Forward<'t, P, T: Element> {
-    of: &'t Attention<'t, P, T>,
+    params: &'t Attention<'t, P, T>,
     rows: Range<usize>,
     states: &'t mut [T::Acc],
     out: &'t mut [T::Acc],
@@ -335,15 +335,15 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
+        let (params, heads, job) = (self.params, self.params.heads, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * of.width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * params.width);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.out.chunks_exact_mut(columns));
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
             self.scratch.attention.resize(edges.len() * heads, T::Acc::ZERO);
-            of.attend(edges.clone(), state, &mut self.scratch.attention);
-            of.drop_out(r, edges.clone(), &mut self.scratch.attention);
+            params.compute_attention(edges.clone(), state, &mut self.scratch.attention);
+            params.apply_dropout(r, edges.clone(), &mut self.scratch.attention);
             let weights = ByEdge { weights: &self.scratch.attention, heads, first: edges.start, edges: None };
             // SAFETY: the edges and lengths were checked, and `out` is a row.
             unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
@@ -353,7 +353,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
 
 /// Some rows of the backward pass by destination.
 struct BackwardRight<'t, P, T: Element> {
-    of: &'t Attention<'t, P, T>,
+    params: &'t Attention<'t, P, T>,
     rows: Range<usize>,
     gradient: &'t [T::Acc],
     states: &'t mut [T::Acc],
@@ -368,27 +368,27 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
     /// The machine has `I`.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, job) = (self.of, self.of.heads, self.of.rows());
+        let (params, heads, job) = (self.params, self.params.heads, self.params.rows());
         job.check_edges(&self.rows);
-        let (bases, columns) = (job.x.bases::<true>(), heads * of.width);
+        let (bases, columns) = (job.x.bases::<true>(), heads * params.width);
         let (ahead, scratch) = (job.ahead(columns), self.scratch);
-        let until = of.indices.len().saturating_sub(ahead);
+        let until = params.indices.len().saturating_sub(ahead);
         let places = self.states.chunks_exact_mut(STATE * heads).zip(self.d_right.chunks_exact_mut(heads));
         for (r, (state, d_right)) in self.rows.zip(places) {
             let edges = job.edges(r);
-            of.attend_again(edges.clone(), state, scratch);
+            params.recompute_attention(edges.clone(), state, scratch);
             let mut gradients = std::mem::take(&mut scratch.gradients);
             gradients.resize(edges.len() * heads, T::Acc::ZERO);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
                 if e < until {
-                    prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T>());
+                    prefetch_bytes(bases.row(params.indices[e + ahead]), columns * size_of::<T>());
                 }
-                let row = of.x.row(of.indices[e] as usize, columns);
-                // SAFETY: the caller's promise.
-                unsafe { dots_of_heads::<I, T>(gradient, row, of.width, out) };
+                let row = params.x.row(params.indices[e] as usize, columns);
+                // SAFETY: guaranteed by the caller.
+                unsafe { dots_of_heads::<I, T>(gradient, row, params.width, out) };
             }
-            of.drop_out(r, edges, &mut gradients);
+            params.apply_dropout(r, edges, &mut gradients);
             softmax_gradient(scratch, &gradients, &mut state[3 * heads..], d_right);
             scratch.gradients = gradients;
         }

@@ -1,5 +1,5 @@
-//! Gradients of [`Attention`](super::attention::Attention) by source: over the out-edges of an interval of sources, whose
-//! weights are computed again from both ends' numbers.
+//! Gradients of [`Attention`](super::attention::Attention) by source, over the out-edges of an interval of sources.
+//! Attention is recomputed from the scores and states of both nodes.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
-use crate::aggregate::edge_softmax::softmax_again;
+use crate::aggregate::edge_softmax::recompute_softmax;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
 use crate::simd::dispatch::{Level, level};
@@ -19,36 +19,36 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Edges whose rows are read twice in a row: few enough that they stay near, whatever they measure.
+/// Edges per block; their rows are read twice and stay in the cache.
 const BLOCK: usize = 32;
 
-/// The out-edges of an interval of sources, and what their destinations have.
+/// The out-edges of an interval of sources, and the data of their destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionBackward<'a, P, T: Element> {
-    /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The out-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The destination of each edge.
     pub indices: &'a [u32],
-    /// Of what arrived at each destination, `[destinations, heads · width]`.
+    /// The gradient of each destination's aggregate, `[destinations, heads · width]`.
     pub gradient: Sources<'a, T::Acc>,
-    /// `[destinations, STATE, heads]`, as [`Attention::backward_right`](super::attention::Attention::backward_right) left
-    /// them.
+    /// `[destinations, STATE, heads]`, filled by
+    /// [`Attention::backward_right`](super::attention::Attention::backward_right).
     pub states: Sources<'a, T::Acc>,
-    /// The interval's rows, `[rows, heads · width]`.
+    /// The rows of the interval's sources, `[rows, heads · width]`.
     pub x: &'a [T],
-    /// What the interval's sources bring to the logits, `[rows, heads]`.
+    /// The scores of the interval's sources, `[rows, heads]`.
     pub left: &'a [T::Acc],
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0.
+    /// The negative slope of leaky ReLU.
     pub slope: f64,
-    /// The forward pass's; its rows are the interval's sources, the others the destinations.
+    /// As in the forward pass; here rows are the interval's sources, and `neighbors` the destinations.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for a block of edges, `[BLOCK, heads]` each.
+/// Buffers for a block of edges, `[BLOCK, heads]` each.
 struct Scratch<A> {
     attention: Vec<A>,
     totals: Vec<A>,
@@ -61,45 +61,45 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
-    /// Fills the gradients with respect to the sources' rows, `dx`, `[rows, heads · width]`, and to what they bring to the
-    /// logits, `d_left`, `[rows, heads]`.
+    /// Computes the gradients of the sources' rows, `dx`, `[rows, heads · width]`, and of their scores, `d_left`,
+    /// `[rows, heads]`.
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last destination.
+    /// If lengths do not match or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
         let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
-        assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
-        assert_eq!(d_left.len(), rows * heads, "a number for each row and head");
+        assert_eq!(dx.len(), rows * columns, "one output row per row of edges");
+        assert_eq!(d_left.len(), rows * heads, "one number per row and head");
         if rows == 0 || columns == 0 {
             return d_left.fill(T::Acc::ZERO);
         }
-        assert!(self.x.len() == rows * columns && self.left.len() == rows * heads, "each source has its own numbers");
-        assert!(self.states.len() >= self.gradient.len(), "each destination has its state");
+        assert!(self.x.len() == rows * columns && self.left.len() == rows * heads, "one value per column");
+        assert!(self.states.len() >= self.gradient.len(), "one state per destination");
         self.states.check(STATE * heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            let known = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
-            assert!(known, "each node has its id");
+            let has_ids = dropout.rows.len() == rows && dropout.neighbors.len() >= self.gradient.len();
+            assert!(has_ids, "one id per node");
         }
         let pieces = pieces(self.indptr);
         let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, heads, d_left));
-        let room = || vec![T::Acc::ZERO; BLOCK * heads];
-        let scratch = || Scratch { attention: room(), totals: room(), means: room(), slopes: room() };
+        let buffer = || vec![T::Acc::ZERO; BLOCK * heads];
+        let scratch = || Scratch { attention: buffer(), totals: buffer(), means: buffer(), slopes: buffer() };
         pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
-            let task = BySource { of: self, rows, dx, d_left, scratch };
+            let task = BySource { params: self, rows, dx, d_left, scratch };
             task.run();
         });
     }
 
-    /// What a block of row `r`'s edges needs of its destinations, and the attention again.
+    /// Reads the states of a block of row `r`'s edges, and recomputes their attention.
     #[inline(always)]
-    fn attend_again(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
-        by_heads!(self.attend_again_of(r, edges, scratch));
+    fn recompute_attention(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+        by_heads!(self.recompute_attention_of(r, edges, scratch));
     }
 
-    /// As [`AttentionBackward::attend_again`] for `H` heads, 0 for any number.
+    /// Implements [`AttentionBackward::recompute_attention`] for `H` heads; 0 means any number.
     #[inline(always)]
-    fn attend_again_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
+    fn recompute_attention_of<const H: usize>(&self, r: usize, edges: Range<usize>, scratch: &mut Scratch<T::Acc>) {
         let (heads, slope) = (if H > 0 { H } else { self.heads }, T::Acc::from_f64(self.slope));
         let left = &self.left[r * heads..][..heads];
         let until = self.indices.len().saturating_sub(BLOCK);
@@ -118,18 +118,18 @@ impl<P: Offset, T: Element> AttentionBackward<'_, P, T> {
                 let above = sum > T::Acc::ZERO;
                 slopes[h] = if above { T::Acc::ONE } else { slope };
                 attention[h] = if above { sum } else { slope * sum } - state[heads + h];
-                // Not copied as slices: a call for so few numbers costs more than they do.
+                // A loop, because a copy of a short slice is a more expensive call.
                 totals[h] = state[2 * heads + h];
                 means[h] = state[3 * heads + h];
             }
         }
-        softmax_again(&mut scratch.attention[..count], &scratch.totals[..count]);
+        recompute_softmax(&mut scratch.attention[..count], &scratch.totals[..count]);
     }
 }
 
 /// Some rows of the backward pass.
 struct BySource<'t, P, T: Element> {
-    of: &'t AttentionBackward<'t, P, T>,
+    params: &'t AttentionBackward<'t, P, T>,
     rows: Range<usize>,
     dx: &'t mut [T::Acc],
     d_left: &'t mut [T::Acc],
@@ -143,32 +143,32 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
+        let (params, heads, width, job) = (self.params, self.params.heads, self.params.width, self.params.rows());
         job.check_edges(&self.rows);
         let (bases, columns) = (job.x.bases::<true>(), heads * width);
         let ahead = job.ahead(columns);
-        let until = of.indices.len().saturating_sub(ahead);
+        let until = params.indices.len().saturating_sub(ahead);
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(heads));
         for (r, (dx, d_left)) in self.rows.zip(places) {
-            let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
+            let (all, x) = (job.edges(r), &params.x[r * columns..][..columns]);
             dx.fill(T::Acc::ZERO);
             d_left.fill(T::Acc::ZERO);
             for begin in all.clone().step_by(BLOCK) {
                 let edges = begin..(begin + BLOCK).min(all.end);
-                of.attend_again(r, edges.clone(), self.scratch);
+                params.recompute_attention(r, edges.clone(), self.scratch);
                 for (k, e) in edges.clone().enumerate() {
                     if e < until {
-                        prefetch_bytes(bases.row(of.indices[e + ahead]), columns * size_of::<T::Acc>());
+                        prefetch_bytes(bases.row(params.indices[e + ahead]), columns * size_of::<T::Acc>());
                     }
-                    let gradient = of.gradient.row(of.indices[e] as usize, columns);
+                    let gradient = params.gradient.row(params.indices[e] as usize, columns);
                     for h in 0..heads {
                         let place = k * heads + h;
                         let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let attention = self.scratch.attention[place];
-                        if let Some(dropout) = &of.dropout {
-                            let destination = dropout.others[of.indices[e] as usize];
+                        if let Some(dropout) = &params.dropout {
+                            let destination = dropout.neighbors[params.indices[e] as usize];
                             let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             self.scratch.attention[place] = attention * factor;

@@ -1,7 +1,6 @@
 //! GATv2's attention before its softmax: `out[e, h] = a[h, :] · leaky(left[source, h, :] + right[destination, h, :])`.
 //!
-//! A dot product per edge and head, so that nothing as wide as a row is ever stored for an edge; the gradients go over the
-//! edges again.
+//! Computes one dot product per edge and head, without storing a row per edge; the gradients recompute the sums.
 
 use std::ops::Range;
 
@@ -14,7 +13,7 @@ use crate::dense::elementwise::by_panel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// What all passes read: rows of sources and destinations, `[_, H·F]`, the vectors `a`, `[H, F]`, and leaky ReLU's slope below 0.
+/// Inputs of all passes.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention<'a, A> {
     /// `[num_src, H·F]`
@@ -25,14 +24,14 @@ pub struct Attention<'a, A> {
     pub vectors: &'a [A],
     /// `H`
     pub heads: usize,
-    /// What negative sums are multiplied by.
+    /// The negative slope of leaky ReLU.
     pub slope: f64,
 }
 
 impl<A: Real> Attention<'_, A> {
     fn columns(&self) -> usize {
         let columns = self.vectors.len();
-        assert!(self.heads > 0 && columns > 0 && columns.is_multiple_of(self.heads), "a vector for each head");
+        assert!(self.heads > 0 && columns > 0 && columns.is_multiple_of(self.heads), "one vector per head");
         columns
     }
 
@@ -49,7 +48,7 @@ impl<A: Real> Attention<'_, A> {
     /// ```
     /// use gnnflow_kernels::aggregate::attention_logits::Attention;
     ///
-    /// // One destination that hears from sources 0 and 1; one head of two columns.
+    /// // One destination with in-edges from sources 0 and 1; one head of two columns.
     /// let attention =
     ///     Attention { left: &[1f32, 2., 3., -9.], right: &[0., 1.], vectors: &[1., 10.], heads: 1, slope: 0.5 };
     /// let mut out = [0f32; 2];
@@ -58,31 +57,31 @@ impl<A: Real> Attention<'_, A> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last source.
+    /// If lengths do not match or an index is past the last source.
     pub fn logits<P: Offset>(&self, indptr: &[P], indices: &[u32], out: &mut [A]) {
         let (rows, columns, slope) = (indptr.len() - 1, self.columns(), A::from_f64(self.slope));
-        assert_eq!(out.len(), indices.len() * self.heads, "one number for each edge and head");
+        assert_eq!(out.len(), indices.len() * self.heads, "one number per edge and head");
         split_by_row(indptr, self.heads, out).into_par_iter().for_each(|(first, out)| {
             let mut edges = out.chunks_exact_mut(self.heads);
-            let mut bent = vec![A::ZERO; columns];
+            let mut activated = vec![A::ZERO; columns];
             for row in first..(first + ROWS).min(rows) {
                 let right = self.right(row);
                 for &source in &indices[indptr[row].at()..indptr[row + 1].at()] {
                     let Some(out) = edges.next() else { return };
-                    bend(self.left(source), right, slope, &mut bent);
-                    dot_by_head(self.vectors, &bent, columns / self.heads, out);
+                    activate(self.left(source), right, slope, &mut activated);
+                    dot_by_head(self.vectors, &activated, columns / self.heads, out);
                 }
             }
         });
     }
 
-    /// Gradient with respect to `right`, `[num_dst, H·F]`, of what has `gradient`, `[E, H]`.
+    /// Gradient with respect to `right`, `[num_dst, H·F]`, from the `gradient` of the logits, `[E, H]`.
     ///
     /// # Panics
     /// As [`Attention::logits`].
     pub fn backward_right<P: Offset>(&self, indptr: &[P], indices: &[u32], gradient: &[A], out: &mut [A]) {
         let columns = self.columns();
-        assert_eq!(out.len(), (indptr.len() - 1) * columns, "one row out for each destination");
+        assert_eq!(out.len(), (indptr.len() - 1) * columns, "one output row per destination");
         out.par_chunks_mut(ROWS * columns).enumerate().for_each(|(chunk, out)| {
             for (k, out) in out.chunks_exact_mut(columns).enumerate() {
                 let row = chunk * ROWS + k;
@@ -95,13 +94,13 @@ impl<A: Real> Attention<'_, A> {
         });
     }
 
-    /// Gradient with respect to `left`, `[num_src, H·F]`: each source goes over its edges.
+    /// Gradient with respect to `left`, `[num_src, H·F]`: each source sums over its edges.
     ///
     /// # Panics
     /// As [`Attention::logits`].
     pub fn backward_left(&self, by_source: &Transpose, gradient: &[A], out: &mut [A]) {
         let columns = self.columns();
-        assert_eq!(out.len(), (by_source.indptr.len() - 1) * columns, "one row out for each source");
+        assert_eq!(out.len(), (by_source.indptr.len() - 1) * columns, "one output row per source");
         out.par_chunks_mut(ROWS * columns).enumerate().for_each(|(chunk, out)| {
             for (k, out) in out.chunks_exact_mut(columns).enumerate() {
                 let source = chunk * ROWS + k;
@@ -120,19 +119,19 @@ impl<A: Real> Attention<'_, A> {
     /// As [`Attention::logits`].
     pub fn backward_vectors<P: Offset>(&self, indptr: &[P], indices: &[u32], gradient: &[A], out: &mut [A]) {
         let (columns, heads, slope) = (self.columns(), self.heads, A::from_f64(self.slope));
-        assert_eq!(out.len(), columns, "a vector for each head");
+        assert_eq!(out.len(), columns, "one vector per head");
         by_panel(indptr.len() - 1, out, |rows: Range<usize>, sums| {
             for row in rows {
                 let edges = indptr[row].at()..indptr[row + 1].at();
                 for (e, &source) in edges.clone().zip(&indices[edges]) {
                     let gradient = &gradient[e * heads..][..heads];
-                    add_bent(self.left(source), self.right(row), gradient, columns / heads, slope, sums);
+                    add_activated(self.left(source), self.right(row), gradient, columns / heads, slope, sums);
                 }
             }
         });
     }
 
-    /// Adds edge `e`'s part of the gradient of its rows' sum.
+    /// Adds edge `e`'s part of the gradient of `left[source] + right[row]`.
     fn add(&self, source: u32, row: usize, e: usize, gradient: &[A], sums: &mut [A]) {
         let width = self.vectors.len() / self.heads;
         let gradient = &gradient[e * self.heads..][..self.heads];
@@ -141,7 +140,7 @@ impl<A: Real> Attention<'_, A> {
 }
 
 multiversion! {
-    fn bend [A: Real] (left: &[A], right: &[A], slope: A, out: &mut [A]) {
+    fn activate [A: Real] (left: &[A], right: &[A], slope: A, out: &mut [A]) {
         for ((&l, &r), out) in left.iter().zip(right).zip(out) {
             let sum = l + r;
             *out = if sum > A::ZERO { sum } else { slope * sum };
@@ -162,7 +161,7 @@ multiversion! {
 }
 
 multiversion! {
-    fn add_bent [A: Real] (left: &[A], right: &[A], gradient: &[A], width: usize, slope: A, sums: &mut [A]) {
+    fn add_activated [A: Real] (left: &[A], right: &[A], gradient: &[A], width: usize, slope: A, sums: &mut [A]) {
         for (h, &g) in gradient.iter().enumerate() {
             let head = h * width..(h + 1) * width;
             for ((&l, &r), sum) in left[head.clone()].iter().zip(&right[head.clone()]).zip(&mut sums[head]) {

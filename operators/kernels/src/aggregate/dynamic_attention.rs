@@ -1,10 +1,11 @@
-//! GATv2's propagation (Brody, Alon, Yahav 2022): each head's softmax over a destination's in-edges of `a · leaky_relu(S·h_u + D·h_v)`,
-//! a sum over the head's columns, and the sum of sources' rows `S·h_u` by it.
+//! GATv2's aggregation (Brody, Alon, Yahav 2022): the sum of source rows `S·h_u`, weighted per head by the softmax of
+//! `a · leaky_relu(S·h_u + D·h_v)` over a destination's in-edges.
 //!
-//! A leaky ReLU only scales with what is not negative, so a sum's `a` can go inside but for its sign: with the *terms*
-//! `left = |a| ⊙ S·h_u` and `right = |a| ⊙ D·h_v` a logit is `Σ sign(a) · leaky_relu(left + right)`. A source's term is made again of what
-//! it sends; a destination's is `right`. So all that there is to learn, `a` as well, is learned by the terms' gradients, one row for each
-//! node, and an edge has no parameter of its own; nothing is as long as the edges, as with [`Attention`](super::attention::Attention).
+//! Leaky ReLU commutes with nonnegative factors, so `|a|` can move inside. With the *terms* `left = |a| ⊙ S·h_u` and
+//! `right = |a| ⊙ D·h_v`, a logit is `Σ sign(a) · leaky_relu(left + right)` over the head's columns. A source's term is
+//! recomputed from its row; a destination's term is stored. All parameters, including `a`, are learned from the
+//! gradients of terms, one row per node. As in [`Attention`](super::attention::Attention), no array has one entry per
+//! edge of the graph.
 
 use std::ops::Range;
 
@@ -24,33 +25,33 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Numbers that a destination keeps for each head behind its term, of `heads · width` numbers: its largest logit and its sum of
-/// exponentials (by [`DynamicAttention::forward`]), and the mean of its edges' gradients by attention (by
+/// Numbers of a destination's state per head, after its term of `heads · width` numbers: the largest logit, the sum of
+/// exponentials (by [`DynamicAttention::forward`]), and the mean of the edges' gradients weighted by attention (by
 /// [`DynamicAttention::backward_right`]).
-pub const KEPT: usize = 3;
+pub const SOFTMAX_STATE: usize = 3;
 
 /// GATv2's attention over the in-edges of an interval of destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct DynamicAttention<'a, P, T: Element> {
-    /// The in-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The in-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The source of each edge.
     pub indices: &'a [u32],
-    /// What sources send, `[sources, heads · width]`.
+    /// Source rows, `[sources, heads · width]`.
     pub x: Sources<'a, T>,
     /// The vectors a, `[heads, width]`.
     pub vectors: &'a [T::Acc],
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0; not negative.
+    /// The negative slope of leaky ReLU; at least 0.
     pub slope: f64,
-    /// What is dropped of the attention.
+    /// Dropout of attention weights.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// What the vectors do to a column: how much, and in which direction.
+/// Magnitudes and signs of the vectors a.
 pub(crate) struct Vectors<A> {
     sizes: Vec<A>,
     pub(crate) signs: Vec<A>,
@@ -67,7 +68,7 @@ impl<A: Real> Vectors<A> {
         }
     }
 
-    /// The logits of one edge, by head; `bent` has room for a row.
+    /// Computes the logits of one edge by head; `activated` is a buffer for a row.
     ///
     /// # Safety
     /// The machine has `I`.
@@ -77,18 +78,18 @@ impl<A: Real> Vectors<A> {
         x: &[T],
         right: &[A],
         width: usize,
-        bent: &mut [A],
+        activated: &mut [A],
         out: &mut [A],
     ) {
-        for (((bent, x), right), size) in bent.iter_mut().zip(x).zip(right).zip(&self.sizes) {
+        for (((activated, x), right), size) in activated.iter_mut().zip(x).zip(right).zip(&self.sizes) {
             let sum = *size * x.widen() + *right;
-            *bent = if sum > A::ZERO { sum } else { self.slope * sum };
+            *activated = if sum > A::ZERO { sum } else { self.slope * sum };
         }
-        // SAFETY: the caller's promise.
-        unsafe { dots_of_heads::<I, A>(&self.signs, bent, width, out) };
+        // SAFETY: guaranteed by the caller.
+        unsafe { dots_of_heads::<I, A>(&self.signs, activated, width, out) };
     }
 
-    /// Adds one edge's part of the gradient of its ends' terms, from that of its logits.
+    /// Adds one edge's part of the gradient of the terms of both nodes, from the `gradient` of its logits.
     #[inline(always)]
     pub(crate) fn add_slopes<T: Element<Acc = A>>(
         &self,
@@ -115,35 +116,35 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         self.heads * self.width
     }
 
-    /// Numbers of a row of states: the destination's term, `[heads · width]`, and [`KEPT`] for each head.
+    /// Returns the numbers per row of states: the destination's term, `[heads · width]`, and [`SOFTMAX_STATE`] per head.
     pub fn state_len(&self) -> usize {
-        self.columns() + KEPT * self.heads
+        self.columns() + SOFTMAX_STATE * self.heads
     }
 
     fn rows(&self) -> Rows<'a, P, T, true> {
         Rows::sum(self.indptr, self.indices, self.x, self.heads, self.width)
     }
 
-    /// Panics unless lengths agree.
+    /// Panics unless lengths match.
     fn check(&self, states: usize) {
         let rows = self.indptr.len() - 1;
         assert!(self.slope >= 0.0, "leaky ReLU's slope is not negative");
-        assert_eq!(self.vectors.len(), self.columns(), "a vector for each head");
-        assert_eq!(states, rows * self.state_len(), "a state for each row");
+        assert_eq!(self.vectors.len(), self.columns(), "one vector per head");
+        assert_eq!(states, rows * self.state_len(), "one state per row");
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            assert!(dropout.rows.len() == rows && dropout.others.len() >= self.x.len(), "each node has its id");
+            assert!(dropout.rows.len() == rows && dropout.neighbors.len() >= self.x.len(), "one id per node");
         }
     }
 
-    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`, and what is [`KEPT`] behind each row's term in `states`,
-    /// `[rows, heads · width + KEPT · heads]`: largest logits and sums of exponentials.
+    /// Fills `out`, `[rows, heads · width]`, with `Σ attention · x`. Fills largest logits and sums of exponentials in
+    /// `states`, `[rows, heads · width + SOFTMAX_STATE · heads]`.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
     /// use gnnflow_kernels::aggregate::dynamic_attention::DynamicAttention;
     ///
-    /// // One destination hears from two sources whose logits are equal: −leaky(−4 + 2).
+    /// // One destination has two sources with equal logits: −leaky(−4 + 2).
     /// let x = [-4f32, -4.];
     /// let job = DynamicAttention {
     ///     indptr: &[0u32, 2],
@@ -161,10 +162,10 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last source.
+    /// If lengths do not match or an index is past the last source.
     pub fn forward(&self, states: &mut [T::Acc], out: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.columns());
-        assert_eq!(out.len(), rows * columns, "one row out for each row of edges");
+        assert_eq!(out.len(), rows * columns, "one output row per row of edges");
         if rows == 0 || columns == 0 {
             return;
         }
@@ -172,21 +173,21 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
         let parts = split(&pieces, columns, out).into_par_iter().zip(split(&pieces, self.state_len(), states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (out, states))| {
-            let task = Forward { of: self, vectors: &vectors, rows, states, out, scratch };
+            let task = Forward { params: self, vectors: &vectors, rows, states, out, scratch };
             task.run();
         });
     }
 
-    /// Gradient with respect to each destination's term, `d_right`, `[rows, heads · width]`, from that of
-    /// [`DynamicAttention::forward`]'s result; and the last number that is kept of each head in `states`, which
+    /// Computes the gradient of the destinations' terms, `d_right`, `[rows, heads · width]`, from that of the result of
+    /// [`DynamicAttention::forward`]. Fills the last number of each head in `states`, which
     /// [`DynamicAttentionBackward`](super::dynamic_attention_backward::DynamicAttentionBackward) needs.
     ///
     /// # Panics
     /// As [`DynamicAttention::forward`].
     pub fn backward_right(&self, gradient: &[T::Acc], states: &mut [T::Acc], d_right: &mut [T::Acc]) {
         let (rows, columns) = (self.indptr.len() - 1, self.columns());
-        assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
-        assert_eq!(d_right.len(), rows * columns, "a row for each row");
+        assert_eq!(gradient.len(), rows * columns, "one gradient per row");
+        assert_eq!(d_right.len(), rows * columns, "one gradient of a term per row");
         if rows == 0 || columns == 0 {
             return;
         }
@@ -194,12 +195,12 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
         let parts = split(&pieces, columns, d_right).into_par_iter().zip(split(&pieces, self.state_len(), states));
         pieces.into_par_iter().zip(parts).for_each_init(Scratch::default, |scratch, (rows, (d_right, states))| {
-            let task = BackwardRight { of: self, vectors: &vectors, rows, gradient, states, d_right, scratch };
+            let task = BackwardRight { params: self, vectors: &vectors, rows, gradient, states, d_right, scratch };
             task.run();
         });
     }
 
-    /// The logits of one row's edges into `out`, `[edges, heads]`.
+    /// Computes the logits of one row's edges, `out`, `[edges, heads]`.
     ///
     /// # Safety
     /// The machine has `I`.
@@ -210,7 +211,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
         vectors: &Vectors<T::Acc>,
         edges: Range<usize>,
         right: &[T::Acc],
-        bent: &mut [T::Acc],
+        activated: &mut [T::Acc],
         out: &mut [T::Acc],
     ) {
         let columns = self.columns();
@@ -221,14 +222,14 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
                 prefetch_bytes(bases.row(self.indices[e + ahead]), columns * size_of::<T>());
             }
             let row = self.x.row(self.indices[e] as usize, columns);
-            // SAFETY: the caller's promise.
-            unsafe { vectors.logits::<I, T>(row, right, self.width, bent, out) };
+            // SAFETY: guaranteed by the caller.
+            unsafe { vectors.logits::<I, T>(row, right, self.width, activated, out) };
         }
     }
 
-    /// Multiplies by the masks of row `r`'s edges.
+    /// Applies the dropout masks of row `r`'s edges.
     #[inline(always)]
-    fn drop_out(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
+    fn apply_dropout(&self, r: usize, edges: Range<usize>, values: &mut [T::Acc]) {
         if let Some(dropout) = &self.dropout {
             dropout.apply(dropout.rows[r], &self.indices[edges], self.heads, values);
         }
@@ -237,7 +238,7 @@ impl<'a, P: Offset, T: Element> DynamicAttention<'a, P, T> {
 
 /// Some rows of the forward pass.
 struct Forward<'t, P, T: Element> {
-    of: &'t DynamicAttention<'t, P, T>,
+    params: &'t DynamicAttention<'t, P, T>,
     vectors: &'t Vectors<T::Acc>,
     rows: Range<usize>,
     states: &'t mut [T::Acc],
@@ -252,21 +253,21 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, columns, job) = (self.of, self.of.heads, self.of.columns(), self.of.rows());
+        let (params, heads, columns, job) = (self.params, self.params.heads, self.params.columns(), self.params.rows());
         job.check_edges(&self.rows);
         let bases = job.x.bases::<true>();
         let Scratch { attention, row, .. } = self.scratch;
         row.resize(columns, T::Acc::ZERO);
-        let places = self.states.chunks_exact_mut(of.state_len()).zip(self.out.chunks_exact_mut(columns));
+        let places = self.states.chunks_exact_mut(params.state_len()).zip(self.out.chunks_exact_mut(columns));
         for (r, (state, out)) in self.rows.zip(places) {
             let edges = job.edges(r);
             attention.resize(edges.len() * heads, T::Acc::ZERO);
-            let (right, kept) = state.split_at_mut(columns);
-            // SAFETY: the caller's promise.
-            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
-            let (largest, rest) = kept.split_at_mut(heads);
+            let (right, softmax_state) = state.split_at_mut(columns);
+            // SAFETY: guaranteed by the caller.
+            unsafe { params.logits::<I>(&job, self.vectors, edges.clone(), right, row, attention) };
+            let (largest, rest) = softmax_state.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
-            of.drop_out(r, edges.clone(), attention);
+            params.apply_dropout(r, edges.clone(), attention);
             let weights = ByEdge { weights: attention, heads, first: edges.start, edges: None };
             // SAFETY: the edges and lengths were checked, and `out` is a row.
             unsafe { job.row::<I, _>(&bases, r, edges, &weights, Onto::Nothing, true, out.as_mut_ptr()) };
@@ -276,7 +277,7 @@ impl<P: Offset, T: Element> Forward<'_, P, T> {
 
 /// Some rows of the backward pass by destination.
 struct BackwardRight<'t, P, T: Element> {
-    of: &'t DynamicAttention<'t, P, T>,
+    params: &'t DynamicAttention<'t, P, T>,
     vectors: &'t Vectors<T::Acc>,
     rows: Range<usize>,
     gradient: &'t [T::Acc],
@@ -292,31 +293,32 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
     /// The machine has `I`.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, width, columns) = (self.of, self.of.heads, self.of.width, self.of.columns());
-        let job = of.rows();
+        let (params, heads, width, columns) =
+            (self.params, self.params.heads, self.params.width, self.params.columns());
+        let job = params.rows();
         job.check_edges(&self.rows);
-        let Scratch { attention, gradients, row: bent, .. } = self.scratch;
-        bent.resize(columns, T::Acc::ZERO);
-        let places = self.states.chunks_exact_mut(of.state_len()).zip(self.d_right.chunks_exact_mut(columns));
+        let Scratch { attention, gradients, row: activated, .. } = self.scratch;
+        activated.resize(columns, T::Acc::ZERO);
+        let places = self.states.chunks_exact_mut(params.state_len()).zip(self.d_right.chunks_exact_mut(columns));
         for (r, (state, d_right)) in self.rows.zip(places) {
             let edges = job.edges(r);
-            for room in [&mut *attention, &mut *gradients] {
-                room.resize(edges.len() * heads, T::Acc::ZERO);
+            for buffer in [&mut *attention, &mut *gradients] {
+                buffer.resize(edges.len() * heads, T::Acc::ZERO);
             }
-            let (right, kept) = state.split_at_mut(columns);
-            // SAFETY: the caller's promise.
-            unsafe { of.logits::<I>(&job, self.vectors, edges.clone(), right, bent, attention) };
-            // Once more, as in [`Attention`](super::attention::Attention): rows may be newer by now.
-            let (largest, rest) = kept.split_at_mut(heads);
+            let (right, softmax_state) = state.split_at_mut(columns);
+            // SAFETY: guaranteed by the caller.
+            unsafe { params.logits::<I>(&job, self.vectors, edges.clone(), right, activated, attention) };
+            // Recomputed, as in [`Attention`](super::attention::Attention): rows may have changed.
+            let (largest, rest) = softmax_state.split_at_mut(heads);
             softmax_row(attention, heads, largest, &mut rest[..heads]);
             let gradient = &self.gradient[r * columns..][..columns];
             for (e, out) in edges.clone().zip(gradients.chunks_exact_mut(heads)) {
-                let row = of.x.row(of.indices[e] as usize, columns);
-                // SAFETY: the caller's promise.
+                let row = params.x.row(params.indices[e] as usize, columns);
+                // SAFETY: guaranteed by the caller.
                 unsafe { dots_of_heads::<I, T>(gradient, row, width, out) };
             }
-            of.drop_out(r, edges.clone(), gradients);
-            let means = &mut kept[2 * heads..];
+            params.apply_dropout(r, edges.clone(), gradients);
+            let means = &mut softmax_state[2 * heads..];
             softmax_means(attention, gradients, means);
             d_right.fill(T::Acc::ZERO);
             let all = attention.chunks_exact(heads).zip(gradients.chunks_exact_mut(heads));
@@ -324,7 +326,7 @@ impl<P: Offset, T: Element> BackwardRight<'_, P, T> {
                 for h in 0..heads {
                     gradient[h] = alpha[h] * (gradient[h] - means[h]);
                 }
-                let row = of.x.row(of.indices[e] as usize, columns);
+                let row = params.x.row(params.indices[e] as usize, columns);
                 self.vectors.add_slopes(row, right, width, gradient, d_right);
             }
         }

@@ -1,17 +1,17 @@
-//! Gradients of [`DynamicAttention`](super::dynamic_attention::DynamicAttention) by source: over the out-edges of an interval of sources,
-//! whose weights are computed again from what both ends have.
+//! Gradients of [`DynamicAttention`](super::dynamic_attention::DynamicAttention) by source, over the out-edges of an
+//! interval of sources. Attention is recomputed from the rows and states of both nodes.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
 
 use super::attention::{EdgeDropout, on_this_machine};
-use super::dynamic_attention::{KEPT, Vectors};
+use super::dynamic_attention::{SOFTMAX_STATE, Vectors};
 use super::pieces::{pieces, split};
 use super::rows::{Onto, Rows};
 use super::sources::Sources;
 use super::weight::ByEdge;
-use crate::aggregate::edge_softmax::softmax_again;
+use crate::aggregate::edge_softmax::recompute_softmax;
 use crate::aggregate::offsets::{Offset, prefetch as prefetch_bytes};
 use crate::dense::dot::dot_in_lanes;
 use crate::simd::dispatch::{Level, level};
@@ -20,38 +20,38 @@ use crate::simd::lanes::{Generic, Isa};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Edges whose rows are read several times in a row: few enough that they stay near.
+/// Edges per block; their rows are read several times and stay in the cache.
 const BLOCK: usize = 32;
 
-/// The out-edges of an interval of sources, and what their destinations have.
+/// The out-edges of an interval of sources, and the data of their destinations.
 #[derive(Clone, Copy, Debug)]
 pub struct DynamicAttentionBackward<'a, P, T: Element> {
-    /// The out-edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`; a window of a longer `indptr`.
+    /// The out-edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window.
     pub indptr: &'a [P],
     /// The destination of each edge.
     pub indices: &'a [u32],
-    /// Of what arrived at each destination, `[destinations, heads · width]`.
+    /// The gradient of each destination's aggregate, `[destinations, heads · width]`.
     pub gradient: Sources<'a, T::Acc>,
-    /// `[destinations, heads · width + KEPT · heads]`, as
-    /// [`DynamicAttention::backward_right`](super::dynamic_attention::DynamicAttention::backward_right) left them.
+    /// `[destinations, heads · width + SOFTMAX_STATE · heads]`, filled by
+    /// [`DynamicAttention::backward_right`](super::dynamic_attention::DynamicAttention::backward_right).
     pub states: Sources<'a, T::Acc>,
-    /// What the interval's sources send, `[rows, heads · width]`.
+    /// The rows of the interval's sources, `[rows, heads · width]`.
     pub x: &'a [T],
     /// The vectors a, `[heads, width]`.
     pub vectors: &'a [T::Acc],
-    /// `H`
+    /// Number of heads.
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// Leaky ReLU's slope below 0.
+    /// The negative slope of leaky ReLU.
     pub slope: f64,
-    /// The forward pass's; its rows are the interval's sources, the others the destinations.
+    /// As in the forward pass; here rows are the interval's sources, and `neighbors` the destinations.
     pub dropout: Option<EdgeDropout<'a>>,
 }
 
-/// Room for a row, and for a block of edges, `[BLOCK, heads]` each.
+/// Buffers for a row, and for a block of edges, `[BLOCK, heads]` each.
 struct Scratch<A> {
-    bent: Vec<A>,
+    activated: Vec<A>,
     attention: Vec<A>,
     totals: Vec<A>,
     gradient: Vec<A>,
@@ -62,19 +62,19 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
         Rows::sum(self.indptr, self.indices, self.gradient, self.heads, self.width)
     }
 
-    /// Fills the gradients with respect to the sources' rows by what they send, `dx`, and to their terms, `d_left`; both
-    /// `[rows, heads · width]`.
+    /// Computes the gradients of the sources' rows, `dx`, without the part through their terms, and of these terms,
+    /// `d_left`; both are `[rows, heads · width]`.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
     /// use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
     ///
-    /// // One source of two equal ones that a destination hears from: half of its gradient, and no reason to attend otherwise.
+    /// // A source with weight 1/2 gets half of the gradient, and its term none.
     /// let job = DynamicAttentionBackward {
     ///     indptr: &[0u32, 1],
     ///     indices: &[0],
     ///     gradient: Sources::new(&[3f32], 1),
-    ///     // Its term, its largest logit, the sum of exponentials, the mean of gradients: 3 · −4.
+    ///     // Term, largest logit, sum of exponentials, mean of gradients: 3 · −4.
     ///     states: Sources::new(&[2., 1., 2., -12.], 4),
     ///     x: &[-4f32],
     ///     vectors: &[-1.],
@@ -89,33 +89,33 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
     /// ```
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last destination.
+    /// If lengths do not match or an index is past the last destination.
     pub fn run(&self, dx: &mut [T::Acc], d_left: &mut [T::Acc]) {
         let (rows, heads, columns) = (self.indptr.len() - 1, self.heads, self.heads * self.width);
-        assert_eq!(dx.len(), rows * columns, "one row out for each row of edges");
-        assert_eq!(d_left.len(), dx.len(), "two rows out for each row of edges");
+        assert_eq!(dx.len(), rows * columns, "one output row per row of edges");
+        assert_eq!(d_left.len(), dx.len(), "`d_left` has the length of `dx`");
         if rows == 0 || columns == 0 {
             return;
         }
-        assert!(self.x.len() == rows * columns && self.vectors.len() == columns, "each source has its own numbers");
-        assert!(self.states.len() >= self.gradient.len(), "each destination has its state");
-        self.states.check(columns + KEPT * heads);
+        assert!(self.x.len() == rows * columns && self.vectors.len() == columns, "one value per column");
+        assert!(self.states.len() >= self.gradient.len(), "one state per destination");
+        self.states.check(columns + SOFTMAX_STATE * heads);
         self.rows().check();
         if let Some(dropout) = &self.dropout {
-            let known = dropout.rows.len() == rows && dropout.others.len() >= self.gradient.len();
-            assert!(known, "each node has its id");
+            let has_ids = dropout.rows.len() == rows && dropout.neighbors.len() >= self.gradient.len();
+            assert!(has_ids, "one id per node");
         }
         let (pieces, vectors) = (pieces(self.indptr), Vectors::new(self.vectors, self.slope));
         let parts = split(&pieces, columns, dx).into_par_iter().zip(split(&pieces, columns, d_left));
-        let room = |each: usize| vec![T::Acc::ZERO; each];
+        let buffer = |each: usize| vec![T::Acc::ZERO; each];
         let scratch = || Scratch {
-            bent: room(columns),
-            attention: room(BLOCK * heads),
-            totals: room(BLOCK * heads),
-            gradient: room(heads),
+            activated: buffer(columns),
+            attention: buffer(BLOCK * heads),
+            totals: buffer(BLOCK * heads),
+            gradient: buffer(heads),
         };
         pieces.into_par_iter().zip(parts).for_each_init(scratch, |scratch, (rows, (dx, d_left))| {
-            let task = BySource { of: self, vectors: &vectors, rows, dx, d_left, scratch };
+            let task = BySource { params: self, vectors: &vectors, rows, dx, d_left, scratch };
             task.run();
         });
     }
@@ -123,7 +123,7 @@ impl<P: Offset, T: Element> DynamicAttentionBackward<'_, P, T> {
 
 /// Some rows of the backward pass.
 struct BySource<'t, P, T: Element> {
-    of: &'t DynamicAttentionBackward<'t, P, T>,
+    params: &'t DynamicAttentionBackward<'t, P, T>,
     vectors: &'t Vectors<T::Acc>,
     rows: Range<usize>,
     dx: &'t mut [T::Acc],
@@ -138,52 +138,54 @@ impl<P: Offset, T: Element> BySource<'_, P, T> {
     /// The machine has `I`, and lengths were checked.
     #[inline(always)]
     unsafe fn body<I: Isa>(self) {
-        let (of, heads, width, job) = (self.of, self.of.heads, self.of.width, self.of.rows());
+        let (params, heads, width, job) = (self.params, self.params.heads, self.params.width, self.params.rows());
         job.check_edges(&self.rows);
         let columns = heads * width;
-        let (bases, states, ahead) = (job.x.bases::<true>(), of.states.bases::<true>(), job.ahead(columns));
-        let until = of.indices.len().saturating_sub(ahead);
-        let Scratch { bent, attention, totals, gradient: of_logits } = self.scratch;
+        let (bases, states, ahead) = (job.x.bases::<true>(), params.states.bases::<true>(), job.ahead(columns));
+        let until = params.indices.len().saturating_sub(ahead);
+        let Scratch { activated, attention, totals, gradient: of_logits } = self.scratch;
         let places = self.dx.chunks_exact_mut(columns).zip(self.d_left.chunks_exact_mut(columns));
         for (r, (dx, d_left)) in self.rows.zip(places) {
-            let (all, x) = (job.edges(r), &of.x[r * columns..][..columns]);
+            let (all, x) = (job.edges(r), &params.x[r * columns..][..columns]);
             dx.fill(T::Acc::ZERO);
             d_left.fill(T::Acc::ZERO);
             for begin in all.clone().step_by(BLOCK) {
                 let edges = begin..(begin + BLOCK).min(all.end);
-                let state = |e: usize| of.states.row(of.indices[e] as usize, columns + KEPT * heads).split_at(columns);
+                let state = |e: usize| {
+                    params.states.row(params.indices[e] as usize, columns + SOFTMAX_STATE * heads).split_at(columns)
+                };
                 for (k, e) in edges.clone().enumerate() {
                     if e < until {
-                        let place = of.indices[e + ahead];
+                        let place = params.indices[e + ahead];
                         prefetch_bytes(bases.row(place), columns * size_of::<T::Acc>());
-                        prefetch_bytes(states.row(place), (columns + KEPT * heads) * size_of::<T::Acc>());
+                        prefetch_bytes(states.row(place), (columns + SOFTMAX_STATE * heads) * size_of::<T::Acc>());
                     }
-                    let ((right, kept), place) = (state(e), k * heads..(k + 1) * heads);
+                    let ((right, softmax_state), place) = (state(e), k * heads..(k + 1) * heads);
                     let logits = &mut attention[place.clone()];
-                    // SAFETY: the caller's promise.
-                    unsafe { self.vectors.logits::<I, T>(x, right, width, bent, logits) };
-                    logits.iter_mut().zip(kept).for_each(|(logit, largest)| *logit = *logit - *largest);
-                    // Not copied as slices: a call for so few numbers costs more than they do.
-                    totals[place].iter_mut().zip(&kept[heads..]).for_each(|(total, kept)| *total = *kept);
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { self.vectors.logits::<I, T>(x, right, width, activated, logits) };
+                    logits.iter_mut().zip(softmax_state).for_each(|(logit, largest)| *logit = *logit - *largest);
+                    // A loop, because a copy of a short slice is a more expensive call.
+                    totals[place].iter_mut().zip(&softmax_state[heads..]).for_each(|(total, sum)| *total = *sum);
                 }
                 let count = edges.len() * heads;
-                softmax_again(&mut attention[..count], &totals[..count]);
+                recompute_softmax(&mut attention[..count], &totals[..count]);
                 for (k, e) in edges.clone().enumerate() {
-                    let (right, kept) = state(e);
-                    let gradient = of.gradient.row(of.indices[e] as usize, columns);
+                    let (right, softmax_state) = state(e);
+                    let gradient = params.gradient.row(params.indices[e] as usize, columns);
                     for h in 0..heads {
                         let place = k * heads + h;
                         let (gradient, x) = (&gradient[h * width..][..width], &x[h * width..][..width]);
-                        // SAFETY: the caller's promise.
+                        // SAFETY: guaranteed by the caller.
                         let mut product = unsafe { dot_in_lanes::<I, T>(gradient, x) };
                         let alpha = attention[place];
-                        if let Some(dropout) = &of.dropout {
-                            let destination = dropout.others[of.indices[e] as usize];
+                        if let Some(dropout) = &params.dropout {
+                            let destination = dropout.neighbors[params.indices[e] as usize];
                             let factor: T::Acc = dropout.factor(dropout.rows[r], destination, h);
                             product = product * factor;
                             attention[place] = alpha * factor;
                         }
-                        of_logits[h] = alpha * (product - kept[2 * heads + h]);
+                        of_logits[h] = alpha * (product - softmax_state[2 * heads + h]);
                     }
                     self.vectors.add_slopes(x, right, width, of_logits, d_left);
                 }

@@ -1,6 +1,6 @@
-//! What two nodes bring to the edge between them: `out[e, h] = left[source, h] + right[destination, h]`.
+//! Sums of source and destination scores per edge: `out[e, h] = left[source, h] + right[destination, h]`.
 //!
-//! Its gradients are sums over edges: [`super::segment::edge_sum`] for the destinations,
+//! The gradients are sums over edges: [`super::segment::edge_sum`] for the destinations,
 //! [`super::segment::edge_sum_by_source`] for the sources.
 
 use rayon::prelude::*;
@@ -17,7 +17,7 @@ use crate::simd::element::Real;
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or an index is past the last source.
+/// If lengths do not match or an index is past the last source.
 pub fn forward<P: Offset, A: Real>(
     indptr: &[P],
     indices: &[u32],
@@ -27,8 +27,8 @@ pub fn forward<P: Offset, A: Real>(
     out: &mut [A],
 ) {
     let rows = indptr.len() - 1;
-    assert_eq!(right.len(), rows * heads, "one number for each destination and head");
-    assert_eq!(out.len(), indices.len() * heads, "one number for each edge and head");
+    assert_eq!(right.len(), rows * heads, "one number per destination and head");
+    assert_eq!(out.len(), indices.len() * heads, "one number per edge and head");
     if heads == 0 {
         return;
     }

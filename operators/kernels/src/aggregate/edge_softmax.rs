@@ -1,6 +1,6 @@
-//! Softmax over the edges of every destination, for each head on its own, and its gradient.
+//! Softmax over the edges of every destination, separately per head, and its gradient.
 //!
-//! Values are `[E, heads]` in the edges' order. Largest values are subtracted first, as everywhere.
+//! Values are `[E, heads]` in the edges' order. The largest value is subtracted first.
 
 use rayon::prelude::*;
 
@@ -19,9 +19,9 @@ use crate::simd::element::Real;
 /// ```
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn forward<P: Offset, A: Real>(indptr: &[P], logits: &[A], heads: usize, out: &mut [A]) {
-    assert_eq!(out.len(), logits.len(), "as many values out as in");
+    assert_eq!(out.len(), logits.len(), "one output value per input value");
     by_row(indptr, heads, out, |edges, out, scratch| {
         let (largest, total) = scratch.split_at_mut(heads);
         out.copy_from_slice(&logits[edges.start * heads..edges.end * heads]);
@@ -32,10 +32,10 @@ pub fn forward<P: Offset, A: Real>(indptr: &[P], logits: &[A], heads: usize, out
 /// Gradient of [`forward`] with respect to the logits, given its result `alpha`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn backward<P: Offset, A: Real>(indptr: &[P], alpha: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
-    assert_eq!(out.len(), alpha.len(), "as many values out as in");
-    assert_eq!(out.len(), gradient.len(), "a gradient for every value");
+    assert_eq!(out.len(), alpha.len(), "one output value per input value");
+    assert_eq!(out.len(), gradient.len(), "one gradient per value");
     by_row(indptr, heads, out, |edges, out, scratch| {
         let row = edges.start * heads..edges.end * heads;
         softmax_row_backward(&alpha[row.clone()], &gradient[row], heads, out, scratch);
@@ -50,7 +50,7 @@ fn by_row<P: Offset, A: Real>(
     f: impl Fn(std::ops::Range<usize>, &mut [A], &mut [A]) + Sync,
 ) {
     let rows = indptr.len() - 1;
-    assert_eq!(out.len(), indptr[rows].at() * heads, "a value for every edge and head");
+    assert_eq!(out.len(), indptr[rows].at() * heads, "one value per edge and head");
     if heads == 0 {
         return;
     }
@@ -68,12 +68,12 @@ fn by_row<P: Offset, A: Real>(
     if small { pieces.into_iter().for_each(task) } else { pieces.into_par_iter().for_each(task) }
 }
 
-/// Numbers that are worked on side by side, the same on every instruction set.
+/// Numbers processed together, equal for all instruction sets.
 const LANES: usize = 16;
 
 multiversion! {
-    /// Turns the logits of one row's edges, `[edges, heads]`, into their softmax; tells each head's largest logit and the sum
-    /// of exponentials.
+    /// Replaces the logits of one row's edges, `[edges, heads]`, by their softmax. Returns each head's largest logit
+    /// and sum of exponentials.
     pub(crate) fn softmax_row [A: Real] (values: &mut [A], heads: usize, largest: &mut [A], total: &mut [A]) {
         largest.fill(A::NEG_INFINITY);
         total.fill(A::ZERO);
@@ -91,7 +91,7 @@ multiversion! {
             }
             return divide(values, heads, total);
         }
-        // Lane `k` is of head `k % heads`.
+        // Lane `k` belongs to head `k % heads`.
         let mut lanes = [A::NEG_INFINITY; LANES];
         let (whole, rest) = values.as_chunks_mut::<LANES>();
         for values in whole.iter() {
@@ -144,8 +144,8 @@ fn divide<A: Real>(values: &mut [A], heads: usize, total: &[A]) {
 }
 
 multiversion! {
-    /// The softmax again, from logits less their row's largest in `values` and the row's `totals`, number by number.
-    pub(crate) fn softmax_again [A: Real] (values: &mut [A], totals: &[A]) {
+    /// Recomputes the softmax from logits minus their row's largest, `values`, and the row's `totals`.
+    pub(crate) fn recompute_softmax [A: Real] (values: &mut [A], totals: &[A]) {
         for (value, &total) in values.iter_mut().zip(totals) {
             *value = value.exp() / total;
         }

@@ -1,6 +1,6 @@
-//! Sums of messages that take in their edges: `out[r] = Σ max(x[source of e] + edges[e], 0)` over the edges `e` of row `r`.
+//! Sums of rectified messages: `out[r] = Σ max(x[source of e] + edges[e], 0)` over the edges `e` of row `r`.
 //!
-//! What is rectified is never stored: the gradients go over the edges again.
+//! Messages are never stored; the gradients recompute them.
 
 use rayon::prelude::*;
 
@@ -14,14 +14,14 @@ use crate::simd::element::Real;
 /// ```
 /// use gnnflow_kernels::aggregate::messages;
 ///
-/// // One destination that hears from sources 0 and 1.
+/// // One destination with in-edges from sources 0 and 1.
 /// let mut out = [0f32; 2];
 /// messages::sum(&[0u32, 2], &[0, 1], &[1., 2., 3., 4.], &[1., -5., 1., 1.], 2, &mut out);
 /// assert_eq!(out, [2. + 4., 0. + 5.]);
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or an index is past the last source.
+/// If lengths do not match or an index is past the last source.
 pub fn sum<P: Offset, A: Real>(indptr: &[P], indices: &[u32], x: &[A], edges: &[A], width: usize, out: &mut [A]) {
     check(indptr, indices, edges, width, out.len());
     if width == 0 {
@@ -39,7 +39,7 @@ pub fn sum<P: Offset, A: Real>(indptr: &[P], indices: &[u32], x: &[A], edges: &[
     });
 }
 
-/// Gradient of [`sum`] with respect to `x`, `[num_src, width]`: each source goes over its edges.
+/// Gradient of [`sum`] with respect to `x`, `[num_src, width]`: each source sums over its edges.
 ///
 /// # Panics
 /// As [`sum`].
@@ -51,7 +51,7 @@ pub fn backward_rows<A: Real>(
     width: usize,
     out: &mut [A],
 ) {
-    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one row out for each source");
+    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one output row per source");
     if width == 0 {
         return;
     }
@@ -62,7 +62,7 @@ pub fn backward_rows<A: Real>(
             let own = &x[source * width..][..width];
             for place in by_source.indptr[source] as usize..by_source.indptr[source + 1] as usize {
                 let (row, e) = (by_source.indices[place] as usize, by_source.edges[place] as usize);
-                add_open(own, &edges[e * width..][..width], &gradient[row * width..][..width], out);
+                add_where_positive(own, &edges[e * width..][..width], &gradient[row * width..][..width], out);
             }
         }
     });
@@ -82,7 +82,7 @@ pub fn backward_edges<P: Offset, A: Real>(
     out: &mut [A],
 ) {
     check(indptr, indices, edges, width, gradient.len());
-    assert_eq!(out.len(), edges.len(), "one row out for each edge");
+    assert_eq!(out.len(), edges.len(), "one output row per edge");
     if width == 0 {
         return;
     }
@@ -95,15 +95,15 @@ pub fn backward_edges<P: Offset, A: Real>(
             for (e, &source) in range.clone().zip(&indices[range]) {
                 let Some(out) = out.next() else { return };
                 out.fill(A::ZERO);
-                add_open(&x[source as usize * width..][..width], &edges[e * width..][..width], gradient, out);
+                add_where_positive(&x[source as usize * width..][..width], &edges[e * width..][..width], gradient, out);
             }
         }
     });
 }
 
 fn check<P, A>(indptr: &[P], indices: &[u32], edges: &[A], width: usize, out: usize) {
-    assert_eq!(edges.len(), indices.len() * width, "a row for each edge");
-    assert_eq!(out, (indptr.len() - 1) * width, "a row for each destination");
+    assert_eq!(edges.len(), indices.len() * width, "one row per edge");
+    assert_eq!(out, (indptr.len() - 1) * width, "one row per destination");
 }
 
 multiversion! {
@@ -116,7 +116,7 @@ multiversion! {
 }
 
 multiversion! {
-    fn add_open [A: Real] (row: &[A], edge: &[A], gradient: &[A], sums: &mut [A]) {
+    fn add_where_positive [A: Real] (row: &[A], edge: &[A], gradient: &[A], sums: &mut [A]) {
         for (((&x, &e), &g), sum) in row.iter().zip(edge).zip(gradient).zip(sums) {
             *sum += if x + e > A::ZERO { g } else { A::ZERO };
         }

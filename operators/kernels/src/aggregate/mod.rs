@@ -1,14 +1,13 @@
-//! Propagation over whole neighborhoods: what every destination hears from all its in-neighbors, an interval of
-//! destinations at a time.
+//! Aggregation over complete in-neighborhoods, for one interval of destinations at a time.
 //!
-//! [`Propagate`] is the weighted sum of sources' rows, fused with the normalization on both sides and the destination's own
-//! row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped.
-//! [`attention`] is GAT's, whose weights are never kept for more edges than one destination has, [`dynamic_attention`] GATv2's; [`maximum`] takes the largest
-//! instead of a sum. Nothing here is as long as edges and as wide as a row.
+//! [`Propagate`] is the weighted sum of source rows, fused with the normalization on both sides and the destination's
+//! own row. Its exact gradient is the same kernel over the inverse edges, with both scales swapped. [`attention`] is
+//! GAT's aggregation and [`dynamic_attention`] GATv2's; [`maximum`] takes maxima instead of sums. No intermediate
+//! result has a row per edge.
 //!
-//! **The same bits.** A destination's edges are summed by one thread, in the order that `indices` has them, in `f32` (or
-//! `f64`) whatever rows are stored in, on every instruction set. So neither threads nor intervals nor the array in which a row
-//! lies matter; to be independent of partitions as well, keep neighbors in the order of the whole graph.
+//! **Reproducibility.** One thread sums a destination's edges, in the order of `indices`, in `f32` (or `f64`) for any
+//! storage type and instruction set. Results are therefore independent of threads, intervals and the array that holds a
+//! row. For independence of partitions, store neighbors in the order of the whole graph.
 
 pub mod attention;
 pub mod attention_backward;
@@ -48,13 +47,13 @@ use weight::{ByEdge, ByIndex, Unit};
 /// ```
 /// use gnnflow_kernels::aggregate::{Coefficient, Own, Propagate, Scale, Sources, Weights};
 ///
-/// // Destination 0 hears from 1 and 2, destination 1 from 2, destination 2 from nobody.
+/// // Destination 0 has in-edges from 1 and 2, destination 1 from 2, destination 2 none.
 /// let (indptr, indices, x) = ([0u32, 2, 3, 3], [1, 2, 2], [1f32, 2., 3.]);
 /// let mut out = [0f32; 3];
 /// Propagate::sum(&indptr, &indices, Sources::new(&x, 1), 1).run(&mut out);
 /// assert_eq!(out, [5., 3., 0.]);
 ///
-/// // The interval of the last two only: a window of `indptr`.
+/// // An interval is a window of `indptr`; here the last two destinations.
 /// let own = Own { rows: &x[1..], stride: 1, coefficient: Coefficient::Same(10.) };
 /// let job = Propagate {
 ///     weights: Weights::BySource(&[1., 2., 4.]),
@@ -67,39 +66,40 @@ use weight::{ByEdge, ByIndex, Unit};
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Propagate<'a, P, T: Element> {
-    /// The edges of the interval's row `r` are `indptr[r]..indptr[r + 1]`: a window of a longer `indptr` is an interval.
+    /// The edges of row `r` of the interval are `indptr[r]..indptr[r + 1]`. An interval is a window of a longer
+    /// `indptr`.
     pub indptr: &'a [P],
-    /// The source of each edge, as [`Propagate::sources`] numbers them; of other intervals' edges, too.
+    /// The source of each edge, as a row of `sources`; includes the edges of other intervals.
     pub indices: &'a [u32],
     /// `[sources, heads · width]`
     pub sources: Sources<'a, T>,
-    /// Groups of columns with weights of their own; 1 unless weights are [`Weights::ByEdge`].
+    /// Groups of columns with separate weights; 1 unless weights are [`Weights::ByEdge`].
     pub heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     pub width: usize,
-    /// What multiplies the source's row.
+    /// Factors of the source rows.
     pub weights: Weights<'a, T::Acc>,
-    /// What multiplies the sum.
+    /// Factors of the sums.
     pub scale: Scale<'a, T::Acc>,
-    /// What the row has of its own.
+    /// Rows that are added per destination.
     pub own: Option<Own<'a, T>>,
-    /// What becomes of what `out` holds.
+    /// The use of the previous contents of `out`.
     pub onto: Onto,
-    /// Numbers from one row of `out` to the next; the columns in between are left alone.
+    /// Numbers from one row of `out` to the next; the columns in between are unchanged.
     pub out_stride: usize,
 }
 
 impl<'a, P: Offset, T: Element> Propagate<'a, P, T> {
-    /// The plain sum of rows of `width` columns, into rows that follow each other.
+    /// The plain sum of rows of `width` columns, into contiguous rows.
     pub fn sum(indptr: &'a [P], indices: &'a [u32], sources: Sources<'a, T>, width: usize) -> Self {
         let (weights, scale, onto) = (Weights::One, Scale::One, Onto::Nothing);
         Self { indptr, indices, sources, heads: 1, width, weights, scale, own: None, onto, out_stride: width }
     }
 
-    /// Fills `out`, `[indptr.len() - 1, out_stride]`; the last row may be cut behind its last column.
+    /// Fills `out`, `[indptr.len() - 1, out_stride]`; the last row may end after its last column.
     ///
     /// # Panics
-    /// When lengths disagree, an index is past the last source, or `indptr` is empty or decreases.
+    /// If lengths do not match, an index is past the last source, or `indptr` is empty or decreases.
     pub fn run(&self, out: &mut [T::Acc]) {
         let Self { indptr, indices, sources: x, heads, width, scale, own, onto, out_stride, .. } = *self;
         let rows = Rows::<_, _, true> { indptr, indices, x, heads, width, scale, own, onto, front: None, out_stride };

@@ -1,13 +1,13 @@
-//! What loops over rows of edges have in common: offsets of either width, how rows are shared out among threads, prefetching.
+//! Common code of loops over rows of edges: offset types, division into tasks, prefetching.
 
-/// Rows that one task takes.
+/// Rows per task.
 pub(crate) const ROWS: usize = 256;
-/// Below this many numbers read, threads cost more than they bring.
+/// Below this many numbers to read, loops are not parallel.
 pub(crate) const SMALL: usize = 1 << 15;
 
-/// Edges by row: `u32` in blocks, `i64` in a prepared partition.
+/// The type of edge offsets: `u32` in blocks, `i64` in prepared partitions.
 pub trait Offset: Copy + Send + Sync {
-    /// As an index.
+    /// Converts to an index.
     fn at(self) -> usize;
 }
 
@@ -25,7 +25,7 @@ impl Offset for i64 {
     }
 }
 
-/// Asks for `bytes` from `p` to be brought near: every line that they touch, wherever in one `p` is.
+/// Prefetches every cache line of `bytes` from `p`, for any alignment.
 #[inline(always)]
 pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
     let p = p.cast::<u8>();
@@ -35,8 +35,7 @@ pub(crate) fn prefetch<T>(p: *const T, bytes: usize) {
     crate::prefetch(p.wrapping_add(bytes.saturating_sub(1)));
 }
 
-/// Splits `values`, `width` numbers an edge, into the pieces that belong to chunks of [`ROWS`] rows: (first row, its
-/// edges' values).
+/// Splits `values`, `width` numbers per edge, by chunks of [`ROWS`] rows. Returns the first row and the values of each.
 pub(crate) fn split_by_row<'a, P: Offset, A>(
     indptr: &[P],
     width: usize,

@@ -1,30 +1,30 @@
-//! Rows of edges shared out among threads: pieces of whole rows with about equal numbers of edges.
+//! Divides rows among threads: pieces of complete rows with about equal numbers of edges.
 //!
-//! A row belongs to one piece, whose thread sums it in order: how many pieces and threads there are changes no bit.
+//! One thread sums a row in order, so the numbers of pieces and threads do not change results.
 
 use std::ops::Range;
 
 use crate::aggregate::offsets::Offset;
 
-/// Edges that one task takes at most, unless one row alone has more.
-const MOST: usize = 1 << 14;
-/// Edges that are worth a task.
-const LEAST: usize = 1 << 10;
-/// Tasks per thread, so that the last ones end at about the same time.
+/// Largest number of edges per task, except for a single row with more.
+const MAX_EDGES: usize = 1 << 14;
+/// Smallest number of edges per task.
+const MIN_EDGES: usize = 1 << 10;
+/// Tasks per thread; small tasks let all threads end at about the same time.
 const TASKS: usize = 16;
-/// What a row costs beside its edges, in edges.
-const ROW: usize = 2;
+/// The cost of a row besides its edges, in edges.
+const ROW_COST: usize = 2;
 
-/// Rows `0..indptr.len() - 1` in order, in pieces.
+/// Divides the rows `0..indptr.len() - 1` into consecutive pieces.
 pub(crate) fn pieces<P: Offset>(indptr: &[P]) -> Vec<Range<usize>> {
     let rows = indptr.len() - 1;
-    let work = |row: usize| indptr[row].at().saturating_sub(indptr[0].at()) + ROW * row;
-    let each = (work(rows) / (TASKS * rayon::current_num_threads())).clamp(LEAST, MOST);
+    let work = |row: usize| indptr[row].at().saturating_sub(indptr[0].at()) + ROW_COST * row;
+    let each = (work(rows) / (TASKS * rayon::current_num_threads())).clamp(MIN_EDGES, MAX_EDGES);
     let mut pieces = Vec::with_capacity(work(rows) / each + 1);
     let mut first = 0;
     while first < rows {
         let until = work(first) + each;
-        // The next rows up to `until`, at least one; found by doubling steps, then halving them.
+        // Extends the piece up to `until`, by at least one row; doubles the step, then bisects.
         let mut step = 1;
         while first + step < rows && work(first + step) < until {
             step *= 2;
@@ -40,7 +40,7 @@ pub(crate) fn pieces<P: Offset>(indptr: &[P]) -> Vec<Range<usize>> {
     pieces
 }
 
-/// `values`, rows of `stride` numbers of which the last may be cut, in the pieces that belong to `pieces`.
+/// Splits `values`, rows of `stride` numbers of which the last may be shorter, by `pieces`.
 pub(crate) fn split<'a, A>(pieces: &[Range<usize>], stride: usize, mut values: &'a mut [A]) -> Vec<&'a mut [A]> {
     let mut parts = Vec::with_capacity(pieces.len());
     for rows in pieces {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_in_one_piece() {
+    fn pieces_contain_every_row_once() {
         for degrees in [vec![], vec![0], vec![1], vec![3; 5000], vec![100_000, 0, 0, 1], vec![0; 10_000]] {
             let mut indptr = vec![7i64];
             degrees.iter().for_each(|d| indptr.push(indptr[indptr.len() - 1] + d));
@@ -65,17 +65,17 @@ mod tests {
             assert_eq!(all, (0..degrees.len()).collect::<Vec<_>>());
             assert!(pieces.iter().all(|piece| !piece.is_empty()));
             let mut values = vec![0; (3 * degrees.len()).saturating_sub(1)];
-            let whole = values.len();
+            let total = values.len();
             let parts = split(&pieces, 3, &mut values);
-            assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), whole);
+            assert_eq!(parts.iter().map(|part| part.len()).sum::<usize>(), total);
         }
     }
 
     #[test]
-    fn no_piece_has_far_more_edges_than_another() {
+    fn pieces_have_bounded_numbers_of_edges() {
         let mut indptr = vec![0u32];
         (0..200_000).for_each(|row| indptr.push(indptr[row] + if row % 997 == 0 { 3000 } else { 5 }));
         let edges = |rows: &Range<usize>| (indptr[rows.end] - indptr[rows.start]) as usize;
-        assert!(pieces(&indptr).iter().all(|rows| edges(rows) <= MOST + 3000));
+        assert!(pieces(&indptr).iter().all(|rows| edges(rows) <= MAX_EDGES + 3000));
     }
 }

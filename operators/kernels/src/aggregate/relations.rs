@@ -1,6 +1,6 @@
-//! Typed edges split by relation: for each one, the destinations that have edges of it, and the sources of those.
+//! Splits typed edges by relation: the destinations of each relation's edges, and their sources.
 //!
-//! What is computed for a relation then touches its own rows only, however many relations there are.
+//! Work per relation then touches only its rows, for any number of relations.
 
 use rayon::prelude::*;
 
@@ -10,9 +10,9 @@ use crate::simd::element::Real;
 /// The edges of one relation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Relation {
-    /// Which one.
+    /// The relation's number.
     pub relation: usize,
-    /// The destinations that have edges of it, ascending.
+    /// The destinations with edges of the relation, ascending.
     pub rows: Vec<u32>,
     /// The edges of `rows[k]` are `indptr[k]..indptr[k + 1]`.
     pub indptr: Vec<u32>,
@@ -20,30 +20,30 @@ pub struct Relation {
     pub indices: Vec<u32>,
 }
 
-/// The edges of one relation from their other end.
+/// The edges of one relation by source.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BySource {
-    /// The sources that have edges of it, ascending.
+    /// The sources with edges of the relation, ascending.
     pub sources: Vec<u32>,
-    /// For `sources[k]`, the places in [`Relation::rows`] that it sends to.
+    /// For `sources[k]`, the positions of its destinations in [`Relation::rows`].
     pub edges: Transpose,
     /// One over the number of edges of each of [`Relation::rows`].
     pub inverse: Vec<f64>,
 }
 
-/// Splits edges by their types: the relations that have edges, ascending.
+/// Splits edges by type. Returns the relations that have edges, in ascending order.
 ///
 /// ```
 /// use gnnflow_kernels::aggregate::relations::split;
 ///
-/// // Destination 0 hears from 1 and 3 by relation 5, from 2 by relation 0; destination 1 hears from 1 by relation 5.
+/// // Destination 0 has in-edges from 1 and 3 by relation 5, from 2 by relation 0; destination 1 from 1 by relation 5.
 /// let relations = split(&[0, 3, 4], &[1, 2, 3, 1], &[5, 0, 5, 5]);
 /// assert_eq!((relations[0].relation, &relations[0].rows[..], &relations[0].indices[..]), (0, &[0][..], &[2][..]));
 /// assert_eq!((relations[1].relation, &relations[1].rows[..], &relations[1].indptr[..]), (5, &[0, 1][..], &[0, 2, 3][..]));
 /// ```
 ///
 /// # Panics
-/// When there are fewer types than edges.
+/// If there are fewer types than edges.
 pub fn split(indptr: &[u32], indices: &[u32], types: &[u16]) -> Vec<Relation> {
     let count = types.iter().max().map_or(0, |&largest| usize::from(largest) + 1);
     let mut all: Vec<Relation> = (0..count).map(|relation| Relation { relation, ..Relation::default() }).collect();
@@ -63,7 +63,7 @@ pub fn split(indptr: &[u32], indices: &[u32], types: &[u16]) -> Vec<Relation> {
 }
 
 impl Relation {
-    /// The same edges by source.
+    /// Returns the same edges by source.
     pub fn by_source(&self) -> BySource {
         let mut edges: Vec<(u32, u32)> = Vec::with_capacity(self.indices.len());
         let mut inverse = Vec::with_capacity(self.rows.len());
@@ -85,13 +85,13 @@ impl Relation {
     }
 }
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 
-/// The rows of `x`, `[_, width]`, that `rows` names, one after another.
+/// Gathers the given `rows` of `x`, `[_, width]`.
 ///
 /// # Panics
-/// When one of them is not there.
+/// If there is no such row.
 pub fn take_rows<A: Real>(x: &[A], width: usize, rows: &[u32]) -> Vec<A> {
     let mut out = vec![A::ZERO; rows.len() * width];
     if width > 0 {
@@ -105,10 +105,10 @@ pub fn take_rows<A: Real>(x: &[A], width: usize, rows: &[u32]) -> Vec<A> {
     out
 }
 
-/// Adds row `k` of `x`, `[rows.len(), width]`, to row `rows[k]` of `out`; `rows` ascend.
+/// Adds row `k` of `x`, `[rows.len(), width]`, to row `rows[k]` of `out`; `rows` must be ascending.
 ///
 /// # Panics
-/// When they do not ascend, or one of them is not there.
+/// If `rows` are not ascending or out of bounds.
 pub fn add_rows<A: Real>(x: &[A], width: usize, rows: &[u32], mut out: &mut [A]) {
     if width == 0 {
         return;
@@ -135,22 +135,22 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn every_edge_is_in_its_relation_from_both_ends() {
+    fn split_and_by_source_contain_every_edge_of_each_relation() {
         let key = Key::new(3, Purpose::Sample);
         let (rows, sources, types) = (700u64, 900u64, 9u64);
         let mut indptr = vec![0u32];
         (0..rows).for_each(|row| indptr.push(indptr[row as usize] + key.below(row, 12) as u32));
         let edges = u64::from(indptr[rows as usize]);
         let indices: Vec<u32> = (0..edges).map(|e| key.fold(1).below(e, sources) as u32).collect();
-        let of: Vec<u16> = (0..edges).map(|e| key.fold(2).below(e, types) as u16).collect();
+        let edge_types: Vec<u16> = (0..edges).map(|e| key.fold(2).below(e, types) as u16).collect();
         let mut wanted: Vec<(usize, u32, u32)> = Vec::new();
         for row in 0..rows as usize {
             let edges = indptr[row] as usize..indptr[row + 1] as usize;
-            wanted.extend(edges.map(|e| (usize::from(of[e]), row as u32, indices[e])));
+            wanted.extend(edges.map(|e| (usize::from(edge_types[e]), row as u32, indices[e])));
         }
         wanted.sort_unstable();
-        let (mut found, mut again) = (Vec::new(), Vec::new());
-        for relation in split(&indptr, &indices, &of) {
+        let (mut found, mut found_by_source) = (Vec::new(), Vec::new());
+        for relation in split(&indptr, &indices, &edge_types) {
             assert!(relation.rows.is_sorted_by(|a, b| a < b));
             for (k, &row) in relation.rows.iter().enumerate() {
                 let edges = relation.indptr[k] as usize..relation.indptr[k + 1] as usize;
@@ -162,22 +162,22 @@ mod tests {
             for (k, &source) in by_source.sources.iter().enumerate() {
                 let edges = by_source.edges.indptr[k] as usize..by_source.edges.indptr[k + 1] as usize;
                 let row = |e: usize| relation.rows[by_source.edges.indices[e] as usize];
-                again.extend(edges.map(|e| (relation.relation, row(e), source)));
+                found_by_source.extend(edges.map(|e| (relation.relation, row(e), source)));
             }
         }
         found.sort_unstable();
-        again.sort_unstable();
-        assert!(found == wanted && again == wanted);
+        found_by_source.sort_unstable();
+        assert!(found == wanted && found_by_source == wanted);
         assert_eq!(split(&[0, 0], &[], &[]), []);
     }
 
     #[test]
-    fn rows_are_taken_and_added_where_they_belong() {
+    fn take_rows_and_add_rows_use_the_given_rows() {
         let rows: Vec<u32> = (0..1000).filter(|row| row % 3 != 1).collect();
         let x: Vec<f64> = (0..3000).map(f64::from).collect();
-        let taken = take_rows(&x, 3, &rows);
+        let gathered = take_rows(&x, 3, &rows);
         let mut out = vec![1.0; 3000];
-        add_rows(&taken, 3, &rows, &mut out);
+        add_rows(&gathered, 3, &rows, &mut out);
         for (k, &value) in out.iter().enumerate() {
             assert_eq!(value, if k / 3 % 3 == 1 { 1.0 } else { 1.0 + k as f64 });
         }

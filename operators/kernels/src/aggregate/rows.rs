@@ -1,8 +1,7 @@
-//! The loop behind every aggregation: `out[r] = own(r) + scale(r) · Σ over edges e of row r: weight(e) · x[index(e)]`.
+//! The loop of all aggregations: `out[r] = own(r) + scale(r) · Σ over edges e of row r: weight(e) · x[index(e)]`.
 //!
-//! A row's edges are summed in order by one thread, so any number of threads gives the same bits. Within a row, columns go
-//! through registers in tiles of up to eight vectors, and the rows of `x` that are due some edges ahead are prefetched: they
-//! are random, and memory is slow.
+//! One thread sums a row's edges in order, so any number of threads gives the same bits. Columns of a row are summed in
+//! registers, in tiles of up to eight vectors. Rows of `x` are prefetched some edges ahead, because they are random.
 
 use std::ops::Range;
 
@@ -19,53 +18,53 @@ use crate::simd::lanes::{Generic, Isa, Lanes};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Cache lines asked for ahead: far more than a core has on their way at a time, so that it is never out of them.
+/// Cache lines prefetched ahead: many more than a core can have in flight, so that it always has requests.
 const LINES: usize = 224;
 
-/// What a row is multiplied by when it has been summed.
+/// The factor of a row after summation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale<'a, A> {
-    /// Nothing.
+    /// Always 1.
     One,
     /// One over the number of edges: the mean. A row without edges stays 0.
     InverseDegree,
-    /// A number for each row.
+    /// One number per row.
     ByRow(&'a [A]),
 }
 
-/// A row of its own that every row gets in addition, unscaled: a self loop, or what a layer starts from (APPNP).
+/// A row that is added to each result, unscaled: a self loop, or the initial row (APPNP).
 #[derive(Clone, Copy, Debug)]
 pub struct Own<'a, T: Element> {
-    /// Row `r` begins at `r · stride`. Rows past the end get nothing.
+    /// Row `r` begins at `r · stride`. Missing rows are not added.
     pub rows: &'a [T],
     /// Numbers from one row to the next.
     pub stride: usize,
-    /// What it is multiplied by.
+    /// The factor of these rows.
     pub coefficient: Coefficient<'a, T::Acc>,
 }
 
-/// What [`Own`] rows are multiplied by.
+/// The factor of [`Own`] rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Coefficient<'a, A> {
-    /// The same for all.
+    /// One number for all rows.
     Same(A),
-    /// A number for each row.
+    /// One number per row.
     ByRow(&'a [A]),
 }
 
-/// What becomes of the numbers that are in `out` already.
+/// The use of the previous contents of `out`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Onto {
     /// They are overwritten: `out = own + scale · Σ`.
     Nothing,
-    /// The sum goes on from them, so that a sum over some edges and then over others has the bits of one sum over all:
-    /// `out = own + scale · (out + Σ)`.
+    /// They are the start of the sum: `out = own + scale · (out + Σ)`. Summing edges in several calls gives the bits of
+    /// one call.
     Sum,
-    /// The result is added to them: `out = out + (own + scale · Σ)`.
+    /// They are added to the result: `out = out + (own + scale · Σ)`.
     Result,
 }
 
-/// One aggregation over `indptr`/`indices`; the rows of `x` are in one array unless `TWO`.
+/// One aggregation over `indptr`/`indices`. Unless `TWO`, all rows of `x` must be in one array.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a, P, T: Element, const TWO: bool> {
     pub indptr: &'a [P],
@@ -77,31 +76,31 @@ pub(crate) struct Rows<'a, P, T: Element, const TWO: bool> {
     pub scale: Scale<'a, T::Acc>,
     pub own: Option<Own<'a, T>>,
     pub onto: Onto,
-    /// Row `r` of these is written before the sum, in front of it.
+    /// Row `r` is copied in front of the sum of row `r`.
     pub front: Option<&'a [T]>,
     /// Numbers from one row of `out` to the next.
     pub out_stride: usize,
 }
 
 impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
-    /// The plain sum, one row of `out` after another.
+    /// The plain sum, into contiguous rows.
     pub(crate) fn sum(indptr: &'a [P], indices: &'a [u32], x: Sources<'a, T>, heads: usize, width: usize) -> Self {
         let (scale, onto, out_stride) = (Scale::One, Onto::Nothing, heads * width);
         Self { indptr, indices, x, heads, width, scale, own: None, onto, front: None, out_stride }
     }
 
-    /// Fills `out`, `[indptr.len() - 1, out_stride]`, of which the last row may be cut behind its last column.
+    /// Fills `out`, `[indptr.len() - 1, out_stride]`; the last row may end after its last column.
     ///
     /// # Panics
-    /// When lengths disagree or an index is past the last row of `x`.
+    /// If lengths do not match or an index is past the last row of `x`.
     pub(crate) fn run<W: Weight<T::Acc>>(&self, weight: &W, out: &mut [T::Acc]) {
         let rows = self.indptr.len() - 1;
         let columns = self.out_columns();
         if rows == 0 || self.heads * self.width == 0 {
             return;
         }
-        let room = (rows - 1) * self.out_stride + columns..=rows * self.out_stride;
-        assert!(columns <= self.out_stride && room.contains(&out.len()), "one row out for each row of edges");
+        let lengths = (rows - 1) * self.out_stride + columns..=rows * self.out_stride;
+        assert!(columns <= self.out_stride && lengths.contains(&out.len()), "one output row per row of edges");
         self.check();
         let edges = self.indptr[rows].at().saturating_sub(self.indptr[0].at());
         if edges * columns < SMALL {
@@ -112,30 +111,30 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
         pieces.into_par_iter().zip(parts).for_each(|(rows, out)| self.some_rows(rows, weight, out));
     }
 
-    /// Numbers of a row of `out`.
+    /// Returns the numbers per row of `out`.
     fn out_columns(&self) -> usize {
         self.heads * self.width * if self.front.is_some() { 2 } else { 1 }
     }
 
-    /// Panics unless all that is there by rows has them, and whole ones.
+    /// Panics unless all arrays by row have the right lengths.
     pub(crate) fn check(&self) {
         let (rows, columns) = (self.indptr.len() - 1, self.heads * self.width);
         self.x.check(columns);
-        assert!(TWO || self.x.in_one(), "rows of one array");
+        assert!(TWO || self.x.is_one_array(), "all rows are in one array");
         if let Scale::ByRow(scale) = self.scale {
-            assert_eq!(scale.len(), rows, "a scale for each row");
+            assert_eq!(scale.len(), rows, "one scale per row");
         }
         if let Some(own) = self.own {
-            assert!(own.stride >= columns, "whole rows of their own");
+            assert!(own.stride >= columns, "own rows have all columns");
             if let Coefficient::ByRow(coefficients) = own.coefficient {
-                assert_eq!(coefficients.len(), rows, "a coefficient for each row");
+                assert_eq!(coefficients.len(), rows, "one coefficient per row");
             }
         }
-        assert!(self.front.is_none_or(|front| front.len() >= rows * columns), "a row in for each row out");
+        assert!(self.front.is_none_or(|front| front.len() >= rows * columns), "one front row per output row");
     }
 
-    /// Panics unless the edges of `rows` are edges, and their indices rows of `x`: the loops read those unchecked. Done piece
-    /// by piece, when the indices are about to be read anyway; the maximum vectorizes.
+    /// Panics unless the edges of `rows` are valid and their indices are rows of `x`, which the loops read unchecked.
+    /// Runs per piece, when the indices are about to be read anyway; the maximum vectorizes.
     #[inline(always)]
     pub(crate) fn check_edges(&self, rows: &Range<usize>) {
         let indptr = &self.indptr[rows.start..=rows.end];
@@ -148,7 +147,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     fn some_rows<W: Weight<T::Acc>>(&self, rows: Range<usize>, weight: &W, out: &mut [T::Acc]) {
         match level() {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `level` found the features; `run` checked what there is by rows and the length of `out`.
+            // SAFETY: `level` found the features; `run` checked the arrays by row and the length of `out`.
             Level::V4 => unsafe { rows_v4(self, rows, weight, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -178,23 +177,22 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
         }
     }
 
-    /// The edges of row `r`.
+    /// Returns the edges of row `r`.
     #[inline(always)]
     pub(crate) fn edges(&self, r: usize) -> Range<usize> {
         self.indptr[r].at()..self.indptr[r + 1].at()
     }
 
-    /// How many edges ahead rows are prefetched: whole ones, or of one head the columns of a tile.
+    /// Returns the prefetch distance in edges, for rows or tiles of `columns` columns.
     #[inline(always)]
     pub(crate) fn ahead(&self, columns: usize) -> usize {
         (LINES / (columns * size_of::<T>()).div_ceil(64).max(1)).clamp(2, 32)
     }
 
-    /// One row, or some of its edges: `edges` decides what is summed and `self` what is done with the sum. With `fetch`,
-    /// rows that are due later are prefetched.
+    /// Computes one row from `edges`, all of its edges or some. With `fetch`, prefetches later rows.
     ///
     /// # Safety
-    /// The machine has `I`, [`Rows::check`] and [`Rows::check_edges`] passed, and `out` has room for the row.
+    /// The machine has `I`, [`Rows::check`] and [`Rows::check_edges`] passed, and `out` can hold the row.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub(crate) unsafe fn row<I: Isa, W: Weight<T::Acc>>(
@@ -209,13 +207,13 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     ) {
         let columns = self.heads * self.width;
         let ahead = self.ahead(if self.heads == 1 { columns.min(8 * I::Of::<T::Acc>::N) } else { columns });
-        // Past the end of these rows, too: most likely the same thread goes on there.
+        // Also prefetches beyond these rows: the same thread most likely continues there.
         let fetch_until = if fetch { self.indices.len().saturating_sub(ahead) } else { 0 };
         let scale = match self.scale {
             Scale::One => None,
             Scale::InverseDegree if edges.is_empty() => None,
             Scale::InverseDegree => Some(T::Acc::ONE / T::Acc::from_f64(edges.len() as f64)),
-            // SAFETY: `check` saw a scale for each row.
+            // SAFETY: `check` verified one scale per row.
             Scale::ByRow(scale) => Some(unsafe { *scale.get_unchecked(r) }),
         };
         let own = self.own.and_then(|own| {
@@ -230,14 +228,14 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
             let mut column = 0;
             while column < self.width {
                 let (lanes, left) = (I::Of::<T::Acc>::N, self.width - column);
-                // With one head a tile asks for its own columns; with several the first one asks for the whole row.
+                // With one head, a tile prefetches its columns; with several, the first tile prefetches the whole row.
                 let fetch_until = if self.heads == 1 || (head == 0 && column == 0) { fetch_until } else { 0 };
                 let edges = edges.clone();
                 let astride = astride || !(column * size_of::<T>()).is_multiple_of(64);
                 let tile = Tile { edges, head, column, fetch_until, ahead, astride, scale, own, onto };
                 let vectors = left.div_ceil(lanes).min(8);
                 let tail = left.min(vectors * lanes) - (vectors - 1) * lanes;
-                // SAFETY: the tile lies within the row, and the caller's promise holds.
+                // SAFETY: the tile is within the row, and the caller ensures the rest.
                 unsafe {
                     let o = out.add(head * self.width + column);
                     match vectors {
@@ -259,7 +257,7 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
     /// Sums `V` vectors' worth of columns of one row in registers; the last vector has `tail` lanes.
     ///
     /// # Safety
-    /// As [`Rows::row`]; `out` has room for the tile.
+    /// As [`Rows::row`]; `out` can hold the tile.
     #[inline(always)]
     unsafe fn tile<I: Isa, W: Weight<T::Acc>, const V: usize>(
         &self,
@@ -290,19 +288,19 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
             }
             for e in t.edges {
                 if e < t.fetch_until {
-                    let due = *self.indices.get_unchecked(e + t.ahead);
-                    weight.fetch(due as usize);
-                    let due = bases.row(due);
+                    let later = *self.indices.get_unchecked(e + t.ahead);
+                    weight.prefetch(later as usize);
+                    let later = bases.row(later);
                     if self.heads == 1 {
-                        // As many lines as the compiler can count: a loop here costs as much as the sums.
+                        // The number of lines is a compile-time constant: a loop here costs as much as the sums.
                         for v in (0..V).filter(|v| (v * lanes * size_of::<T>()).is_multiple_of(64)) {
-                            prefetch(due.wrapping_add(first + v * lanes));
+                            prefetch(later.wrapping_add(first + v * lanes));
                         }
                         if t.astride {
-                            prefetch(due.wrapping_add(first + (V - 1) * lanes + tail - 1));
+                            prefetch(later.wrapping_add(first + (V - 1) * lanes + tail - 1));
                         }
                     } else {
-                        prefetch_bytes(due, bytes);
+                        prefetch_bytes(later, bytes);
                     }
                 }
                 let index = *self.indices.get_unchecked(e);
@@ -339,12 +337,12 @@ impl<'a, P: Offset, T: Element, const TWO: bool> Rows<'a, P, T, TWO> {
 /// Widens `count` numbers.
 ///
 /// # Safety
-/// The machine has `I`, `from` is good for reading as many and `to` for writing them.
+/// The machine has `I`; `from` is readable and `to` writable for `count` numbers.
 #[inline(always)]
 unsafe fn copy<I: Isa, T: Element>(from: *const T, to: *mut T::Acc, count: usize) {
     let lanes = I::Of::<T::Acc>::N;
     let whole = count / lanes * lanes;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         for c in (0..whole).step_by(lanes) {
             I::load(from.add(c)).store(to.add(c));
@@ -360,13 +358,13 @@ struct Tile<T: Element> {
     edges: Range<usize>,
     head: usize,
     column: usize,
-    /// Edges before this one prefetch the row `ahead` edges on.
+    /// Edges before this one prefetch the row `ahead` edges later.
     fetch_until: usize,
     ahead: usize,
-    /// Whether the tile may begin within a cache line, and so end in one more.
+    /// Whether the tile may start within a cache line and so end in one more.
     astride: bool,
     scale: Option<T::Acc>,
-    /// The row's own row of `x`, and what it is multiplied by.
+    /// The row of [`Own`], and its factor.
     own: Option<(*const T, T::Acc)>,
     onto: Onto,
 }
@@ -379,7 +377,7 @@ unsafe fn rows_v4<P: Offset, T: Element, W: Weight<T::Acc>, const TWO: bool>(
     weight: &W,
     out: &mut [T::Acc],
 ) {
-    // SAFETY: the features are enabled here; the rest is the caller's promise.
+    // SAFETY: the features are enabled here; the caller guarantees the rest.
     unsafe { job.body::<V4, W>(rows, weight, out) }
 }
 

@@ -1,7 +1,7 @@
 //! Sums, means and maxima over the edges of every destination, and their gradients.
 //!
 //! `x` has one row of `width` numbers per source and `out` one per destination; a destination without edges gets zeros.
-//! Half-precision rows are widened as they are read. Gradients run over the [`Transpose`]: one thread owns each source.
+//! Half-precision rows are widened when read. Gradients use the [`Transpose`], where one thread owns each source.
 
 use rayon::prelude::*;
 
@@ -13,7 +13,7 @@ use super::{Coefficient, Own, Scale, Sources};
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::{Element, Real};
 
-/// Marks a destination without edges in the answer of [`argmax`].
+/// The result of [`argmax`] for a destination without edges.
 pub const NO_EDGE: u32 = u32::MAX;
 
 /// `out[r] = Σ x[s]` over the sources `s` of row `r`.
@@ -29,7 +29,7 @@ pub const NO_EDGE: u32 = u32::MAX;
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or an index is past the last row of `x`.
+/// If lengths do not match or an index is past the last row of `x`.
 pub fn sum<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
     rows(indptr, indices, x, width, width).run(&Unit, out);
 }
@@ -46,7 +46,7 @@ fn rows<'a, P: Offset, T: Element>(
     Rows::sum(indptr, indices, Sources::new(x, stride.max(1)), 1, width)
 }
 
-/// As [`sum`], divided by the number of edges of the row.
+/// Like [`sum`], divided by the number of edges of the row.
 ///
 /// # Panics
 /// As [`sum`].
@@ -54,7 +54,7 @@ pub fn mean<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width
     Rows { scale: Scale::InverseDegree, ..rows(indptr, indices, x, width, width) }.run(&Unit, out);
 }
 
-/// Gradient of [`sum`] with respect to `x`: each source gathers the gradient of the rows that it was in.
+/// Gradient of [`sum`] with respect to `x`: each source sums the gradients of its destinations.
 ///
 /// # Panics
 /// As [`sum`].
@@ -77,7 +77,7 @@ pub fn mean_backward<A: Real>(
     rows(indptr, indices, gradient, width, width).run(&ByIndex(inverse_degrees), out);
 }
 
-/// Row `r` of `x` and, behind it, [`mean`]'s row `r`: `[rows, 2 · width]`. One pass, and no copies of rows.
+/// Concatenates row `r` of `x` and row `r` of [`mean`]: `[rows, 2 · width]`, in one pass without copies.
 ///
 /// ```
 /// use gnnflow_kernels::aggregate::segment;
@@ -88,7 +88,7 @@ pub fn mean_backward<A: Real>(
 /// ```
 ///
 /// # Panics
-/// As [`sum`], and when `x` has fewer rows than there are rows of edges.
+/// As [`sum`], and if `x` has fewer rows than there are destinations.
 pub fn self_and_mean<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
     let job = rows(indptr, indices, x, width, width);
     Rows { scale: Scale::InverseDegree, front: Some(x), out_stride: 2 * width, ..job }.run(&Unit, out);
@@ -106,20 +106,20 @@ pub fn self_and_mean_backward<A: Real>(
     out: &mut [A],
 ) {
     let Transpose { indptr, indices, .. } = by_source;
-    // A row of the gradient is two: what the node had itself, and what its mean had.
+    // A gradient row consists of the gradient of the node's own row and that of its mean.
     let own = Own { rows: gradient, stride: 2 * width, coefficient: Coefficient::Same(A::ONE) };
     let of_means = gradient.get(width..).unwrap_or_default();
     Rows { own: Some(own), ..rows(indptr, indices, of_means, 2 * width, width) }.run(&ByIndex(inverse_degrees), out);
 }
 
-/// The edge of each row and column whose source holds the largest number, the first of equals; [`NO_EDGE`] for none.
+/// Returns per row and column the edge whose source has the largest number, the first of equals; [`NO_EDGE`] for none.
 ///
 /// # Panics
 /// As [`sum`], and for 2³² − 1 edges or more.
 pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], width: usize, out: &mut [u32]) {
     let rows = indptr.len() - 1;
-    assert_eq!(out.len(), rows * width, "one row out for each row of edges");
-    assert!(indices.len() < NO_EDGE as usize, "an edge is told by 32 bits");
+    assert_eq!(out.len(), rows * width, "one output row per row of edges");
+    assert!(indices.len() < NO_EDGE as usize, "edge numbers fit 32 bits");
     if width == 0 {
         return;
     }
@@ -130,7 +130,7 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
             out.fill(NO_EDGE);
             let edges = indptr[row].at()..indptr[row + 1].at();
             for (e, &source) in edges.clone().zip(&indices[edges.clone()]) {
-                keep_larger(&x[source as usize * width..][..width], e as u32, e == edges.start, &mut best, out);
+                update_maxima(&x[source as usize * width..][..width], e as u32, e == edges.start, &mut best, out);
             }
         }
     };
@@ -142,7 +142,7 @@ pub fn argmax<P: Offset, T: Element>(indptr: &[P], indices: &[u32], x: &[T], wid
 }
 
 multiversion! {
-    fn keep_larger [T: Element] (row: &[T], edge: u32, first: bool, best: &mut [T::Acc], out: &mut [u32]) {
+    fn update_maxima [T: Element] (row: &[T], edge: u32, first: bool, best: &mut [T::Acc], out: &mut [u32]) {
         for ((x, best), out) in row.iter().zip(best).zip(out) {
             let x = x.widen();
             let larger = first | (x > *best);
@@ -152,12 +152,12 @@ multiversion! {
     }
 }
 
-/// `out[r, c] = x[source of edge arg[r, c], c]`: the maxima that [`argmax`] found; 0 where there is no edge.
+/// `out[r, c] = x[source of edge arg[r, c], c]`: the maxima of [`argmax`]; 0 without an edge.
 ///
 /// # Panics
-/// When lengths disagree or an edge is past the last.
+/// If lengths do not match or there is no such edge.
 pub fn pick<T: Element>(indices: &[u32], arg: &[u32], x: &[T], width: usize, out: &mut [T::Acc]) {
-    assert_eq!(arg.len(), out.len(), "one number out for each edge picked");
+    assert_eq!(arg.len(), out.len(), "one output number per picked edge");
     let task = |(arg, out): (&[u32], &mut [T::Acc])| {
         for (c, (&edge, out)) in arg.iter().zip(out).enumerate() {
             *out = match edge {
@@ -171,13 +171,13 @@ pub fn pick<T: Element>(indices: &[u32], arg: &[u32], x: &[T], width: usize, out
     }
 }
 
-/// Gradient of [`pick`] with respect to `x`: what each source's edges were picked for.
+/// Gradient of [`pick`] with respect to `x`: each source sums the gradients of the picks of its edges.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn pick_backward<A: Real>(by_source: &Transpose, arg: &[u32], gradient: &[A], width: usize, out: &mut [A]) {
-    assert_eq!(arg.len(), gradient.len(), "a gradient for each edge picked");
-    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one row out for each source");
+    assert_eq!(arg.len(), gradient.len(), "one gradient per picked edge");
+    assert_eq!(out.len(), (by_source.indptr.len() - 1) * width, "one output row per source");
     if width == 0 {
         return;
     }
@@ -201,14 +201,14 @@ multiversion! {
     }
 }
 
-/// `out[r] = Σ values[e]` over the edges of row `r`; `values` has `width` numbers an edge, in the edges' order.
+/// `out[r] = Σ values[e]` over the edges of row `r`; `values` has `width` numbers per edge, in the edges' order.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn edge_sum<P: Offset, A: Real>(indptr: &[P], values: &[A], width: usize, out: &mut [A]) {
     let rows = indptr.len() - 1;
-    assert_eq!(out.len(), rows * width, "one row out for each row of edges");
-    assert_eq!(values.len(), indptr[rows].at() * width, "values for every edge");
+    assert_eq!(out.len(), rows * width, "one output row per row of edges");
+    assert_eq!(values.len(), indptr[rows].at() * width, "one row of values per edge");
     if width == 0 {
         return;
     }
@@ -223,10 +223,10 @@ pub fn edge_sum<P: Offset, A: Real>(indptr: &[P], values: &[A], width: usize, ou
     });
 }
 
-/// As [`edge_sum`] over the edges of every source.
+/// Like [`edge_sum`], over the edges of every source.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn edge_sum_by_source<A: Real>(by_source: &Transpose, values: &[A], width: usize, out: &mut [A]) {
     sum(&by_source.indptr, &by_source.edges, values, width, out);
 }

@@ -1,9 +1,9 @@
-//! Where the rows of sources lie: in one array, or in two that are numbered as one.
+//! Rows of sources in one array, or in two arrays with consecutive indices.
 
-/// Rows of sources: source `s` is row `s` of the first array, or, past its end, row `s` less its rows of the second.
+/// Source rows: row `s` of the first array, or, past its end, of the second.
 ///
-/// A process that has some nodes' rows itself and received others' (Dorylus's ghost buffer) numbers its own first and
-/// the others after them, and never copies both into one array.
+/// A process numbers its own rows first and the rows received from other processes (Dorylus's ghost buffer) after them.
+/// No copy into one array is needed.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a, T> {
     own: &'a [T],
@@ -12,15 +12,15 @@ pub struct Sources<'a, T> {
 }
 
 impl<'a, T> Sources<'a, T> {
-    /// Rows that begin `stride` numbers apart. To leave out a row's first columns, begin the slice behind them.
+    /// Rows at a distance of `stride` numbers. To omit the first columns of rows, start the slice after them.
     ///
     /// # Panics
-    /// When `stride` is 0.
+    /// If `stride` is 0.
     pub fn new(rows: &'a [T], stride: usize) -> Self {
         Self::with_ghosts(rows, &[], stride)
     }
 
-    /// Rows in two arrays of one `stride`: those of `own`, then those of `ghosts`.
+    /// Rows in two arrays with one `stride`: `own`, then `ghosts`.
     ///
     /// ```
     /// use gnnflow_kernels::aggregate::Sources;
@@ -30,26 +30,26 @@ impl<'a, T> Sources<'a, T> {
     /// ```
     ///
     /// # Panics
-    /// When `stride` is 0.
+    /// If `stride` is 0.
     pub fn with_ghosts(own: &'a [T], ghosts: &'a [T], stride: usize) -> Self {
-        assert!(stride > 0, "rows begin some numbers apart");
+        assert!(stride > 0, "the stride is positive");
         Self { own, ghosts, stride }
     }
 
-    /// How many rows, the last one of either array possibly cut behind its last column.
+    /// Returns the number of rows; the last row of each array may end after its last column.
     pub fn len(&self) -> usize {
         self.split() + self.ghosts.len().div_ceil(self.stride)
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.ghosts.is_empty()
     }
 
-    /// The first `columns` numbers of row `index`.
+    /// Returns the first `columns` numbers of row `index`.
     ///
     /// # Panics
-    /// When there is no such row.
+    /// If there is no such row.
     #[inline(always)]
     pub fn row(&self, index: usize, columns: usize) -> &'a [T] {
         let split = self.split();
@@ -57,7 +57,7 @@ impl<'a, T> Sources<'a, T> {
         &rows[index * self.stride..][..columns]
     }
 
-    /// Rows of the first array.
+    /// Returns the number of rows of the first array.
     fn split(&self) -> usize {
         self.own.len().div_ceil(self.stride)
     }
@@ -67,23 +67,23 @@ impl<'a, T> Sources<'a, T> {
         for rows in [self.own, self.ghosts] {
             let last = rows.len().div_ceil(self.stride).saturating_sub(1) * self.stride;
             let whole = rows.is_empty() || columns <= self.stride && last + columns <= rows.len();
-            assert!(whole, "whole rows of {columns} columns");
+            assert!(whole, "every row has {columns} columns");
         }
     }
 
-    /// Whether all are in the first array.
-    pub(crate) fn in_one(&self) -> bool {
+    /// Returns whether all rows are in the first array.
+    pub(crate) fn is_one_array(&self) -> bool {
         self.ghosts.is_empty()
     }
 
-    /// Whether every row begins where a cache line does.
+    /// Returns whether every row starts at a cache line.
     fn at_lines(&self) -> bool {
         let lines = |at: usize| at.is_multiple_of(64);
         let begins = [self.own, self.ghosts].into_iter().all(|rows| rows.is_empty() || lines(rows.as_ptr() as usize));
         begins && lines(self.stride * size_of::<T>())
     }
 
-    /// For loops that check nothing.
+    /// Returns the addresses, for loops without bounds checks.
     #[inline(always)]
     pub(crate) fn bases<const TWO: bool>(&self) -> Bases<T, TWO> {
         let split = self.split();
@@ -97,18 +97,18 @@ impl<'a, T> Sources<'a, T> {
     }
 }
 
-/// [`Sources`] as two addresses, between which a conditional move chooses; as one unless `TWO`.
+/// [`Sources`] as two addresses, chosen by a conditional move, or as one unless `TWO`.
 pub(crate) struct Bases<T, const TWO: bool> {
     own: *const T,
     ghosts: *const T,
     split: usize,
     stride: usize,
-    /// Whether every row begins where a cache line does.
+    /// Whether every row starts at a cache line.
     pub(crate) at_lines: bool,
 }
 
 impl<T, const TWO: bool> Bases<T, TWO> {
-    /// Where row `index` begins, or would.
+    /// Returns the address of row `index`, even if there is no such row.
     #[inline(always)]
     pub(crate) fn row(&self, index: u32) -> *const T {
         let index = index as usize;

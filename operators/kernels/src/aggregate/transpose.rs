@@ -1,4 +1,4 @@
-//! The transpose of edges by destination: edges by source, for exact backward passes without atomics.
+//! The transpose of edges by destination, for exact backward passes without atomics.
 
 use super::offsets::Offset;
 
@@ -9,7 +9,7 @@ pub struct Transpose {
     pub indptr: Vec<u32>,
     /// The destination of each edge.
     pub indices: Vec<u32>,
-    /// Where each edge lies in the edges by destination.
+    /// The position of each edge among the edges by destination.
     pub edges: Vec<u32>,
 }
 
@@ -18,13 +18,13 @@ pub struct Transpose {
 /// ```
 /// use gnnflow_kernels::aggregate::transpose::transpose;
 ///
-/// // Destination 0 hears from 1 and 2, destination 1 from 2.
+/// // Destination 0 has in-edges from 1 and 2, destination 1 from 2.
 /// let t = transpose(3, &[0u32, 2, 3], &[1, 2, 2]);
 /// assert_eq!((t.indptr, t.indices, t.edges), (vec![0, 0, 1, 3], vec![0, 0, 1], vec![0, 1, 2]));
 /// ```
 ///
 /// # Panics
-/// When an index is not below `num_src`, or there are 2³² edges or more.
+/// If an index is not below `num_src`, or there are 2³² edges or more.
 pub fn transpose<P: Offset>(num_src: usize, indptr: &[P], indices: &[u32]) -> Transpose {
     assert!(u32::try_from(indices.len()).is_ok(), "a block has fewer than 2^32 edges");
     let mut starts = vec![0u32; num_src + 1];

@@ -1,35 +1,35 @@
-//! What multiplies the row at the end of an edge.
+//! Factors of source rows.
 
 use crate::prefetch;
 use crate::simd::element::Real;
 
-/// What multiplies a source's row on its way along an edge.
+/// The factor of a source row in a sum.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Weights<'a, A> {
-    /// Nothing.
+    /// Always 1.
     One,
-    /// A number for each source.
+    /// One number per source.
     BySource(&'a [A]),
-    /// A number for each edge and head.
+    /// One number per edge and head.
     ByEdge {
         /// `[edges, heads]`
         values: &'a [A],
-        /// The edge that `values` begin with: 0, or the first one of an interval.
+        /// The edge of the first row of `values`: 0, or the first edge of an interval.
         first: usize,
-        /// Where the edge at each position of `indices` lies in `values`; `None` when in the same place.
+        /// The position in `values` of the edge at each position of `indices`; `None` if they are equal.
         edges: Option<&'a [u32]>,
     },
 }
 
-/// What multiplies the row of `x` at the end of an edge, for loops that are compiled for each kind.
+/// [`Weights`] as a trait, which specializes loops at compile time.
 pub(crate) trait Weight<A>: Sync {
-    /// Whether every weight is 1 and need not be asked for.
+    /// Whether every weight is 1.
     const UNIT: bool = false;
-    /// The weight for columns of `head` of edge `e` (a position in `indices`), whose row of `x` is `index`.
+    /// Returns the weight for `head` of edge `e`, a position in `indices`, from row `index` of `x`.
     fn at(&self, e: usize, index: usize, head: usize) -> A;
-    /// Asks for what an edge of row `index` will need.
+    /// Prefetches the weight of row `index`.
     #[inline(always)]
-    fn fetch(&self, index: usize) {
+    fn prefetch(&self, index: usize) {
         let _ = index;
     }
 }
@@ -45,7 +45,7 @@ impl<A: Real> Weight<A> for Unit {
     }
 }
 
-/// A weight for each row of `x`.
+/// One weight per row of `x`.
 pub(crate) struct ByIndex<'a, S>(pub &'a [S]);
 
 impl<A: Real, S: Real> Weight<A> for ByIndex<'_, S> {
@@ -54,18 +54,18 @@ impl<A: Real, S: Real> Weight<A> for ByIndex<'_, S> {
         A::from_f64(self.0[index].to_f64())
     }
     #[inline(always)]
-    fn fetch(&self, index: usize) {
+    fn prefetch(&self, index: usize) {
         prefetch(self.0.as_ptr().wrapping_add(index));
     }
 }
 
-/// A weight for each edge and head, `[E, H]`.
+/// One weight per edge and head, `[E, H]`.
 pub(crate) struct ByEdge<'a, A> {
     pub weights: &'a [A],
     pub heads: usize,
-    /// The edge that `weights` begin with.
+    /// The edge of the first row of `weights`.
     pub first: usize,
-    /// Where the edge at each position lies in `weights`; `None` when in the same place.
+    /// The position in `weights` of each edge; `None` if they are equal.
     pub edges: Option<&'a [u32]>,
 }
 

@@ -1,7 +1,6 @@
-//! Weighted sums of source rows, with a weight per edge or per edge and head, and their gradients.
+//! Weighted sums of source rows with weights per edge and head, and their gradients.
 //!
-//! Rows have `heads · width` columns, `width` for each head; weights are `[E, heads]` in the edges' order. One head is a
-//! plain weighted sum.
+//! Rows have `heads · width` columns. Weights are `[E, heads]` in the edges' order.
 
 use rayon::prelude::*;
 
@@ -13,7 +12,7 @@ use super::weight::ByEdge;
 use crate::dense::dot::dot_by_head;
 use crate::simd::element::{Element, Real};
 
-/// `out[r, h, :] = Σ weights[e, h] · x[s, h, :]` over the edges `e` of row `r`, `s` being the edge's source.
+/// `out[r, h, :] = Σ weights[e, h] · x[s, h, :]` over the edges `e` of row `r`, where `s` is the source of `e`.
 ///
 /// ```
 /// use gnnflow_kernels::aggregate::weighted;
@@ -24,7 +23,7 @@ use crate::simd::element::{Element, Real};
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or an index is past the last row of `x`.
+/// If lengths do not match or an index is past the last row of `x`.
 pub fn sum<P: Offset, T: Element>(
     indptr: &[P],
     indices: &[u32],
@@ -34,14 +33,14 @@ pub fn sum<P: Offset, T: Element>(
     width: usize,
     out: &mut [T::Acc],
 ) {
-    assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
+    assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     assert_eq!(indptr[indptr.len() - 1].at(), indices.len(), "indptr ends at the number of edges");
     let x = Sources::new(x, (heads * width).max(1));
     Rows::<_, _, false>::sum(indptr, indices, x, heads, width)
         .run(&ByEdge { weights, heads, first: 0, edges: None }, out);
 }
 
-/// Gradient of [`sum`] with respect to `x`: each source sums its rows' gradients by the weights of its edges.
+/// Gradient of [`sum`] with respect to `x`: each source sums its destinations' gradients by the weights of its edges.
 ///
 /// # Panics
 /// As [`sum`].
@@ -54,7 +53,7 @@ pub fn backward_rows<A: Real>(
     out: &mut [A],
 ) {
     let Transpose { indptr, indices, edges } = by_source;
-    assert_eq!(weights.len(), indices.len() * heads, "a weight for every edge and head");
+    assert_eq!(weights.len(), indices.len() * heads, "one weight per edge and head");
     let gradient = Sources::new(gradient, (heads * width).max(1));
     let weight = ByEdge { weights, heads, first: 0, edges: Some(edges) };
     Rows::<_, _, false>::sum(indptr, indices, gradient, heads, width).run(&weight, out);
@@ -74,8 +73,8 @@ pub fn backward_weights<P: Offset, T: Element>(
     out: &mut [T::Acc],
 ) {
     let (rows, columns) = (indptr.len() - 1, heads * width);
-    assert_eq!(gradient.len(), rows * columns, "a gradient for each row");
-    assert_eq!(out.len(), indices.len() * heads, "a weight for every edge and head");
+    assert_eq!(gradient.len(), rows * columns, "one gradient per row");
+    assert_eq!(out.len(), indices.len() * heads, "one weight per edge and head");
     if heads == 0 {
         return;
     }

@@ -1,4 +1,4 @@
-//! Products of rows, summed in one fixed order on every instruction set.
+//! Dot products of rows, summed in the same order on every instruction set.
 
 use crate::simd::dispatch::{Level, level};
 use crate::simd::element::{Element, Real};
@@ -6,10 +6,10 @@ use crate::simd::lanes::{Generic, Isa, Lanes};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::lanes::{V3, V4};
 
-/// Products are summed in this many interleaved sums, the same on every instruction set.
+/// Number of interleaved partial sums, equal on every instruction set.
 const PARTIAL: usize = 16;
 
-/// Adds up `partial` as a tree.
+/// Sums `partial` as a tree.
 #[inline(always)]
 pub(crate) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
     let mut half = PARTIAL / 2;
@@ -22,23 +22,23 @@ pub(crate) fn tree<A: Real>(mut partial: [A; PARTIAL]) -> A {
     partial[0]
 }
 
-/// `Σ a·b`, for loops that have an instruction set; what is behind whole [`PARTIAL`]s comes first. Lanes are explicit: left to
-/// itself, the compiler shuffles numbers one by one.
+/// `Σ a·b`, for loops compiled for an instruction set. The remainder behind whole [`PARTIAL`]s is summed first. Uses
+/// explicit lanes, because the compiler's own vectorization shuffles single numbers.
 ///
 /// # Safety
 /// The machine has `I`.
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 #[inline(always)]
 pub(crate) unsafe fn dot_in_lanes<I: Isa, T: Element>(a: &[T::Acc], b: &[T]) -> T::Acc {
-    assert_eq!(a.len(), b.len(), "rows of one length");
+    assert_eq!(a.len(), b.len(), "rows have one length");
     let lanes = I::Of::<T::Acc>::N;
     let rest = a.len() % PARTIAL;
     let whole = a.len() - rest;
     let mut partial = [T::Acc::ZERO; PARTIAL];
     for first in (0..PARTIAL).step_by(lanes) {
-        // SAFETY: the caller's promise, and both are as long as `a`; `partial` has whole vectors.
+        // SAFETY: guaranteed by the caller; both slices have the length of `a`, and `partial` has whole vectors.
         unsafe {
             let mut sum = I::Of::<T::Acc>::zero();
             if rest > first {
@@ -70,14 +70,14 @@ pub(crate) fn dot_by_head<T: Element>(a: &[T::Acc], b: &[T], width: usize, out: 
     }
 }
 
-/// [`dot_by_head`] for loops that have an instruction set.
+/// [`dot_by_head`] for loops compiled for an instruction set.
 ///
 /// # Safety
 /// The machine has `I`.
 #[inline(always)]
 pub(crate) unsafe fn dots_of_heads<I: Isa, T: Element>(a: &[T::Acc], b: &[T], width: usize, out: &mut [T::Acc]) {
     for (h, out) in out.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         *out = unsafe { dot_in_lanes::<I, T>(&a[h * width..][..width], &b[h * width..][..width]) };
     }
 }
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// One number after the other.
+    /// Plain loops.
     fn dot<A: Real, T: Element<Acc = A>>(a: &[A], b: &[T]) -> A {
         let mut partial = [A::ZERO; PARTIAL];
         let (a, b) = (a.chunks_exact(PARTIAL), b.chunks_exact(PARTIAL));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_sum_as_plain_loops_do() {
+    fn dot_by_head_has_the_bits_of_a_plain_loop() {
         let key = Key::new(9, Purpose::GenerateNodes);
         for length in (0..70).chain([128, 1000]) {
             let numbers = |k: u64| (0..length as u64).map(move |i| key.fold(k).normal(i) as f32);

@@ -1,7 +1,7 @@
 //! Activations fused with dropout, widening, and sums of columns.
 //!
-//! A dropout mask is never stored: element `i` is kept when draw `i` under the mask's [`Key`] says so, on any thread and
-//! in the backward pass alike.
+//! Dropout masks are never stored: draw `i` under the mask's [`Key`] decides element `i`, on any thread and in both
+//! passes.
 
 use gnnflow_data::rng::Key;
 use rayon::prelude::*;
@@ -9,9 +9,9 @@ use rayon::prelude::*;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::{Element, Real};
 
-/// Numbers that one task takes.
+/// Numbers per task.
 const PIECE: usize = 1 << 14;
-/// Rows that are summed in one go before the partial sums are added up in `f64`.
+/// Rows per partial sum; partial sums are summed in `f64`.
 const PANEL: usize = 512;
 
 /// A function applied to every number.
@@ -31,19 +31,19 @@ pub enum Activation {
     Gelu,
 }
 
-/// Which numbers are dropped, and what the others are multiplied by.
+/// A dropout mask and the factor of the remaining numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
     key: Key,
-    /// Draws (of 32 bits) below this are dropped.
+    /// Elements with 32-bit draws below this are dropped.
     cut: u32,
     scale: f64,
-    /// How many of the mask's elements stand before the first one here.
+    /// The mask's element of the first number.
     first: u64,
 }
 
 impl Dropout {
-    /// Drops each number with `probability` under `key` and divides the others by what is left.
+    /// Drops each number with `probability` under `key`; divides the others by `1 - probability`.
     ///
     /// # Panics
     /// Unless `probability` is in `[0, 1)`.
@@ -52,13 +52,13 @@ impl Dropout {
         Self { key, cut: (probability * 4_294_967_296.0) as u32, scale: 1.0 / (1.0 - probability), first: 0 }
     }
 
-    /// The same share dropped by draws of their own, for `word` (a node, say).
+    /// Returns a separate mask for `word` (for example a node) with the same probability.
     #[inline(always)]
     pub fn under(self, word: u64) -> Self {
         Self { key: self.key.fold(word), ..self }
     }
 
-    /// The same mask for numbers that stand behind `elements` others of it: a part of a matrix is dropped as in the whole.
+    /// Returns the mask from element `elements` on: a part of a matrix then gets its part of the matrix's mask.
     ///
     /// ```
     /// use gnnflow_data::rng::{Key, Purpose};
@@ -71,28 +71,28 @@ impl Dropout {
         Self { first: self.first + elements, ..self }
     }
 
-    /// How many of the mask's elements stand before the first one here.
+    /// Returns the mask's element of the first number.
     pub fn first(&self) -> u64 {
         self.first
     }
 
-    /// What element `i` is multiplied by: 0, or one over the share that is kept.
+    /// Returns the factor of element `i`: 0 or [`Dropout::scale`].
     #[inline(always)]
     pub fn factor(&self, i: u64) -> f64 {
         if self.keeps(i) { self.scale } else { 0.0 }
     }
 
-    /// The key that masks are drawn under.
+    /// Returns the key of the mask.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Draws, as numbers of 32 bits, below this are dropped.
+    /// Elements with 32-bit draws below this are dropped.
     pub fn cut(&self) -> u32 {
         self.cut
     }
 
-    /// What kept elements are multiplied by.
+    /// Returns the factor of elements that are not dropped.
     pub fn scale(&self) -> f64 {
         self.scale
     }
@@ -103,7 +103,7 @@ impl Dropout {
     }
 }
 
-/// A function and its slope, for loops that are compiled for each.
+/// A function and its derivative, to specialize loops.
 trait Curve<A>: Copy + Sync {
     fn value(self, x: A) -> A;
     fn slope(self, x: A) -> A;
@@ -136,7 +136,7 @@ impl<A: Real> Curve<A> for Identity {
 impl<A: Real> Curve<A> for Relu {
     #[inline(always)]
     fn value(self, x: A) -> A {
-        // This way round, NaN stays NaN.
+        // With this comparison, NaN stays NaN.
         if x < A::ZERO { A::ZERO } else { x }
     }
     #[inline(always)]
@@ -167,7 +167,7 @@ impl<A: Real> Curve<A> for Elu {
     }
 }
 
-/// Without branches, so that loops vectorize; for large `x` the quotient vanishes.
+/// Has no branches, so that loops vectorize; for large `x` the quotient vanishes.
 #[inline(always)]
 fn tanh<A: Real>(x: A) -> A {
     A::ONE - A::from_f64(2.0) / ((x + x).exp() + A::ONE)
@@ -192,7 +192,7 @@ impl Gelu {
 
     /// `tanh(√(2/π) · (x + 0.044715·x³))`
     #[inline(always)]
-    fn bend<A: Real>(x: A) -> A {
+    fn inner_tanh<A: Real>(x: A) -> A {
         tanh(A::from_f64(Self::ROOT) * (x + A::from_f64(Self::CUBE) * (x * x * x)))
     }
 }
@@ -200,11 +200,11 @@ impl Gelu {
 impl<A: Real> Curve<A> for Gelu {
     #[inline(always)]
     fn value(self, x: A) -> A {
-        A::from_f64(0.5) * x * (A::ONE + Self::bend(x))
+        A::from_f64(0.5) * x * (A::ONE + Self::inner_tanh(x))
     }
     #[inline(always)]
     fn slope(self, x: A) -> A {
-        let (half, t) = (A::from_f64(0.5), Self::bend(x));
+        let (half, t) = (A::from_f64(0.5), Self::inner_tanh(x));
         let inner = A::from_f64(Self::ROOT) * (A::ONE + A::from_f64(3.0 * Self::CUBE) * (x * x));
         half * (A::ONE + t) + half * x * (A::ONE - t * t) * inner
     }
@@ -241,7 +241,7 @@ macro_rules! with_curve {
     };
 }
 
-/// `out[i] = factor(i) · activation(x[i])`, the factor being 1 without dropout.
+/// `out[i] = factor(i) · activation(x[i])`, with factor 1 without dropout.
 ///
 /// ```
 /// use gnnflow_kernels::dense::elementwise::{Activation, activate};
@@ -252,9 +252,9 @@ macro_rules! with_curve {
 /// ```
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn activate<T: Element>(activation: Activation, dropout: Option<Dropout>, x: &[T], out: &mut [T::Acc]) {
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     with_curve!(activation, T::Acc, |curve| {
         let task = |(piece, (x, out)): (usize, (&[T], &mut [T::Acc]))| match dropout {
             None => curve_piece(curve, x, out),
@@ -271,7 +271,7 @@ pub fn activate<T: Element>(activation: Activation, dropout: Option<Dropout>, x:
 /// Gradient of [`activate`] with respect to `x`.
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn activate_backward<A: Real>(
     activation: Activation,
     dropout: Option<Dropout>,
@@ -279,7 +279,7 @@ pub fn activate_backward<A: Real>(
     gradient: &[A],
     out: &mut [A],
 ) {
-    assert!(x.len() == out.len() && x.len() == gradient.len(), "as many numbers out as in");
+    assert!(x.len() == out.len() && x.len() == gradient.len(), "one output number per input number");
     with_curve!(activation, A, |curve| {
         let task = |piece: usize, x: &[A], g: &[A], out: &mut [A]| match dropout {
             None => slope_piece(curve, x, g, out),
@@ -330,7 +330,7 @@ multiversion! {
     }
 }
 
-/// As [`activate`] with [`Activation::Relu`], in place and on this thread.
+/// Like [`activate`] with [`Activation::Relu`], in place and on this thread.
 pub fn relu_in_place<A: Real>(dropout: Option<Dropout>, x: &mut [A]) {
     match dropout {
         None => relu_piece(x),
@@ -355,7 +355,7 @@ multiversion! {
     }
 }
 
-/// Gradient of [`activate`] with [`Activation::Relu`] by its result: what is above 0 was, and was kept.
+/// Gradient of [`activate`] with [`Activation::Relu`], from its result: the slope is 1 where the result is positive.
 ///
 /// ```
 /// use gnnflow_kernels::dense::elementwise::relu_of_result;
@@ -366,9 +366,9 @@ multiversion! {
 /// ```
 ///
 /// # Panics
-/// When lengths differ.
+/// If lengths differ.
 pub fn relu_of_result<A: Real>(dropout: Option<Dropout>, result: &[A], gradient: &[A], out: &mut [A]) {
-    assert!(result.len() == out.len() && result.len() == gradient.len(), "as many numbers out as in");
+    assert!(result.len() == out.len() && result.len() == gradient.len(), "one output number per input number");
     let scale = A::from_f64(dropout.map_or(1.0, |dropout| dropout.scale));
     let pieces = result.par_chunks(PIECE).zip(gradient.par_chunks(PIECE)).zip(out.par_chunks_mut(PIECE));
     pieces.for_each(|((result, g), out)| relu_slope_piece(scale, result, g, out));
@@ -385,9 +385,9 @@ multiversion! {
 /// `out[r, c] = x[r, c] + bias[c]`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn add_bias<A: Real>(x: &[A], bias: &[A], out: &mut [A]) {
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     let width = bias.len();
     if width == 0 {
         return;
@@ -406,7 +406,7 @@ multiversion! {
     }
 }
 
-/// `out[c] = Σ x[r, c]`: partial sums of a fixed number of rows each, added up in `f64` and in order.
+/// `out[c] = Σ x[r, c]`: partial sums of a fixed number of rows, summed in `f64` and in order.
 ///
 /// ```
 /// let mut out = [0f32; 2];
@@ -415,19 +415,19 @@ multiversion! {
 /// ```
 ///
 /// # Panics
-/// When `x` is not whole rows of `out.len()` numbers.
+/// If `x` does not have whole rows of `out.len()` numbers.
 pub fn column_sum<A: Real>(x: &[A], out: &mut [A]) {
     let width = out.len();
     if width == 0 {
         return;
     }
-    assert_eq!(x.len() % width, 0, "whole rows");
+    assert_eq!(x.len() % width, 0, "x has whole rows");
     by_panel(x.len() / width, out, |rows, sums| {
         column_sum_piece(&x[rows.start * width..rows.end * width], sums);
     });
 }
 
-/// Adds up what `f` adds to zeros for each panel of rows, in `f64` and in the panels' order.
+/// Calls `f` per panel of rows to add to zeros, and sums the results in `f64`, in the order of panels.
 pub(crate) fn by_panel<A: Real>(rows: usize, out: &mut [A], f: impl Fn(std::ops::Range<usize>, &mut [A]) + Sync) {
     let panel = |p: usize| {
         let mut sums = vec![A::ZERO; out.len()];

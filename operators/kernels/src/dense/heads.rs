@@ -8,13 +8,13 @@ use super::elementwise::by_panel;
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 
 /// `out[n, h] = x[n, h, :] · a[h, :]`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
     assert_eq!(x.len() * heads, out.len() * columns, "one number for each row and head");
@@ -28,10 +28,10 @@ pub fn dot<A: Real>(x: &[A], a: &[A], heads: usize, out: &mut [A]) {
 /// Gradient of [`dot`] with respect to `x`: `out[n, h, :] = gradient[n, h] · a[h, :]`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, width) = shape(a, heads);
-    assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient for each row and head");
+    assert_eq!(out.len() * heads, gradient.len() * columns, "one gradient per row and head");
     out.par_chunks_mut(ROWS * columns).zip(gradient.par_chunks(ROWS * heads)).for_each(|(out, g)| {
         for (out, g) in out.chunks_exact_mut(columns).zip(g.chunks_exact(heads)) {
             for (h, &g) in g.iter().enumerate() {
@@ -45,10 +45,10 @@ pub fn dot_backward_rows<A: Real>(a: &[A], gradient: &[A], heads: usize, out: &m
 /// Gradient of [`dot`] with respect to `a`: `out[h, :] = Σ gradient[n, h] · x[n, h, :]`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn dot_backward_vectors<A: Real>(x: &[A], gradient: &[A], heads: usize, out: &mut [A]) {
     let (columns, _) = shape(out, heads);
-    assert_eq!(x.len() * heads, gradient.len() * columns, "one gradient for each row and head");
+    assert_eq!(x.len() * heads, gradient.len() * columns, "one gradient per row and head");
     by_panel(x.len() / columns, out, |rows, sums| {
         add_scaled(
             &x[rows.start * columns..rows.end * columns],
@@ -76,9 +76,9 @@ multiversion! {
 /// `out[n, :] = Σ x[n, h, :] / heads`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
-    assert_eq!(x.len(), out.len() * heads, "one row out for each row in");
+    assert_eq!(x.len(), out.len() * heads, "one output row per input row");
     if x.is_empty() {
         return;
     }
@@ -94,12 +94,12 @@ pub fn mean<A: Real>(x: &[A], heads: usize, width: usize, out: &mut [A]) {
     });
 }
 
-/// Gradient of [`mean`]: every head gets its share.
+/// Gradient of [`mean`]: each head gets `1 / heads` of it.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &mut [A]) {
-    assert_eq!(out.len(), gradient.len() * heads, "one row in for each row out");
+    assert_eq!(out.len(), gradient.len() * heads, "one gradient row per output row");
     if out.is_empty() {
         return;
     }
@@ -113,8 +113,8 @@ pub fn mean_backward<A: Real>(gradient: &[A], heads: usize, width: usize, out: &
     });
 }
 
-/// Columns of a row and of a head.
+/// Returns the columns of a row and of a head.
 fn shape<A>(vectors: &[A], heads: usize) -> (usize, usize) {
-    assert!(heads > 0 && !vectors.is_empty() && vectors.len().is_multiple_of(heads), "a vector for each head");
+    assert!(heads > 0 && !vectors.is_empty() && vectors.len().is_multiple_of(heads), "one vector per head");
     (vectors.len(), vectors.len() / heads)
 }

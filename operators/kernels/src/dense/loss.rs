@@ -1,19 +1,19 @@
 //! Losses over rows of logits, their gradients, and log-softmax.
 //!
-//! A loss is the sum over rows, made in `f64` and in the order of the rows. The sum within a row is made in sixteen partial
-//! sums, whatever the machine, so that loops over columns vectorize and have the same bits everywhere.
+//! A loss is the sum over rows, in `f64` and in order. Each row is summed in sixteen partial sums on every machine, so
+//! loops over columns vectorize and give the same bits.
 
 use rayon::prelude::*;
 
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Partial sums of a row.
+/// Partial sums per row.
 const LANES: usize = 16;
-/// Rows that one task takes.
+/// Smallest number of rows per task.
 const ROWS: usize = 64;
 
-/// `Σ −log softmax(logits[r])[labels[r]]`, rows being `classes` wide.
+/// `Σ −log softmax(logits[r])[labels[r]]`, for rows of `classes` logits.
 ///
 /// ```
 /// let loss = gnnflow_kernels::dense::loss::cross_entropy(&[0f32, 0., 0., 0.], &[0, 1], 2);
@@ -21,12 +21,12 @@ const ROWS: usize = 64;
 /// ```
 ///
 /// # Panics
-/// When lengths disagree or a label is not a class.
+/// If lengths do not match or a label is not a class.
 pub fn cross_entropy<A: Real>(logits: &[A], labels: &[u32], classes: usize) -> f64 {
-    assert_eq!(logits.len(), labels.len() * classes, "logits of every class for each label");
+    assert_eq!(logits.len(), labels.len() * classes, "one logit per label and class");
     sum_of_rows(logits, classes, |r, row| {
         let largest = largest(row);
-        sum_of_powers(row, largest).ln() + largest.to_f64() - row[labels[r] as usize].to_f64()
+        sum_of_exponentials(row, largest).ln() + largest.to_f64() - row[labels[r] as usize].to_f64()
     })
 }
 
@@ -35,22 +35,22 @@ pub fn cross_entropy<A: Real>(logits: &[A], labels: &[u32], classes: usize) -> f
 /// # Panics
 /// As [`cross_entropy`].
 pub fn cross_entropy_backward<A: Real>(logits: &[A], labels: &[u32], classes: usize, scale: f64, out: &mut [A]) {
-    assert_eq!(logits.len(), labels.len() * classes, "logits of every class for each label");
+    assert_eq!(logits.len(), labels.len() * classes, "one logit per label and class");
     rows(logits, classes, out, |r, row, out| {
         let largest = largest(row);
-        let total = powers(row, largest, out);
+        let total = exponentials(row, largest, out);
         multiply(A::from_f64(scale / total), out);
         let label = &mut out[labels[r] as usize];
         *label = *label - A::from_f64(scale);
     });
 }
 
-/// `Σ max(x, 0) − x·y + log(1 + e^−|x|)` over all logits `x` and targets `y` in `[0, 1]`; rows are `labels` wide.
+/// `Σ max(x, 0) − x·y + log(1 + e^−|x|)` over all logits `x` and targets `y` in `[0, 1]`, for rows of `labels` logits.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn binary_cross_entropy<A: Real>(logits: &[A], targets: &[A], labels: usize) -> f64 {
-    assert_eq!(logits.len(), targets.len(), "a target for each logit");
+    assert_eq!(logits.len(), targets.len(), "one target per logit");
     sum_of_rows(logits, labels, |r, row| {
         let targets = &targets[r * labels..][..labels];
         sum_of_binary(row, targets)
@@ -60,23 +60,23 @@ pub fn binary_cross_entropy<A: Real>(logits: &[A], targets: &[A], labels: usize)
 /// Gradient of [`binary_cross_entropy`] times `scale`: `scale · (sigmoid(x) − y)`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn binary_cross_entropy_backward<A: Real>(logits: &[A], targets: &[A], labels: usize, scale: f64, out: &mut [A]) {
-    assert_eq!(logits.len(), targets.len(), "a target for each logit");
+    assert_eq!(logits.len(), targets.len(), "one target per logit");
     let scale = A::from_f64(scale);
     rows(logits, labels, out, |r, row, out| {
-        away_from(row, &targets[r * labels..][..labels], scale, out);
+        sigmoid_gradient(row, &targets[r * labels..][..labels], scale, out);
     });
 }
 
 /// `out[r, c] = x[r, c] − log Σ exp(x[r, :])`
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn log_softmax<A: Real>(x: &[A], classes: usize, out: &mut [A]) {
     rows(x, classes, out, |_, row, out| {
         let largest = largest(row);
-        let log = A::from_f64(sum_of_powers(row, largest).ln());
+        let log = A::from_f64(sum_of_exponentials(row, largest).ln());
         out.iter_mut().zip(row).for_each(|(o, &x)| *o = x - largest - log);
     });
 }
@@ -84,18 +84,18 @@ pub fn log_softmax<A: Real>(x: &[A], classes: usize, out: &mut [A]) {
 /// Gradient of [`log_softmax`], given its `result`: `gradient − softmax · Σ gradient`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn log_softmax_backward<A: Real>(result: &[A], gradient: &[A], classes: usize, out: &mut [A]) {
-    assert_eq!(result.len(), gradient.len(), "a gradient for each number");
+    assert_eq!(result.len(), gradient.len(), "one gradient per number");
     rows(result, classes, out, |r, row, out| {
         let g = &gradient[r * classes..][..classes];
-        less_softmax(row, g, A::from_f64(sum(g)), out);
+        subtract_softmax(row, g, A::from_f64(sum(g)), out);
     });
 }
 
-/// The sum of `term` of each column's two numbers, in [`LANES`] partial sums that are added up by halves.
+/// Sums `term` of the two numbers of each column in [`LANES`] partial sums, which are summed pairwise.
 #[inline(always)]
-fn by_lanes<A: Real>(left: &[A], right: &[A], term: impl Fn(A, A) -> f64) -> f64 {
+fn sum_by_lanes<A: Real>(left: &[A], right: &[A], term: impl Fn(A, A) -> f64) -> f64 {
     let mut sums = [0f64; LANES];
     let ((left, left_rest), (right, right_rest)) = (left.as_chunks::<LANES>(), right.as_chunks::<LANES>());
     for (left, right) in left.iter().zip(right) {
@@ -117,25 +117,25 @@ fn by_lanes<A: Real>(left: &[A], right: &[A], term: impl Fn(A, A) -> f64) -> f64
 multiversion! {
     fn largest [A: Real] (row: &[A]) -> A {
         let larger = |a: A, b: A| if b > a { b } else { a };
-        let mut most = [A::NEG_INFINITY; LANES];
+        let mut max = [A::NEG_INFINITY; LANES];
         let (whole, rest) = row.as_chunks::<LANES>();
         for chunk in whole {
-            most.iter_mut().zip(chunk).for_each(|(most, &x)| *most = larger(*most, x));
+            max.iter_mut().zip(chunk).for_each(|(max, &x)| *max = larger(*max, x));
         }
-        most.iter().chain(rest).fold(A::NEG_INFINITY, |most, &x| larger(most, x))
+        max.iter().chain(rest).fold(A::NEG_INFINITY, |max, &x| larger(max, x))
     }
 }
 
 multiversion! {
     /// `Σ e^(x − largest)`
-    fn sum_of_powers [A: Real] (row: &[A], largest: A) -> f64 {
-        by_lanes(row, row, |x, _| (x - largest).exp().to_f64())
+    fn sum_of_exponentials [A: Real] (row: &[A], largest: A) -> f64 {
+        sum_by_lanes(row, row, |x, _| (x - largest).exp().to_f64())
     }
 }
 
 multiversion! {
     /// `out[c] = e^(row[c] − largest)`, and their sum.
-    fn powers [A: Real] (row: &[A], largest: A, out: &mut [A]) -> f64 {
+    fn exponentials [A: Real] (row: &[A], largest: A, out: &mut [A]) -> f64 {
         for (o, &x) in out.iter_mut().zip(row) {
             *o = (x - largest).exp();
         }
@@ -151,13 +151,13 @@ multiversion! {
 
 multiversion! {
     fn sum [A: Real] (row: &[A]) -> f64 {
-        by_lanes(row, row, |x, _| x.to_f64())
+        sum_by_lanes(row, row, |x, _| x.to_f64())
     }
 }
 
 multiversion! {
     /// `out[c] = gradient[c] − e^result[c] · total`
-    fn less_softmax [A: Real] (result: &[A], gradient: &[A], total: A, out: &mut [A]) {
+    fn subtract_softmax [A: Real] (result: &[A], gradient: &[A], total: A, out: &mut [A]) {
         for ((o, &x), &g) in out.iter_mut().zip(result).zip(gradient) {
             *o = g - x.exp() * total;
         }
@@ -167,7 +167,7 @@ multiversion! {
 multiversion! {
     /// `Σ max(x, 0) − x·y + log(1 + e^−|x|)`
     fn sum_of_binary [A: Real] (row: &[A], targets: &[A]) -> f64 {
-        by_lanes(row, targets, |x, y| {
+        sum_by_lanes(row, targets, |x, y| {
             let (positive, negative) = if x > A::ZERO { (x, -x) } else { (A::ZERO, x) };
             positive.to_f64() - x.to_f64() * y.to_f64() + ln_1p(negative.exp().to_f64())
         })
@@ -176,21 +176,22 @@ multiversion! {
 
 multiversion! {
     /// `out[c] = scale · (sigmoid(row[c]) − targets[c])`
-    fn away_from [A: Real] (row: &[A], targets: &[A], scale: A, out: &mut [A]) {
+    fn sigmoid_gradient [A: Real] (row: &[A], targets: &[A], scale: A, out: &mut [A]) {
         for ((o, &x), &y) in out.iter_mut().zip(row).zip(targets) {
             *o = scale * (A::ONE / (A::ONE + (-x).exp()) - y);
         }
     }
 }
 
-/// `log(1 + x)` for `x` in `[0, 1]`, without branches: `2·artanh(s)` by its series, `s = x / (2 + x)` being a third at most.
+/// `log(1 + x)` for `x` in `[0, 1]`, without branches: `2·artanh(s)` by its series, where `s = x / (2 + x)` is at most
+/// 1/3.
 #[inline(always)]
 fn ln_1p(x: f64) -> f64 {
     let s = x / (2.0 + x);
     let square = s * s;
     let mut series = 1.0 / 31.0;
     let mut odd = 29.0;
-    // Sixteen terms: what is left out is below 3^-33.
+    // Sixteen terms; the remainder is below 3^-33.
     for _ in 0..15 {
         series = series * square + 1.0 / odd;
         odd -= 2.0;
@@ -207,7 +208,7 @@ fn sum_of_rows<A: Real>(x: &[A], width: usize, f: impl Fn(usize, &[A]) -> f64 + 
 }
 
 fn rows<A: Real>(x: &[A], width: usize, out: &mut [A], f: impl Fn(usize, &[A], &mut [A]) + Sync) {
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     if !x.is_empty() {
         x.par_chunks(width)
             .zip(out.par_chunks_mut(width))
@@ -222,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_series_is_the_library_s_logarithm() {
+    fn ln_1p_equals_that_of_the_standard_library() {
         for i in 0..=10_000 {
             let x = f64::from(i) * 1e-4;
             assert!((ln_1p(x) - x.ln_1p()).abs() <= 1e-15 * x.ln_1p(), "{x}");
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_every_width_are_summed_whole() {
+    fn losses_of_all_widths_equal_plain_sums() {
         for width in 1..70 {
             let row: Vec<f64> = (0..width).map(|c| (f64::from(c) * 0.7).sin()).collect();
             let whole: f64 = row.iter().map(|x| x.exp()).sum();

@@ -1,18 +1,18 @@
-//! Rows of relations mixed by coefficients: what relations that share bases send, before the bases are applied.
+//! Rows of relations combined by coefficients, for R-GCN's basis decomposition: sums before the bases are applied.
 //!
-//! Sums run over relations, and within one over its rows, in order; tasks are pieces of rows of a fixed size.
+//! Sums run over relations, then over rows, in order. Tasks are pieces of a fixed number of rows.
 
 use rayon::prelude::*;
 
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 const LANES: usize = 8;
 
-/// Adds row `k` of `x`, `[rows.len(), width]`, times each of the coefficients, one behind the other, to row `rows[k]` of `out`, which is so
-/// many times as wide; `rows` ascend.
+/// Adds the outer product of the coefficients and row `k` of `x`, `[rows.len(), width]`, to row `rows[k]` of `out`,
+/// `[_, coefficients.len(), width]`; `rows` must be ascending.
 ///
 /// ```
 /// use gnnflow_kernels::dense::mixed::add_mixed;
@@ -23,7 +23,7 @@ const LANES: usize = 8;
 /// ```
 ///
 /// # Panics
-/// When they do not ascend, or one of them is not there.
+/// If `rows` are not ascending or out of bounds.
 pub fn add_mixed<A: Real>(x: &[A], width: usize, rows: &[u32], coefficients: &[A], mut out: &mut [A]) {
     let wide = width * coefficients.len();
     if wide == 0 {
@@ -54,11 +54,11 @@ fn add_piece [A: Real] (x: &[A], width: usize, rows: &[u32], coefficients: &[A],
 }
 }
 
-/// The other way: row `k` of the result, `[rows.len(), width]`, is the pieces of row `rows[k]` of `mixed`, each times its coefficient,
-/// added up.
+/// Gradient of [`add_mixed`] with respect to `x`: row `k` of the result, `[rows.len(), width]`, is the sum of the parts
+/// of row `rows[k]` of `mixed`, weighted by the coefficients.
 ///
 /// # Panics
-/// When one of the rows is not there.
+/// If `rows` are out of bounds.
 pub fn unmixed<A: Real>(mixed: &[A], width: usize, rows: &[u32], coefficients: &[A]) -> Vec<A> {
     let mut out = vec![A::ZERO; rows.len() * width];
     if width > 0 {
@@ -82,7 +82,7 @@ fn unmix_piece [A: Real] (mixed: &[A], width: usize, rows: &[u32], coefficients:
 }
 }
 
-/// The gradient of [`add_mixed`] with respect to the coefficients, given that of `out`: added to `sums`.
+/// Adds the gradient of [`add_mixed`] with respect to the coefficients to `sums`, given that of `out`.
 ///
 /// # Panics
 /// As [`unmixed`].
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_mixed_and_unmixed_as_sums_say() {
+    fn add_mixed_and_its_gradients_equal_plain_sums() {
         for (width, count) in [(3, 2), (17, 5), (8, 1), (4, 0)] {
             let rows: Vec<u32> = (0..900).filter(|row| row % 3 != 1).collect();
             let number = |i: usize, c: f64| (i as f64 * c).sin();

@@ -1,6 +1,6 @@
-//! Normalization: of columns over the rows of a batch, of rows over their columns, and the gradients.
+//! Normalization of columns over the rows of a batch and of rows over their columns, and the gradients.
 //!
-//! Sums over rows are made in panels of fixed size and added up in `f64`, so that the bits depend on the rows alone.
+//! Sums over rows run in panels of fixed size and then in `f64`, so the bits depend on the rows only.
 
 use rayon::prelude::*;
 
@@ -9,10 +9,10 @@ use super::elementwise::{by_panel, column_sum};
 use crate::simd::dispatch::multiversion;
 use crate::simd::element::Real;
 
-/// Rows that one task takes.
+/// Rows per task.
 const ROWS: usize = 256;
 
-/// Mean and (biased) variance of every column of `x`, `[N, width]`; zeros without rows.
+/// Returns the mean and the biased variance of every column of `x`, `[N, width]`; zeros without rows.
 ///
 /// ```
 /// let (mean, variance) = gnnflow_kernels::dense::norm::column_moments(&[1f32, 5., 3., 5.], 2);
@@ -20,7 +20,7 @@ const ROWS: usize = 256;
 /// ```
 ///
 /// # Panics
-/// When `x` is not whole rows.
+/// If `x` does not have whole rows.
 pub fn column_moments<A: Real>(x: &[A], width: usize) -> (Vec<f64>, Vec<f64>) {
     let rows = x.len() / width.max(1);
     let share = 1.0 / rows.max(1) as f64;
@@ -36,14 +36,14 @@ multiversion! {
     fn add_squares [A: Real] (x: &[A], mean: &[A], sums: &mut [A]) {
         for row in x.chunks_exact(mean.len()) {
             for ((&x, &m), sum) in row.iter().zip(mean).zip(sums.iter_mut()) {
-                let centred = x - m;
-                *sum += centred * centred;
+                let centered = x - m;
+                *sum += centered * centered;
             }
         }
     }
 }
 
-/// What columns are normalized by: `x̂ = (x − mean) · inverse`.
+/// The statistics that normalize columns: `x̂ = (x − mean) · inverse`.
 #[derive(Clone, Copy, Debug)]
 pub struct Columns<'a, A> {
     /// `[D]`
@@ -56,10 +56,10 @@ impl<A: Real> Columns<'_, A> {
     /// `out = x̂ · weight + bias`
     ///
     /// # Panics
-    /// When lengths disagree.
+    /// If lengths do not match.
     pub fn normalize(&self, x: &[A], weight: &[A], bias: &[A], out: &mut [A]) {
         let width = self.check(x, out);
-        assert!(weight.len() == width && bias.len() == width, "a weight and a bias for each column");
+        assert!(weight.len() == width && bias.len() == width, "one weight and bias per column");
         let scale: Vec<A> = self.inverse.iter().zip(weight).map(|(&inverse, &weight)| inverse * weight).collect();
         x.par_chunks(ROWS * width)
             .zip(out.par_chunks_mut(ROWS * width))
@@ -69,20 +69,20 @@ impl<A: Real> Columns<'_, A> {
     /// Gradient of the weight: `out[c] = Σ gradient · x̂`.
     ///
     /// # Panics
-    /// When lengths disagree.
+    /// If lengths do not match.
     pub fn weight_gradient(&self, x: &[A], gradient: &[A], out: &mut [A]) {
         let width = self.check(x, gradient);
-        assert_eq!(out.len(), width, "one number for each column");
+        assert_eq!(out.len(), width, "one number per column");
         by_panel(x.len() / width, out, |rows, sums| {
             let rows = rows.start * width..rows.end * width;
             add_products(&x[rows.clone()], self.mean, self.inverse, &gradient[rows], sums);
         });
     }
 
-    /// Gradient of `x`, where mean and variance are the batch's own; `sums` are the gradients of bias and weight.
+    /// Gradient of `x` if mean and variance are those of `x`; `sums` are the gradients of bias and weight.
     ///
     /// # Panics
-    /// When lengths disagree.
+    /// If lengths do not match.
     pub fn backward(&self, x: &[A], weight: &[A], gradient: &[A], sums: [&[A]; 2], out: &mut [A]) {
         let width = self.check(x, gradient);
         let share = A::from_f64(1.0 / (x.len() / width).max(1) as f64);
@@ -97,8 +97,8 @@ impl<A: Real> Columns<'_, A> {
 
     fn check(&self, x: &[A], other: &[A]) -> usize {
         let width = self.mean.len();
-        assert!(width > 0 && self.inverse.len() == width && x.len().is_multiple_of(width), "whole rows");
-        assert_eq!(x.len(), other.len(), "as many numbers out as in");
+        assert!(width > 0 && self.inverse.len() == width && x.len().is_multiple_of(width), "x has whole rows");
+        assert_eq!(x.len(), other.len(), "one output number per input number");
         width
     }
 }
@@ -135,7 +135,7 @@ multiversion! {
     }
 }
 
-/// Rows normalized to mean 0 and variance 1, then `· weight + bias`; `epsilon` is added to the variance.
+/// Normalizes rows to mean 0 and variance 1, then applies `· weight + bias`; `epsilon` is added to the variance.
 ///
 /// ```
 /// let mut out = [0f32; 2];
@@ -144,11 +144,11 @@ multiversion! {
 /// ```
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut [A]) {
     let width = weight.len();
-    assert!(width > 0 && bias.len() == width && x.len().is_multiple_of(width), "whole rows");
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    assert!(width > 0 && bias.len() == width && x.len().is_multiple_of(width), "x has whole rows");
+    assert_eq!(x.len(), out.len(), "one output number per input number");
     x.par_chunks(ROWS * width)
         .zip(out.par_chunks_mut(ROWS * width))
         .for_each(|(x, out)| rows_piece(x, A::from_f64(epsilon), weight, bias, out));
@@ -157,11 +157,11 @@ pub fn rows<A: Real>(x: &[A], epsilon: f64, weight: &[A], bias: &[A], out: &mut 
 /// Gradient of [`rows`] with respect to `x`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A], out: &mut [A]) {
     let width = weight.len();
-    assert!(width > 0 && x.len().is_multiple_of(width), "whole rows");
-    assert!(x.len() == gradient.len() && x.len() == out.len(), "as many numbers out as in");
+    assert!(width > 0 && x.len().is_multiple_of(width), "x has whole rows");
+    assert!(x.len() == gradient.len() && x.len() == out.len(), "one output number per input number");
     let pieces = x.par_chunks(ROWS * width).zip(gradient.par_chunks(ROWS * width));
     pieces
         .zip(out.par_chunks_mut(ROWS * width))
@@ -171,17 +171,17 @@ pub fn rows_backward<A: Real>(x: &[A], epsilon: f64, weight: &[A], gradient: &[A
 /// Gradient of [`rows`] with respect to the weight: `out[c] = Σ gradient · x̂`.
 ///
 /// # Panics
-/// When lengths disagree.
+/// If lengths do not match.
 pub fn rows_weight_gradient<A: Real>(x: &[A], epsilon: f64, gradient: &[A], out: &mut [A]) {
     let width = out.len();
-    assert!(width > 0 && x.len().is_multiple_of(width) && x.len() == gradient.len(), "whole rows");
+    assert!(width > 0 && x.len().is_multiple_of(width) && x.len() == gradient.len(), "x has whole rows");
     by_panel(x.len() / width, out, |rows, sums| {
         let rows = rows.start * width..rows.end * width;
         rows_products(&x[rows.clone()], A::from_f64(epsilon), &gradient[rows], sums);
     });
 }
 
-/// `Σ f(c)` over `width` columns in a fixed order that vectorizes.
+/// `Σ f(c)` over `width` columns, in a fixed order that vectorizes.
 #[inline(always)]
 fn sum_of<A: Real>(width: usize, f: impl Fn(usize) -> A) -> A {
     let mut partial = [A::ZERO; 16];
@@ -197,7 +197,7 @@ fn sum_of<A: Real>(width: usize, f: impl Fn(usize) -> A) -> A {
     tree(partial)
 }
 
-/// Mean, and one over the standard deviation.
+/// Returns the mean, and one over the standard deviation.
 #[inline(always)]
 fn moments<A: Real>(x: &[A], epsilon: A) -> (A, A) {
     let share = A::ONE / A::from_f64(x.len() as f64);

@@ -1,17 +1,17 @@
-//! Rounding numbers to half as many bits, for rows that are read more often than they are written.
+//! Rounding to `bf16`, for rows that are read more often than written.
 
 use half::bf16;
 
 use crate::simd::dispatch::multiversion;
 
-/// The nearest `bf16`, the even one of two; as [`bf16::from_f32`], without a branch.
+/// Rounds to nearest even like [`bf16::from_f32`], without a branch.
 #[inline(always)]
 fn nearest(x: f32) -> bf16 {
     let bits = x.to_bits();
     let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16;
-    // A number that is none stays none, whatever its lowest bits were.
-    let none = (bits >> 16) as u16 | 0x40;
-    bf16::from_bits(if x.is_nan() { none } else { rounded })
+    // Setting this mantissa bit keeps NaN a NaN.
+    let nan = (bits >> 16) as u16 | 0x40;
+    bf16::from_bits(if x.is_nan() { nan } else { rounded })
 }
 
 multiversion! {
@@ -27,9 +27,9 @@ multiversion! {
     /// ```
     ///
     /// # Panics
-    /// When lengths differ.
+    /// If lengths differ.
     pub fn to_bf16(x: &[f32], scale: f32, out: &mut [bf16]) {
-        assert_eq!(x.len(), out.len(), "as many numbers");
+        assert_eq!(x.len(), out.len(), "x and out have one length");
         for (out, x) in out.iter_mut().zip(x) {
             *out = nearest(scale * x);
         }
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_rounded_as_everywhere() {
+    fn to_bf16_rounds_like_the_half_crate() {
         let key = Key::new(11, Purpose::GenerateNodes);
         let mut x: Vec<f32> = (0..20_000).map(|i| f32::from_bits(key.below(i, 1 << 32) as u32)).collect();
-        // Halves between two, and what has no neighbors.
+        // Ties between two neighbors, and special values.
         let halves = [0x3f80_8000, 0x3f81_8000, 0x3f80_7fff, 0x3f80_8001];
         x.extend((0..1000u32).flat_map(|i| halves.map(|bits| f32::from_bits(bits + (i << 16)))));
         x.extend([0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45]);

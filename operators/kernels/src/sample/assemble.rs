@@ -1,39 +1,39 @@
-//! The asker's half of a hop: samples that came from several owners become one block.
+//! The requester's part of a hop: merges the samples of several owners into one block.
 
 use thiserror::Error;
 
 use super::columns::{Columns, EdgeSlices, EdgeValues};
-use super::hop::{begun, edge_count, finish};
+use super::hop::{edge_count, new_block, new_indptr};
 use crate::block::Block;
 use crate::compact::{Compactor, TreeCompactor};
 
-/// Builds the hop's block from samples drawn elsewhere: the same block, and the same growth of `list`, as
-/// [`sample_hop`](super::sample_hop) draws under the same key.
+/// Builds the hop's block from samples of other workers. Block and list equal those of
+/// [`sample_hop`](super::sample_hop) under the same key.
 ///
-/// `samples_of` is called once for each node of `list` as it stands, in order, and returns what was sampled of
-/// it; [`Replies::next`] serves it from the owners' answers. `compactor` follows `list`.
+/// Calls `samples_of` once per initial node of `list`, in order, for the node's samples; [`Replies::next`] returns them
+/// from the owners' replies. `compactor` must belong to `list`.
 ///
 /// # Panics
-/// When `compactor` follows another list.
+/// If `compactor` belongs to another list.
 pub fn assemble<'a>(
     list: &mut Vec<u32>,
     mut samples_of: impl FnMut(u32) -> &'a [u32],
     compactor: &mut Compactor,
 ) -> Block {
-    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (num_dst, mut indptr) = (list.len(), new_indptr(list.len()));
     let mut indices = Vec::new();
     for &node in list.iter() {
         indices.extend_from_slice(samples_of(node));
         indptr.push(edge_count(indices.len()));
     }
     compactor.compact(&mut indices, list);
-    finish(num_dst, list.len(), indptr, indices)
+    new_block(num_dst, list.len(), indptr, indices)
 }
 
-/// As [`assemble`], with `columns` in the block.
+/// Like [`assemble`], with `columns` in the block.
 ///
 /// # Panics
-/// When `compactor` follows another list, or a sample lacks one of `columns`.
+/// If `compactor` belongs to another list, or a sample lacks one of `columns`.
 pub fn assemble_edges<'a>(
     list: &mut Vec<u32>,
     mut samples_of: impl FnMut(u32) -> Edges<'a>,
@@ -50,11 +50,11 @@ pub fn assemble_edges<'a>(
     values.into_block(block)
 }
 
-/// The same where each seed has a tree of its own: `trees[i]` says in whose tree `list[i]` stands, and grows with
-/// `list`. A node is listed once in each tree that it is in. `samples_of` is called as there.
+/// Like [`assemble_edges`], with a separate tree for each seed: `list[i]` belongs to the tree of seed `trees[i]`, and
+/// `trees` grows with `list`. A node is listed once per tree that contains it.
 ///
 /// # Panics
-/// When `listed` follows another list, or a sample lacks one of `columns`.
+/// If `listed` belongs to another list, or a sample lacks one of `columns`.
 pub fn assemble_trees<'a>(
     list: &mut Vec<u32>,
     trees: &mut Vec<u32>,
@@ -62,7 +62,7 @@ pub fn assemble_trees<'a>(
     columns: Columns,
     listed: &mut TreeCompactor,
 ) -> Block {
-    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (num_dst, mut indptr) = (list.len(), new_indptr(list.len()));
     let (mut indices, mut values) = (Vec::new(), EdgeValues::new(columns));
     for i in 0..num_dst {
         let edges = samples_of(list[i]);
@@ -70,7 +70,7 @@ pub fn assemble_trees<'a>(
         indices.extend(edges.sources.iter().map(|&source| listed.position(trees[i], source, list, trees)));
         indptr.push(edge_count(indices.len()));
     }
-    values.into_block(finish(num_dst, list.len(), indptr, indices))
+    values.into_block(new_block(num_dst, list.len(), indptr, indices))
 }
 
 /// Samples of one node.
@@ -78,13 +78,13 @@ pub fn assemble_trees<'a>(
 pub struct Edges<'a> {
     /// Sources, as global ids.
     pub sources: &'a [u32],
-    /// What else was asked for.
+    /// The requested columns.
     pub columns: EdgeSlices<'a>,
 }
 
-/// The owners' answers to one hop, handed out node by node.
+/// The owners' replies to one hop's requests, read node by node.
 ///
-/// An owner is asked for its nodes of the list in list order, and may answer in several pieces, in that order.
+/// An owner receives its nodes in list order. It may reply in several pieces, in that order.
 ///
 /// ```
 /// use gnnflow_kernels::compact::Compactor;
@@ -105,9 +105,9 @@ pub struct Edges<'a> {
 #[derive(Clone, Debug)]
 pub struct Replies<'a> {
     nodes: u64,
-    /// Per owner: the pieces of its answer.
+    /// Per owner: the pieces of its reply.
     pieces: Vec<Vec<Piece<'a>>>,
-    /// Per owner: which piece is being handed out.
+    /// Per owner: the index of the piece being read.
     current: Vec<usize>,
 }
 
@@ -118,37 +118,37 @@ struct Piece<'a> {
     columns: EdgeSlices<'a>,
 }
 
-/// What is wrong with an owner's answer.
+/// An inconsistent reply of an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BadReply {
-    /// The counts do not add up to the neighbors that came.
-    #[error("partition {owner} counts {counted} sampled neighbours but sends {sent}")]
+    /// The sum of the counts differs from the number of neighbors.
+    #[error("partition {owner} sent {sent} sampled neighbors, but its counts sum to {counted}")]
     Count {
-        /// The partition that answered.
+        /// The replying partition.
         owner: usize,
         /// The sum of the counts.
         counted: u64,
-        /// The neighbors that came.
+        /// The number of neighbors received.
         sent: u64,
     },
-    /// An answer is longer or shorter than its counts say.
-    #[error("worker {owner} sends {sent} words for the {counted} in-edges that it counts of {nodes} nodes")]
+    /// The length of a reply does not match its counts.
+    #[error("worker {owner} sent {sent} words, which do not match {counted} in-edges of {nodes} nodes")]
     Words {
-        /// The worker that answered.
+        /// The replying worker.
         owner: usize,
-        /// The nodes that it was asked for.
+        /// The number of requested nodes.
         nodes: usize,
         /// The sum of the counts.
         counted: u64,
-        /// The words that came.
+        /// The number of words received.
         sent: usize,
     },
-    /// A neighbor is no node of the graph.
-    #[error("partition {owner} sends node {node}, but the graph has {nodes} nodes")]
+    /// A neighbor is not a node of the graph.
+    #[error("partition {owner} sent node {node}, but the graph has {nodes} nodes")]
     Node {
-        /// The partition that answered.
+        /// The replying partition.
         owner: usize,
-        /// The largest id that it sent.
+        /// The largest id received.
         node: u32,
         /// The number of nodes of the graph.
         nodes: u64,
@@ -156,30 +156,30 @@ pub enum BadReply {
 }
 
 impl<'a> Replies<'a> {
-    /// No answers yet, from `owners` partitions of a graph of `nodes` nodes.
+    /// Creates empty replies of `owners` partitions of a graph of `nodes` nodes.
     pub fn new(owners: usize, nodes: u64) -> Self {
         Self { nodes, pieces: vec![Vec::new(); owners], current: vec![0; owners] }
     }
 
-    /// Adds the next piece of `owner`'s answer: `counts` of the nodes it was asked for, and their `neighbors`.
+    /// Adds the next piece of `owner`'s reply: the sample `counts` of the requested nodes, and their `neighbors`.
     ///
     /// # Errors
-    /// When counts and neighbors do not agree or a neighbor is no node of the graph: the piece came from elsewhere
-    /// and is not trusted.
+    /// If counts and neighbors do not match, or a neighbor is not a node of the graph: replies of other workers are not
+    /// trusted.
     ///
     /// # Panics
-    /// When there is no such owner.
+    /// If there is no such owner.
     pub fn push(&mut self, owner: usize, counts: &'a [u32], neighbors: &'a [u32]) -> Result<(), BadReply> {
         self.push_edges(owner, counts, Edges { sources: neighbors, columns: EdgeSlices::default() })
     }
 
-    /// As [`Replies::push`], with columns; one that is there has as many entries as there are sources.
+    /// Like [`Replies::push`], with columns; each column must have one entry per source.
     ///
     /// # Errors
     /// As [`Replies::push`].
     ///
     /// # Panics
-    /// When there is no such owner.
+    /// If there is no such owner.
     pub fn push_edges(&mut self, owner: usize, counts: &'a [u32], edges: Edges<'a>) -> Result<(), BadReply> {
         let Edges { sources: neighbors, columns } = edges;
         let counted = counts.iter().map(|&count| u64::from(count)).sum();
@@ -196,15 +196,15 @@ impl<'a> Replies<'a> {
         Ok(())
     }
 
-    /// For how many nodes samples of `owner` are left.
+    /// Returns the number of nodes of `owner` whose samples are unread.
     pub fn remaining(&self, owner: usize) -> usize {
         self.pieces[owner][self.current[owner]..].iter().map(|piece| piece.counts.len()).sum()
     }
 
-    /// The samples of the next node that `owner` was asked for.
+    /// Returns the samples of the next node of `owner`.
     ///
     /// # Panics
-    /// When there are no more: compare [`Replies::remaining`] with what was asked before.
+    /// If none is left; compare [`Replies::remaining`] with the number of requested nodes before.
     #[inline]
     pub fn next(&mut self, owner: usize) -> &'a [u32] {
         let (piece, count) = self.advance(owner);
@@ -213,7 +213,7 @@ impl<'a> Replies<'a> {
         samples
     }
 
-    /// As [`Replies::next`], with the columns that came along.
+    /// Like [`Replies::next`], with the columns.
     ///
     /// # Panics
     /// As [`Replies::next`].
@@ -225,7 +225,7 @@ impl<'a> Replies<'a> {
         Edges { sources, columns: piece.columns.split_off(count) }
     }
 
-    /// The piece that has the next node of `owner`, and that node's count.
+    /// Returns the piece with the next node of `owner`, and that node's count.
     #[inline]
     fn advance(&mut self, owner: usize) -> (&mut Piece<'a>, usize) {
         while self.pieces[owner][self.current[owner]].counts.is_empty() {

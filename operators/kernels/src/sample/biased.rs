@@ -1,18 +1,19 @@
-//! One step of a second-order random walk: node2vec's p and q.
+//! One step of a second-order random walk with node2vec's p and q.
 
 use gnnflow_data::rng::Key;
 
 use super::sum_tree::SumTree;
 
-/// Where a walk would rather go, by where it came from (node2vec, Grover and Leskovec 2016, §3.2.2).
+/// The bias of a walk by its previous node (node2vec, Grover and Leskovec 2016, §3.2.2).
 ///
-/// A walk that came from node `t` to `v` takes each in-edge of `v` in proportion to its weight (1 without weights) times
-/// - `1 / p` where the edge's source is `t` again,
-/// - 1 where the source is among the in-neighbors of `t`: as near to where the walk was as it is now,
-/// - `1 / q` where it is neither.
+/// For a walk from node `t` to `v`, an in-edge of `v` with weight `w` (1 without weights) gets the probability
+/// proportional to
+/// - `w / p` if its source is `t`,
+/// - `w` if its source is among the in-neighbors of `t`,
+/// - `w / q` otherwise.
 ///
-/// So a large `p` keeps it from turning back at once, and a `q` above 1 keeps it near where it was. With both 1 it is the first-order walk
-/// in probability.
+/// A large `p` makes an immediate return unlikely. A `q` above 1 keeps the walk close to its previous nodes. With `p =
+/// q = 1` the step has the distribution of a first-order walk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bias {
     /// The return parameter, above 0.
@@ -25,14 +26,14 @@ impl Bias {
     fn factor(self, source: u32, before: Before<'_>) -> f64 {
         match source {
             source if source == before.node => 1.0 / self.p,
-            // Whether it is near does not matter where near and far are alike.
+            // With q = 1, neighbors of the previous node need no lookup.
             source if self.q == 1.0 || before.neighbors.contains(&source) => 1.0,
             _ => 1.0 / self.q,
         }
     }
 }
 
-/// Where a walk was before the node where it is.
+/// The previous node of a walk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Before<'a> {
     /// The node.
@@ -41,28 +42,28 @@ pub struct Before<'a> {
     pub neighbors: &'a [u32],
 }
 
-/// Edges that are proposed before all of a row's probabilities are worked out.
+/// Number of proposals before the row's probabilities are computed explicitly.
 const PROPOSALS: u64 = 24;
 
-/// The in-edge that a walk takes at a node with in-neighbors `row`; `None` where there is none, or all weigh 0. Without a node
-/// `before` this one, the step is one of the first order.
+/// Takes one step of a walk at a node with in-neighbors `row`. Returns the position of the in-edge, or `None` if the
+/// row is empty or all weights are 0. Without a previous node `before`, the step is of first order.
 ///
-/// Exactly in proportion, by rejection: proposal `a` is drawn as a first-order step under `key.fold(a)`, and taken where
-/// `unit 2` is below its share of the largest factor. After 24 of them, which is rare unless p and q are far from 1, the
-/// row's probabilities are added up and `unit 2` of `key` decides: what came before says nothing about it.
+/// Uses rejection sampling, which is exact. Proposal `a` is a first-order step under `key.fold(a)`; it is accepted if
+/// `unit 2` is below its factor over the largest factor. 24 rejections are rare unless p and q are far from 1. After
+/// them, the row's probabilities are summed, and `unit 2` of `key`, which no proposal uses, decides.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Purpose};
 /// use gnnflow_kernels::sample::{Before, Bias, biased_step};
 ///
-/// // Never back, never far: of 4, 5 and 6, only 5 is near 4, where the walk was.
+/// // Large p and q: of 4, 5 and 6, only 5 is an in-neighbor of 4, the previous node.
 /// let (before, bias) = (Before { node: 4, neighbors: &[9, 5] }, Bias { p: 1e12, q: 1e12 });
 /// let key = Key::new(1, Purpose::Sample);
 /// assert_eq!(biased_step(&[4, 5, 6], None, Some(before), bias, key), Some(1));
 /// ```
 ///
 /// # Panics
-/// When `weights` are not one for each of `row`.
+/// If `weights` and `row` differ in length.
 pub fn biased_step(
     row: &[u32],
     weights: Option<&[f32]>,
@@ -70,7 +71,7 @@ pub fn biased_step(
     bias: Bias,
     key: Key,
 ) -> Option<usize> {
-    assert!(weights.is_none_or(|weights| weights.len() == row.len()), "a weight for every edge");
+    assert!(weights.is_none_or(|weights| weights.len() == row.len()), "one weight per edge");
     if row.is_empty() {
         return None;
     }
@@ -86,12 +87,12 @@ pub fn biased_step(
         Some(_) => tree.find(key.unit(1)),
     };
     let Some(before) = before else { return Some(propose(key)) };
-    let most = (1.0 / bias.p).max(1.0).max(1.0 / bias.q);
-    let taken = (0..PROPOSALS).map(|a| key.fold(a)).find_map(|key| {
+    let max_factor = (1.0 / bias.p).max(1.0).max(1.0 / bias.q);
+    let accepted = (0..PROPOSALS).map(|a| key.fold(a)).find_map(|key| {
         let edge = propose(key);
-        (key.unit(2) * most < bias.factor(row[edge], before)).then_some(edge)
+        (key.unit(2) * max_factor < bias.factor(row[edge], before)).then_some(edge)
     });
-    Some(taken.unwrap_or_else(|| {
+    Some(accepted.unwrap_or_else(|| {
         let mut near = before.neighbors.to_vec();
         near.sort_unstable();
         let factor = |source: u32| match source {
@@ -112,10 +113,10 @@ mod tests {
     use super::*;
     use gnnflow_data::testing::chi_square_limit;
 
-    /// Chi-square of so many steps against the probabilities of the paper.
+    /// Compares the frequencies of steps with the paper's probabilities by a chi-square test.
     #[test]
-    fn steps_go_where_node2vec_sends_them_as_often_as_it_does() {
-        // From 7, whose in-neighbors are 2 and 3, to a node that hears from 1, 2, 3, 3, 7 and 8.
+    fn biased_steps_have_the_frequencies_of_node2vec() {
+        // From 7, whose in-neighbors are 2 and 3, to a node with in-neighbors 1, 2, 3, 3, 7 and 8.
         let row = [1, 2, 3, 3, 7, 8];
         let before = Before { node: 7, neighbors: &[3, 2, 40] };
         let weights = [0.5f32, 2.0, 0.0, 1.0, 3.0, 0.25];
@@ -132,7 +133,7 @@ mod tests {
                     counts[biased_step(&row, weights, Some(before), Bias { p, q }, key).unwrap()] += 1.0;
                 }
                 let cells = shares.iter().map(|share| share / total * trials as f64).zip(counts);
-                // Cells that expect almost nothing have almost nothing.
+                // Cells with a tiny expectation have tiny counts.
                 let (rare, often): (Vec<_>, Vec<_>) = cells.partition(|(expected, _)| *expected < 5.0);
                 assert!(
                     rare.iter().all(|(expected, count)| *count <= 6.0 * expected + 6.0 * expected.signum()),
@@ -140,13 +141,13 @@ mod tests {
                 );
                 let chi: f64 = often.iter().map(|(expected, count)| (count - expected).powi(2) / expected).sum();
                 let limit = chi_square_limit((often.len() as f64 - 1.0).max(1.0));
-                assert!(chi < limit, "p {p}, q {q}, {weights:?}: {chi} of {limit}");
+                assert!(chi < limit, "p {p}, q {q}, {weights:?}: {chi} exceeds {limit}");
             }
         }
     }
 
     #[test]
-    fn nothing_to_take_is_nothing_taken() {
+    fn biased_step_without_positive_weights_returns_none() {
         let (bias, key) = (Bias { p: 2.0, q: 2.0 }, Key::new(1, Purpose::Sample));
         let before = Some(Before { node: 1, neighbors: &[] });
         assert_eq!(biased_step(&[], None, before, bias, key), None);

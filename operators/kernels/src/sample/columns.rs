@@ -1,9 +1,9 @@
-//! What sampled edges bring along besides their sources.
+//! Columns of sampled edges besides their sources.
 
 use super::Neighbors;
 use crate::block::Block;
 
-/// Which columns of the edges a hop brings along; none by default.
+/// The edge columns that a hop returns; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
     /// [`Block::edge_types`].
@@ -15,19 +15,19 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// Whether nothing is brought along.
+    /// Returns whether no column is requested.
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// Words of 32 bits that the columns of `edges` edges take on the wire.
+    /// Returns the number of 32-bit words that the columns of `edges` edges take in a message.
     pub fn words(self, edges: usize) -> usize {
         let types = if self.types { edges.div_ceil(2) } else { 0 };
         types + edges * (usize::from(self.weights) + 2 * usize::from(self.ids))
     }
 }
 
-/// Columns of some edges, in the edges' order; `None` for one that was not asked for.
+/// Columns of some edges, in the edges' order; `None` for a column that is not requested.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EdgeValues {
     /// Types.
@@ -39,7 +39,7 @@ pub struct EdgeValues {
 }
 
 impl EdgeValues {
-    /// The columns asked for, without an edge yet.
+    /// Creates the requested columns, without edges.
     pub fn new(columns: Columns) -> Self {
         Self {
             types: columns.types.then(Vec::new),
@@ -48,12 +48,12 @@ impl EdgeValues {
         }
     }
 
-    /// The columns as they stand.
+    /// Borrows the columns.
     pub fn view(&self) -> EdgeSlices<'_> {
         EdgeSlices { types: self.types.as_deref(), weights: self.weights.as_deref(), ids: self.ids.as_deref() }
     }
 
-    /// Appends edges that have the same columns.
+    /// Appends the columns of further edges, which must have the same columns.
     pub fn extend(&mut self, edges: EdgeSlices<'_>) {
         fn extend<T: Copy>(column: &mut Option<Vec<T>>, more: Option<&[T]>) {
             column.iter_mut().zip(more).for_each(|(column, more)| column.extend_from_slice(more));
@@ -63,17 +63,17 @@ impl EdgeValues {
         extend(&mut self.ids, edges.ids);
     }
 
-    /// The block with these columns.
+    /// Adds these columns to the block.
     ///
     /// # Panics
-    /// Unless a column that is there has as many entries as the block has edges.
+    /// If a column does not have one entry per edge of the block.
     pub fn into_block(self, block: Block) -> Block {
         let block = self.types.into_iter().fold(block, Block::with_edge_types);
         let block = self.weights.into_iter().fold(block, Block::with_edge_weights);
         self.ids.into_iter().fold(block, Block::with_edge_ids)
     }
 
-    /// Appends the columns as words: types two to a word, weights as their bits, ids low half first.
+    /// Serializes the columns: two types per word, weights as their bits, ids with the low word first.
     pub fn write(&self, words: &mut Vec<u32>) {
         for pair in self.types.iter().flat_map(|types| types.chunks(2)) {
             words.push(u32::from(pair[0]) | u32::from(*pair.get(1).unwrap_or(&0)) << 16);
@@ -82,12 +82,12 @@ impl EdgeValues {
         words.extend(self.ids.iter().flatten().flat_map(|&id| [id as u32, (id >> 32) as u32]));
     }
 
-    /// Appends the columns of `edges` edges that [`EdgeValues::write`] wrote.
+    /// Appends the columns of `edges` edges from the words of [`EdgeValues::write`].
     ///
     /// # Panics
-    /// Unless there are [`Columns::words`] words.
+    /// If the number of words is not [`Columns::words`].
     pub fn read(&mut self, edges: usize, mut words: &[u32]) {
-        let mut take = |count: usize| words.split_off(..count).expect("as many words as the edges take");
+        let mut take = |count: usize| words.split_off(..count).expect("one word per value");
         if let Some(types) = &mut self.types {
             let pairs = take(edges.div_ceil(2)).iter().flat_map(|&pair| [pair as u16, (pair >> 16) as u16]);
             types.extend(pairs.take(edges));
@@ -102,22 +102,22 @@ impl EdgeValues {
     }
 }
 
-/// Columns of some edges, borrowed.
+/// Borrowed columns of some edges.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EdgeSlices<'a> {
     /// Types.
     pub types: Option<&'a [u16]>,
     /// Weights.
     pub weights: Option<&'a [f32]>,
-    /// Positions in the owner's edge columns.
+    /// Positions in the edge columns of the partition that owns the edge's destination.
     pub ids: Option<&'a [u64]>,
 }
 
 impl<'a> EdgeSlices<'a> {
-    /// Cuts off the first `edges` edges.
+    /// Splits off the first `edges` edges.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If there are fewer.
     #[inline]
     pub(super) fn split_off(&mut self, edges: usize) -> Self {
         fn split_off<'a, T>(column: &mut Option<&'a [T]>, edges: usize) -> Option<&'a [T]> {
@@ -133,38 +133,38 @@ impl<'a> EdgeSlices<'a> {
     }
 }
 
-/// What becomes of the chosen edges besides their sources; `()` where nothing does, at no cost.
-pub(super) trait Keep {
-    /// Whether anything is.
-    fn is_kept(&self) -> bool;
-    /// Hears of the edges taken of `node`, in order, as positions in its row.
-    fn keep<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone);
-    /// The same where the way to sample says what each edge weighs.
-    fn keep_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]);
+/// Collects columns of the chosen edges; `()` collects nothing, at no cost.
+pub(super) trait Collect {
+    /// Returns whether columns are collected.
+    fn is_active(&self) -> bool;
+    /// Collects the columns of the edges at `positions` in the row of `node`, in order.
+    fn collect<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone);
+    /// As `collect`, with `weights` in place of the topology's.
+    fn collect_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]);
 }
 
-impl Keep for () {
-    fn is_kept(&self) -> bool {
+impl Collect for () {
+    fn is_active(&self) -> bool {
         false
     }
     #[inline(always)]
-    fn keep<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: impl Iterator<Item = usize> + Clone) {}
+    fn collect<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: impl Iterator<Item = usize> + Clone) {}
     #[inline(always)]
-    fn keep_weighted<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: &[u32], _weights: &[f32]) {}
+    fn collect_weighted<N: Neighbors>(&mut self, _topology: &N, _node: u32, _positions: &[u32], _weights: &[f32]) {}
 }
 
-impl Keep for EdgeValues {
-    fn is_kept(&self) -> bool {
+impl Collect for EdgeValues {
+    fn is_active(&self) -> bool {
         true
     }
     #[inline]
-    fn keep<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone) {
+    fn collect<N: Neighbors>(&mut self, topology: &N, node: u32, positions: impl Iterator<Item = usize> + Clone) {
         if let Some(types) = &mut self.types {
-            let row = topology.edge_types(node).expect("types are asked for only where edges have them");
+            let row = topology.edge_types(node).expect("the topology has edge types");
             types.extend(positions.clone().map(|at| row[at]));
         }
         if let Some(weights) = &mut self.weights {
-            let row = topology.edge_weights(node).expect("weights are asked for only where edges have them");
+            let row = topology.edge_weights(node).expect("the topology has edge weights");
             weights.extend(positions.clone().map(|at| row[at]));
         }
         if let Some(ids) = &mut self.ids {
@@ -172,9 +172,9 @@ impl Keep for EdgeValues {
         }
     }
 
-    fn keep_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]) {
+    fn collect_weighted<N: Neighbors>(&mut self, topology: &N, node: u32, positions: &[u32], weights: &[f32]) {
         let own = self.weights.take();
-        self.keep(topology, node, positions.iter().map(|&at| at as usize));
+        self.collect(topology, node, positions.iter().map(|&at| at as usize));
         self.weights = own;
         self.weights.iter_mut().for_each(|own| own.extend_from_slice(weights));
     }

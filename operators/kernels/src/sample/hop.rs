@@ -1,4 +1,4 @@
-//! The doors to sampling: an owner's half of a hop, and a whole hop where all of it is here.
+//! The entry points of sampling: one owner's samples of a hop, and a whole hop on a local topology.
 
 use gnnflow_data::rng::Key;
 
@@ -9,13 +9,13 @@ use super::{Fanout, Neighbors, Strategy};
 use crate::block::Block;
 use crate::compact::Compactor;
 
-/// Samples in-neighbors of `nodes`: the owner's half of a hop.
+/// Samples in-neighbors of `nodes` for a requester.
 ///
-/// Appends to `counts` how many each node got, and to `out` the neighbors' global ids, node by node. `key` names the
-/// hop of the batch that asks.
+/// Appends the number of samples per node to `counts`, and the neighbors' global ids to `out`, node by node. `key` is
+/// the key of the requesting batch's hop.
 ///
 /// # Panics
-/// When the topology does not hold one of `nodes`.
+/// If the topology does not hold one of `nodes`.
 pub fn sample_neighbors(
     topology: &impl Neighbors,
     nodes: &[u32],
@@ -26,25 +26,25 @@ pub fn sample_neighbors(
 ) {
     counts.reserve(nodes.len());
     let mut before = out.len();
-    let mut asked = Asked { nodes, trees: None };
-    run(topology, fanout, key, out, &mut asked, &mut (), |end| {
+    let mut request = Request { nodes, trees: None };
+    run(topology, fanout, key, out, &mut request, &mut (), |end| {
         counts.push((end - before) as u32);
         before = end;
     });
 }
 
-/// Samples in-neighbors of every node of `list` and returns the hop's block; nodes not listed before are appended to
-/// `list` in order of first appearance.
+/// Samples in-neighbors of every node of `list` and returns the hop's block. Appends newly found nodes to `list` in
+/// order of first appearance.
 ///
-/// `compactor` follows `list`: it was [started](Compactor::start) with the batch's seeds and has seen its earlier
-/// hops. `key` names the hop.
+/// `compactor` must have been [started](Compactor::start) with the batch's seeds, and used for its earlier hops. `key`
+/// is the hop's key.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Purpose};
 /// use gnnflow_kernels::compact::Compactor;
 /// use gnnflow_kernels::sample::{Csc, Fanout, sample_hop};
 ///
-/// // A path 0 → 1 → 2: node 1 hears from 0, node 2 from 1.
+/// // The path 0 → 1 → 2: node 1 has an in-edge from 0, node 2 from 1.
 /// let topology = Csc::new(&[0, 0, 1, 2], &[0, 1]);
 /// let mut compactor = Compactor::new(3);
 /// let mut list = vec![2];
@@ -58,7 +58,7 @@ pub fn sample_neighbors(
 /// ```
 ///
 /// # Panics
-/// When the topology does not hold one of the list's nodes, or `compactor` follows another list.
+/// If the topology does not hold a node of `list`, or `compactor` belongs to another list.
 pub fn sample_hop(
     topology: &impl Neighbors,
     list: &mut Vec<u32>,
@@ -66,18 +66,18 @@ pub fn sample_hop(
     key: Key,
     compactor: &mut Compactor,
 ) -> Block {
-    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
-    let mut growing = Growing { num_dst, list, compactor };
-    run(topology, fanout, key, &mut indices, &mut growing, &mut (), |end| indptr.push(edge_count(end)));
-    finish(num_dst, list.len(), indptr, indices)
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), new_indptr(list.len()));
+    let mut work = GrowingList { num_dst, list, compactor };
+    run(topology, fanout, key, &mut indices, &mut work, &mut (), |end| indptr.push(edge_count(end)));
+    new_block(num_dst, list.len(), indptr, indices)
 }
 
-/// Samples in-neighbors of `nodes` by any strategy, and appends them to `samples`, with the columns that it has: the
-/// owner's half of a hop. `trees` says in whose tree each node stands, for a [temporal](Strategy::is_temporal) strategy.
+/// Samples in-neighbors of `nodes` by any strategy. Appends them to `samples`, with the columns of `samples`. A
+/// [temporal](Strategy::is_temporal) strategy needs `trees`.
 ///
 /// # Panics
-/// When the topology does not hold one of `nodes`, or lacks a column that the strategy or `samples` needs; when a user's
-/// sampler is to bring columns along, which it cannot.
+/// If the topology does not hold one of `nodes` or lacks a column that the strategy or `samples` needs. If columns are
+/// requested from a user's sampler, which returns sources only.
 pub fn choose_neighbors(
     topology: &impl Neighbors,
     nodes: &[u32],
@@ -86,23 +86,23 @@ pub fn choose_neighbors(
     key: Key,
     samples: &mut Samples,
 ) {
-    assert_eq!(strategy.is_temporal(), trees.is_some(), "each node of a temporal hop stands in a seed's tree");
+    assert_eq!(strategy.is_temporal(), trees.is_some(), "trees are given if and only if the strategy is temporal");
     let Samples { counts, neighbors, values } = samples;
     counts.reserve(nodes.len());
     let mut before = neighbors.len();
-    let mut asked = Asked { nodes, trees };
+    let mut request = Request { nodes, trees };
     let end_of_node = |end| {
         counts.push((end - before) as u32);
         before = end;
     };
     if *values == EdgeValues::default() {
-        run_strategy(topology, strategy, key, neighbors, &mut asked, &mut (), end_of_node);
+        run_strategy(topology, strategy, key, neighbors, &mut request, &mut (), end_of_node);
     } else {
-        run_strategy(topology, strategy, key, neighbors, &mut asked, values, end_of_node);
+        run_strategy(topology, strategy, key, neighbors, &mut request, values, end_of_node);
     }
 }
 
-/// As [`sample_hop`], by any strategy that can be [fused](Strategy::is_fused), with `columns` in the block.
+/// Like [`sample_hop`], for any [fused](Strategy::is_fused) strategy and with `columns` in the block.
 ///
 /// # Panics
 /// As [`sample_hop`] and [`choose_neighbors`].
@@ -114,52 +114,52 @@ pub fn choose_hop(
     key: Key,
     compactor: &mut Compactor,
 ) -> Block {
-    assert!(strategy.is_fused(), "trees and layers are drawn and then assembled");
-    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), begun(list.len()));
-    let mut growing = Growing { num_dst, list, compactor };
+    assert!(strategy.is_fused(), "temporal and layer-wise strategies cannot be fused");
+    let (num_dst, mut indices, mut indptr) = (list.len(), Vec::new(), new_indptr(list.len()));
+    let mut work = GrowingList { num_dst, list, compactor };
     let mut values = EdgeValues::new(columns);
     let end_of_node = |end| indptr.push(edge_count(end));
     if columns.is_empty() {
-        run_strategy(topology, strategy, key, &mut indices, &mut growing, &mut (), end_of_node);
+        run_strategy(topology, strategy, key, &mut indices, &mut work, &mut (), end_of_node);
     } else {
-        run_strategy(topology, strategy, key, &mut indices, &mut growing, &mut values, end_of_node);
+        run_strategy(topology, strategy, key, &mut indices, &mut work, &mut values, end_of_node);
     }
-    values.into_block(finish(num_dst, list.len(), indptr, indices))
+    values.into_block(new_block(num_dst, list.len(), indptr, indices))
 }
 
-/// An `indptr` with room for `nodes` ends, and the 0 before them.
-pub(super) fn begun(nodes: usize) -> Vec<u32> {
+/// Returns an `indptr` that contains the initial 0 and has capacity for `nodes` ends.
+pub(super) fn new_indptr(nodes: usize) -> Vec<u32> {
     let mut indptr = Vec::with_capacity(nodes + 1);
     indptr.push(0);
     indptr
 }
 
-/// The end of a node's edges as a block holds it.
+/// Converts the end of a node's edges to the type of a block's `indptr`.
 #[inline(always)]
 pub(super) fn edge_count(edges: usize) -> u32 {
     u32::try_from(edges).expect("a block has at most 2^32 - 1 edges")
 }
 
-pub(super) fn finish(num_dst: usize, num_src: usize, indptr: Vec<u32>, indices: Vec<u32>) -> Block {
+pub(super) fn new_block(num_dst: usize, num_src: usize, indptr: Vec<u32>, indices: Vec<u32>) -> Block {
     Block::new(num_dst as u32, num_src as u32, indptr, indices)
 }
 
-/// In whose tree each node stands, and the time of that seed.
+/// The seed whose tree each node belongs to, and the time of that seed.
 #[derive(Clone, Copy, Debug)]
 pub struct Trees<'a> {
-    /// The position of the seed among its batch's, by node.
+    /// By node: the position of the seed in its batch.
     pub trees: &'a [u32],
-    /// The seed's time, by node.
+    /// By node: the seed's time.
     pub times: &'a [i64],
 }
 
-/// The nodes of a request: samples are left as global ids.
-struct Asked<'a> {
+/// The nodes of a request; samples remain global ids.
+struct Request<'a> {
     nodes: &'a [u32],
     trees: Option<Trees<'a>>,
 }
 
-impl Work for Asked<'_> {
+impl Work for Request<'_> {
     fn len(&self) -> usize {
         self.nodes.len()
     }
@@ -172,18 +172,18 @@ impl Work for Asked<'_> {
         self.trees.map(|trees| (trees.trees[i], trees.times[i]))
     }
     #[inline(always)]
-    fn expect(&self, _neighbor: u32) {}
-    fn settle(&mut self, _neighbors: &mut [u32]) {}
+    fn prefetch(&self, _neighbor: u32) {}
+    fn resolve(&mut self, _neighbors: &mut [u32]) {}
 }
 
-/// The first `num_dst` nodes of a list that grows by what is sampled: samples become positions in it.
-struct Growing<'a> {
+/// The first `num_dst` nodes of a growing list; samples become positions in it.
+struct GrowingList<'a> {
     num_dst: usize,
     list: &'a mut Vec<u32>,
     compactor: &'a mut Compactor,
 }
 
-impl Work for Growing<'_> {
+impl Work for GrowingList<'_> {
     fn len(&self) -> usize {
         self.num_dst
     }
@@ -192,10 +192,10 @@ impl Work for Growing<'_> {
         self.list[i]
     }
     #[inline(always)]
-    fn expect(&self, neighbor: u32) {
+    fn prefetch(&self, neighbor: u32) {
         self.compactor.prefetch(neighbor);
     }
-    fn settle(&mut self, neighbors: &mut [u32]) {
+    fn resolve(&mut self, neighbors: &mut [u32]) {
         self.compactor.compact(neighbors, self.list);
     }
 }

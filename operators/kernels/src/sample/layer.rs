@@ -7,24 +7,25 @@ use gnnflow_data::rng::Key;
 
 use super::Edges;
 use super::columns::{Columns, EdgeValues};
-use super::hop::{begun, edge_count, finish};
+use super::hop::{edge_count, new_block, new_indptr};
 use super::sum_tree::SumTree;
 use crate::block::Block;
-use crate::compact::{Compactor, Spread};
+use crate::compact::{Compactor, IdHasher};
 
-/// Builds the block of a hop that keeps `nodes` sources (LADIES; Zou et al., 2019, Algorithm 1).
+/// Builds the block of a hop with `nodes` common sources (LADIES; Zou et al., 2019, Algorithm 1).
 ///
-/// `samples_of` is called once for each node of `list` as it stands, in order, and returns *all* its in-edges. With `P` the
-/// adjacency normalized by rows (`P[v, u]` is the share of `v`'s in-edges that come from `u`), source `u` has the
-/// probability `p[u] ∝ Σ P[v, u]²` over the list. Sources are drawn one after another, each in proportion to `p` among
-/// those left: draw `j` is `unit j` under `key`, along the sources in order of first appearance. When there are no more
-/// than `nodes`, all are taken.
+/// Calls `samples_of` once per initial node of `list`, in order; it must return *all* in-edges. `P` is the
+/// row-normalized adjacency: `P[v, u]` is the fraction of `v`'s in-edges that come from `u`. The probability of source
+/// `u` is `p[u] ∝ Σ P[v, u]²` over the list. Sources are drawn without replacement in proportion to the remaining `p`.
+/// Draw `j` is `unit j` under `key`, along the sources in order of first appearance. If there are at most `nodes`
+/// sources, all are taken.
 ///
-/// The block has the edges that come from them, in stored order, and [weights](Block::edge_weights) `P[v, u] / (nodes · p[u])`
-/// (just `P[v, u]` when all are taken), spread over parallel edges and scaled to sum 1 for each destination that has any.
+/// The block has the edges from these sources, in stored order. Their [weights](Block::edge_weights) are `P[v, u] /
+/// (nodes · p[u])`, or `P[v, u]` if all sources are taken. Weights are divided among parallel edges and scaled to sum 1
+/// for each destination with edges.
 ///
 /// # Panics
-/// When `compactor` follows another list, or a sample lacks one of `columns`.
+/// If `compactor` belongs to another list, or a sample lacks one of `columns`.
 pub fn assemble_layer<'a>(
     list: &mut Vec<u32>,
     mut samples_of: impl FnMut(u32) -> Edges<'a>,
@@ -34,10 +35,10 @@ pub fn assemble_layer<'a>(
     compactor: &mut Compactor,
 ) -> Block {
     let rows: Vec<Edges<'a>> = list.iter().map(|&node| samples_of(node)).collect();
-    let mut candidates: HashMap<u32, u32, BuildHasherDefault<Spread>> = HashMap::default();
+    let mut candidates: HashMap<u32, u32, BuildHasherDefault<IdHasher>> = HashMap::default();
     let mut norms: Vec<f64> = Vec::new();
     for row in &rows {
-        // Neighbors are stored in ascending order: parallel edges lie side by side.
+        // Neighbors are stored in ascending order, so parallel edges are adjacent.
         for parallel in row.sources.chunk_by(|a, b| a == b) {
             let share = parallel.len() as f64 / row.sources.len() as f64;
             let at = *candidates.entry(parallel[0]).or_insert(norms.len() as u32) as usize;
@@ -46,7 +47,7 @@ pub fn assemble_layer<'a>(
         }
     }
     let scales = scales(&norms, nodes as usize, key);
-    let (num_dst, mut indptr) = (list.len(), begun(list.len()));
+    let (num_dst, mut indptr) = (list.len(), new_indptr(list.len()));
     let (mut indices, mut weights) = (Vec::new(), Vec::new());
     let mut values = EdgeValues::new(Columns { weights: false, ..columns });
     for row in &rows {
@@ -67,11 +68,11 @@ pub fn assemble_layer<'a>(
         indptr.push(edge_count(indices.len()));
     }
     compactor.compact(&mut indices, list);
-    let block = values.into_block(finish(num_dst, list.len(), indptr, indices));
+    let block = values.into_block(new_block(num_dst, list.len(), indptr, indices));
     block.with_edge_weights(weights.into_iter().map(|weight| weight as f32).collect())
 }
 
-/// What an edge from each source counts, before rows are scaled; 0 from one that was not drawn.
+/// Returns the unnormalized weight of an edge from each source; 0 for sources that are not drawn.
 fn scales(norms: &[f64], nodes: usize, key: Key) -> Vec<f64> {
     if norms.len() <= nodes {
         return vec![1.0; norms.len()];
@@ -82,7 +83,7 @@ fn scales(norms: &[f64], nodes: usize, key: Key) -> Vec<f64> {
     for j in 0..nodes as u64 {
         let found = tree.find(key.unit(j));
         tree.remove(found);
-        // The total and the number of draws are the same for all: scaling the row takes them out again.
+        // The total and the number of draws are common factors, which the scaling of rows cancels.
         scales[found] = 1.0 / norms[found];
     }
     scales

@@ -1,62 +1,72 @@
-//! The loops of sampling, by stages over small chunks of nodes.
+//! The sampling loops, pipelined over small chunks of nodes.
 //!
-//! The time goes into waiting for memory: for a node's row bounds, for the chosen entries of its row, for the compactor's
-//! entry of each. So no step reads what it could only now name. A chunk passes three stages, each of which names what the
-//! next one reads: *choose* (bounds are here; draws edges and asks for their entries), *load* (entries are here; asks the
-//! compactor for theirs), *settle* (positions). Other chunks' stages lie between, long enough for memory to answer.
+//! Most of the time is memory latency: of a node's row bounds, of the chosen entries of its row, and of the compactor's
+//! entry of each. Each stage of a chunk therefore prefetches the data of the next one. *Choose* reads row bounds, draws
+//! edges and prefetches their entries. *Load* reads these and prefetches the compactor's entries. *Resolve* reads those
+//! and writes positions. Stages of different chunks alternate, which hides the latency.
 
 use gnnflow_data::rng::Key;
 
-use super::columns::Keep;
+use super::columns::Collect;
 use super::per_edge::Chooser;
-use super::pick::{self, Taken};
+use super::pick::{self, PickedEdges};
 use super::{Fanout, Neighbors, Sampler, Strategy};
 
-/// Picks that one chunk aims at.
+/// Target number of picks per chunk.
 const CHUNK_PICKS: usize = 512;
-/// Nodes that one chunk may have.
+/// Largest number of nodes per chunk.
 const CHUNK_NODES: usize = 128;
 
-/// Whose neighbors are sampled, and what becomes of the samples.
+/// The nodes to sample, and the destination of their samples.
 pub(super) trait Work {
-    /// How many nodes are sampled.
+    /// Returns the number of nodes to sample.
     fn len(&self) -> usize;
-    /// The node at position `i`.
+    /// Returns the node at position `i`.
     fn node(&self, i: usize) -> u32;
-    /// The index and time of the seed in whose tree it stands, where seeds have trees.
+    /// Returns the index and time of the seed of the node's tree, if seeds have trees.
     #[inline(always)]
     fn tree(&self, _i: usize) -> Option<(u32, i64)> {
         None
     }
-    /// Hears of a neighbor soon to be settled.
-    fn expect(&self, neighbor: u32);
-    /// Takes over sampled neighbors, in order, and may replace them.
-    fn settle(&mut self, neighbors: &mut [u32]);
+    /// Prefetches the data that `resolve` needs of a neighbor.
+    fn prefetch(&self, neighbor: u32);
+    /// Processes sampled neighbors, in order, and may replace them.
+    fn resolve(&mut self, neighbors: &mut [u32]);
 }
 
-/// Samples by a built-in uniform way: picks the loop made for it.
+/// Samples by a uniform strategy, with a specialized loop.
 pub(super) fn run<N: Neighbors>(
     topology: &N,
     fanout: Fanout,
     key: Key,
     out: &mut Vec<u32>,
     work: &mut impl Work,
-    keep: &mut impl Keep,
+    columns: &mut impl Collect,
     end: impl FnMut(usize),
 ) {
     match fanout {
-        // Fanouts in the field are multiples of five.
-        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, keep, end),
-        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, keep, end),
-        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, keep, end),
-        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, keep, end),
+        // Common fanouts are multiples of five.
+        Fanout::Uniform { k } if k <= 5 => run_picks(topology, Subset::<5>(k as usize), key, out, work, columns, end),
+        Fanout::Uniform { k } if k <= 10 => run_picks(topology, Subset::<10>(k as usize), key, out, work, columns, end),
+        Fanout::Uniform { k } if k <= 15 => run_picks(topology, Subset::<15>(k as usize), key, out, work, columns, end),
+        Fanout::Uniform { k } if k <= 25 => run_picks(topology, Subset::<25>(k as usize), key, out, work, columns, end),
         Fanout::Uniform { k } => {
-            run_picks(topology, AnySubset { k: k as usize, taken: Taken::default() }, key, out, work, keep, end);
+            run_picks(
+                topology,
+                AnySubset { k: k as usize, picked: PickedEdges::default() },
+                key,
+                out,
+                work,
+                columns,
+                end,
+            );
         }
-        Fanout::UniformWithReplacement { k } => run_picks(topology, Draws(k as usize), key, out, work, keep, end),
+        Fanout::UniformWithReplacement { k } => {
+            run_picks(topology, WithReplacement(k as usize), key, out, work, columns, end)
+        }
         Fanout::All => run_rows(topology, out, work, end, |node, _, row, out| {
             out.extend_from_slice(row);
-            keep.keep(topology, node, 0..row.len());
+            columns.collect(topology, node, 0..row.len());
         }),
     }
 }
@@ -68,19 +78,19 @@ pub(super) fn run_strategy<N: Neighbors>(
     key: Key,
     out: &mut Vec<u32>,
     work: &mut impl Work,
-    keep: &mut impl Keep,
+    columns: &mut impl Collect,
     end: impl FnMut(usize),
 ) {
     match strategy {
-        Strategy::Fanout(fanout) => run(topology, *fanout, key, out, work, keep, end),
-        Strategy::Layer(_) => run(topology, Fanout::All, key, out, work, keep, end),
+        Strategy::Fanout(fanout) => run(topology, *fanout, key, out, work, columns, end),
+        Strategy::Layer(_) => run(topology, Fanout::All, key, out, work, columns, end),
         Strategy::PerEdge(strategy) => {
             let (mut chooser, mut picks) = (Chooser::new(strategy), Vec::new());
             run_rows(topology, out, work, end, |node, tree, row, out| {
                 picks.clear();
                 chooser.choose(topology, node, key, tree, &mut picks);
                 out.extend(picks.iter().map(|&at| row[at as usize]));
-                keep.keep(topology, node, picks.iter().map(|&at| at as usize));
+                columns.collect(topology, node, picks.iter().map(|&at| at as usize));
             });
         }
         Strategy::Importance(draws, importance) => {
@@ -96,18 +106,22 @@ pub(super) fn run_strategy<N: Neighbors>(
                         weights.push((scale / row.len() as f64) as f32);
                     }
                 }
-                keep.keep_weighted(topology, node, &picks, &weights);
+                columns.collect_weighted(topology, node, &picks, &weights);
             });
         }
         Strategy::Registered(sampler, fanout) => {
-            assert!(!keep.is_kept(), "sampler {} says which sources it takes, not which edges", sampler.name());
-            run_by(&**sampler, topology, *fanout, key, out, work, end);
+            assert!(
+                !columns.is_active(),
+                "sampler {} returns sources only; it cannot be combined with edge columns",
+                sampler.name()
+            );
+            run_sampler(&**sampler, topology, *fanout, key, out, work, end);
         }
     }
 }
 
-/// Samples by a user's own sampler.
-fn run_by<N: Neighbors>(
+/// Samples by a user's sampler.
+fn run_sampler<N: Neighbors>(
     sampler: &dyn Sampler,
     topology: &N,
     fanout: i64,
@@ -119,15 +133,15 @@ fn run_by<N: Neighbors>(
     run_rows(topology, out, work, end_of_node, |node, _, row, out| {
         let before = out.len();
         sampler.sample(node, row, topology.edge_offset(node), fanout, key.fold(u64::from(node)), out);
-        assert!(out.len() >= before, "sampler {} took from what was there before", sampler.name());
+        assert!(out.len() >= before, "sampler {} removed existing entries of `out`", sampler.name());
     });
 }
 
-/// Chooses edges of one row.
+/// A choice of edges of one row.
 trait Pick {
-    /// About how many it picks of a node.
+    /// Returns the approximate number of picks per node.
     fn fanout(&self) -> usize;
-    /// Appends the chosen entries of `row` to `chosen` and asks memory for them.
+    /// Appends the chosen entries of `row` to `chosen` and prefetches them.
     fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>);
 }
 
@@ -145,7 +159,7 @@ impl<const LANES: usize> Pick for Subset<LANES> {
         } else {
             let degree = u32::try_from(row.len()).expect("a node has at most 2^32 - 1 in-edges");
             let picks = pick::subset::<LANES>(key, degree, self.0);
-            chosen.extend(picks[..self.0].iter().map(|&edge| ask(&row[edge as usize])));
+            chosen.extend(picks[..self.0].iter().map(|&edge| prefetched(&row[edge as usize])));
         }
     }
 }
@@ -153,7 +167,7 @@ impl<const LANES: usize> Pick for Subset<LANES> {
 /// Any number of picks without replacement.
 struct AnySubset {
     k: usize,
-    taken: Taken,
+    picked: PickedEdges,
 }
 
 impl Pick for AnySubset {
@@ -164,15 +178,15 @@ impl Pick for AnySubset {
         if row.len() <= self.k {
             choose_all(row, chosen);
         } else {
-            self.taken.subset(key, row.len(), self.k, |edge| chosen.push(ask(&row[edge])));
+            self.picked.subset(key, row.len(), self.k, |edge| chosen.push(prefetched(&row[edge])));
         }
     }
 }
 
 /// Picks with replacement.
-struct Draws(usize);
+struct WithReplacement(usize);
 
-impl Pick for Draws {
+impl Pick for WithReplacement {
     fn fanout(&self) -> usize {
         self.0
     }
@@ -180,56 +194,56 @@ impl Pick for Draws {
     fn pick<'t>(&mut self, row: &'t [u32], key: Key, chosen: &mut Vec<&'t u32>) {
         if !row.is_empty() {
             let degree = row.len() as u64;
-            chosen.extend((0..self.0 as u64).map(|j| ask(&row[key.below(j, degree) as usize])));
+            chosen.extend((0..self.0 as u64).map(|j| prefetched(&row[key.below(j, degree) as usize])));
         }
     }
 }
 
 #[inline(always)]
-fn ask(entry: &u32) -> &u32 {
+fn prefetched(entry: &u32) -> &u32 {
     crate::prefetch(entry);
     entry
 }
 
 #[inline(always)]
 fn choose_all<'t>(row: &'t [u32], chosen: &mut Vec<&'t u32>) {
-    // One request per cache line of 16 entries.
+    // One prefetch per cache line of 16 entries.
     row.iter().step_by(16).chain(row.last()).for_each(|entry| crate::prefetch(entry));
     chosen.extend(row);
 }
 
-/// Where `entry` stands in the row that it is of.
+/// Returns the position of `entry` in its `row`.
 #[inline(always)]
 fn position(row: &[u32], entry: &u32) -> usize {
     (std::ptr::from_ref(entry).addr() - row.as_ptr().addr()) / size_of::<u32>()
 }
 
-/// A chunk between its stages.
+/// A chunk between two stages.
 #[derive(Default)]
 struct Chunk<'t> {
     chosen: Vec<&'t u32>,
-    /// Where each node's entries end in `chosen`.
+    /// The end of each node's entries in `chosen`.
     ends: Vec<usize>,
 }
 
-/// The loop for ways that look at few entries of a row.
+/// The loop of draws that read few entries of a row.
 fn run_picks<N: Neighbors, W: Work>(
     topology: &N,
     mut pick: impl Pick,
     key: Key,
     out: &mut Vec<u32>,
     work: &mut W,
-    keep: &mut impl Keep,
+    columns: &mut impl Collect,
     mut end_of_node: impl FnMut(usize),
 ) {
     let nodes = work.len();
     let step = (CHUNK_PICKS / pick.fanout().max(1)).clamp(1, CHUNK_NODES);
     (0..step.min(nodes)).for_each(|i| topology.prefetch(work.node(i)));
     let mut chunk = Chunk::default();
-    let mut settled = out.len();
+    let mut resolved = out.len();
     for start in (0..nodes).step_by(step) {
         let end = (start + step).min(nodes);
-        // Bounds of the next chunk's rows.
+        // Row bounds of the next chunk.
         (end..(end + step).min(nodes)).for_each(|i| topology.prefetch(work.node(i)));
         // Choose.
         chunk.chosen.clear();
@@ -238,24 +252,24 @@ fn run_picks<N: Neighbors, W: Work>(
             let (node, before) = (work.node(i), chunk.chosen.len());
             let row = topology.neighbors(node);
             pick.pick(row, key.fold(u64::from(node)), &mut chunk.chosen);
-            keep.keep(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
+            columns.collect(topology, node, chunk.chosen[before..].iter().map(|entry| position(row, entry)));
             chunk.ends.push(chunk.chosen.len());
         }
-        // Settle the chunk before: its compactor entries were asked for when it was loaded.
+        // Resolve the previous chunk, whose compactor entries its load stage has prefetched.
         let loaded = out.len();
-        work.settle(&mut out[settled..]);
-        settled = loaded;
+        work.resolve(&mut out[resolved..]);
+        resolved = loaded;
         // Load.
         out.extend(chunk.chosen.iter().map(|&&neighbor| {
-            work.expect(neighbor);
+            work.prefetch(neighbor);
             neighbor
         }));
         chunk.ends.iter().for_each(|&end| end_of_node(loaded + end));
     }
-    work.settle(&mut out[settled..]);
+    work.resolve(&mut out[resolved..]);
 }
 
-/// The loop for ways that look at whole rows: `append` appends what it takes of a node's row, given the node and its tree.
+/// The loop of draws that read whole rows: `append` appends the picks of a row, given the node and its tree.
 fn run_rows<N: Neighbors, W: Work>(
     topology: &N,
     out: &mut Vec<u32>,
@@ -263,10 +277,10 @@ fn run_rows<N: Neighbors, W: Work>(
     mut end_of_node: impl FnMut(usize),
     mut append: impl FnMut(u32, Option<(u32, i64)>, &[u32], &mut Vec<u32>),
 ) {
-    /// Nodes ahead for bounds; half of it for the first entries.
+    /// Prefetch distance of row bounds, in nodes; half of it for the first entries of rows.
     const AHEAD: usize = 16;
     let nodes = work.len();
-    let mut settled = out.len();
+    let mut resolved = out.len();
     for i in 0..nodes {
         if i + AHEAD < nodes {
             topology.prefetch(work.node(i + AHEAD));
@@ -279,10 +293,10 @@ fn run_rows<N: Neighbors, W: Work>(
         let node = work.node(i);
         append(node, work.tree(i), topology.neighbors(node), out);
         end_of_node(out.len());
-        if out.len() - settled >= CHUNK_PICKS {
-            work.settle(&mut out[settled..]);
-            settled = out.len();
+        if out.len() - resolved >= CHUNK_PICKS {
+            work.resolve(&mut out[resolved..]);
+            resolved = out.len();
         }
     }
-    work.settle(&mut out[settled..]);
+    work.resolve(&mut out[resolved..]);
 }

@@ -1,39 +1,39 @@
-//! Neighbor sampling: from a batch's node list to the block of one hop.
+//! Neighbor sampling: builds the block of one hop from a batch's list of nodes.
 //!
-//! [`sample_hop`] is the fused kernel (FastSample, Algorithm 1): it samples in-neighbors of every node of the list
-//! and compacts them straight into the block's CSC; no list of edge pairs lies between. When the topology is
-//! spread over processes, the same work is done in two halves: every owner runs [`sample_neighbors`] over the nodes
-//! asked of it, and the asker puts the answers together by [`assemble`]. Both ways give the same bits.
+//! [`sample_hop`] is the fused kernel (FastSample, Algorithm 1). It samples in-neighbors of every listed node and
+//! compacts them directly into the block's CSC, without an intermediate list of edges. For a distributed topology, each
+//! owner runs [`sample_neighbors`] on the requested nodes, and the requester merges the replies by [`assemble`]. Both
+//! give the same bits.
 //!
-//! **Randomness.** A hop is named by one [`Key`]; node `v` draws under `key.fold(v)` and nothing else, so the sample of
-//! a node does not depend on who draws it, nor on what else is in the list.
+//! **Randomness.** Each hop has one [`Key`]. Node `v` draws under `key.fold(v)` only. Its sample therefore depends
+//! neither on the process that draws it nor on the rest of the list.
 //!
-//! **What is taken, and in which order.** Edges are chosen, not nodes: parallel edges count apart, self loops like any
-//! other. [`Fanout::All`], and [`Fanout::Uniform`] of a node with at most `k` in-edges, take all of them in stored
-//! order. Otherwise [`Fanout::Uniform`] takes each of the `k`-subsets of the node's `d` in-edges with equal
-//! probability by Floyd's algorithm: pick `j` of `0..k` is edge `t = draw j below d − k + j + 1`, or edge
-//! `d − k + j` when `t` is already taken. [`Fanout::UniformWithReplacement`] takes edge `draw j below d`
-//! for each `j` of `0..k`, and nothing from a node without in-edges. The bias of a draw is below `d / 2⁶⁴`.
+//! **Order.** Strategies choose edges, not nodes: parallel edges count separately, and self loops are ordinary edges.
+//! [`Fanout::All`], and [`Fanout::Uniform`] of a node with at most `k` in-edges, take all of them in stored order.
+//! Otherwise [`Fanout::Uniform`] takes each of the `k`-subsets of the node's `d` in-edges with equal probability by
+//! Floyd's algorithm. Pick `j` of `0..k` is edge `t = draw j below d − k + j + 1`, or edge `d − k + j` if an earlier
+//! pick is `t`. [`Fanout::UniformWithReplacement`] takes edge `draw j below d` for each `j` of `0..k`, and nothing from
+//! a node without in-edges. The bias of a draw is below `d / 2⁶⁴`.
 //!
-//! A [`PerEdgeStrategy`] chooses among the in-edges that may be: those older than the seed (strictly) where it is temporal, else all.
-//! With fanouts by type, the edges of each type with a fanout other than 0 are drawn from apart, in order of types, type `t`
-//! under `key.fold(v).fold(t)`. In a temporal hop each seed has its own tree, and `key.fold(v)` above reads
-//! `key.fold(v).fold(i)` for the tree of seed `i`. A negative fanout takes all, in stored order; so does one that is no less
-//! than the edges that may be, but with replacement. Otherwise, of `n` edges:
+//! A [`PerEdgeStrategy`] chooses among a node's eligible in-edges: all, or, if temporal, those strictly older than the
+//! seed. With fanouts by type, edges of each type with a fanout other than 0 are drawn separately, in order of types,
+//! type `t` under `key.fold(v).fold(t)`. In a temporal hop each seed has a separate tree; seed `i` uses
+//! `key.fold(v).fold(i)` in place of `key.fold(v)`. A negative fanout takes all eligible edges, in stored order. So
+//! does a fanout that reaches their number, except with replacement. Otherwise, of `n` edges:
 //!
 //! * [`Draw::Uniform`], [`Draw::UniformWithReplacement`]: as above.
-//! * [`Draw::Weighted`]: pick `j` is found by inversion: `unit j` times the sum of the weights left, along the edges in
-//!   stored order, in sums of sixteen (in `f64`, left to right; `sum_tree`); the edge found is then left out. So each
-//!   pick is in proportion to its weight among those left. Edges of weight 0 are never taken and do not count: a node
-//!   whose in-edges all weigh 0 has no neighbors.
-//! * [`Draw::WeightedWithReplacement`]: the same without leaving out.
-//! * [`Draw::Labor`] (LABOR-0; Balin and Çatalyürek, 2023, section 3.2): source `u` has one number for the whole hop, `draw 0`
-//!   under `key.fold(u)`, whoever hears from it; the edge is taken when that is below `⌊2⁶⁴ k / n⌋`. So `k` are expected, and
-//!   destinations that share sources tend to take the same ones. In stored order.
-//! * [`Draw::Last`]: the `k` with the latest times, of equal ones those stored later; in stored order.
+//! * [`Draw::Weighted`]: inversion. Pick `j` is the edge at `unit j` times the sum of the remaining weights. A tree of
+//!   width 16 sums them in stored order (in `f64`, left to right; `sum_tree`). The picked edge is then removed, so each
+//!   pick is in proportion to the remaining weights. Edges of weight 0 are never taken and do not count: a node whose
+//!   in-edges all have weight 0 has no neighbors.
+//! * [`Draw::WeightedWithReplacement`]: the same without removal.
+//! * [`Draw::Labor`] (LABOR-0; Balin and Çatalyürek, 2023, section 3.2): source `u` has one number per hop, `draw 0`
+//!   under `key.fold(u)`, for all destinations. An edge is taken if that number is below `⌊2⁶⁴ k / n⌋`. The expected
+//!   number of edges is `k`, and destinations tend to take the same shared sources. In stored order.
+//! * [`Draw::Last`]: the `k` edges with the latest times; of equal times, those stored later. In stored order.
 //!
-//! [`Strategy::Importance`] draws for the hop as a whole: draw `j` is `key.below(j, n)` along stretches of the nodes in order, and whoever
-//! samples some of the hop's nodes draws the same sources. Edges that come from those are taken, in stored order.
+//! [`Strategy::Importance`] draws sources for the whole hop: draw `j` is `key.below(j, n)` on the cumulative ranges of
+//! the nodes. All workers that sample for the hop draw the same sources. Edges from these are taken, in stored order.
 
 mod assemble;
 mod biased;

@@ -1,31 +1,31 @@
-//! Choosing by weight, type and time: positions in one row.
+//! Draws by edge weight, type and time, as positions in one row.
 
 use gnnflow_data::rng::Key;
 
-use super::pick::Taken;
+use super::pick::PickedEdges;
 use super::sum_tree::SumTree;
 use super::{Draw, Fanouts, Neighbors, PerEdgeStrategy};
 
-/// Chooses by a [`PerEdgeStrategy`]; its memory is reused from row to row.
+/// Draws by a [`PerEdgeStrategy`]; memory is reused between rows.
 pub(super) struct Chooser<'c> {
     strategy: &'c PerEdgeStrategy,
-    tools: Tools,
-    /// Positions in the row that may be taken, where not all may.
-    old_enough: Vec<u32>,
-    /// The same by type.
+    scratch: Scratch,
+    /// Eligible positions in the row of a temporal draw.
+    older: Vec<u32>,
+    /// Eligible positions by type.
     by_type: Vec<Vec<u32>>,
-    /// Types that the row has.
+    /// Types that occur in the row.
     types: Vec<usize>,
 }
 
 #[derive(Default)]
-struct Tools {
-    taken: Taken,
+struct Scratch {
+    picked: PickedEdges,
     tree: SumTree<f32>,
     latest: Vec<(i64, u32)>,
 }
 
-/// The row of a node, and under which keys it is drawn from.
+/// A node's row, and the hop's key.
 struct Row<'t, N> {
     topology: &'t N,
     node: u32,
@@ -41,15 +41,15 @@ impl<'c> Chooser<'c> {
         };
         Self {
             strategy,
-            tools: Tools::default(),
-            old_enough: Vec::new(),
+            scratch: Scratch::default(),
+            older: Vec::new(),
             by_type: vec![Vec::new(); types],
             types: Vec::new(),
         }
     }
 
-    /// Appends to `picks` the positions in `node`'s row of the edges that are taken. `hop` is the hop's key, `tree` the
-    /// index and time of the seed whose tree this is, where seeds have trees.
+    /// Appends the positions in `node`'s row of the chosen edges to `picks`. `hop` is the hop's key; `tree` the index
+    /// and time of the tree's seed, for temporal strategies.
     pub(super) fn choose<N: Neighbors>(
         &mut self,
         topology: &N,
@@ -58,22 +58,22 @@ impl<'c> Chooser<'c> {
         tree: Option<(u32, i64)>,
         picks: &mut Vec<u32>,
     ) {
-        let Self { strategy, tools, old_enough, by_type, types } = self;
+        let Self { strategy, scratch, older, by_type, types } = self;
         let row = Row { topology, node, sources: topology.neighbors(node), hop };
         let key = hop.fold(u64::from(node));
         let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
         let len = row.sources.len();
-        let among = tree.filter(|_| strategy.temporal).map(|(_, time)| {
-            let times = topology.edge_times(node).expect("edges have times");
-            old_enough.clear();
-            old_enough.extend((0..len as u32).filter(|&at| times[at as usize] < time));
-            &old_enough[..]
+        let eligible = tree.filter(|_| strategy.temporal).map(|(_, time)| {
+            let times = topology.edge_times(node).expect("the topology has edge times");
+            older.clear();
+            older.extend((0..len as u32).filter(|&at| times[at as usize] < time));
+            &older[..]
         });
         match &strategy.fanouts {
-            Fanouts::Each(fanout) => tools.draw(&row, strategy.draw, *fanout, among, key, picks),
+            Fanouts::Each(fanout) => scratch.draw(&row, strategy.draw, *fanout, eligible, key, picks),
             Fanouts::ByType(fanouts) => {
-                let type_of = topology.edge_types(node).expect("edges have types");
-                let mut sort = |at: u32| {
+                let type_of = topology.edge_types(node).expect("the topology has edge types");
+                let mut group = |at: u32| {
                     let edge_type = usize::from(type_of[at as usize]);
                     if fanouts.get(edge_type).is_some_and(|&fanout| fanout != 0) {
                         if by_type[edge_type].is_empty() {
@@ -82,39 +82,39 @@ impl<'c> Chooser<'c> {
                         by_type[edge_type].push(at);
                     }
                 };
-                match among {
-                    Some(among) => among.iter().for_each(|&at| sort(at)),
-                    None => (0..len as u32).for_each(&mut sort),
+                match eligible {
+                    Some(eligible) => eligible.iter().for_each(|&at| group(at)),
+                    None => (0..len as u32).for_each(&mut group),
                 }
                 types.sort_unstable();
                 for edge_type in types.drain(..) {
-                    let (key, among) = (key.fold(edge_type as u64), &mut by_type[edge_type]);
-                    tools.draw(&row, strategy.draw, fanouts[edge_type], Some(among), key, picks);
-                    among.clear();
+                    let (key, eligible) = (key.fold(edge_type as u64), &mut by_type[edge_type]);
+                    scratch.draw(&row, strategy.draw, fanouts[edge_type], Some(eligible), key, picks);
+                    eligible.clear();
                 }
             }
         }
     }
 }
 
-impl Tools {
-    /// Appends what `draw` takes among the positions `among`, or the whole row.
+impl Scratch {
+    /// Appends the picks of `draw` among the positions `eligible`, or among the whole row.
     fn draw<N: Neighbors>(
         &mut self,
         row: &Row<'_, N>,
         draw: Draw,
         fanout: i64,
-        among: Option<&[u32]>,
+        eligible: Option<&[u32]>,
         key: Key,
         picks: &mut Vec<u32>,
     ) {
-        let count = among.map_or(row.sources.len(), <[u32]>::len);
-        let at = |i: usize| among.map_or(i as u32, |among| among[i]);
-        // As many as there are is all of them, but for draws with replacement.
+        let count = eligible.map_or(row.sources.len(), <[u32]>::len);
+        let at = |i: usize| eligible.map_or(i as u32, |eligible| eligible[i]);
+        // Except with replacement, a fanout that reaches the number of eligible edges takes all.
         let k = usize::try_from(fanout).ok();
         match draw {
             Draw::Weighted | Draw::WeightedWithReplacement => {
-                let weights = row.topology.edge_weights(row.node).expect("edges have weights");
+                let weights = row.topology.edge_weights(row.node).expect("the topology has edge weights");
                 self.tree.fill((0..count).map(|i| weights[at(i) as usize]));
                 match k {
                     Some(k) if draw == Draw::WeightedWithReplacement => {
@@ -140,15 +140,15 @@ impl Tools {
                 picks.extend((0..count).map(at));
             }
             Draw::Uniform => {
-                self.taken.subset(key, count, k.unwrap_or(count), |i| picks.push(at(i)));
+                self.picked.subset(key, count, k.unwrap_or(count), |i| picks.push(at(i)));
             }
             Draw::Labor => {
                 let limit = labor_limit(k.unwrap_or(count), count);
-                let takes = |at: &u32| row.hop.fold(u64::from(row.sources[*at as usize])).draw(0) < limit;
-                picks.extend((0..count).map(at).filter(takes));
+                let is_taken = |at: &u32| row.hop.fold(u64::from(row.sources[*at as usize])).draw(0) < limit;
+                picks.extend((0..count).map(at).filter(is_taken));
             }
             Draw::Last => {
-                let times = row.topology.edge_times(row.node).expect("edges have times");
+                let times = row.topology.edge_times(row.node).expect("the topology has edge times");
                 self.latest.clear();
                 self.latest.extend((0..count).map(|i| (times[at(i) as usize], at(i))));
                 let k = k.unwrap_or(count);
@@ -163,7 +163,7 @@ impl Tools {
     }
 }
 
-/// The draws below which a source is taken, of a node with `count` > `k` in-edges: `k / count` of all.
+/// Returns the limit below which a draw takes a source: `k / count` of the range, for `count` > `k` in-edges.
 fn labor_limit(k: usize, count: usize) -> u64 {
     (((k as u128) << 64) / count as u128) as u64
 }

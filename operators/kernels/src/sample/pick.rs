@@ -1,26 +1,26 @@
-//! Which in-edges of one node are taken.
+//! The choice of in-edges of one node.
 
 use gnnflow_data::rng::Key;
 
-/// How many in-edges a hop takes from each node, and how.
+/// The number of in-edges that a hop takes per node, and the kind of draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fanout {
     /// Every in-edge.
     All,
-    /// A uniform subset of `k`, or every in-edge of a node that has at most `k`.
+    /// A uniform subset of `k` in-edges, or every in-edge of a node that has at most `k`.
     Uniform {
-        /// In-edges taken from a node.
+        /// In-edges per node.
         k: u32,
     },
-    /// `k` uniform in-edges, each drawn from all of them; none from a node that has none.
+    /// `k` uniform in-edges with replacement; none from a node without in-edges.
     UniformWithReplacement {
-        /// In-edges taken from a node.
+        /// In-edges per node.
         k: u32,
     },
 }
 
 impl Fanout {
-    /// Reads the fanout of a pipeline file: −1 (any negative number) is all.
+    /// Converts the fanout of a pipeline file: any negative number means all.
     pub fn new(fanout: i64, replace: bool) -> Self {
         match u32::try_from(fanout) {
             Ok(k) if replace => Self::UniformWithReplacement { k },
@@ -31,7 +31,7 @@ impl Fanout {
     }
 }
 
-/// A way to choose among a node's in-edges, by name: the door for a user's own.
+/// A user-defined sampler that chooses among a node's in-edges.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Purpose};
@@ -55,23 +55,23 @@ impl Fanout {
 /// assert_eq!(out, [5, 6]);
 /// ```
 pub trait Sampler: Send + Sync {
-    /// The name that a pipeline file calls it by.
+    /// Returns the name that pipeline files use.
     fn name(&self) -> &str;
 
-    /// Appends the sources of the in-edges that it takes of `node` to `out`, and touches nothing already there.
+    /// Appends the sources of the chosen in-edges of `node` to `out`, and leaves the existing entries unchanged.
     ///
-    /// `neighbors` are the sources of all in-edges, the first of which is row `edge_offset` of the edge columns of
-    /// the partition that owns `node`. `fanout` is the hop's, as the pipeline file has it. What is appended must be a
-    /// pure function of the arguments: draw only under `key`, which is this node's own.
+    /// `neighbors` are the sources of all in-edges. The first of these is row `edge_offset` of the edge columns of the
+    /// partition that owns `node`. `fanout` is the hop's value in the pipeline file. The result must be a pure function
+    /// of the arguments: random draws must use `key` only, which is specific to the node.
     fn sample(&self, node: u32, neighbors: &[u32], edge_offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>);
 }
 
-/// The built-in `uniform`: [`Fanout::Uniform`], or [`Fanout::All`] when the fanout is negative.
+/// The built-in `uniform`: [`Fanout::Uniform`], or [`Fanout::All`] for a negative fanout.
 #[derive(Clone, Copy, Debug)]
 pub struct Uniform;
 
-/// The built-in `uniform-with-replacement`: [`Fanout::UniformWithReplacement`], or [`Fanout::All`] when the fanout is
-/// negative.
+/// The built-in `uniform-with-replacement`: [`Fanout::UniformWithReplacement`], or [`Fanout::All`] for a negative
+/// fanout.
 #[derive(Clone, Copy, Debug)]
 pub struct UniformWithReplacement;
 
@@ -81,7 +81,7 @@ impl Sampler for Uniform {
     }
 
     fn sample(&self, _node: u32, neighbors: &[u32], _offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>) {
-        take(Fanout::new(fanout, false), neighbors, key, out);
+        append_picks(Fanout::new(fanout, false), neighbors, key, out);
     }
 }
 
@@ -91,31 +91,31 @@ impl Sampler for UniformWithReplacement {
     }
 
     fn sample(&self, _node: u32, neighbors: &[u32], _offset: u64, fanout: i64, key: Key, out: &mut Vec<u32>) {
-        take(Fanout::new(fanout, true), neighbors, key, out);
+        append_picks(Fanout::new(fanout, true), neighbors, key, out);
     }
 }
 
-/// Appends what `fanout` takes of one node, whose key is `key`.
-fn take(fanout: Fanout, neighbors: &[u32], key: Key, out: &mut Vec<u32>) {
+/// Appends the picks of `fanout` for one node under the node's `key`.
+fn append_picks(fanout: Fanout, neighbors: &[u32], key: Key, out: &mut Vec<u32>) {
     match fanout {
         Fanout::UniformWithReplacement { k } if !neighbors.is_empty() => {
             out.extend((0..u64::from(k)).map(|j| neighbors[key.below(j, neighbors.len() as u64) as usize]));
         }
         Fanout::Uniform { k } if (k as usize) < neighbors.len() => {
-            let mut taken = Taken::default();
+            let mut picked = PickedEdges::default();
             let degree = neighbors.len();
-            taken.subset(key, degree, k as usize, |edge| out.push(neighbors[edge]));
+            picked.subset(key, degree, k as usize, |edge| out.push(neighbors[edge]));
         }
         _ => out.extend_from_slice(neighbors),
     }
 }
 
-/// Floyd's algorithm for any number of picks, by a bit per in-edge; reused from node to node.
+/// Floyd's algorithm for any number of picks, with one bit per in-edge. Memory is reused between nodes.
 #[derive(Debug, Default)]
-pub(super) struct Taken(Vec<u64>);
+pub(super) struct PickedEdges(Vec<u64>);
 
-impl Taken {
-    /// Calls `pick` with each of `k` of `0..degree`, in the order that the module's documentation states.
+impl PickedEdges {
+    /// Calls `pick` for each of `k` of `0..degree`, in the order that the documentation of `sample` defines.
     pub(super) fn subset(&mut self, key: Key, degree: usize, k: usize, mut pick: impl FnMut(usize)) {
         self.0.clear();
         self.0.resize(degree.div_ceil(64), 0);
@@ -129,10 +129,10 @@ impl Taken {
     }
 }
 
-/// Floyd's algorithm for at most `LANES` picks: the first `k` lanes of the answer, same picks as [`Taken::subset`].
+/// Floyd's algorithm for at most `LANES` picks: returns the picks of [`PickedEdges::subset`] in the first `k` lanes.
 ///
-/// All draws are made before any is compared, so that their arithmetic overlaps; the lanes are few and fixed, so
-/// that the compiler unrolls the comparisons and keeps them in registers.
+/// All draws precede all comparisons, so that their arithmetic overlaps. `LANES` is small and constant, so that the
+/// compiler unrolls the comparisons and keeps them in registers.
 #[inline(always)]
 pub(super) fn subset<const LANES: usize>(key: Key, degree: u32, k: usize) -> [u32; LANES] {
     let first = degree - k as u32;
@@ -143,14 +143,14 @@ pub(super) fn subset<const LANES: usize>(key: Key, degree: u32, k: usize) -> [u3
     let mut picks = [0; LANES];
     for j in 0..LANES {
         if j < k {
-            let taken = picks[..j].iter().fold(false, |taken, &pick| taken | (pick == drawn[j]));
-            picks[j] = if taken { first + j as u32 } else { drawn[j] };
+            let picked = picks[..j].iter().fold(false, |picked, &pick| picked | (pick == drawn[j]));
+            picks[j] = if picked { first + j as u32 } else { drawn[j] };
         }
     }
     picks
 }
 
-/// `Key::below` for a draw made already and a bound below 2³², without 128-bit products.
+/// `Key::below` of an existing draw for a bound below 2³², without 128-bit products.
 #[inline(always)]
 fn below(draw: u64, n: u32) -> u32 {
     let (high, low, n) = (draw >> 32, draw & 0xffff_ffff, u64::from(n));

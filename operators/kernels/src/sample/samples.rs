@@ -1,49 +1,49 @@
-//! What an owner drew for an asker.
+//! The samples that an owner draws for a requester.
 
 use super::columns::{Columns, EdgeValues};
 use super::{BadReply, EdgeSlices};
 
-/// Samples of some nodes: `counts[i]` in-edges of the `i`-th, one node after the other.
+/// Samples of some nodes: `counts[i]` in-edges of node `i`, one node after the other.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// In-edges taken of each node.
+    /// Number of in-edges per node.
     pub counts: Vec<u32>,
-    /// Their sources, as global ids.
+    /// Sources, as global ids.
     pub neighbors: Vec<u32>,
-    /// What else was asked for.
+    /// The requested edge columns.
     pub values: EdgeValues,
 }
 
 impl Samples {
-    /// No samples yet, with these columns.
+    /// Creates an empty value with `columns`.
     pub fn new(columns: Columns) -> Self {
         Self { values: EdgeValues::new(columns), ..Self::default() }
     }
 
-    /// Columns as they stand.
+    /// Returns the columns.
     pub fn columns(&self) -> EdgeSlices<'_> {
         self.values.view()
     }
 
-    /// Appends the samples of further nodes, which have the same columns.
+    /// Appends the samples of further nodes, which must have the same columns.
     pub fn append(&mut self, more: &Self) {
         self.counts.extend_from_slice(&more.counts);
         self.neighbors.extend_from_slice(&more.neighbors);
         self.values.extend(more.values.view());
     }
 
-    /// One column of words: all counts, then all sources, then the columns.
+    /// Serializes to words: all counts, then all sources, then the columns.
     pub fn into_words(self) -> Vec<u32> {
         let mut words = [self.counts, self.neighbors].concat();
         self.values.write(&mut words);
         words
     }
 
-    /// Appends the samples of `nodes` nodes that another worker's [`Samples::into_words`] wrote, with `columns`, which
-    /// are these samples' own. `owner` is for the message.
+    /// Appends the samples of `nodes` nodes from the words of another worker's [`Samples::into_words`]. `columns` must
+    /// be this value's columns. `owner` is used in the error.
     ///
     /// # Errors
-    /// When there are more or fewer words than the counts say.
+    /// If the number of words does not match the counts.
     pub fn read(&mut self, owner: usize, nodes: usize, columns: Columns, words: &[u32]) -> Result<(), BadReply> {
         let (counts, rest) = words.split_at_checked(nodes).unwrap_or((words, &[]));
         let counted = counts.iter().map(|&count| u64::from(count)).sum();
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_survive_the_wire_and_forged_ones_are_refused() {
+    fn samples_round_trip_through_words_and_reject_forged_ones() {
         let columns = |bits: u32| Columns { types: bits & 1 > 0, weights: bits & 2 > 0, ids: bits & 4 > 0 };
         for columns in (0..8).map(columns) {
             let mut received = Samples::new(columns);

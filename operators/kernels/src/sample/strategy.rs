@@ -1,28 +1,28 @@
-//! How a hop chooses among in-edges, as data.
+//! The strategies by which a hop chooses in-edges.
 
 use std::sync::Arc;
 
 use super::{Fanout, Importance, Sampler};
 
-/// Which in-edges a hop takes.
+/// The choice of in-edges of a hop.
 #[derive(Clone)]
 pub enum Strategy {
-    /// Uniformly: the loops made for it.
+    /// Uniform draws, with specialized loops.
     Fanout(Fanout),
-    /// By what edges weigh, by their types, by their times.
+    /// Draws by edge weights, types and times.
     PerEdge(PerEdgeStrategy),
-    /// So many sources for the whole hop (LADIES), see [`assemble_layer`](super::assemble_layer): owners send all in-edges, the
-    /// asker chooses.
+    /// A number of sources for the whole hop (LADIES), see [`assemble_layer`](super::assemble_layer). Owners send all
+    /// in-edges; the requester chooses.
     Layer(u32),
-    /// So many draws of sources for the whole hop from one distribution over the graph (FastGCN). Edges that come from them are
-    /// taken, and weigh `P[v, u] · times / (draws · q[u])`: the weights of the block, where [`Columns`](super::Columns) ask for them.
+    /// A number of draws of sources for the whole hop, from one distribution over the graph (FastGCN). Edges from these
+    /// sources are taken. Their weights, if [requested](super::Columns), are `P[v, u] · times / (draws · q[u])`.
     Importance(u32, Arc<Importance>),
-    /// A user's sampler, with the hop's fanout as the pipeline file has it.
+    /// A user's sampler, and the hop's fanout from the pipeline file.
     Registered(Arc<dyn Sampler>, i64),
 }
 
 impl Strategy {
-    /// Edges that one node is expected to get, for the size of messages.
+    /// Returns the expected number of edges per node; it determines the size of messages.
     pub fn expected(&self) -> usize {
         let count = |fanout: i64| usize::try_from(fanout).unwrap_or(64);
         match self {
@@ -37,50 +37,50 @@ impl Strategy {
         }
     }
 
-    /// Whether a hop is drawn node by node, and its block may grow at once.
+    /// Returns whether nodes are sampled independently, so that sampling and compaction can be fused.
     pub fn is_fused(&self) -> bool {
         !self.is_temporal() && !matches!(self, Strategy::Layer(_))
     }
 
-    /// Whether each seed has a tree of its own, and edges are bound by its time.
+    /// Returns whether each seed has a separate tree, restricted to edges older than the seed.
     pub fn is_temporal(&self) -> bool {
         matches!(self, Strategy::PerEdge(PerEdgeStrategy { temporal: true, .. }))
     }
 }
 
-/// A way to choose, and how many.
+/// A kind of draw and its fanouts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerEdgeStrategy {
-    /// How edges are chosen among those that may be.
+    /// The kind of draw among the eligible edges.
     pub draw: Draw,
-    /// How many.
+    /// The number of edges.
     pub fanouts: Fanouts,
-    /// Whether only edges may be that are older than the seed, strictly.
+    /// Whether only edges strictly older than the seed are eligible.
     pub temporal: bool,
 }
 
-/// How in-edges are chosen; the module's documentation says it exactly.
+/// The kind of draw; the documentation of [`sample`](super) defines each exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draw {
-    /// Every subset of k is as likely as any other.
+    /// Every subset of k edges has the same probability.
     Uniform,
-    /// k independent draws.
+    /// k uniform draws with replacement.
     UniformWithReplacement,
-    /// One after another, each in proportion to its weight among those left.
+    /// k successive draws without replacement, each in proportion to the remaining weights.
     Weighted,
-    /// k independent draws, each edge in proportion to its weight.
+    /// k draws with replacement, in proportion to weights.
     WeightedWithReplacement,
-    /// An edge when its source's number of this hop is low enough: k expected, and sources shared.
+    /// LABOR: takes an edge if its source's random number for the hop is below a limit; k edges are expected.
     Labor,
-    /// The k latest.
+    /// The k latest edges.
     Last,
 }
 
-/// How many in-edges are taken from a node; a negative number is all that may be.
+/// The number of in-edges per node; a negative number means all eligible edges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fanouts {
-    /// So many.
+    /// One number for all types together.
     Each(i64),
-    /// So many of each type, which is the index; none of types beyond.
+    /// One number per type; types beyond the list get 0.
     ByType(Vec<i64>),
 }

@@ -1,24 +1,24 @@
-//! Draws in proportion to weights, exactly, with removal.
+//! Exact weighted draws with removal.
 
-/// Children that a sum has.
+/// Children per sum.
 const WIDTH: usize = 16;
 
-/// Weights below sums of sixteen, below sums of sixteen of those, up to one: O(n) to build, O(16 log₁₆ n) a draw or removal.
+/// A tree of sums over weights, with 16 children per sum: O(n) to build, O(16 log₁₆ n) per draw or removal.
 ///
-/// All sums are in `f64`, from left to right; after a removal the sums above are added up anew, so that nothing drifts.
-/// Reused from row to row.
+/// All sums are in `f64`, from left to right. A removal recomputes the sums above it, so that no error accumulates.
+/// Memory is reused between rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SumTree<W> {
     weights: Vec<W>,
-    /// Level by level, the sums of weights first; the last level is the total.
+    /// The levels, sums of weights first; the last level is the total.
     levels: Vec<Vec<f64>>,
-    /// How many of `levels` are in use.
+    /// Number of `levels` in use.
     height: usize,
     positive: usize,
 }
 
 impl<W: Copy + Default + Into<f64>> SumTree<W> {
-    /// Takes up other weights: finite, not negative.
+    /// Replaces the weights; they must be finite and not negative.
     pub(super) fn fill(&mut self, weights: impl Iterator<Item = W>) {
         self.weights.clear();
         self.weights.extend(weights);
@@ -32,30 +32,30 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
             let (below, level) = self.levels.split_at_mut(self.height);
             level[0].clear();
             match below.last() {
-                None => level[0].extend(self.weights.chunks(WIDTH).map(|of| of.iter().map(|&w| w.into()).sum::<f64>())),
-                Some(below) => level[0].extend(below.chunks(WIDTH).map(|of| of.iter().sum::<f64>())),
+                None => level[0].extend(self.weights.chunks(WIDTH).map(|c| c.iter().map(|&w| w.into()).sum::<f64>())),
+                Some(below) => level[0].extend(below.chunks(WIDTH).map(|c| c.iter().sum::<f64>())),
             }
             children = level[0].len();
             self.height += 1;
         }
     }
 
-    /// How many weights are above 0.
+    /// Returns the number of positive weights.
     pub(super) fn positive(&self) -> usize {
         self.positive
     }
 
-    /// Weight `i` is above 0.
+    /// Returns whether weight `i` is positive.
     pub(super) fn is_positive(&self, i: usize) -> bool {
         self.weights[i].into() > 0.0
     }
 
-    /// The index whose share of the total holds the fraction `unit` of it, in `[0, 1)`.
+    /// Returns the index at the fraction `unit`, in `[0, 1)`, of the cumulative weights.
     ///
     /// # Panics
-    /// When no weight is above 0.
+    /// If no weight is positive.
     pub(super) fn find(&self, unit: f64) -> usize {
-        assert!(self.positive > 0, "there is something to draw");
+        assert!(self.positive > 0, "some weight is positive");
         let top = &self.levels[self.height - 1];
         let (mut x, mut at) = (unit * top[0], 0);
         for level in self.levels[..self.height - 1].iter().rev() {
@@ -66,13 +66,13 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
         first + descend(self.weights[first..].iter().take(WIDTH).map(|&weight| weight.into()), &mut x)
     }
 
-    /// Makes weight `i` 0.
+    /// Sets weight `i` to 0.
     pub(super) fn remove(&mut self, i: usize) {
         self.positive -= usize::from(self.is_positive(i));
         self.weights[i] = W::default();
         let mut at = i / WIDTH;
-        let of = &self.weights[at * WIDTH..];
-        self.levels[0][at] = of.iter().take(WIDTH).map(|&weight| weight.into()).sum();
+        let children = &self.weights[at * WIDTH..];
+        self.levels[0][at] = children.iter().take(WIDTH).map(|&weight| weight.into()).sum();
         for level in 1..self.height {
             at /= WIDTH;
             let sum = self.levels[level - 1][at * WIDTH..].iter().take(WIDTH).sum();
@@ -81,8 +81,8 @@ impl<W: Copy + Default + Into<f64>> SumTree<W> {
     }
 }
 
-/// Which of `shares` holds `x`, which becomes the rest within it. Where rounding leads past the end, the last that is
-/// above 0: a share of 0 is never found.
+/// Returns the index of the share that contains `x`, and sets `x` to the offset within it. If rounding leads past the
+/// end, returns the last positive share; a share of 0 is never returned.
 #[inline]
 fn descend(shares: impl Iterator<Item = f64>, x: &mut f64) -> usize {
     let (mut found, mut rest) = (0, *x);
@@ -104,11 +104,11 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn finds_what_a_walk_along_the_weights_finds() {
+    fn find_equals_a_linear_search() {
         let mut tree = SumTree::<f32>::default();
         for n in [1usize, 2, 15, 16, 17, 255, 256, 257, 5000] {
             let key = Key::new(n as u64, Purpose::Sample);
-            // Small whole numbers: sums are exact in any order.
+            // Small integers: sums are exact in any order.
             let mut weights: Vec<f32> = (0..n as u64).map(|i| key.below(i, 4) as f32).collect();
             weights[n - 1] = 1.0;
             tree.fill(weights.iter().copied());
@@ -119,12 +119,12 @@ mod tests {
                     break;
                 }
                 let mut x = key.fold(1).unit(draw) * total;
-                let walk = weights.iter().position(|&weight| {
+                let expected = weights.iter().position(|&weight| {
                     x -= f64::from(weight);
                     x < 0.0
                 });
                 let found = tree.find(key.fold(1).unit(draw));
-                assert_eq!(Some(found), walk, "{n} weights, draw {draw}");
+                assert_eq!(Some(found), expected, "{n} weights, draw {draw}");
                 if draw % 2 == 0 {
                     tree.remove(found);
                     weights[found] = 0.0;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_0_is_never_found_however_sums_round() {
+    fn find_never_returns_a_weight_of_0_despite_rounding() {
         let mut tree = SumTree::<f32>::default();
         let weights = [0.0, 1e-30, 0.0, 3e38, 1e-45, 0.0, 3e38, 0.0];
         for unit in [0.0, 1e-300, 0.5, 1.0 - f64::EPSILON / 2.0] {

@@ -1,4 +1,4 @@
-//! Sampling against obvious programs, and its frequencies against what they should be.
+//! Compares sampling with naive implementations, and sample frequencies with probabilities.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Graph {
         Self { indptr, indices }
     }
 
-    /// Degrees from 0 up, a hub that hears from everybody twice, self loops and parallel edges as they fall.
+    /// A random graph with self loops and parallel edges, a hub with two in-edges from every node, and nodes of degree 0.
     fn random(key: Key, nodes: u32) -> Self {
         let mut rows: Vec<Vec<u32>> = (0..nodes)
             .map(|v| {
@@ -57,7 +57,7 @@ impl Graph {
         self.indptr.len() as u64 - 1
     }
 
-    /// The graph cut at `offsets`: every part's own `indptr` and `indices`.
+    /// Cuts the graph at `offsets`; returns `indptr` and `indices` per partition.
     fn cut(&self, offsets: &[u64]) -> Vec<(Vec<i64>, Vec<u32>)> {
         let part = |range: &[u64]| {
             let bounds = &self.indptr[range[0] as usize..=range[1] as usize];
@@ -68,7 +68,7 @@ impl Graph {
     }
 }
 
-/// Random cuts of `0..nodes`, with empty partitions among them.
+/// Random cuts of `0..nodes`, some of them into empty partitions.
 fn cuts(key: Key, nodes: u64, parts: u64) -> Vec<u64> {
     let mut offsets: Vec<u64> = (1..parts).map(|i| key.below(i, nodes + 1)).chain([0, nodes]).collect();
     offsets.sort_unstable();
@@ -92,7 +92,7 @@ const FANOUTS: [Fanout; 14] = [
     Fanout::UniformWithReplacement { k: 40 },
 ];
 
-/// What is taken of one node, word for word as the module's documentation has it.
+/// The sample of one node, exactly as the documentation of `sample` defines it.
 fn naive_sample(row: &[u32], fanout: Fanout, key: Key) -> Vec<u32> {
     let degree = row.len() as u64;
     match fanout {
@@ -100,13 +100,13 @@ fn naive_sample(row: &[u32], fanout: Fanout, key: Key) -> Vec<u32> {
             (0..u64::from(k)).map(|j| row[key.below(j, degree) as usize]).collect()
         }
         Fanout::Uniform { k } if u64::from(k) < degree => {
-            let mut taken = vec![];
+            let mut picked = vec![];
             for j in 0..u64::from(k) {
                 let last = degree - u64::from(k) + j;
                 let drawn = key.below(j, last + 1);
-                taken.push(if taken.contains(&drawn) { last } else { drawn });
+                picked.push(if picked.contains(&drawn) { last } else { drawn });
             }
-            taken.into_iter().map(|edge| row[edge as usize]).collect()
+            picked.into_iter().map(|edge| row[edge as usize]).collect()
         }
         _ => row.to_vec(),
     }
@@ -131,7 +131,7 @@ fn naive_hop(graph: &Graph, list: &mut Vec<u32>, fanout: Fanout, key: Key) -> Bl
     Block::new(num_dst as u32, list.len() as u32, indptr, indices)
 }
 
-/// Calls `check` with graphs of many sizes, distinct seeds in them, and a key.
+/// Calls `check` with graphs of several sizes, distinct seeds and a key.
 fn for_graphs(mut check: impl FnMut(&Graph, &[u32], Key)) {
     for (case, nodes) in [1u32, 2, 3, 10, 70, 300, 2000].into_iter().enumerate() {
         let key = Key::new(case as u64, Purpose::Sample);
@@ -144,7 +144,7 @@ fn for_graphs(mut check: impl FnMut(&Graph, &[u32], Key)) {
 }
 
 #[test]
-fn the_fused_hop_is_the_obvious_one() {
+fn fused_hop_equals_the_naive_implementation() {
     for_graphs(|graph, seeds, key| {
         let mut compactors = [Compactor::new(graph.nodes()), Compactor::with_budget(graph.nodes(), 0)];
         for (f, fanout) in FANOUTS.into_iter().enumerate() {
@@ -166,7 +166,7 @@ fn the_fused_hop_is_the_obvious_one() {
 }
 
 #[test]
-fn owners_and_asker_together_build_the_fused_block() {
+fn assembled_block_of_several_owners_equals_the_fused_block() {
     for_graphs(|graph, seeds, key| {
         let mut compactor = Compactor::new(graph.nodes());
         for (case, fanout) in FANOUTS.into_iter().enumerate() {
@@ -180,28 +180,28 @@ fn owners_and_asker_together_build_the_fused_block() {
             let cut = graph.cut(&offsets);
             let all = Partitions::new(&offsets, cut.iter().map(|(indptr, indices)| Some((&indptr[..], &indices[..]))));
 
-            // All partitions here: the fused kernel over them.
+            // The fused kernel over local partitions.
             let mut list = seeds.to_vec();
             compactor.start(&list);
             let block = sample_hop(&all, &mut list, fanout, key, &mut compactor);
             assert!(block == expected && list == expected_list, "{fanout:?} over {offsets:?}");
 
-            // One owner each: every one answers for its nodes, in pieces of up to 7 nodes.
-            let answers: Vec<Vec<(Vec<u32>, Vec<u32>)>> = (0..owners as usize)
+            // One owner per partition; each replies for its nodes, in pieces of up to 7 nodes.
+            let owner_replies: Vec<Vec<(Vec<u32>, Vec<u32>)>> = (0..owners as usize)
                 .map(|owner| {
                     let (indptr, indices) = &cut[owner];
                     let own = Csc::starting_at(offsets[owner] as u32, indptr, indices);
-                    let asked: Vec<u32> = seeds.iter().copied().filter(|&v| all.owner(v) == owner).collect();
-                    let answer = |nodes: &[u32]| {
+                    let requested: Vec<u32> = seeds.iter().copied().filter(|&v| all.owner(v) == owner).collect();
+                    let reply = |nodes: &[u32]| {
                         let (mut counts, mut out) = (vec![], vec![]);
                         sample_neighbors(&own, nodes, fanout, key, &mut counts, &mut out);
                         (counts, out)
                     };
-                    asked.chunks(7).map(answer).collect()
+                    requested.chunks(7).map(reply).collect()
                 })
                 .collect();
             let mut replies = Replies::new(owners as usize, graph.nodes());
-            for (owner, pieces) in answers.iter().enumerate() {
+            for (owner, pieces) in owner_replies.iter().enumerate() {
                 pieces.iter().for_each(|(counts, out)| replies.push(owner, counts, out).unwrap());
             }
             let mut list = seeds.to_vec();
@@ -214,7 +214,7 @@ fn owners_and_asker_together_build_the_fused_block() {
 }
 
 #[test]
-fn built_in_samplers_by_name_are_the_built_in_loops() {
+fn built_in_samplers_equal_the_specialized_loops() {
     for_graphs(|graph, seeds, key| {
         let topology = graph.csc();
         let samplers: [(Arc<dyn Sampler>, bool); 2] =
@@ -242,8 +242,8 @@ fn built_in_samplers_by_name_are_the_built_in_loops() {
 }
 
 #[test]
-fn a_users_sampler_learns_which_edges_it_is_shown() {
-    /// Takes the edges whose weight, a column beside the indices, is odd.
+fn user_sampler_receives_the_offset_of_its_edges() {
+    /// Takes the edges with an odd weight in a separate column.
     struct Odd(Vec<u8>);
     impl Sampler for Odd {
         fn name(&self) -> &str {
@@ -261,7 +261,7 @@ fn a_users_sampler_learns_which_edges_it_is_shown() {
 }
 
 #[test]
-fn a_fanout_reads_as_the_pipeline_file_has_it() {
+fn fanout_of_a_negative_number_is_all() {
     assert_eq!(Fanout::new(-1, false), Fanout::All);
     assert_eq!(Fanout::new(-7, true), Fanout::All);
     assert_eq!(Fanout::new(5, false), Fanout::Uniform { k: 5 });
@@ -270,7 +270,7 @@ fn a_fanout_reads_as_the_pipeline_file_has_it() {
 }
 
 #[test]
-fn answers_that_do_not_add_up_are_refused() {
+fn inconsistent_replies_are_rejected() {
     let mut replies = Replies::new(2, 10);
     assert_eq!(replies.push(1, &[1, 1], &[3]), Err(BadReply::Count { owner: 1, counted: 2, sent: 1 }));
     assert_eq!(
@@ -281,13 +281,13 @@ fn answers_that_do_not_add_up_are_refused() {
     assert_eq!(replies.remaining(0) + replies.remaining(1), 0);
 }
 
-/// Chi-square of `counts` against even shares.
+/// Chi-square of `counts` for equal probabilities.
 fn chi_square(counts: impl ExactSizeIterator<Item = u64> + Clone) -> f64 {
     let expected = counts.clone().sum::<u64>() as f64 / counts.len() as f64;
     counts.map(|count| (count as f64 - expected).powi(2) / expected).sum()
 }
 
-/// Samples of a node that hears from `0..degree`, under `trials` keys: 64 nodes at each of so many hops.
+/// Samples of a node with in-neighbors `0..degree`, under `trials` keys: 64 nodes per hop.
 fn trials(degree: u32, fanout: Fanout, trials: u64) -> impl Iterator<Item = Vec<u32>> {
     let nodes = 64;
     let graph = Graph::new(&vec![(0..degree).collect(); nodes as usize]);
@@ -303,29 +303,29 @@ fn trials(degree: u32, fanout: Fanout, trials: u64) -> impl Iterator<Item = Vec<
 }
 
 #[test]
-fn every_subset_is_as_likely_as_any_other() {
+fn uniform_subsets_are_equally_likely() {
     for (degree, k) in [(5, 2), (6, 3), (7, 6), (9, 1), (12, 3)] {
         let mut counts = HashMap::<u64, u64>::new();
         for sample in trials(degree, Fanout::Uniform { k }, 64_000) {
             let set = sample.iter().fold(0, |set, &pick| set | 1 << pick);
-            assert_eq!(u64::count_ones(set), k, "{sample:?} repeats itself");
+            assert_eq!(u64::count_ones(set), k, "{sample:?} has duplicates");
             *counts.entry(set).or_default() += 1;
         }
         let subsets = (0..k).fold(1, |c, i| c * (degree - i) / (i + 1));
         assert_eq!(counts.len(), subsets as usize, "{k} of {degree}");
         let (chi, limit) = (chi_square(counts.values().copied()), chi_square_limit(f64::from(subsets - 1)));
-        assert!(chi < limit, "{k} of {degree}: {chi} against {limit}");
+        assert!(chi < limit, "{k} of {degree}: {chi} exceeds {limit}");
     }
 }
 
 #[test]
-fn every_pair_is_as_likely_as_any_other_at_each_width_of_the_loop() {
-    // The picks of one sample are not independent, but being distinct they spread less than independent ones would:
+fn uniform_pairs_are_equally_likely_for_each_loop_width() {
+    // The picks of a sample are distinct, not independent, so they vary less than independent ones would:
     // the limit is generous.
     for (degree, k) in [(20, 4), (20, 10), (30, 15), (50, 25), (60, 40)] {
         let (mut pairs, mut singles) = (HashMap::<(u32, u32), u64>::new(), vec![0u64; degree as usize]);
         for sample in trials(degree, Fanout::Uniform { k }, 19_200) {
-            assert_eq!(sample.iter().collect::<HashSet<_>>().len(), k as usize, "{sample:?} repeats itself");
+            assert_eq!(sample.iter().collect::<HashSet<_>>().len(), k as usize, "{sample:?} has duplicates");
             for (i, &a) in sample.iter().enumerate() {
                 singles[a as usize] += 1;
                 sample[..i].iter().for_each(|&b| *pairs.entry((a.min(b), a.max(b))).or_default() += 1);
@@ -341,7 +341,7 @@ fn every_pair_is_as_likely_as_any_other_at_each_width_of_the_loop() {
 }
 
 #[test]
-fn draws_with_replacement_are_even_and_independent() {
+fn draws_with_replacement_are_uniform_and_independent() {
     let (degree, k) = (6, 3);
     let (mut triples, mut count) = (HashMap::<Vec<u32>, u64>::new(), 0);
     for sample in trials(degree, Fanout::UniformWithReplacement { k }, 64_000) {
@@ -354,7 +354,7 @@ fn draws_with_replacement_are_even_and_independent() {
 }
 
 #[test]
-fn a_hub_of_a_million_edges_is_sampled_evenly_from_end_to_end() {
+fn hub_of_a_million_edges_is_sampled_uniformly() {
     let degree = 1_000_003;
     let graph = Graph::new(&[(0..degree).collect()]);
     for k in [16, 32, 100] {

@@ -1,68 +1,50 @@
-//! Where in-neighbors come from: one CSC, or those of several partitions.
+//! Topologies: the in-edges of one CSC or of several partitions.
 
 use std::borrow::Cow;
 
 use crate::prefetch;
 
-/// In-neighbors by global node id.
+/// The in-neighbors of nodes, by global id. All methods but `prefetch` may panic if `node` is not held here.
 pub trait Neighbors: Sync {
-    /// The sources of the edges that end in `node`, as global ids, in stored order.
-    ///
-    /// # Panics
-    /// When `node` is not held here.
+    /// Returns the sources of the in-edges of `node`, as global ids, in stored order.
     fn neighbors(&self, node: u32) -> &[u32];
 
-    /// Where [`Neighbors::neighbors`] of `node` begins in the edge columns of the partition that owns it.
-    ///
-    /// # Panics
-    /// When `node` is not held here.
+    /// Returns the row of the first in-edge of `node` in the edge columns of the partition that owns it.
     fn edge_offset(&self, node: u32) -> u64;
 
-    /// The position in those columns of the `at`-th edge that ends in `node`: so far behind [`Neighbors::edge_offset`], unless
-    /// edges have been left out here that the columns have.
-    ///
-    /// # Panics
-    /// When `node` is not held here.
+    /// Returns the row of in-edge `at` of `node` in those columns: [`Neighbors::edge_offset`] plus `at`, unless this
+    /// topology omits edges of the partition.
     #[inline(always)]
     fn edge_id(&self, node: u32, at: usize) -> u64 {
         self.edge_offset(node) + at as u64
     }
 
-    /// Weights of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
-    ///
-    /// # Panics
-    /// When `node` is not held here.
+    /// Returns the weights of the in-edges of `node`; `None` if edges have no weights.
     fn edge_weights(&self, node: u32) -> Option<&[f32]> {
         let _ = node;
         None
     }
 
-    /// Types of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
-    ///
-    /// # Panics
-    /// When `node` is not held here.
+    /// Returns the types of the in-edges of `node`; `None` if edges have no types.
     fn edge_types(&self, node: u32) -> Option<&[u16]> {
         let _ = node;
         None
     }
 
-    /// Times of the edges that end in `node`, beside [`Neighbors::neighbors`]; `None` where edges have none.
-    ///
-    /// # Panics
-    /// When `node` is not held here.
+    /// Returns the times of the in-edges of `node`; `None` if edges have no times.
     fn edge_times(&self, node: u32) -> Option<&[i64]> {
         let _ = node;
         None
     }
 
-    /// Brings near what [`Neighbors::neighbors`] of `node` reads first. Any `node` may be given.
+    /// Prefetches the row bounds of `node`. Any `node` is valid.
     #[inline(always)]
     fn prefetch(&self, node: u32) {
         let _ = node;
     }
 }
 
-/// What a topology knows of its edges besides their sources: one entry per edge in each column that is there.
+/// Optional edge columns of a topology, each with one entry per edge.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EdgeColumns<'a> {
     /// Weights.
@@ -71,7 +53,7 @@ pub struct EdgeColumns<'a> {
     pub types: Option<&'a [u16]>,
     /// Times.
     pub times: Option<&'a [i64]>,
-    /// Positions in the owner's columns, where edges have been left out here; else they follow each other.
+    /// Rows in the owner's columns, if this topology omits edges; otherwise rows are consecutive.
     pub ids: Option<&'a [u64]>,
 }
 
@@ -93,19 +75,18 @@ pub struct Csc<'a> {
 }
 
 impl<'a> Csc<'a> {
-    /// The in-edges of nodes `0..indptr.len() - 1`.
+    /// Creates the topology of nodes `0..indptr.len() - 1`.
     ///
-    /// `indptr` must start at 0, never decrease and end at `indices.len()`. Only the length and the two ends are
-    /// looked at here (the arrays are large, and checked when the dataset is opened); a wrong entry between panics
-    /// where it is used.
+    /// `indptr` must start at 0, be nondecreasing and end at `indices.len()`. Only its two ends are checked here,
+    /// because the arrays are large and are checked when a dataset is opened. A wrong entry in between panics at use.
     ///
     /// # Panics
-    /// When `indptr` is empty or its ends are wrong.
+    /// If `indptr` is empty or its ends are wrong.
     pub fn new(indptr: &'a [i64], indices: &'a [u32]) -> Self {
         Self::starting_at(0, indptr, indices)
     }
 
-    /// As [`Csc::new`], for nodes `first..first + indptr.len() - 1`: a partition's own.
+    /// Like [`Csc::new`], for the nodes `first..first + indptr.len() - 1` of a partition.
     ///
     /// # Panics
     /// As [`Csc::new`].
@@ -115,10 +96,10 @@ impl<'a> Csc<'a> {
         Self { first, indptr, indices, columns: EdgeColumns::default() }
     }
 
-    /// The same edges with columns.
+    /// Adds edge columns.
     ///
     /// # Panics
-    /// Unless each column is as long as the edges are many.
+    /// If a column does not have one entry per edge.
     #[must_use]
     pub fn with_columns(mut self, columns: EdgeColumns<'a>) -> Self {
         let lengths = [columns.weights.map(<[_]>::len), columns.types.map(<[_]>::len), columns.times.map(<[_]>::len)];
@@ -134,12 +115,12 @@ impl<'a> Csc<'a> {
         self.indptr[at] as usize..self.indptr[at + 1] as usize
     }
 
-    /// Number of nodes whose in-edges are here.
+    /// Returns the number of nodes whose in-edges are held.
     pub fn nodes(&self) -> usize {
         self.indptr.len() - 1
     }
 
-    /// Whether the in-edges of `node` are here.
+    /// Returns whether the in-edges of `node` are held.
     pub fn holds(&self, node: u32) -> bool {
         node >= self.first && ((node - self.first) as usize) < self.nodes()
     }
@@ -180,14 +161,14 @@ impl Neighbors for Csc<'_> {
 
     #[inline(always)]
     fn prefetch(&self, node: u32) {
-        // Both bounds: one node in eight has them on two cache lines.
+        // One node in eight has its two bounds on different cache lines.
         let start = self.indptr.as_ptr().wrapping_add(node.wrapping_sub(self.first) as usize);
         prefetch(start);
         prefetch(start.wrapping_add(1));
     }
 }
 
-/// One partition by itself: the in-edges of its own nodes, and none of all others.
+/// One partition alone: nodes of other partitions have no in-edges.
 ///
 /// ```
 /// use gnnflow_kernels::sample::{Csc, PartitionView, Neighbors};
@@ -200,7 +181,7 @@ impl Neighbors for Csc<'_> {
 pub struct PartitionView<'a>(Csc<'a>);
 
 impl<'a> PartitionView<'a> {
-    /// The view of the nodes whose in-edges `csc` has.
+    /// Creates the view of the nodes of `csc`.
     pub fn new(csc: Csc<'a>) -> Self {
         Self(csc)
     }
@@ -247,7 +228,7 @@ impl Neighbors for PartitionView<'_> {
     }
 }
 
-/// The partitions that are held here, of a graph that is cut by `offsets`.
+/// The locally held partitions of a graph whose partition `p` owns the nodes `offsets[p]..offsets[p + 1]`.
 ///
 /// ```
 /// use gnnflow_kernels::sample::{Neighbors, Partitions};
@@ -261,19 +242,19 @@ impl Neighbors for PartitionView<'_> {
 pub struct Partitions<'a> {
     /// `starts[p]..starts[p + 1]` are the nodes of partition `p`.
     starts: Cow<'a, [u64]>,
-    /// One per partition; one that is not held has no nodes.
+    /// One per partition; empty if the partition is not held.
     parts: Vec<Csc<'a>>,
-    /// `guesses[node >> shift]` is the owner of the first node with those leading bits, or a partition before it.
+    /// `guesses[node >> shift]` is the owner of the first node with these leading bits, or an earlier partition.
     guesses: Vec<u32>,
     shift: u32,
 }
 
 impl<'a> Partitions<'a> {
-    /// The partitions given as `(indptr, indices)`, `None` for one that is not held here.
+    /// Creates the topology from one `(indptr, indices)` per partition, or `None` if it is not held here.
     ///
     /// # Panics
-    /// Unless there is one entry per partition of `offsets`, and each is as [`Csc::new`] wants it and as long as its
-    /// range.
+    /// If there is not one entry per partition of `offsets`, or [`Csc::new`] panics, or an `indptr` does not match the
+    /// partition's range.
     pub fn new(offsets: &'a [u64], parts: impl IntoIterator<Item = Option<(&'a [i64], &'a [u32])>>) -> Self {
         let parts: Vec<_> = parts
             .into_iter()
@@ -287,7 +268,7 @@ impl<'a> Partitions<'a> {
             })
             .collect();
         assert_eq!(parts.len() + 1, offsets.len(), "one entry per partition");
-        // About four guesses a partition: most nodes are then found at once, the rest one step further on.
+        // With about four guesses per partition, most owners are found directly, the others one step later.
         let nodes = offsets[parts.len()];
         let shift = (u64::BITS - nodes.leading_zeros()).saturating_sub((4 * parts.len()).ilog2() + 1);
         let guesses = (0..=nodes >> shift)
@@ -297,10 +278,10 @@ impl<'a> Partitions<'a> {
         Self { starts: Cow::Borrowed(offsets), parts, guesses, shift }
     }
 
-    /// The same partitions with the columns of their edges; what is given for one that is not held is not looked at.
+    /// Adds the edge columns of the partitions; those of partitions that are not held are ignored.
     ///
     /// # Panics
-    /// Unless there is one entry per partition, as [`Csc::with_columns`] wants it.
+    /// If there is not one entry per partition, or [`Csc::with_columns`] panics.
     #[must_use]
     pub fn with_columns(mut self, columns: impl IntoIterator<Item = EdgeColumns<'a>>) -> Self {
         let mut columns = columns.into_iter();
@@ -313,10 +294,10 @@ impl<'a> Partitions<'a> {
         self
     }
 
-    /// The partition that owns `node`.
+    /// Returns the partition that owns `node`.
     ///
     /// # Panics
-    /// When `node` is past the last node.
+    /// If there is no such node.
     #[inline(always)]
     pub fn owner(&self, node: u32) -> usize {
         let mut owner = self.guesses[(node >> self.shift) as usize] as usize;
@@ -326,7 +307,7 @@ impl<'a> Partitions<'a> {
         owner
     }
 
-    /// Whether the in-edges of `node` are here.
+    /// Returns whether the in-edges of `node` are held.
     pub fn holds(&self, node: u32) -> bool {
         self.parts[self.owner(node)].holds(node)
     }
@@ -374,7 +355,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_find_the_owner_as_a_search_of_every_range_does() {
+    fn owner_equals_a_search_over_all_ranges() {
         for offsets in
             [vec![0, 1], vec![0, 0, 5], vec![0, 5, 5, 5, 9, 9], vec![0, 2, 4, 6, 8], vec![0, 1000, 1001, 1003]]
         {
@@ -388,13 +369,13 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_without_nodes_has_partitions() {
+    fn partitions_of_a_graph_without_nodes_are_valid() {
         Partitions::new(&[0, 0, 0], [None, None]);
     }
 
     #[test]
     #[should_panic(expected = "ends at the number of edges")]
-    fn an_indptr_of_other_edges_is_refused() {
+    fn csc_new_with_a_wrong_last_indptr_entry_panics() {
         Csc::new(&[0, 1], &[]);
     }
 }

@@ -5,37 +5,37 @@ use gnnflow_data::rng::Key;
 use super::sum_tree::SumTree;
 use super::{Bias, Neighbors};
 
-/// How a walk goes on: against the edges, as messages come.
+/// A random walk against the direction of edges.
 ///
-/// Step `s` (from 0) of walk `i` draws under `key.fold(i).fold(s)`, where `key` names the batch's walks. With probability `restart`
-/// (`unit 0` is below it) the walk goes back to its root. Else it takes an in-edge of the node where it is, and stands at that edge's
-/// source: each with the same probability (edge `draw 1 below d`), or in proportion to edge weights (`unit 1` of their sum, along the
-/// edges in stored order). Where no edge comes in, or all weigh 0, it stays.
+/// Step `s` (from 0) of walk `i` draws under `key.fold(i).fold(s)`, where `key` is the key of the batch's walks. With
+/// probability `restart` (if `unit 0` is below it) the walk returns to its root. Otherwise it moves to the source of an
+/// in-edge of its node. The edge is uniform (edge `draw 1 below d`), or in proportion to edge weights (`unit 1` of
+/// their sum, in stored order). A walk stays if its node has no in-edges or all weights are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Walk {
-    /// By edge weights.
+    /// Whether edges are drawn in proportion to their weights.
     pub weighted: bool,
-    /// Probability of going back to the root instead of taking an edge, in `[0, 1)`.
+    /// Probability of a return to the root instead of a step, in `[0, 1)`.
     pub restart: f64,
-    /// Whether, and how, a step looks back to where the walk was ([`biased_step`](super::biased_step)).
+    /// The bias by the previous node ([`biased_step`](super::biased_step)), if any.
     pub bias: Option<Bias>,
 }
 
 impl Walk {
-    /// Whether the step under `key` goes back to the root.
+    /// Returns whether the step under `key` returns to the root.
     #[inline]
     pub fn restarts(&self, key: Key) -> bool {
         self.restart > 0.0 && key.unit(0) < self.restart
     }
 }
 
-/// Where walks that take an edge, and do not look back, stand after it: of each of `nodes`, the source of an in-edge. `keys` has the key of each walk's step.
+/// Takes a first-order step of one walk from each of `nodes`, under one key each, and appends the next nodes to `next`.
 ///
 /// ```
 /// use gnnflow_data::rng::{Key, Purpose};
 /// use gnnflow_kernels::sample::{Csc, Walk, walk_step};
 ///
-/// // Node 1 hears from 0, node 2 from 1, nobody is heard by 0.
+/// // Node 1 has an in-edge from 0, node 2 from 1, node 0 none.
 /// let csc = Csc::new(&[0, 0, 1, 2], &[0, 1]);
 /// let keys = (0..3).map(|walk| Key::new(1, Purpose::Sample).fold(walk));
 /// let mut next = vec![];
@@ -44,7 +44,7 @@ impl Walk {
 /// ```
 ///
 /// # Panics
-/// When the topology does not hold one of `nodes`, or a weighted walk finds no weights.
+/// If the topology does not hold one of `nodes`, or has no weights for a weighted walk.
 pub fn walk_step(
     topology: &impl Neighbors,
     nodes: &[u32],
@@ -52,7 +52,7 @@ pub fn walk_step(
     keys: impl Iterator<Item = Key>,
     next: &mut Vec<u32>,
 ) {
-    /// Nodes ahead whose rows' bounds are asked for.
+    /// Distance, in nodes, of the prefetch of row bounds.
     const AHEAD: usize = 16;
     nodes.iter().take(AHEAD).for_each(|&node| topology.prefetch(node));
     let mut tree = SumTree::<f32>::default();
@@ -61,15 +61,15 @@ pub fn walk_step(
             topology.prefetch(later);
         }
         let row = topology.neighbors(node);
-        let taken = match (row.is_empty(), walk.weighted) {
+        let edge = match (row.is_empty(), walk.weighted) {
             (true, _) => None,
             (false, false) => Some(key.below(1, row.len() as u64) as usize),
             (false, true) => {
-                let weights = topology.edge_weights(node).expect("edges have weights");
+                let weights = topology.edge_weights(node).expect("the topology has edge weights");
                 tree.fill(weights.iter().copied());
                 (tree.positive() > 0).then(|| tree.find(key.unit(1)))
             }
         };
-        next.push(taken.map_or(node, |edge| row[edge]));
+        next.push(edge.map_or(node, |edge| row[edge]));
     }
 }

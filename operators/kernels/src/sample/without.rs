@@ -1,23 +1,23 @@
-//! A topology without some of its edges, for one batch.
+//! A topology without a batch's excluded edges.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
 use super::Neighbors;
-use crate::compact::Spread;
+use crate::compact::IdHasher;
 
-/// One edge, or all parallel ones of its type.
+/// All parallel edges of one type between two nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EdgeName {
-    /// Where it ends.
+    /// Destination.
     pub to: u32,
-    /// Where it begins.
+    /// Source.
     pub from: u32,
-    /// Its type; not looked at where edges have none.
+    /// Type; ignored if the topology has no edge types.
     pub edge_type: u16,
 }
 
-/// Edges that a batch must not see: those whose existence it is to predict.
+/// The edges that are hidden from a batch: those that it predicts.
 ///
 /// ```
 /// use gnnflow_kernels::sample::{EdgeName, Excluded};
@@ -31,24 +31,24 @@ pub struct EdgeName {
 pub struct Excluded(Vec<EdgeName>);
 
 impl Excluded {
-    /// These edges, in any order.
+    /// Builds the set from edges in any order.
     pub fn new(mut edges: Vec<EdgeName>) -> Self {
         edges.sort_unstable();
         edges.dedup();
         Self(edges)
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no excluded edges.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them, in order.
+    /// Returns all excluded edges in ascending order.
     pub fn edges(&self) -> &[EdgeName] {
         &self.0
     }
 
-    /// Those that end in `node`.
+    /// Returns the excluded edges with destination `node`.
     pub fn into_node(&self, node: u32) -> &[EdgeName] {
         let first = self.0.partition_point(|edge| edge.to < node);
         let count = self.0[first..].iter().take_while(|edge| edge.to == node).count();
@@ -56,26 +56,26 @@ impl Excluded {
     }
 }
 
-/// A topology without the edges that a batch must not see: sampling from it is sampling from a graph that never had them.
+/// A topology without the edges excluded from a batch. Sampling gives the results of a graph without these edges.
 ///
-/// Rows that lose an edge are copied without it; all others are the topology's own. Rows must be in ascending order.
+/// Only rows with excluded edges are copied. Rows must be in ascending order.
 pub struct Without<'t, N> {
     topology: &'t N,
-    rows: HashMap<u32, Row, BuildHasherDefault<Spread>>,
+    rows: HashMap<u32, Row, BuildHasherDefault<IdHasher>>,
 }
 
-/// A row that has lost edges.
+/// A row without its excluded edges.
 struct Row {
     sources: Vec<u32>,
     weights: Option<Vec<f32>>,
     types: Option<Vec<u16>>,
     times: Option<Vec<i64>>,
-    /// Positions of what is left in the whole row.
+    /// Positions of the remaining edges in the complete row.
     positions: Vec<u32>,
 }
 
 impl<'t, N: Neighbors> Without<'t, N> {
-    /// `topology` without `excluded`, as far as these end in nodes that are `held` here.
+    /// Creates a view of `topology` without the `excluded` edges whose destinations are `held` here.
     pub fn new(topology: &'t N, excluded: &Excluded, held: impl Fn(u32) -> bool) -> Self {
         let groups = excluded.edges().chunk_by(|a, b| a.to == b.to).filter(|edges| held(edges[0].to));
         let rows = groups.filter_map(|edges| Some((edges[0].to, Row::new(topology, edges)?)));
@@ -84,26 +84,27 @@ impl<'t, N: Neighbors> Without<'t, N> {
 }
 
 impl Row {
-    /// The row of a node without `edges`, all of which end in it; `None` if it has none of them.
+    /// Copies the row of a node without `edges`, whose destination must be the node. Returns `None` if it contains none
+    /// of them.
     fn new<N: Neighbors>(topology: &N, edges: &[EdgeName]) -> Option<Self> {
         let node = edges[0].to;
         let (row, types) = (topology.neighbors(node), topology.edge_types(node));
-        let mut lost = Vec::new();
+        let mut excluded = Vec::new();
         for edge in edges {
             let first = row.partition_point(|&source| source < edge.from);
             let parallel = row[first..].iter().take_while(|&&source| source == edge.from).count();
             let same_type = |at: &usize| types.is_none_or(|types| types[*at] == edge.edge_type);
-            lost.extend((first..first + parallel).filter(same_type).map(|at| at as u32));
+            excluded.extend((first..first + parallel).filter(same_type).map(|at| at as u32));
         }
-        if lost.is_empty() {
+        if excluded.is_empty() {
             return None;
         }
-        lost.sort_unstable();
-        let mut lost = lost.into_iter().peekable();
+        excluded.sort_unstable();
+        let mut excluded = excluded.into_iter().peekable();
         let positions: Vec<u32> = (0..row.len() as u32)
             .filter(|at| {
-                while lost.next_if(|gone| gone < at).is_some() {}
-                lost.peek() != Some(at)
+                while excluded.next_if(|edge| edge < at).is_some() {}
+                excluded.peek() != Some(at)
             })
             .collect();
         fn pick<T: Copy>(positions: &[u32], column: &[T]) -> Vec<T> {

@@ -1,21 +1,21 @@
-//! Which instruction set this machine has, asked once a call and answered from a cache.
+//! Run-time choice of the instruction set, detected once per call from a cache.
 //!
-//! Loops that the compiler vectorizes by itself are wrapped in [`multiversion!`]; loops that need explicit lanes are
-//! generic over `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's own baseline. No kernel fuses
-//! multiply and add, so that all of them give the same bits.
+//! Loops that the compiler vectorizes are wrapped in [`multiversion!`]; loops with explicit lanes are generic over
+//! `lanes::Isa`. Both are compiled for AVX-512, AVX2 and the build's baseline. No kernel uses fused multiply-add, so
+//! all give the same bits.
 
-/// An instruction set that a loop was compiled for.
+/// An instruction set for which loops are compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// AVX-512 F, BW, VL, DQ with F16C.
     V4,
     /// AVX2 with F16C.
     V3,
-    /// What the build was compiled for.
+    /// The build's target features.
     Baseline,
 }
 
-/// The best level of this machine.
+/// Returns the best level of this machine.
 #[inline]
 pub fn level() -> Level {
     #[cfg(test)]
@@ -35,7 +35,7 @@ pub fn level() -> Level {
     Level::Baseline
 }
 
-/// Compiles a function for every [`Level`] and calls the best at run time. Generic parameters go in brackets after
+/// Compiles a function for every [`Level`] and calls the best one at run time. Generic parameters are in brackets after
 /// the name: `fn f [T: Real] (x: &[T]) { … }`.
 #[doc(hidden)]
 #[macro_export]
@@ -79,7 +79,7 @@ mod tests {
     use crate::aggregate::attention::STATE;
     use crate::aggregate::attention_backward::AttentionBackward;
     use crate::aggregate::attention_logits::Attention;
-    use crate::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+    use crate::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_STATE};
     use crate::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
     use crate::aggregate::maximum::{Maximum, MaximumBackward};
     use crate::aggregate::transpose::transpose;
@@ -90,7 +90,7 @@ mod tests {
     use crate::pair_scores as edge_scores;
     use crate::pair_scores::Ends;
 
-    /// 0: as found; else the level to use. Other tests may run meanwhile: all levels give the same.
+    /// 0: as detected; otherwise the level to use. Concurrent tests are not affected: all levels give the same results.
     static FORCED: AtomicU8 = AtomicU8::new(0);
 
     pub(crate) fn forced() -> Option<Level> {
@@ -205,7 +205,7 @@ mod tests {
             job.run(&mut dx, &mut d_left);
             all.extend(out.iter().chain(&states).chain(&d_right).chain(&dx).chain(&d_left));
             let (slope, vectors) = (0.2, &normal(width, 9)[..]);
-            let mut states = normal(rows * (width + KEPT * heads), 10);
+            let mut states = normal(rows * (width + SOFTMAX_STATE * heads), 10);
             let job = DynamicAttention {
                 indptr: &indptr,
                 indices: &indices,
@@ -224,7 +224,7 @@ mod tests {
                 indptr: &by_source.indptr,
                 indices: &by_source.indices,
                 gradient: Sources::new(&right, width),
-                states: Sources::new(&states, width + KEPT * heads),
+                states: Sources::new(&states, width + SOFTMAX_STATE * heads),
                 x: &half,
                 vectors,
                 heads,
@@ -237,12 +237,12 @@ mod tests {
             let mut largest = vec![0; out.len()];
             Maximum { indptr: &indptr, indices: &indices, x: Sources::new(&x, width), width }
                 .run(&mut out, &mut largest);
-            let known: Vec<f32> = largest.iter().map(|&row| f32::from_bits(row)).collect();
+            let argmax: Vec<f32> = largest.iter().map(|&row| f32::from_bits(row)).collect();
             MaximumBackward {
                 indptr: &by_source.indptr,
                 indices: &by_source.indices,
                 gradient: Sources::new(&right, width),
-                largest: Sources::new(&known, width),
+                largest: Sources::new(&argmax, width),
                 ids: &(0..sources as u32).collect::<Vec<_>>(),
                 width,
             }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn every_instruction_set_gives_the_same_bits() {
+    fn all_instruction_sets_give_the_same_bits() {
         let best = level();
         let wanted = results();
         for (k, other) in [(1, Level::Baseline), (2, Level::V3), (3, Level::V4)] {

@@ -1,7 +1,7 @@
-//! The numbers that kernels read and the numbers that they sum in.
+//! Element types: numbers as stored, and the types of their sums.
 //!
-//! Features may be stored as `bf16` or `f16`; sums are always `f32` or `f64`. The widening conversions and [`Real::exp`]
-//! are branch-free, so that loops over them vectorize, and give the same bits on every instruction set.
+//! Features may be stored as `bf16` or `f16`; sums are always `f32` or `f64`. The widening conversions and
+//! [`Real::exp`] are branch-free, so that loops vectorize, and give the same bits on every instruction set.
 
 use std::ops::{Add, AddAssign, Div, Mul, Neg, Sub};
 
@@ -11,7 +11,7 @@ use half::{bf16, f16};
 use super::lanes::x86;
 use super::lanes::{Lanes, Plain};
 
-/// A number to compute in: `f32`, or `f64` for gradient checks.
+/// A number type of computations: `f32`, or `f64` for gradient checks.
 pub trait Real:
     Copy
     + Default
@@ -40,9 +40,9 @@ pub trait Real:
     #[cfg(target_arch = "x86_64")]
     type V3: Lanes<Scalar = Self>;
 
-    /// The nearest number of this type.
+    /// Converts to the nearest number of this type.
     fn from_f64(x: f64) -> Self;
-    /// The same number, exactly.
+    /// Converts exactly.
     fn to_f64(self) -> f64;
     /// `e^self`; the `f32` version is within 2 units in the last place and vectorizes.
     fn exp(self) -> Self;
@@ -50,37 +50,37 @@ pub trait Real:
     fn sqrt(self) -> Self;
 }
 
-/// A number as stored: read as `Self`, summed as [`Element::Acc`].
+/// A stored number: read as `Self`, summed as [`Element::Acc`].
 pub trait Element: Copy + Send + Sync + 'static {
-    /// What sums of such numbers are made in.
+    /// The type of sums.
     type Acc: Real;
-    /// The number in the type to sum in; exact.
+    /// Converts to the type of sums, exactly.
     fn widen(self) -> Self::Acc;
     /// Widens `LANES` numbers from `p`.
     ///
     /// # Safety
-    /// `p` must be readable for that many numbers, and the machine must have AVX-512 (F, BW, VL, DQ).
+    /// `p` must be readable for this number of elements, and the machine must have AVX-512 (F, BW, VL, DQ).
     #[doc(hidden)]
     #[cfg(target_arch = "x86_64")]
     unsafe fn load_v4(p: *const Self) -> <Self::Acc as Real>::V4;
-    /// As [`Element::load_v4`], the first `n` numbers only.
+    /// Like [`Element::load_v4`], for the first `n` numbers only.
     ///
     /// # Safety
-    /// As there, for `n` numbers.
+    /// As [`Element::load_v4`], for `n` numbers.
     #[doc(hidden)]
     #[cfg(target_arch = "x86_64")]
     unsafe fn load_head_v4(p: *const Self, n: usize) -> <Self::Acc as Real>::V4;
-    /// As [`Element::load_v4`] for AVX2.
+    /// Like [`Element::load_v4`] for AVX2.
     ///
     /// # Safety
-    /// As there, with AVX2 and F16C.
+    /// As [`Element::load_v4`], with AVX2 and F16C.
     #[doc(hidden)]
     #[cfg(target_arch = "x86_64")]
     unsafe fn load_v3(p: *const Self) -> <Self::Acc as Real>::V3;
-    /// As [`Element::load_head_v4`] for AVX2.
+    /// Like [`Element::load_head_v4`] for AVX2.
     ///
     /// # Safety
-    /// As there, with AVX2 and F16C.
+    /// As [`Element::load_head_v4`], with AVX2 and F16C.
     #[doc(hidden)]
     #[cfg(target_arch = "x86_64")]
     unsafe fn load_head_v3(p: *const Self, n: usize) -> <Self::Acc as Real>::V3;
@@ -167,7 +167,7 @@ macro_rules! x86_loads {
         #[cfg(target_arch = "x86_64")]
         #[inline(always)]
         unsafe fn load_v4(p: *const Self) -> <Self::Acc as Real>::V4 {
-            // SAFETY: the caller's promise is this function's own.
+            // SAFETY: guaranteed by the caller.
             unsafe { x86::$v4(p) }
         }
         #[cfg(target_arch = "x86_64")]
@@ -220,8 +220,8 @@ impl Element for bf16 {
 
 impl Element for f16 {
     type Acc = f32;
-    /// Moves the fields to their places in an `f32` and multiplies by 2^112 to correct the exponent, which also
-    /// makes subnormal halves normal; infinities and NaN keep an exponent of all ones.
+    /// Moves the fields to their positions in an `f32` and multiplies by 2^112 to correct the exponent. This also
+    /// normalizes subnormal halves. Infinities and NaN keep an exponent of all ones.
     #[inline(always)]
     fn widen(self) -> f32 {
         let half = u32::from(self.to_bits());
@@ -234,7 +234,7 @@ impl Element for f16 {
     x86_loads!(f16_v4, f16_head_v4, f16_v3, f16_head_v3);
 }
 
-/// Loads by [`Element::widen`] alone, for machines without AVX2.
+/// Loads by [`Element::widen`], for machines without AVX2.
 #[inline(always)]
 pub(crate) fn load_plain<T: Element>(p: *const T, n: usize) -> Plain<T::Acc> {
     // SAFETY: callers (the row loops) pass `n` readable numbers.
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn widening_is_exact_for_every_half() {
+    fn widen_is_exact_for_every_f16_and_bf16() {
         for bits in 0..=u16::MAX {
             let (h, b) = (f16::from_bits(bits), bf16::from_bits(bits));
             assert!(h.widen() == h.to_f32() || h.is_nan() && h.widen().is_nan(), "f16 {bits:#x}");
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_is_close_to_the_library_s() {
+    fn exp_is_close_to_that_of_the_standard_library() {
         let mut worst = 0f64;
         for i in -87_000..=88_000 {
             let x = i as f32 * 1e-3;

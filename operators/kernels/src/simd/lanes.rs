@@ -1,28 +1,28 @@
-//! Vectors of lanes: the smallest common face of AVX-512, AVX2 and plain arrays that the row loops need.
+//! Vectors of lanes: the operations of AVX-512, AVX2 and plain arrays that the row loops need.
 //!
-//! Row loops are generic over an instruction set and compiled once for each; the dispatcher picks at run time. Lanes are
-//! columns and never summed with each other, so every instruction set gives the same bits.
+//! Row loops are generic over an instruction set and compiled for each; the dispatcher selects one at run time. Lanes
+//! are columns and are never summed with each other, so every instruction set gives the same bits.
 
 use super::element::{Element, Real, load_plain};
 
-/// `N` numbers side by side.
+/// A vector of `N` numbers.
 ///
 /// # Safety
-/// Every method may only run on a machine that has the instruction set of the implementing type, and on pointers that are good
-/// for the numbers that it reads or writes.
-#[allow(clippy::missing_safety_doc)] // said above, once for all
+/// Methods require the instruction set of the implementing type, and pointers that are valid for the numbers that they
+/// read or write.
+#[allow(clippy::missing_safety_doc)] // documented above for all methods
 pub trait Lanes: Copy {
     /// One lane.
     type Scalar: Real;
-    /// How many lanes.
+    /// Number of lanes.
     const N: usize;
     /// All lanes 0.
     unsafe fn zero() -> Self;
     /// All lanes `x`.
     unsafe fn splat(x: Self::Scalar) -> Self;
-    /// Lane by lane sum.
+    /// Sum per lane.
     unsafe fn add(self, other: Self) -> Self;
-    /// Lane by lane product.
+    /// Product per lane.
     unsafe fn mul(self, other: Self) -> Self;
     /// Writes all lanes to `p`.
     unsafe fn store(self, p: *mut Self::Scalar);
@@ -30,20 +30,20 @@ pub trait Lanes: Copy {
     unsafe fn store_head(self, p: *mut Self::Scalar, n: usize);
 }
 
-/// An instruction set: which [`Lanes`] belong to a number, and how stored numbers are loaded into them.
+/// An instruction set: its [`Lanes`] per number type, and its loads.
 ///
 /// # Safety
-/// As [`Lanes`]; the pointers must be readable for as many numbers as are loaded.
+/// As [`Lanes`]; pointers must be readable for the loaded numbers.
 pub(crate) trait Isa {
     /// Lanes of sums of `A`.
     type Of<A: Real>: Lanes<Scalar = A>;
-    /// All lanes from `p`.
+    /// Loads all lanes from `p`.
     unsafe fn load<T: Element>(p: *const T) -> Self::Of<T::Acc>;
-    /// The first `n` lanes from `p`, the others 0.
+    /// Loads the first `n` lanes from `p`; the others are 0.
     unsafe fn load_head<T: Element>(p: *const T, n: usize) -> Self::Of<T::Acc>;
 }
 
-/// Eight numbers in an array: any machine.
+/// An array of eight numbers, for any machine.
 #[derive(Clone, Copy)]
 pub struct Plain<A>(pub(crate) [A; 8]);
 
@@ -68,13 +68,13 @@ impl<A: Real> Lanes for Plain<A> {
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut A) {
-        // SAFETY: the caller gives room for N numbers.
+        // SAFETY: the caller guarantees space for N numbers.
         unsafe { self.store_head(p, 8) }
     }
     #[inline(always)]
     unsafe fn store_head(self, p: *mut A, n: usize) {
         for (k, &x) in self.0.iter().enumerate().take(n) {
-            // SAFETY: the caller gives room for n numbers.
+            // SAFETY: the caller guarantees space for n numbers.
             unsafe { p.add(k).write(x) }
         }
     }
@@ -104,12 +104,12 @@ impl Isa for V4 {
     type Of<A: Real> = A::V4;
     #[inline(always)]
     unsafe fn load<T: Element>(p: *const T) -> <T::Acc as Real>::V4 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::load_v4(p) }
     }
     #[inline(always)]
     unsafe fn load_head<T: Element>(p: *const T, n: usize) -> <T::Acc as Real>::V4 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::load_head_v4(p, n) }
     }
 }
@@ -123,12 +123,12 @@ impl Isa for V3 {
     type Of<A: Real> = A::V3;
     #[inline(always)]
     unsafe fn load<T: Element>(p: *const T) -> <T::Acc as Real>::V3 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::load_v3(p) }
     }
     #[inline(always)]
     unsafe fn load_head<T: Element>(p: *const T, n: usize) -> <T::Acc as Real>::V3 {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { T::load_head_v3(p, n) }
     }
 }
@@ -137,8 +137,8 @@ impl Isa for V3 {
 #[cfg(target_arch = "x86_64")]
 #[doc(hidden)]
 pub mod x86 {
-    // Every function here inherits the promise of `Lanes` and `Isa`: the instruction set is there, and the pointers
-    // are good for the numbers that are read or written.
+    // Every function here has the safety conditions of `Lanes` and `Isa`: the instruction set is available, and
+    // pointers are valid for the numbers read or written.
     #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, missing_docs)]
 
     use super::Lanes;

@@ -1,7 +1,7 @@
 //! Adding rows up by attention, forwards and backwards.
 //!
 //! A sender's row in the table of activations has, behind what it sends, its terms of the attention, unless they are made of what it sends
-//! (GATv2's); a receiver's in that of gradients has its *state* behind them (its own terms and [`KEPT`] numbers a head), from which whoever
+//! (GATv2's); a receiver's in that of gradients has its *state* behind them (its own terms and [`SOFTMAX_STATE`] numbers a head), from which whoever
 //! has the sender computes again what the edge weighs. So nothing is held for an edge, here or elsewhere.
 
 use std::ops::Range;
@@ -12,7 +12,7 @@ use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_kernels::aggregate::Sources;
 use gnnflow_kernels::aggregate::attention::{Attention, EdgeDropout};
 use gnnflow_kernels::aggregate::attention_backward::AttentionBackward;
-use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_STATE};
 use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_kernels::dense::elementwise::Dropout;
 use gnnflow_nn::model::Hop;
@@ -28,7 +28,7 @@ pub(crate) struct AttentionState {
     slope: f64,
     /// Share of the weights that are dropped.
     share: f64,
-    /// Of receivers, `[_, terms + KEPT · heads]`.
+    /// Of receivers, `[_, terms + SOFTMAX_STATE · heads]`.
     pub(crate) states: Table,
     /// Gradients of receivers' terms, `[_, terms]`.
     pub(crate) d_right: Table,
@@ -85,7 +85,7 @@ impl AttentionState {
             vectors: hop.attends_by_column().then(Vec::new),
             slope,
             share,
-            states: Table::zeros(receivers, terms + KEPT * heads, place)?,
+            states: Table::zeros(receivers, terms + SOFTMAX_STATE * heads, place)?,
             d_right: Table::zeros(receivers, terms, place)?,
             nodes: links.map(nodes),
         })
@@ -103,7 +103,7 @@ impl AttentionState {
         (self.share > 0.0 && !drop.nothing).then(|| EdgeDropout {
             dropout,
             rows,
-            others: &self.nodes[table],
+            neighbors: &self.nodes[table],
             heads: self.heads,
             first_head: 0,
         })

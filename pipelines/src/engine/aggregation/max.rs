@@ -8,7 +8,7 @@ use std::ops::Range;
 use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_kernels::aggregate::Sources;
-use gnnflow_kernels::aggregate::maximum::{Maximum, MaximumBackward, NOBODY};
+use gnnflow_kernels::aggregate::maximum::{Maximum, MaximumBackward, NO_SOURCE};
 
 use super::rows::put_columns;
 
@@ -30,7 +30,7 @@ impl Argmax {
         let mut largest = vec![0; out.len()];
         Maximum { indptr, indices, x: Sources::new(sent.values(), width), width }.run(out, &mut largest);
         let id = |row: u32| match (row as usize).checked_sub(links.table().len()) {
-            _ if row == NOBODY => NOBODY,
+            _ if row == NO_SOURCE => NO_SOURCE,
             None => links.table().node(row as usize),
             Some(ghost) => links.ghosts()[ghost],
         };

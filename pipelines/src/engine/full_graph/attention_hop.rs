@@ -8,7 +8,7 @@ use std::ops::Range;
 use gnnflow_dataflow::ghost::Links;
 use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_dataflow::wire::{Header, WireBlock};
-use gnnflow_kernels::aggregate::dynamic_attention::KEPT;
+use gnnflow_kernels::aggregate::dynamic_attention::SOFTMAX_STATE;
 use gnnflow_nn::layers::Aggregation;
 use gnnflow_nn::model::{Hop, NodeOutputs};
 use gnnflow_nn::tensors::read;
@@ -75,7 +75,7 @@ impl AttentionHop {
         };
         // Mirrors send what own rows of gradients say of ghosts.
         let rows = if mirrors.is_some() { leaving.table().len() } else { leaving.table_rows() };
-        let columns = width + hop.terms() + KEPT * hop.heads();
+        let columns = width + hop.terms() + SOFTMAX_STATE * hop.heads();
         Ok(Self {
             sent_terms: hop.sent_terms(),
             sent: zeros(arriving.table_rows())?,

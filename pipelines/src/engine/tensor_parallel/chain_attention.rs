@@ -20,7 +20,7 @@ use gnnflow_dataflow::storage::{Place, Table};
 use gnnflow_kernels::aggregate::Sources;
 use gnnflow_kernels::aggregate::attention::{Attention, EdgeDropout};
 use gnnflow_kernels::aggregate::attention_backward::AttentionBackward;
-use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+use gnnflow_kernels::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_STATE};
 use gnnflow_kernels::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use gnnflow_kernels::dense::elementwise::Dropout;
 
@@ -44,7 +44,7 @@ pub(crate) struct ChainAttention {
     worker: usize,
     slope: f64,
     share: f64,
-    /// By piece, `[nodes, terms + KEPT · heads]`.
+    /// By piece, `[nodes, terms + SOFTMAX_STATE · heads]`.
     states: Vec<Table>,
     /// Gradients of the terms of in-edges, `[nodes, entries]`; and of those of out-edges, where several hops add to them.
     d_right: Table,
@@ -62,7 +62,7 @@ impl ChainAttention {
         (nodes, again): (usize, bool),
         place: &Place,
     ) -> std::io::Result<Self> {
-        let state = |piece: &Piece| Table::zeros(nodes, piece.terms.len() + KEPT * piece.heads.len(), place);
+        let state = |piece: &Piece| Table::zeros(nodes, piece.terms.len() + SOFTMAX_STATE * piece.heads.len(), place);
         Ok(Self {
             states: heads.pieces(worker).iter().map(state).collect::<Result<_, _>>()?,
             d_right: Table::zeros(nodes, heads.entries(worker).len(), place)?,
@@ -102,7 +102,7 @@ impl ChainAttention {
         (self.share > 0.0 && !drop.nothing).then(|| EdgeDropout {
             dropout,
             rows: &self.nodes[rows],
-            others: &self.nodes,
+            neighbors: &self.nodes,
             heads: self.heads.heads(),
             first_head: piece.heads.start,
         })

@@ -1,4 +1,4 @@
-//! GAT's attention and its gradients.
+//! Tests of GAT's aggregation and its gradients.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::simd::element::{Element, Real};
 
 const SLOPE: f64 = 0.2;
 
-/// One problem: rows, what both ends bring, a gradient, and masks.
+/// Inputs: rows, scores of both nodes, a gradient and masks.
 struct Problem<T: Element> {
     graph: Graph,
     inverse: Transpose,
@@ -26,13 +26,13 @@ struct Problem<T: Element> {
     right: Vec<T::Acc>,
     gradient: Vec<T::Acc>,
     dropout: Option<Dropout>,
-    /// Global ids, which are not the numbers that edges have.
+    /// Global ids; they differ from the indices of edges.
     ids: Vec<u32>,
 }
 
-/// All that the kernels give.
+/// Results of the kernels.
 #[derive(Clone, Debug, PartialEq)]
-struct Answer<A> {
+struct Results<A> {
     out: Vec<A>,
     dx: Vec<A>,
     d_left: Vec<A>,
@@ -62,7 +62,7 @@ impl<T: Element> Problem<T> {
         self.dropout.map(|dropout| EdgeDropout {
             dropout,
             rows: &self.ids[rows],
-            others: &self.ids,
+            neighbors: &self.ids,
             heads: self.heads,
             first_head: 0,
         })
@@ -84,11 +84,11 @@ impl<T: Element> Problem<T> {
         }
     }
 
-    /// Both passes over `intervals`, the rows of sources and destinations in two arrays cut at `cut`.
-    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Answer<T::Acc> {
+    /// Runs both passes over `intervals`, with rows of sources and destinations in two arrays split at `cut`.
+    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Results<T::Acc> {
         let (n, heads, columns) = (self.graph.nodes(), self.heads, self.heads * self.width);
         let zeros = |count: usize| vec![T::Acc::ZERO; count];
-        let mut answer = Answer {
+        let mut results = Results {
             out: zeros(n * columns),
             dx: zeros(n * columns),
             d_left: zeros(n * heads),
@@ -101,12 +101,12 @@ impl<T: Element> Problem<T> {
         let part = |rows: &Range<usize>, each: usize| rows.start * each..rows.end * each;
         for rows in intervals {
             let job = self.job(rows.clone(), cut);
-            job.forward(&mut states[part(rows, STATE * heads)], &mut answer.out[part(rows, columns)]);
+            job.forward(&mut states[part(rows, STATE * heads)], &mut results.out[part(rows, columns)]);
         }
         for rows in intervals {
             let job = self.job(rows.clone(), cut);
             let states = &mut states[part(rows, STATE * heads)];
-            job.backward_right(&self.gradient[part(rows, columns)], states, &mut answer.d_right[part(rows, heads)]);
+            job.backward_right(&self.gradient[part(rows, columns)], states, &mut results.d_right[part(rows, heads)]);
         }
         let (own, ghosts) = self.gradient.split_at(cut * columns);
         let (own_states, ghost_states) = states.split_at(cut * STATE * heads);
@@ -123,12 +123,12 @@ impl<T: Element> Problem<T> {
                 slope: SLOPE,
                 dropout: self.dropout(rows.clone()),
             };
-            job.run(&mut answer.dx[part(rows, columns)], &mut answer.d_left[part(rows, heads)]);
+            job.run(&mut results.dx[part(rows, columns)], &mut results.d_left[part(rows, heads)]);
         }
-        answer
+        results
     }
 
-    /// What every edge weighs, `[edges, heads]`, by the definition.
+    /// Attention by its definition, `[edges, heads]`.
     fn naive_attention(&self, left: &[f64], right: &[f64]) -> Vec<f64> {
         let heads = self.heads;
         let mut all = vec![0.0; self.graph.indices.len() * heads];
@@ -142,10 +142,10 @@ impl<T: Element> Problem<T> {
                 let total: f64 = self.graph.edges(r).map(|e| (logit(e) - largest).exp()).sum();
                 for e in self.graph.edges(r) {
                     let (source, to) = (self.ids[self.graph.indices[e] as usize], self.ids[r]);
-                    let kept = self.dropout.map_or(1.0, |dropout| {
+                    let mask = self.dropout.map_or(1.0, |dropout| {
                         dropout.under(to.into()).factor(u64::from(source) * heads as u64 + h as u64)
                     });
-                    all[e * heads + h] = (logit(e) - largest).exp() / total * kept;
+                    all[e * heads + h] = (logit(e) - largest).exp() / total * mask;
                 }
             }
         }
@@ -179,7 +179,7 @@ pub(crate) fn close(name: &str, got: &[f64], wanted: &[f64], tolerance: f64) {
     }
 }
 
-/// Holds gradients by each of `inputs` against differences of `value` where a number moves by `step`.
+/// Compares the gradients of `inputs` with finite differences of `value` with step `step`.
 pub(crate) fn finite_differences(
     name: &str,
     step: f64,
@@ -188,7 +188,7 @@ pub(crate) fn finite_differences(
     value: impl Fn(&[Vec<f64>; 3]) -> f64,
 ) {
     for (which, got) in found.into_iter().enumerate() {
-        // All of a small input, a few of a large one.
+        // All numbers of a small input, some of a large one.
         for k in (0..got.len()).step_by((got.len() / 20).max(1)) {
             let moved = |by: f64| {
                 let mut inputs = inputs.clone();
@@ -204,7 +204,7 @@ pub(crate) fn finite_differences(
 }
 
 #[test]
-fn attention_equals_its_definition_on_any_threads_intervals_and_arrays() {
+fn attention_equals_its_definition_for_all_threads_intervals_and_arrays() {
     for graph in graphs() {
         for (heads, width, share) in [(1, 5, 0.0), (4, 16, 0.4), (3, 7, 0.4), (8, 40, 0.0)] {
             let problem = Problem::new(&graph, heads, width, share, |x| x);
@@ -226,9 +226,9 @@ fn gradients_equal_finite_differences() {
         for share in [0.0, 0.3] {
             let (heads, width) = (2, 3);
             let problem = Problem::<f64>::new(&graph, heads, width, share, f64::from);
-            let answer = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
+            let results = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
             let inputs = [problem.x.clone(), problem.left.clone(), problem.right.clone()];
-            let found = [&answer.dx[..], &answer.d_left, &answer.d_right];
+            let found = [&results.dx[..], &results.d_left, &results.d_right];
             finite_differences(graph.name, 1e-5, &inputs, found, |inputs| {
                 let out = problem.naive(&inputs[0], &inputs[1], &inputs[2]);
                 out.iter().zip(&problem.gradient).map(|(a, b)| a * b).sum()
@@ -238,7 +238,7 @@ fn gradients_equal_finite_differences() {
 }
 
 #[test]
-fn halves_attend_as_their_widened_selves() {
+fn attention_of_f16_equals_that_of_widened_rows() {
     let graph = &graphs()[5];
     let half = Problem::new(graph, 4, 16, 0.2, bf16::from_f32);
     let wide = Problem::new(graph, 4, 16, 0.2, |x| bf16::from_f32(x).widen());

@@ -1,4 +1,4 @@
-//! GATv2's attention and its gradients.
+//! Tests of GATv2's aggregation and its gradients.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::attention::{close, doubles, finite_differences};
 use super::{Graph, graphs, intervals, normal, on_threads};
 use crate::aggregate::Sources;
 use crate::aggregate::attention::EdgeDropout;
-use crate::aggregate::dynamic_attention::{DynamicAttention, KEPT};
+use crate::aggregate::dynamic_attention::{DynamicAttention, SOFTMAX_STATE};
 use crate::aggregate::dynamic_attention_backward::DynamicAttentionBackward;
 use crate::aggregate::transpose::Transpose;
 use crate::dense::elementwise::Dropout;
@@ -17,7 +17,7 @@ use crate::simd::element::{Element, Real};
 
 const SLOPE: f64 = 0.2;
 
-/// One problem: rows, what destinations have, vectors, a gradient, and masks.
+/// Inputs: rows, destination terms, vectors, a gradient and masks.
 struct Problem<T: Element> {
     graph: Graph,
     inverse: Transpose,
@@ -28,13 +28,13 @@ struct Problem<T: Element> {
     vectors: Vec<T::Acc>,
     gradient: Vec<T::Acc>,
     dropout: Option<Dropout>,
-    /// Global ids, which are not the numbers that edges have.
+    /// Global ids; they differ from the indices of edges.
     ids: Vec<u32>,
 }
 
-/// All that the kernels give.
+/// Results of the kernels.
 #[derive(Clone, Debug, PartialEq)]
-struct Answer<A> {
+struct Results<A> {
     out: Vec<A>,
     dx: Vec<A>,
     d_left: Vec<A>,
@@ -60,16 +60,16 @@ impl<T: Element> Problem<T> {
     }
 
     fn dropout(&self, rows: Range<usize>) -> Option<EdgeDropout<'_>> {
-        let (heads, others) = (self.heads, &self.ids[..]);
-        self.dropout.map(|dropout| EdgeDropout { dropout, rows: &others[rows], others, heads, first_head: 0 })
+        let (heads, neighbors) = (self.heads, &self.ids[..]);
+        self.dropout.map(|dropout| EdgeDropout { dropout, rows: &neighbors[rows], neighbors, heads, first_head: 0 })
     }
 
-    /// Both passes over `intervals`, the rows of sources and destinations in two arrays cut at `cut`.
-    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Answer<T::Acc> {
+    /// Runs both passes over `intervals`, with rows of sources and destinations in two arrays split at `cut`.
+    fn run(&self, intervals: &[Range<usize>], cut: usize) -> Results<T::Acc> {
         let (n, heads, width, vectors) = (self.graph.nodes(), self.heads, self.width, &self.vectors[..]);
-        let (columns, state) = (heads * width, heads * width + KEPT * heads);
+        let (columns, state) = (heads * width, heads * width + SOFTMAX_STATE * heads);
         let zeros = |count: usize| vec![T::Acc::ZERO; count];
-        let mut answer = Answer {
+        let mut results = Results {
             out: zeros(n * columns),
             dx: zeros(n * columns),
             d_left: zeros(n * columns),
@@ -92,10 +92,10 @@ impl<T: Element> Problem<T> {
             dropout: self.dropout(rows.clone()),
         };
         for rows in intervals {
-            job(rows).forward(&mut states[part(rows, state)], &mut answer.out[part(rows, columns)]);
+            job(rows).forward(&mut states[part(rows, state)], &mut results.out[part(rows, columns)]);
         }
         for rows in intervals {
-            let (gradient, d_right) = (&self.gradient[part(rows, columns)], &mut answer.d_right[part(rows, columns)]);
+            let (gradient, d_right) = (&self.gradient[part(rows, columns)], &mut results.d_right[part(rows, columns)]);
             job(rows).backward_right(gradient, &mut states[part(rows, state)], d_right);
         }
         let (own, ghosts) = self.gradient.split_at(cut * columns);
@@ -113,12 +113,12 @@ impl<T: Element> Problem<T> {
                 slope: SLOPE,
                 dropout: self.dropout(rows.clone()),
             };
-            job.run(&mut answer.dx[part(rows, columns)], &mut answer.d_left[part(rows, columns)]);
+            job.run(&mut results.dx[part(rows, columns)], &mut results.d_left[part(rows, columns)]);
         }
-        answer
+        results
     }
 
-    /// By the definition, from what is sent and both terms, as if those had nothing to do with each other.
+    /// Aggregates by the definition, with source rows and both terms as independent inputs.
     fn naive(&self, x: &[f64], left: &[f64], right: &[f64]) -> Vec<f64> {
         let (heads, width, columns) = (self.heads, self.width, self.heads * self.width);
         let mut out = vec![0.0; self.graph.nodes() * columns];
@@ -136,11 +136,11 @@ impl<T: Element> Problem<T> {
                 let total: f64 = self.graph.edges(r).map(|e| (logit(e) - largest).exp()).sum();
                 for e in self.graph.edges(r) {
                     let source = self.graph.indices[e] as usize;
-                    let kept = self.dropout.map_or(1.0, |dropout| {
+                    let mask = self.dropout.map_or(1.0, |dropout| {
                         let place = u64::from(self.ids[source]) * heads as u64 + h as u64;
                         dropout.under(self.ids[r].into()).factor(place)
                     });
-                    let attention = (logit(e) - largest).exp() / total * kept;
+                    let attention = (logit(e) - largest).exp() / total * mask;
                     for c in h * width..(h + 1) * width {
                         out[r * columns + c] += attention * x[source * columns + c];
                     }
@@ -150,7 +150,7 @@ impl<T: Element> Problem<T> {
         out
     }
 
-    /// What is sent, and both terms.
+    /// Source rows and both terms.
     fn inputs(&self) -> [Vec<f64>; 3] {
         let (x, vectors) = (doubles(&self.x), doubles(&self.vectors));
         let left = x.iter().zip(vectors.iter().cycle()).map(|(x, a)| a.abs() * x).collect();
@@ -159,7 +159,7 @@ impl<T: Element> Problem<T> {
 }
 
 #[test]
-fn attention_equals_its_definition_on_any_threads_intervals_and_arrays() {
+fn dynamic_attention_equals_its_definition_for_all_threads_intervals_and_arrays() {
     for graph in graphs() {
         for (heads, width, share) in [(1, 5, 0.0), (4, 16, 0.4), (3, 7, 0.4), (8, 40, 0.0)] {
             let problem = Problem::new(&graph, heads, width, share, |x| x);
@@ -182,9 +182,9 @@ fn gradients_equal_finite_differences() {
         for share in [0.0, 0.3] {
             let (heads, width) = (2, 3);
             let problem = Problem::<f64>::new(&graph, heads, width, share, f64::from);
-            let answer = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
+            let results = problem.run(&intervals(graph.nodes())[2], graph.nodes() / 2);
             let inputs = problem.inputs();
-            let found = [&answer.dx[..], &answer.d_left, &answer.d_right];
+            let found = [&results.dx[..], &results.d_left, &results.d_right];
             finite_differences(graph.name, 1e-6, &inputs, found, |inputs| {
                 let out = problem.naive(&inputs[0], &inputs[1], &inputs[2]);
                 out.iter().zip(&problem.gradient).map(|(a, b)| a * b).sum()
@@ -194,7 +194,7 @@ fn gradients_equal_finite_differences() {
 }
 
 #[test]
-fn halves_attend_as_their_widened_selves() {
+fn dynamic_attention_of_f16_equals_that_of_widened_rows() {
     let graph = &graphs()[5];
     let half = Problem::new(graph, 4, 16, 0.2, bf16::from_f32);
     let wide = Problem::new(graph, 4, 16, 0.2, |x| bf16::from_f32(x).widen());

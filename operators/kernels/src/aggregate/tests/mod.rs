@@ -1,4 +1,4 @@
-//! Graphs to try, and the naive programs that everything is held against.
+//! Test graphs and common helpers.
 
 mod attention;
 mod dynamic_attention;
@@ -10,7 +10,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use crate::aggregate::transpose::{Transpose, transpose};
 use gnnflow_data::testing::random_graph;
 
-/// In-edges of `indptr.len() - 1` destinations, each one of `sources` sources.
+/// In-edges of `indptr.len() - 1` destinations from `sources` sources.
 #[derive(Clone, Debug)]
 pub(crate) struct Graph {
     pub(crate) name: &'static str,
@@ -39,11 +39,11 @@ impl Graph {
     }
 }
 
-/// Every shape that has gone wrong somewhere.
+/// Graphs of many shapes, including edge cases.
 pub(crate) fn graphs() -> Vec<Graph> {
     let star: Vec<Vec<u32>> = (0..300).map(|v| if v == 0 { (0..300).rev().collect() } else { vec![0] }).collect();
     let key = Key::new(3, Purpose::GenerateEdges);
-    // In-degrees fall as a power law, and so do the sources' out-degrees.
+    // In-degrees and out-degrees follow power laws.
     let skewed = |i: u64, n: u64| ((n as f64).powf(key.unit(i)) as u64 - 1) as u32;
     let power_law = (0..2000u64).map(|v| (0..4000 / (v + 1) + v % 3).map(|i| skewed(v << 20 | i, 2000)).collect());
     vec![
@@ -63,7 +63,7 @@ pub(crate) fn normal(n: usize, seed: u64) -> Vec<f32> {
     (0..n as u64).map(|i| key.normal(i) as f32).collect()
 }
 
-/// What `work` gives on 1, 2 and 4 threads, which must be the same bits.
+/// Returns the result of `work`, which must have the same bits on 1, 2 and 4 threads.
 pub(crate) fn on_threads<A: PartialEq + Send>(work: impl Fn() -> A + Sync) -> A {
     let on = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&work);
     let one = on(1);
@@ -71,7 +71,7 @@ pub(crate) fn on_threads<A: PartialEq + Send>(work: impl Fn() -> A + Sync) -> A 
     one
 }
 
-/// Intervals of rows: all, halves, single rows of a few, uneven ones.
+/// Intervals of rows: all, halves, some single rows, uneven ones.
 pub(crate) fn intervals(rows: usize) -> Vec<Vec<std::ops::Range<usize>>> {
     let by = |step: usize| (0..rows).step_by(step.max(1)).map(|a| a..(a + step.max(1)).min(rows)).collect();
     vec![by(rows), by(rows.div_ceil(2)), by(rows / 7 + 1), if rows < 1000 { by(1) } else { by(97) }]

@@ -1,4 +1,4 @@
-//! Weighted sums of sources' rows.
+//! Tests of weighted sums of source rows.
 
 use half::{bf16, f16};
 
@@ -6,7 +6,7 @@ use super::{Graph, graphs, intervals, normal, on_threads};
 use crate::aggregate::{Coefficient, Onto, Own, Propagate, Scale, Sources, Weights};
 use crate::simd::element::{Element, Real};
 
-/// All that can be fused, for one graph.
+/// All fused factors of one graph.
 struct Fused {
     by_source: Vec<f32>,
     by_row: Vec<f32>,
@@ -42,7 +42,7 @@ fn close(name: &str, got: &[f32], wanted: &[f32], tolerance: f32) {
     }
 }
 
-/// Runs the fused job over `intervals` of rows.
+/// Runs the fused kernel over `intervals` of rows.
 fn run<T: Element<Acc = f32>>(
     graph: &Graph,
     fused: &Fused,
@@ -67,7 +67,7 @@ fn run<T: Element<Acc = f32>>(
     out
 }
 
-fn fused_sums_are_right<T: Element<Acc = f32>>(narrow: impl Fn(f32) -> T) {
+fn check_fused_sums<T: Element<Acc = f32>>(narrow: impl Fn(f32) -> T) {
     for graph in graphs() {
         let fused = Fused::new(&graph);
         for width in [1, 7, 16, 100, 130, 300] {
@@ -81,7 +81,7 @@ fn fused_sums_are_right<T: Element<Acc = f32>>(narrow: impl Fn(f32) -> T) {
                 close(graph.name, &got, &wanted, 2e-4);
                 assert!(bits.get_or_insert_with(|| got.clone()) == &got, "{}: intervals change the bits", graph.name);
             }
-            // The same rows in two arrays, cut anywhere.
+            // The same rows in two arrays, split at several positions.
             for cut in [0, graph.sources / 3, graph.sources] {
                 let (own, ghosts) = x.split_at(cut * width);
                 let two = Sources::with_ghosts(own, ghosts, width);
@@ -93,13 +93,13 @@ fn fused_sums_are_right<T: Element<Acc = f32>>(narrow: impl Fn(f32) -> T) {
 }
 
 #[test]
-fn fused_sums_equal_a_plain_loop_on_any_threads_intervals_and_arrays() {
-    fused_sums_are_right(|x| x);
-    fused_sums_are_right(bf16::from_f32);
+fn fused_sums_equal_a_plain_loop_for_all_threads_intervals_and_arrays() {
+    check_fused_sums(|x| x);
+    check_fused_sums(bf16::from_f32);
 }
 
 #[test]
-fn halves_and_doubles_sum_as_their_widened_selves() {
+fn sums_of_f16_equal_those_of_widened_rows() {
     let graph = &graphs()[5];
     let width = 33;
     let x: Vec<f16> = normal(graph.sources * width, 1).into_iter().map(f16::from_f32).collect();
@@ -115,14 +115,14 @@ fn halves_and_doubles_sum_as_their_widened_selves() {
 }
 
 #[test]
-fn a_sum_that_goes_on_has_the_bits_of_one_sum() {
+fn sums_in_two_calls_have_the_bits_of_one_call() {
     for graph in graphs() {
         let width = 20;
         let x = normal(graph.sources * width, 5);
         let sources = Sources::new(&x, width);
         let mut whole = vec![f32::NAN; graph.nodes() * width];
         Propagate::sum(&graph.indptr, &graph.indices, sources, width).run(&mut whole);
-        // Every row's first edges in one graph, the others in a second.
+        // One graph with the first edges of every row, another with the rest.
         let half = |second: bool| {
             let rows: Vec<Vec<u32>> = (0..graph.nodes())
                 .map(|r| {
@@ -145,7 +145,7 @@ fn a_sum_that_goes_on_has_the_bits_of_one_sum() {
 }
 
 #[test]
-fn columns_in_strides_are_left_alone() {
+fn sums_with_strides_leave_columns_in_between_unchanged() {
     let graph = &graphs()[5];
     let (width, stride, out_stride) = (5, 8, 9);
     let x = normal(graph.sources * stride, 6);
@@ -161,7 +161,7 @@ fn columns_in_strides_are_left_alone() {
 }
 
 #[test]
-fn the_gradient_is_the_same_kernel_over_the_inverse_with_scales_swapped() {
+fn gradient_of_a_sum_is_the_sum_over_inverse_edges_with_scales_swapped() {
     for graph in graphs() {
         let (fused, width) = (Fused::new(&graph), 9);
         let (x, g) = (normal(graph.sources * width, 7), normal(graph.nodes() * width, 8));
@@ -174,7 +174,7 @@ fn the_gradient_is_the_same_kernel_over_the_inverse_with_scales_swapped() {
         let backward = Propagate::sum(&inverse.indptr, &inverse.indices, Sources::new(&g, width), width);
         let weights = Weights::BySource(&fused.by_row);
         Propagate { weights, scale: Scale::ByRow(&fused.by_source), ..backward }.run(&mut dx);
-        // The sum is linear: ⟨g, A·x⟩ = ⟨Aᵀ·g, x⟩, and that for every graph.
+        // The sum is linear: ⟨g, A·x⟩ = ⟨Aᵀ·g, x⟩.
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum::<f64>();
         let (left, right) = (dot(&g, &out), dot(&dx, &x));
         let size: f64 = g.iter().zip(&out).map(|(&a, &b)| f64::from(a * b).abs()).sum();
@@ -183,7 +183,7 @@ fn the_gradient_is_the_same_kernel_over_the_inverse_with_scales_swapped() {
 }
 
 #[test]
-fn weights_of_edges_may_be_an_interval_s_own() {
+fn edge_weights_of_an_interval_give_the_same_sums() {
     let graph = &graphs()[6];
     let (heads, width) = (3, 6);
     let x = normal(graph.sources * heads * width, 9);
@@ -208,7 +208,7 @@ fn weights_of_edges_may_be_an_interval_s_own() {
 }
 
 #[test]
-fn the_mean_divides_by_the_row_s_own_degree() {
+fn mean_divides_by_the_degree() {
     let mut out = [9f32; 2];
     let job = Propagate::sum(&[0u32, 2, 2], &[0, 1], Sources::new(&[1f32, 4.], 1), 1);
     Propagate { scale: Scale::InverseDegree, ..job }.run(&mut out);
@@ -217,6 +217,6 @@ fn the_mean_divides_by_the_row_s_own_degree() {
 
 #[test]
 #[should_panic(expected = "past the last row")]
-fn an_index_past_the_last_row_is_refused() {
+fn sum_with_an_index_past_the_last_row_panics() {
     Propagate::sum(&[0u32, 1], &[2], Sources::new(&[1f32, 4.], 1), 1).run(&mut [0.]);
 }

@@ -1,15 +1,15 @@
-//! How often edges are chosen by weight, type and time, against how often they should be.
+//! Compares the frequencies of draws by weight, type and time with their probabilities.
 
-use super::per_edge::Rich;
+use super::per_edge::RichGraph;
 use super::*;
 
-/// Samples of a node with these in-edges under many keys: 64 nodes at each hop.
+/// Samples of a node with these in-edges under many keys: 64 nodes per hop.
 fn rich_trials(weights: &[f32], types: &[u16], strategy: Strategy, trials: u64) -> impl Iterator<Item = Vec<u32>> {
     let (nodes, degree) = (64u32, weights.len());
     let graph = Graph::new(&vec![(0..degree as u32).collect(); nodes as usize]);
     let repeat = |column: &[f32]| column.repeat(nodes as usize);
     let times = (0..nodes).flat_map(|_| 0..degree as i64).collect();
-    let rich = Rich { weights: repeat(weights), types: types.repeat(nodes as usize), times, graph };
+    let rich = RichGraph { weights: repeat(weights), types: types.repeat(nodes as usize), times, graph };
     let every: Vec<u32> = (0..nodes).collect();
     (0..trials / u64::from(nodes)).flat_map(move |hop| {
         let mut samples = Samples::default();
@@ -22,17 +22,17 @@ fn rich_trials(weights: &[f32], types: &[u16], strategy: Strategy, trials: u64) 
     })
 }
 
-/// Chi-square of `counts` against `shares`, which sum to 1, is below its 0.999 quantile.
-pub(super) fn fits(counts: &HashMap<Vec<u32>, u64>, shares: &HashMap<Vec<u32>, f64>, what: &str) {
+/// Asserts that the chi-square of `counts` for the probabilities `shares` is below its 0.999 quantile.
+pub(super) fn assert_frequencies(counts: &HashMap<Vec<u32>, u64>, shares: &HashMap<Vec<u32>, f64>, what: &str) {
     let total = counts.values().sum::<u64>() as f64;
     assert!((shares.values().sum::<f64>() - 1.0).abs() < 1e-9, "{what}: shares sum to 1");
-    assert!(counts.keys().all(|outcome| shares.contains_key(outcome)), "{what}: an outcome that cannot be");
+    assert!(counts.keys().all(|outcome| shares.contains_key(outcome)), "{what}: an outcome of probability 0");
     let cell = |(outcome, share): (&Vec<u32>, &f64)| {
         (*counts.get(outcome).unwrap_or(&0) as f64 - share * total).powi(2) / (share * total)
     };
     let chi: f64 = shares.iter().map(cell).sum();
     let limit = chi_square_limit(shares.len() as f64 - 1.0);
-    assert!(chi < limit, "{what}: {chi} against {limit}");
+    assert!(chi < limit, "{what}: {chi} exceeds {limit}");
 }
 
 fn per_edge(draw: Draw, fanouts: Fanouts) -> Strategy {
@@ -46,7 +46,7 @@ pub(super) fn count(samples: impl Iterator<Item = Vec<u32>>) -> HashMap<Vec<u32>
 }
 
 #[test]
-fn weighted_draws_are_successive_sampling() {
+fn weighted_draws_have_the_probabilities_of_successive_sampling() {
     let weights = [1.0, 0.0, 2.5, 0.5, 4.0, 2.0];
     let total: f64 = weights.iter().sum();
     let counts =
@@ -57,11 +57,11 @@ fn weighted_draws_are_successive_sampling() {
             shares.insert(vec![i as u32, j as u32], first / total * second / (total - first));
         }
     }
-    fits(&counts, &shares, "two of six");
+    assert_frequencies(&counts, &shares, "two of six");
 }
 
 #[test]
-fn weighted_draws_with_replacement_are_independent_and_in_proportion() {
+fn weighted_draws_with_replacement_are_independent_and_proportional() {
     let weights: Vec<f64> = (0..20).map(|i| f64::from(i % 5)).collect();
     let total: f64 = weights.iter().sum();
     let single: Vec<f32> = weights.iter().map(|&w| w as f32).collect();
@@ -71,16 +71,16 @@ fn weighted_draws_with_replacement_are_independent_and_in_proportion() {
     let shares = heavy()
         .flat_map(|(i, a)| heavy().map(move |(j, b)| (vec![i as u32, j as u32], a / total * b / total)))
         .collect();
-    fits(&counts, &shares, "pairs");
+    assert_frequencies(&counts, &shares, "pairs");
 }
 
 #[test]
-fn a_hub_is_drawn_from_in_proportion_from_end_to_end() {
-    // 100,000 in-edges, the weight of each third of them 0, 1, 3: 30 picks without replacement hardly thin it out.
+fn weighted_draws_from_a_hub_are_proportional() {
+    // 99,999 in-edges; the thirds have weights 0, 1, 3. Removing 30 picks hardly changes the probabilities.
     let degree = 99_999u32;
     let graph = Graph::new(&[(0..degree).collect()]);
     let weights = (0..degree).map(|i| [0.0, 1.0, 3.0][(i / (degree / 3)) as usize]).collect();
-    let rich = Rich { weights, types: vec![0; degree as usize], times: vec![0; degree as usize], graph };
+    let rich = RichGraph { weights, types: vec![0; degree as usize], times: vec![0; degree as usize], graph };
     let mut cells = HashMap::new();
     for trial in 0..600 {
         let mut samples = Samples::default();
@@ -91,15 +91,15 @@ fn a_hub_is_drawn_from_in_proportion_from_end_to_end() {
         }
     }
     let share = |cell: u32| (vec![cell], if cell < 20 { 0.1 / 4.0 } else { 0.3 / 4.0 });
-    // 99,999 = 30 · 3,333 + 9: the last nine belong to cell 30.
+    // 99,999 = 30 · 3,333 + 9: the last nine form cell 30.
     if let Some(rest) = cells.remove(&vec![30]) {
         *cells.entry(vec![29]).or_default() += rest;
     }
-    fits(&cells, &(10..30).map(share).collect(), "hub");
+    assert_frequencies(&cells, &(10..30).map(share).collect(), "hub");
 }
 
 #[test]
-fn weights_of_0_are_never_drawn_and_a_node_of_only_such_has_no_neighbours() {
+fn weighted_draws_never_take_edges_of_weight_0() {
     for draw in [Draw::Weighted, Draw::WeightedWithReplacement] {
         for fanout in [-1, 0, 1, 2, 3, 50] {
             let samples = |weights: &[f32]| {
@@ -119,7 +119,7 @@ fn weights_of_0_are_never_drawn_and_a_node_of_only_such_has_no_neighbours() {
 }
 
 #[test]
-fn labor_takes_k_in_expectation_by_one_number_a_source() {
+fn labor_takes_k_edges_in_expectation_with_one_number_per_source() {
     let (degree, k) = (12u32, 4);
     let samples: Vec<Vec<u32>> = rich_trials(
         &vec![1.0; degree as usize],
@@ -128,7 +128,7 @@ fn labor_takes_k_in_expectation_by_one_number_a_source() {
         64_000,
     )
     .collect();
-    // All 64 nodes of a hop hear from the same sources, so they take the same ones: a hop is one trial.
+    // All 64 nodes of a hop have the same sources, so they take the same ones: a hop is one trial.
     let hops: Vec<Vec<u32>> = samples
         .chunks(64)
         .map(|hop| {
@@ -142,7 +142,7 @@ fn labor_takes_k_in_expectation_by_one_number_a_source() {
         *sizes.entry(vec![sample.len() as u32]).or_default() += 1;
         sample.iter().for_each(|&source| *each.entry(vec![source]).or_default() += 1);
     }
-    // The size is binomial; cells of few are put together.
+    // The size is binomial; rare sizes share a cell.
     let p = k as f64 / f64::from(degree);
     let choose = |n: u32, r: u32| (0..r).fold(1.0, |c, i| c * f64::from(n - i) / f64::from(i + 1));
     let binomial = |r: u32| choose(degree, r) * p.powi(r as i32) * (1.0 - p).powi((degree - r) as i32);
@@ -150,13 +150,13 @@ fn labor_takes_k_in_expectation_by_one_number_a_source() {
     let (mut shares, mut counts) = (HashMap::new(), HashMap::new());
     (0..=degree).for_each(|r| *shares.entry(cell(r)).or_default() += binomial(r));
     sizes.iter().for_each(|(r, n): (&Vec<u32>, &u64)| *counts.entry(cell(r[0])).or_default() += n);
-    fits(&counts, &shares, "how many");
-    fits(&each, &(0..degree).map(|source| (vec![source], 1.0 / f64::from(degree))).collect(), "which");
+    assert_frequencies(&counts, &shares, "sample sizes");
+    assert_frequencies(&each, &(0..degree).map(|source| (vec![source], 1.0 / f64::from(degree))).collect(), "sources");
 }
 
 #[test]
-fn each_type_is_drawn_from_evenly_on_its_own() {
-    // Types 0, 1, 2 by turns over nine edges: two of three of type 0, all of type 1, none of type 2.
+fn fanouts_by_type_draw_uniformly_per_type() {
+    // Types 0, 1, 2 alternate over nine edges: two of three of type 0, all of type 1, none of type 2.
     let types: Vec<u16> = (0..9).map(|i| i % 3).collect();
     let strategy = per_edge(Draw::Uniform, Fanouts::ByType(vec![2, -1, 0]));
     let counts = count(rich_trials(&[1.0; 9], &types, strategy, 32_000).map(|mut sample| {
@@ -169,12 +169,12 @@ fn each_type_is_drawn_from_evenly_on_its_own() {
         outcome.sort_unstable();
         (outcome, 1.0 / 3.0)
     });
-    fits(&counts, &shares.into(), "by type");
+    assert_frequencies(&counts, &shares.into(), "by type");
 }
 
 #[test]
-fn older_edges_are_drawn_evenly() {
-    // Edge i is of time i, the seeds of time 6: two of the six that are older.
+fn temporal_draws_are_uniform_over_older_edges() {
+    // Edge i has time i, the seeds have time 6: two of six older edges.
     let strategy =
         Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Uniform, fanouts: Fanouts::Each(2), temporal: true });
     let counts = count(rich_trials(&[1.0; 10], &[0; 10], strategy, 32_000).map(|mut sample| {
@@ -182,7 +182,7 @@ fn older_edges_are_drawn_evenly() {
         sample
     }));
     let pairs = (0..6u32).flat_map(|a| (a + 1..6).map(move |b| (vec![a, b], 1.0 / 15.0)));
-    fits(&counts, &pairs.collect(), "older");
+    assert_frequencies(&counts, &pairs.collect(), "older");
     let last = Strategy::PerEdge(PerEdgeStrategy { draw: Draw::Last, fanouts: Fanouts::Each(2), temporal: true });
     assert!(rich_trials(&[1.0; 10], &[0; 10], last, 640).all(|sample| sample == [4, 5]));
 }

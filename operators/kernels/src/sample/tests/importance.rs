@@ -1,12 +1,12 @@
-//! Sources drawn from one distribution over the graph, against an obvious program and their frequencies.
+//! Compares importance sampling (FastGCN) with a naive implementation, and its frequencies with probabilities.
 
-use super::frequencies::{count, fits};
-use super::per_edge::{ALL, Rich};
+use super::frequencies::{assert_frequencies, count};
+use super::per_edge::{ALL, RichGraph};
 use super::*;
 
 fn importance(graph: &Graph, pieces: u32) -> Arc<Importance> {
     let nodes = graph.nodes() as u32;
-    // As several workers do it: each adds its rows, all sum the words.
+    // Simulates several workers: each adds its rows, and all sum the words.
     let mut sums = vec![0; 2 * nodes as usize];
     for piece in 0..pieces {
         let mut norms = SquaredNorms::new(graph.nodes());
@@ -32,7 +32,7 @@ fn sorted(graph: &Graph) -> Graph {
 }
 
 #[test]
-fn shares_are_squared_columns_whoever_adds_them_up() {
+fn probabilities_are_squared_column_norms_for_any_number_of_workers() {
     for_graphs(|graph, _, _| {
         if graph.nodes() > 400 {
             return;
@@ -42,19 +42,19 @@ fn shares_are_squared_columns_whoever_adds_them_up() {
         let total: f64 = norms.iter().sum();
         let (one, three) = (importance(&graph, 1), importance(&graph, 3));
         for (u, norm) in norms.iter().enumerate() {
-            assert_eq!(one.share(u as u32), three.share(u as u32));
-            assert!((one.share(u as u32) - norm / total.max(1e-300)).abs() < 1e-9, "{u}");
+            assert_eq!(one.probability(u as u32), three.probability(u as u32));
+            assert!((one.probability(u as u32) - norm / total.max(1e-300)).abs() < 1e-9, "{u}");
         }
     });
 }
 
 #[test]
-fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
+fn hop_has_the_edges_from_drawn_sources_and_their_weights() {
     for_graphs(|graph, seeds, key| {
         if graph.nodes() > 400 {
             return;
         }
-        let rich = Rich::new(sorted(graph), key);
+        let rich = RichGraph::new(sorted(graph), key);
         let importance = importance(&rich.graph, 2);
         for draws in [1, 7, 60] {
             let strategy = Strategy::Importance(draws, importance.clone());
@@ -68,7 +68,7 @@ fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
                     let x = key.below(j, importance.total());
                     let mut end = 0;
                     (0..graph.nodes() as u32).find(|&u| {
-                        end += stretch(&importance, u);
+                        end += range_of(&importance, u);
                         x < end
                     })
                 };
@@ -84,7 +84,7 @@ fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
                     let u = rich.graph.indices[edge];
                     assert_eq!(list[block.indices()[e] as usize], u);
                     let degree = rich.row(v).len() as f64;
-                    let weight = f64::from(times[u as usize]) / (f64::from(draws) * importance.share(u) * degree);
+                    let weight = f64::from(times[u as usize]) / (f64::from(draws) * importance.probability(u) * degree);
                     assert!((f64::from(weights[e]) / weight - 1.0).abs() < 1e-6);
                 }
             }
@@ -92,14 +92,14 @@ fn a_hop_has_the_edges_from_what_was_drawn_and_their_weights() {
     });
 }
 
-/// The stretch of `u` among those of all nodes.
-fn stretch(importance: &Importance, u: u32) -> u64 {
-    (importance.share(u) * importance.total() as f64).round() as u64
+/// The length of the range of `u`.
+fn range_of(importance: &Importance, u: u32) -> u64 {
+    (importance.probability(u) * importance.total() as f64).round() as u64
 }
 
 #[test]
-fn sources_are_drawn_independently_by_their_columns_norms() {
-    // Node 0 hears from 2, 3; node 1 from 3, 4, 5, 5: P² sums to 1/4, 1/4 + 1/16, 1/16, 1/4 over the graph.
+fn sources_are_drawn_independently_in_proportion_to_column_norms() {
+    // Node 0 has in-edges from 2, 3; node 1 from 3, 4, 5, 5: P² sums to 1/4, 1/4 + 1/16, 1/16, 1/4 over the graph.
     let graph = Graph::new(&[vec![2, 3], vec![3, 4, 5, 5], vec![], vec![], vec![], vec![]]);
     let importance = importance(&graph, 1);
     let norms = [(2u32, 0.25), (3, 0.3125), (4, 0.0625), (5, 0.25)];
@@ -113,7 +113,7 @@ fn sources_are_drawn_independently_by_their_columns_norms() {
         compactor.start(&list);
         let columns = Columns { weights: true, ..Columns::default() };
         let block = choose_hop(&graph.csc(), &mut list, &strategy, columns, key, &mut compactor);
-        // A sum over the row of any function of sources, here the source's own number, is met on average.
+        // The weighted sum of any function of sources is unbiased; here the function is the source's id.
         for (dst, mean) in means.iter_mut().enumerate() {
             let edges = block.indptr()[dst] as usize..block.indptr()[dst + 1] as usize;
             *mean += edges
@@ -133,6 +133,6 @@ fn sources_are_drawn_independently_by_their_columns_norms() {
             *shares.entry(outcome).or_default() += p / total * q / total;
         }
     }
-    fits(&counts, &shares, "two draws");
+    assert_frequencies(&counts, &shares, "two draws");
     assert!((means[0] - 2.5).abs() < 0.05 && (means[1] - 4.25).abs() < 0.1, "{means:?}");
 }

@@ -1,11 +1,11 @@
-//! Layers of sources chosen for all destinations together, against an obvious program and their frequencies.
+//! Compares layer-wise sampling (LADIES) with a naive implementation, and its frequencies with probabilities.
 
-use super::frequencies::{count, fits};
-use super::per_edge::{ALL, Rich};
+use super::frequencies::{assert_frequencies, count};
+use super::per_edge::{ALL, RichGraph};
 use super::*;
 
-/// A layer's block, word for word as its documentation has it; rows are sorted.
-fn naive_layer(rich: &Rich, list: &mut Vec<u32>, nodes: usize, key: Key) -> Block {
+/// The block of a hop, exactly as the documentation of `assemble_layer` defines it; rows are sorted.
+fn naive_layer(rich: &RichGraph, list: &mut Vec<u32>, nodes: usize, key: Key) -> Block {
     let dst = list.clone();
     let share = |v: u32, u: u32| {
         let row = &rich.graph.indices[rich.row(v)];
@@ -40,9 +40,9 @@ fn naive_layer(rich: &Rich, list: &mut Vec<u32>, nodes: usize, key: Key) -> Bloc
             Some((_, norm)) => 1.0 / norm,
             None => 0.0,
         };
-        let kept = || rich.graph.indices[rich.row(v)].iter().copied().filter(|&u| scale(u) > 0.0);
-        let sum: f64 = kept().map(scale).sum();
-        for u in kept() {
+        let chosen_sources = || rich.graph.indices[rich.row(v)].iter().copied().filter(|&u| scale(u) > 0.0);
+        let sum: f64 = chosen_sources().map(scale).sum();
+        for u in chosen_sources() {
             weights.push((scale(u) / sum) as f32);
             let place = list.iter().position(|&node| node == u).unwrap_or_else(|| {
                 list.push(u);
@@ -55,7 +55,7 @@ fn naive_layer(rich: &Rich, list: &mut Vec<u32>, nodes: usize, key: Key) -> Bloc
     Block::new(dst.len() as u32, list.len() as u32, indptr, indices).with_edge_weights(weights)
 }
 
-fn layer(rich: &Rich, list: &mut Vec<u32>, nodes: u32, columns: Columns, key: Key) -> Block {
+fn layer(rich: &RichGraph, list: &mut Vec<u32>, nodes: u32, columns: Columns, key: Key) -> Block {
     let mut samples = Samples::new(columns);
     choose_neighbors(&rich.csc(), list, None, &Strategy::Layer(nodes), key, &mut samples);
     let mut replies = Replies::new(1, rich.graph.nodes());
@@ -66,7 +66,7 @@ fn layer(rich: &Rich, list: &mut Vec<u32>, nodes: u32, columns: Columns, key: Ke
 }
 
 #[test]
-fn a_layer_is_the_obvious_one() {
+fn layer_equals_the_naive_implementation() {
     for_graphs(|graph, seeds, key| {
         if graph.nodes() > 400 {
             return;
@@ -74,15 +74,15 @@ fn a_layer_is_the_obvious_one() {
         let mut rows: Vec<Vec<u32>> =
             graph.indptr.windows(2).map(|ends| graph.indices[ends[0] as usize..ends[1] as usize].to_vec()).collect();
         rows.iter_mut().for_each(|row| row.sort_unstable());
-        let rich = Rich::new(Graph::new(&rows), key);
+        let rich = RichGraph::new(Graph::new(&rows), key);
         for nodes in [0, 1, 5, 20, 1000] {
             let (mut list, mut expected_list) =
                 (seeds[..seeds.len().min(20)].to_vec(), seeds[..seeds.len().min(20)].to_vec());
             let expected = naive_layer(&rich, &mut expected_list, nodes, key);
-            let mut again = list.clone();
+            let mut list_with_columns = list.clone();
             let block = layer(&rich, &mut list, nodes as u32, Columns::default(), key);
             assert!(block == expected && list == expected_list, "{nodes} of {}", graph.nodes());
-            let with = layer(&rich, &mut again, nodes as u32, ALL, key);
+            let with = layer(&rich, &mut list_with_columns, nodes as u32, ALL, key);
             assert_eq!((with.indices(), with.edge_weights()), (block.indices(), block.edge_weights()));
             let sources = with.edge_ids().unwrap().iter().map(|&id| rich.graph.indices[id as usize]);
             assert!(sources.eq(with.indices().iter().map(|&place| list[place as usize])));
@@ -91,10 +91,10 @@ fn a_layer_is_the_obvious_one() {
 }
 
 #[test]
-fn sources_of_a_layer_are_drawn_by_their_columns_norms() {
-    // Node 0 hears from 2, 3; node 1 from 3, 4, 5, 5: P² sums to 1/4, 1/4 + 1/16, 1/16, 1/4.
+fn layer_sources_are_drawn_in_proportion_to_column_norms() {
+    // Node 0 has in-edges from 2, 3; node 1 from 3, 4, 5, 5: P² sums to 1/4, 1/4 + 1/16, 1/16, 1/4.
     let graph = Graph::new(&[vec![2, 3], vec![3, 4, 5, 5], vec![], vec![], vec![], vec![]]);
-    let rich = Rich::new(graph, Key::new(1, Purpose::Sample));
+    let rich = RichGraph::new(graph, Key::new(1, Purpose::Sample));
     let norms = [(2, 0.25), (3, 0.3125), (4, 0.0625), (5, 0.25)];
     let total: f64 = norms.iter().map(|(_, norm)| norm).sum();
     let counts = count((0..30_000).map(|trial| {
@@ -115,5 +115,5 @@ fn sources_of_a_layer_are_drawn_by_their_columns_norms() {
             *shares.entry(vec![a.min(b), a.max(b)]).or_default() += p / total * q / (total - p);
         }
     }
-    fits(&counts, &shares, "two of four");
+    assert_frequencies(&counts, &shares, "two of four");
 }

@@ -1,17 +1,17 @@
-//! Choices by weight, type and time against obvious programs.
+//! Compares draws by weight, type and time with naive implementations.
 
 use super::*;
 
 /// A graph whose edges have all columns.
-pub(super) struct Rich {
+pub(super) struct RichGraph {
     pub(super) graph: Graph,
     pub(super) weights: Vec<f32>,
     pub(super) types: Vec<u16>,
     pub(super) times: Vec<i64>,
 }
 
-impl Rich {
-    /// Small whole weights (a third of them 0), so that sums have the same bits in any order; types 0 to 3; ten times.
+impl RichGraph {
+    /// Small integer weights (a third of them 0), whose sums are exact in any order; types 0 to 3; ten times.
     pub(super) fn new(graph: Graph, key: Key) -> Self {
         let edges = graph.indices.len() as u64;
         let column = |c: u64, n: u64| (0..edges).map(move |i| key.fold(c).below(i, n));
@@ -40,7 +40,7 @@ impl Rich {
 pub(super) const ALL: Columns = Columns { types: true, weights: true, ids: true };
 
 pub(super) fn strategies() -> Vec<Strategy> {
-    let ways = [
+    let draws = [
         Draw::Uniform,
         Draw::UniformWithReplacement,
         Draw::Weighted,
@@ -59,7 +59,7 @@ pub(super) fn strategies() -> Vec<Strategy> {
     let all =
         |draw| fanouts.clone().map(|fanouts| Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: false }));
     let uniform = FANOUTS.into_iter().map(Strategy::Fanout);
-    ways.into_iter().flat_map(all).chain(uniform).collect()
+    draws.into_iter().flat_map(all).chain(uniform).collect()
 }
 
 fn name(strategy: &Strategy) -> String {
@@ -72,8 +72,8 @@ fn name(strategy: &Strategy) -> String {
     }
 }
 
-/// The edges of one node that are taken, word for word as the module's documentation has it.
-fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
+/// The sample of one node as edge positions, exactly as the documentation of `sample` defines it.
+fn naive_choice(rich: &RichGraph, node: u32, strategy: &Strategy, hop: Key, tree: Option<(u32, i64)>) -> Vec<usize> {
     let key = hop.fold(u64::from(node));
     let strategy = match strategy {
         Strategy::Fanout(fanout) => {
@@ -82,73 +82,76 @@ fn naive_choice(rich: &Rich, node: u32, strategy: &Strategy, hop: Key, tree: Opt
         }
         Strategy::PerEdge(strategy) => strategy,
         Strategy::Layer(_) | Strategy::Importance(..) | Strategy::Registered(..) => {
-            unreachable!("not chosen node by node")
+            unreachable!("not sampled node by node")
         }
     };
     let key = tree.map_or(key, |(tree, _)| key.fold(u64::from(tree)));
-    let may: Vec<usize> =
+    let eligible: Vec<usize> =
         rich.row(node).filter(|&edge| !strategy.temporal || rich.times[edge] < tree.unwrap().1).collect();
     match &strategy.fanouts {
-        Fanouts::Each(fanout) => naive_draw(rich, &may, strategy.draw, *fanout, hop, key),
+        Fanouts::Each(fanout) => naive_draw(rich, &eligible, strategy.draw, *fanout, hop, key),
         Fanouts::ByType(fanouts) => (0..fanouts.len())
             .flat_map(|t| {
-                let may: Vec<usize> = may.iter().copied().filter(|&edge| usize::from(rich.types[edge]) == t).collect();
+                let eligible: Vec<usize> =
+                    eligible.iter().copied().filter(|&edge| usize::from(rich.types[edge]) == t).collect();
                 if fanouts[t] == 0 {
                     vec![]
                 } else {
-                    naive_draw(rich, &may, strategy.draw, fanouts[t], hop, key.fold(t as u64))
+                    naive_draw(rich, &eligible, strategy.draw, fanouts[t], hop, key.fold(t as u64))
                 }
             })
             .collect(),
     }
 }
 
-fn naive_draw(rich: &Rich, may: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
+fn naive_draw(rich: &RichGraph, eligible: &[usize], draw: Draw, fanout: i64, hop: Key, key: Key) -> Vec<usize> {
     let k = if fanout < 0 { usize::MAX } else { fanout as usize };
-    let walk = |left: &[usize], unit: f64| {
+    let find = |left: &[usize], unit: f64| {
         let mut x = unit * left.iter().map(|&edge| f64::from(rich.weights[edge])).sum::<f64>();
         left.iter().position(|&edge| {
             x -= f64::from(rich.weights[edge]);
             x < 0.0
         })
     };
-    let mut heavy: Vec<usize> = may.iter().copied().filter(|&edge| rich.weights[edge] > 0.0).collect();
+    let mut heavy: Vec<usize> = eligible.iter().copied().filter(|&edge| rich.weights[edge] > 0.0).collect();
     match draw {
-        Draw::Uniform if fanout >= 0 => {
-            naive_sample(&may.iter().map(|&edge| edge as u32).collect::<Vec<_>>(), Fanout::Uniform { k: k as u32 }, key)
-                .into_iter()
-                .map(|edge| edge as usize)
-                .collect()
-        }
-        Draw::UniformWithReplacement if fanout >= 0 && !may.is_empty() => {
-            (0..k as u64).map(|j| may[key.below(j, may.len() as u64) as usize]).collect()
+        Draw::Uniform if fanout >= 0 => naive_sample(
+            &eligible.iter().map(|&edge| edge as u32).collect::<Vec<_>>(),
+            Fanout::Uniform { k: k as u32 },
+            key,
+        )
+        .into_iter()
+        .map(|edge| edge as usize)
+        .collect(),
+        Draw::UniformWithReplacement if fanout >= 0 && !eligible.is_empty() => {
+            (0..k as u64).map(|j| eligible[key.below(j, eligible.len() as u64) as usize]).collect()
         }
         Draw::Weighted if k < heavy.len() => {
-            (0..k as u64).map(|j| heavy.remove(walk(&heavy, key.unit(j)).unwrap())).collect()
+            (0..k as u64).map(|j| heavy.remove(find(&heavy, key.unit(j)).unwrap())).collect()
         }
         Draw::WeightedWithReplacement if fanout >= 0 => match heavy.is_empty() {
             true => vec![],
-            false => (0..k as u64).map(|j| heavy[walk(&heavy, key.unit(j)).unwrap()]).collect(),
+            false => (0..k as u64).map(|j| heavy[find(&heavy, key.unit(j)).unwrap()]).collect(),
         },
         Draw::Weighted | Draw::WeightedWithReplacement => heavy,
-        Draw::Labor if k < may.len() => {
-            let limit = (((k as u128) << 64) / may.len() as u128) as u64;
+        Draw::Labor if k < eligible.len() => {
+            let limit = (((k as u128) << 64) / eligible.len() as u128) as u64;
             let takes = |edge: &&usize| hop.fold(u64::from(rich.graph.indices[**edge])).draw(0) < limit;
-            may.iter().filter(takes).copied().collect()
+            eligible.iter().filter(takes).copied().collect()
         }
-        Draw::Last if k < may.len() => {
-            let mut latest = may.to_vec();
+        Draw::Last if k < eligible.len() => {
+            let mut latest = eligible.to_vec();
             latest.sort_by_key(|&edge| (rich.times[edge], edge));
-            let mut latest = latest.split_off(may.len() - k);
+            let mut latest = latest.split_off(eligible.len() - k);
             latest.sort_unstable();
             latest
         }
-        _ => may.to_vec(),
+        _ => eligible.to_vec(),
     }
 }
 
 /// The block of one hop with all columns, by lists and a hash map.
-fn naive_rich_hop(rich: &Rich, list: &mut Vec<u32>, strategy: &Strategy, key: Key) -> Block {
+fn naive_rich_hop(rich: &RichGraph, list: &mut Vec<u32>, strategy: &Strategy, key: Key) -> Block {
     let num_dst = list.len();
     let mut positions: HashMap<u32, u32> = list.iter().copied().zip(0..).collect();
     let (mut indptr, mut indices, mut edges) = (vec![0], vec![], vec![]);
@@ -174,9 +177,9 @@ fn without_columns(block: &Block) -> Block {
 }
 
 #[test]
-fn every_choice_is_the_obvious_one_with_and_without_columns() {
+fn strategies_with_and_without_columns_equal_the_naive_implementation() {
     for_graphs(|graph, seeds, key| {
-        let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
+        let rich = RichGraph::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(40)];
         let mut compactor = Compactor::new(graph.nodes());
         for (c, strategy) in strategies().iter().enumerate() {
@@ -184,13 +187,13 @@ fn every_choice_is_the_obvious_one_with_and_without_columns() {
             compactor.start(&list);
             for hop in 0..2 {
                 let key = key.fold(c as u64).fold(hop);
-                let (mut again, before) = (list.clone(), list.clone());
+                let (mut bare_list, before) = (list.clone(), list.clone());
                 let expected = naive_rich_hop(&rich, &mut expected_list, strategy, key);
                 let block = choose_hop(&rich.csc(), &mut list, strategy, ALL, key, &mut compactor);
                 assert!(block == expected && list == expected_list, "{}, {} nodes", name(strategy), graph.nodes());
                 let mut compactor = Compactor::new(graph.nodes());
                 compactor.start(&before);
-                let bare = choose_hop(&rich.csc(), &mut again, strategy, Columns::default(), key, &mut compactor);
+                let bare = choose_hop(&rich.csc(), &mut bare_list, strategy, Columns::default(), key, &mut compactor);
                 assert!(bare == without_columns(&expected), "{} without columns", name(strategy));
             }
         }
@@ -198,9 +201,9 @@ fn every_choice_is_the_obvious_one_with_and_without_columns() {
 }
 
 #[test]
-fn owners_and_asker_together_build_the_same_block_with_columns() {
+fn assembled_block_with_columns_equals_the_fused_block() {
     for_graphs(|graph, seeds, key| {
-        let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
+        let rich = RichGraph::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(60)];
         let mut compactor = Compactor::new(graph.nodes());
         for (c, strategy) in strategies().iter().enumerate() {
@@ -222,7 +225,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
             let mut expected_list = seeds.to_vec();
             compactor.start(&expected_list);
             let expected = choose_hop(&all, &mut expected_list, strategy, ALL, key, &mut compactor);
-            // Ids count from the partition's first edge; all else is the whole graph's.
+            // Ids count from the partition's first edge; all other columns equal those of the complete graph.
             let mut list = seeds.to_vec();
             compactor.start(&list);
             let whole = choose_hop(&rich.csc(), &mut list, strategy, ALL, key, &mut compactor);
@@ -230,13 +233,13 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
             assert_eq!(whole.edge_weights(), expected.edge_weights());
             assert_eq!(whole.edge_types(), expected.edge_types());
 
-            let answers: Vec<Samples> = (0..cut.len())
+            let owner_samples: Vec<Samples> = (0..cut.len())
                 .map(|owner| {
-                    let asked: Vec<u32> = seeds.iter().copied().filter(|&v| all.owner(v) == owner).collect();
+                    let requested: Vec<u32> = seeds.iter().copied().filter(|&v| all.owner(v) == owner).collect();
                     let (indptr, indices) = &cut[owner];
                     let own = Csc::starting_at(offsets[owner] as u32, indptr, indices).with_columns(columns(owner));
                     let mut received = Samples::new(ALL);
-                    for nodes in asked.chunks(7) {
+                    for nodes in requested.chunks(7) {
                         let mut samples = Samples::new(ALL);
                         choose_neighbors(&own, nodes, None, strategy, key, &mut samples);
                         received.read(owner, nodes.len(), ALL, &samples.into_words()).unwrap();
@@ -245,7 +248,7 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
                 })
                 .collect();
             let mut replies = Replies::new(cut.len(), graph.nodes());
-            for (owner, samples) in answers.iter().enumerate() {
+            for (owner, samples) in owner_samples.iter().enumerate() {
                 let edges = Edges { sources: &samples.neighbors, columns: samples.columns() };
                 replies.push_edges(owner, &samples.counts, edges).unwrap();
             }
@@ -258,9 +261,9 @@ fn owners_and_asker_together_build_the_same_block_with_columns() {
 }
 
 #[test]
-fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
+fn temporal_trees_contain_only_older_edges_and_are_separate() {
     for_graphs(|graph, seeds, key| {
-        let rich = Rich::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
+        let rich = RichGraph::new(Graph { indptr: graph.indptr.clone(), indices: graph.indices.clone() }, key);
         let seeds = &seeds[..seeds.len().min(12)];
         let times: Vec<i64> = (0..seeds.len() as u64).map(|i| key.below(i, 14) as i64 - 7).collect();
         for draw in [Draw::Uniform, Draw::UniformWithReplacement, Draw::Weighted, Draw::Labor, Draw::Last] {
@@ -271,8 +274,8 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                 let strategy = Strategy::PerEdge(PerEdgeStrategy { draw, fanouts, temporal: true });
                 let (mut list, mut trees) = (seeds.to_vec(), (0..seeds.len() as u32).collect::<Vec<_>>());
                 let mut listed = crate::compact::TreeCompactor::new(&list);
-                // Each seed on its own, by the obvious program.
-                let mut alone: Vec<Vec<u32>> = seeds.iter().map(|&seed| vec![seed]).collect();
+                // Each seed alone, by the naive implementation.
+                let mut naive_tree: Vec<Vec<u32>> = seeds.iter().map(|&seed| vec![seed]).collect();
                 for hop in 0..2u64 {
                     let key = key.fold(hop);
                     let at: Vec<i64> = trees.iter().map(|&tree| times[tree as usize]).collect();
@@ -285,9 +288,9 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                     let (before, before_trees) = (list.clone(), trees.clone());
                     let samples_of = |_| replies.next_edges(0);
                     let block = assemble_trees(&mut list, &mut trees, samples_of, ALL, &mut listed);
-                    for (tree, alone) in alone.iter_mut().enumerate() {
-                        let known: Vec<u32> = alone.clone();
-                        for &node in &known {
+                    for (tree, naive_tree) in naive_tree.iter_mut().enumerate() {
+                        let nodes: Vec<u32> = naive_tree.clone();
+                        for &node in &nodes {
                             let expected = naive_choice(&rich, node, &strategy, key, Some((tree as u32, times[tree])));
                             let dst = (0..before.len())
                                 .find(|&i| before[i] == node && before_trees[i] as usize == tree)
@@ -300,13 +303,13 @@ fn trees_of_seeds_hold_only_what_is_older_and_never_meet() {
                                 assert!(rich.times[edge] < times[tree]);
                                 let source = rich.graph.indices[edge];
                                 assert_eq!((list[src as usize], trees[src as usize]), (source, tree as u32));
-                                if !alone.contains(&source) {
-                                    alone.push(source);
+                                if !naive_tree.contains(&source) {
+                                    naive_tree.push(source);
                                 }
                             }
                         }
                     }
-                    assert_eq!(list.len(), alone.iter().map(Vec::len).sum::<usize>(), "each node once a tree");
+                    assert_eq!(list.len(), naive_tree.iter().map(Vec::len).sum::<usize>(), "once per node and tree");
                 }
             }
         }
