@@ -9,6 +9,7 @@ mod error;
 mod log;
 mod options;
 mod panics;
+pub mod prelude;
 pub mod prepare;
 pub mod report;
 pub mod run;

@@ -17,7 +17,7 @@ fn example(name: &str) -> PathBuf {
 fn custom_operator_composes_a_dataflow_of_its_own() {
     let output = Command::new(example("custom_operator")).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(output.status.success() && text.contains("nodes a seed along"), "{text}");
+    assert!(output.status.success() && text.contains(" nodes per seed, "), "{text}");
     assert!(text.contains("worker 1 sent"), "{text}");
 }
 

@@ -28,6 +28,20 @@ impl PartitionBook {
         valid.then_some(Self { offsets })
     }
 
+    /// Splits `nodes` nodes into `parts` partitions whose sizes differ by one at most.
+    ///
+    /// ```
+    /// assert_eq!(gnnflow_data::PartitionBook::even(10, 3).offsets(), [0, 3, 6, 10]);
+    /// ```
+    ///
+    /// # Panics
+    /// When `parts` is 0.
+    pub fn even(nodes: u64, parts: usize) -> Self {
+        assert!(parts > 0, "a graph has at least one partition");
+        let start = |part: usize| (u128::from(nodes) * part as u128 / parts as u128) as u64;
+        Self { offsets: (0..=parts).map(start).collect() }
+    }
+
     /// Number of partitions.
     pub fn parts(&self) -> usize {
         self.offsets.len() - 1

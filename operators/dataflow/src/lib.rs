@@ -1,13 +1,18 @@
-//! The timely operators of gnnflow: sampling, fetching, propagation and collectives between workers.
+//! The timely operators of gnnflow: sampling, fetching, aggregation and collectives between workers.
+//!
+//! Each operator is one file with one extension trait on timely's streams. To compose them into a dataflow of your own, import
+//! [`prelude`] and start with [`context`].
 
 pub mod batch;
 pub mod collective;
+pub mod context;
 pub mod embed;
 pub mod fetch;
 pub mod flow;
 pub mod ghost;
 pub mod graph;
 pub mod incremental;
+pub mod prelude;
 
 pub mod sample;
 pub mod storage;

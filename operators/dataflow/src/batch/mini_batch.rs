@@ -86,6 +86,11 @@ impl MiniBatch {
         Self { key, num_seeds: seeds.len(), nodes: seeds, ..Self::default() }
     }
 
+    /// Returns the number of edges of all blocks.
+    pub fn num_edges(&self) -> u64 {
+        self.blocks.iter().map(|block| block.num_edges() as u64).sum()
+    }
+
     /// Sets the times of the seeds.
     ///
     /// # Panics

@@ -35,6 +35,13 @@ pub struct Contribution {
     pub words: Vec<u64>,
 }
 
+impl Contribution {
+    /// Creates the contribution of `partition`.
+    pub fn new(partition: u32, vector: Vec<f32>, words: Vec<u64>) -> Self {
+        Self { partition, vector: Some(Arc::new(vector)), words }
+    }
+}
+
 /// The contributions of all partitions together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reduced {
@@ -44,6 +51,13 @@ pub struct Reduced {
     pub sum: Vec<f32>,
     /// Every partition's words, by partition.
     pub words: Vec<Vec<u64>>,
+}
+
+impl Reduced {
+    /// Returns the sum of word `i` over all partitions. Missing words count as 0.
+    pub fn total(&self, i: usize) -> u64 {
+        self.words.iter().filter_map(|words| words.get(i)).sum()
+    }
 }
 
 /// Sums vectors over all partitions, in partition order.

@@ -64,6 +64,28 @@ pub struct OwnedInEdges {
 }
 
 impl OwnedInEdges {
+    /// Collects the in-neighbors that `neighbors` returns for each of `nodes`, in any order.
+    ///
+    /// ```
+    /// use gnnflow_dataflow::graph::local_graph::OwnedInEdges;
+    ///
+    /// let edges = OwnedInEdges::from_fn(4..6, |node| [node + 1, 0]);
+    /// assert_eq!((edges.indptr, edges.indices), (vec![0, 2, 4], vec![0, 5, 0, 6]));
+    /// ```
+    pub fn from_fn<I: IntoIterator<Item = u32>>(
+        nodes: std::ops::Range<u64>,
+        mut neighbors: impl FnMut(u32) -> I,
+    ) -> Self {
+        let mut edges = Self { indptr: vec![0], ..Self::default() };
+        for node in nodes {
+            let first = edges.indices.len();
+            edges.indices.extend(neighbors(node as u32));
+            edges.indices[first..].sort_unstable();
+            edges.indptr.push(edges.indices.len() as i64);
+        }
+        edges
+    }
+
     /// Copies the edges for which `keep` returns true. It gets the local number of the destination and the position among the
     /// partition's edges.
     pub fn some_of(edges: &dyn InEdges, mut keep: impl FnMut(usize, usize) -> bool) -> Self {

@@ -46,6 +46,11 @@ impl Strategy {
     pub fn is_temporal(&self) -> bool {
         matches!(self, Strategy::PerEdge(PerEdgeStrategy { temporal: true, .. }))
     }
+
+    /// Takes `k` in-edges of each node, uniformly and without replacement; all if there are fewer.
+    pub const fn uniform(k: u32) -> Self {
+        Self::Fanout(Fanout::Uniform { k })
+    }
 }
 
 /// A kind of draw and its fanouts.
