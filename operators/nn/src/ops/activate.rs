@@ -11,12 +11,12 @@ use gnnflow_kernels::dense::elementwise;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 use gnnflow_kernels::simd::element::Element;
 
-/// Elementwise `dropout(activation(x))`; half precision in, `f32` out.
+/// Element-wise `dropout(activation(x))`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
 pub struct Activate {
-    /// The function.
+    /// The activation.
     pub activation: Activation,
-    /// The mask, if any.
+    /// The dropout mask, if any.
     pub dropout: Option<Dropout>,
 }
 
@@ -32,7 +32,7 @@ pub struct AddBias;
 #[derive(Clone, Debug)]
 pub struct ColumnSum;
 
-/// `dropout(activation(x))`; nothing is done when there is nothing to do.
+/// Returns `dropout(activation(x))`. Half precision becomes `f32`.
 ///
 /// # Errors
 /// When `x` holds integers.
@@ -44,7 +44,7 @@ pub fn activate(x: &Tensor, activation: Activation, dropout: Option<Dropout>) ->
     x.contiguous()?.apply_op1(Activate { activation, dropout })
 }
 
-/// `x` in `f32` when it is stored in half precision, else `x` itself.
+/// Converts half precision to `f32`; returns other types unchanged.
 ///
 /// # Errors
 /// When `x` holds integers.
@@ -52,7 +52,7 @@ pub fn widen(x: &Tensor) -> Result<Tensor> {
     activate(x, Activation::Identity, None)
 }
 
-/// `x + bias`, `[N, D]` and `[D]`.
+/// Returns `x + bias` for `x [N, D]` and `bias [D]`.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -60,7 +60,7 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(&bias.contiguous()?, AddBias)
 }
 
-/// Sums of the columns of `x`, `[N, D]`. Without gradient.
+/// Returns the column sums of `x [N, D]`. Has no gradient.
 ///
 /// # Errors
 /// When `x` is not a matrix.

@@ -1,4 +1,4 @@
-//! GATv2's attention before its softmax, without a row per edge.
+//! GATv2's attention logits, without a stored row per edge.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct AttentionLogits {
     pub slope: f64,
 }
 
-/// Whose gradient.
+/// The argument of [`AttentionLogits`] whose gradient is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The sources' rows.
@@ -30,22 +30,22 @@ pub enum Wanted {
     Vectors,
 }
 
-/// A gradient of [`AttentionLogits`]: `(left, right)` → the shape of what is wanted.
+/// A gradient of [`AttentionLogits`]: `(left, right)` → the shape of the argument `wanted`.
 #[derive(Clone, Debug)]
 pub struct AttentionLogitsBackward {
-    /// What was computed.
+    /// The operation.
     pub of: AttentionLogits,
     /// `[H, F]`
     pub vectors: Tensor,
     /// `[E, H]`
     pub gradient: Tensor,
-    /// Whose gradient.
+    /// The argument whose gradient is computed.
     pub wanted: Wanted,
 }
 
 /// `out[e, h] = vectors[h, :] · leaky(left[source of e, h, :] + right[destination of e, h, :])`; `vectors` is `[H, F]`.
 ///
-/// On a GPU it is put together from other operations, and there a row per edge is held.
+/// On a GPU, composed of other operations, with a stored row per edge.
 ///
 /// # Errors
 /// When shapes do not fit the block.

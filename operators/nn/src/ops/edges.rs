@@ -1,4 +1,4 @@
-//! Values on edges: sums of both ends, softmax over a destination's edges, sums over edges.
+//! Values on edges: sums of the values at both ends, softmax over a destination's edges, sums over edges.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct EdgeAdd {
     pub block: Arc<GraphBlock>,
 }
 
-/// `[E, H]` → `[E, H]`: softmax over the edges of each destination, each head on its own.
+/// `[E, H]` → `[E, H]`: softmax over the edges of each destination, separately for each head.
 #[derive(Clone, Debug)]
 pub struct EdgeSoftmax {
     /// The edges.
@@ -33,12 +33,12 @@ pub struct EdgeSoftmaxBackward {
     pub block: Arc<GraphBlock>,
 }
 
-/// Which end of an edge.
+/// An end of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where it comes from.
+    /// The source.
     Source,
-    /// Where it goes.
+    /// The destination.
     Destination,
 }
 
@@ -47,7 +47,7 @@ pub enum Side {
 pub struct EdgeSum {
     /// The edges.
     pub block: Arc<GraphBlock>,
-    /// Whose edges are summed.
+    /// The end whose nodes' edges are summed.
     pub side: Side,
 }
 
@@ -59,7 +59,7 @@ pub fn edge_add(block: &Arc<GraphBlock>, left: &Tensor, right: &Tensor) -> Resul
     left.contiguous()?.apply_op2(&right.contiguous()?, EdgeAdd { block: block.clone() })
 }
 
-/// Softmax of `logits`, `[E, H]`, over the edges of each destination.
+/// Returns the softmax of `logits [E, H]` over the edges of each destination.
 ///
 /// # Errors
 /// When shapes do not fit the block.
@@ -67,7 +67,7 @@ pub fn edge_softmax(block: &Arc<GraphBlock>, logits: &Tensor) -> Result<Tensor> 
     logits.contiguous()?.apply_op1(EdgeSoftmax { block: block.clone() })
 }
 
-/// Sums `values`, `[E, H]`, over the edges of each node on `side`. Without gradient.
+/// Sums `values [E, H]` over the edges of each node on `side`. Has no gradient.
 ///
 /// # Errors
 /// When shapes do not fit the block.

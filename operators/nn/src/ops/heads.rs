@@ -43,10 +43,10 @@ pub fn head_dot(x: &Tensor, a: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(&a.contiguous()?, HeadDot)
 }
 
-/// The mean over `heads` of `x`, `[N, heads·F]`.
+/// Returns the mean over `heads` of `x [N, heads·F]`.
 ///
 /// # Errors
-/// When the columns are not whole heads.
+/// When the columns are not a multiple of `heads`.
 pub fn head_mean(x: &Tensor, heads: usize) -> Result<Tensor> {
     if heads == 1 { Ok(x.clone()) } else { x.contiguous()?.apply_op1(HeadMean { heads }) }
 }

@@ -1,4 +1,4 @@
-//! A matrix product whose result goes through `max(_, 0)` and dropout while it is in the cache.
+//! A matrix product fused with ReLU and dropout, which run on each panel while it is in the cache.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
@@ -14,17 +14,16 @@ pub struct LinearRelu {
     pub dropout: Option<Dropout>,
 }
 
-/// Gradient of what comes before `max(_, 0)` and dropout: `(result, gradient)` → the same shape.
+/// Gradient of the input of ReLU and dropout: `(result, gradient)` → the same shape.
 #[derive(Clone, Debug)]
 pub struct ReluOfResult {
     /// The mask that was used, if any.
     pub dropout: Option<Dropout>,
 }
 
-/// [`activate`] with [`Activation::Relu`] of [`linear`], with the same bits.
+/// Returns [`activate`] with [`Activation::Relu`] of [`linear`], with the same bits.
 ///
-/// On the CPU, what stands before the activation is never stored: where the result is above 0 tells all that the gradient needs. Other
-/// devices put the two together.
+/// On the CPU, the product is never stored: the gradient depends only on where the result is above 0.
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};

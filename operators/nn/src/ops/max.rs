@@ -1,6 +1,6 @@
 //! Maximum over the sources of every destination.
 //!
-//! [`Argmax`] finds the edges, [`Pick`] reads what is at their ends; only the latter has a gradient, which goes to the picked.
+//! [`Argmax`] finds the edges and [`Pick`] reads their sources' values. Only the latter has a gradient.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::segment;
 use gnnflow_kernels::simd::element::Element;
 
-/// `[num_src, D]` → `u32 [num_dst, D]`: the edge whose source holds the largest number, the first of equals; `u32::MAX` for none.
+/// `[num_src, D]` → `u32 [num_dst, D]`: the first edge with the largest source value; `u32::MAX` without edges.
 #[derive(Clone, Debug)]
 pub struct Argmax {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
-/// `([num_src, D], u32 [num_dst, D])` → `[num_dst, D]`: what is at the sources of the given edges, 0 for none.
+/// `([num_src, D], u32 [num_dst, D])` → `[num_dst, D]`: the source values of the given edges; 0 for none.
 #[derive(Clone, Debug)]
 pub struct Pick {
     /// The edges.
@@ -36,7 +36,7 @@ pub struct PickBackward {
     pub block: Arc<GraphBlock>,
 }
 
-/// The largest of each column of `x`, `[num_src, D]`, among the sources of every destination; 0 for none.
+/// Returns the maximum of each column of `x [num_src, D]` over the sources of every destination; 0 for none.
 ///
 /// # Errors
 /// When `x` does not fit the block.

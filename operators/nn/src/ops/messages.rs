@@ -1,4 +1,4 @@
-//! Sums of rectified messages of source rows and edges' rows.
+//! Sums of rectified messages from source rows and edge rows (GINE).
 
 use std::sync::Arc;
 
@@ -22,13 +22,13 @@ pub struct MessageSumBackward {
     pub block: Arc<GraphBlock>,
     /// `[num_dst, F]`
     pub gradient: Tensor,
-    /// Whether the gradient of the edges' rows is wanted, not that of the sources'.
+    /// Whether to compute the gradient of the edges' rows instead of the sources' rows.
     pub of_edges: bool,
 }
 
 /// `out[i] = Σ relu(x[source of e] + edges[e])` over the edges `e` of destination `i`.
 ///
-/// On a GPU it is put together from other operations, and there a row per edge is held.
+/// On a GPU, composed of other operations, with a stored row per edge.
 ///
 /// # Errors
 /// When shapes do not fit the block.

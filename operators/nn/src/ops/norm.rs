@@ -1,6 +1,6 @@
 //! Batch and layer normalization.
 //!
-//! On a GPU both are put together from candle's own operations.
+//! On a GPU, both are composed of candle's own operations.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, D, Layout, Result, Shape, Tensor};
 
@@ -16,7 +16,7 @@ pub struct Moments {
     pub mean: Vec<f64>,
     /// `[D]`
     pub variance: Vec<f64>,
-    /// Of how many rows.
+    /// The number of rows.
     pub rows: usize,
 }
 
@@ -32,7 +32,7 @@ pub struct BatchNorm {
 /// Gradient of [`BatchNorm`] with respect to `x`: `(x [N, D], weight [D], gradient [N, D])` → `[N, D]`.
 #[derive(Clone, Debug)]
 pub struct BatchNormRows {
-    /// What was computed.
+    /// The forward operation.
     pub of: BatchNorm,
     /// Gradients of bias and weight.
     pub sums: [Vec<f64>; 2],
@@ -57,7 +57,7 @@ pub struct LayerNormRows(pub LayerNorm);
 #[derive(Clone, Debug)]
 pub struct LayerNormScale(pub LayerNorm);
 
-/// Columns of `x`, `[N, D]`, normalized by the batch's own means and variances; and these.
+/// Normalizes the columns of `x [N, D]` by the batch's means and variances. Also returns these moments.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -81,7 +81,7 @@ pub fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
     Ok((x.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)?, Moments { mean, variance, rows }))
 }
 
-/// Rows of `x`, `[N, D]`, normalized to mean 0 and variance 1, times `weight`, plus `bias`.
+/// Normalizes the rows of `x [N, D]` to mean 0 and variance 1, multiplies by `weight` and adds `bias`.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -95,7 +95,7 @@ pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
     x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, LayerNorm { epsilon })
 }
 
-/// All numbers of a tensor.
+/// Returns all numbers of a tensor.
 fn numbers(x: &Tensor) -> Result<Vec<f64>> {
     x.flatten_all()?.to_dtype(candle_core::DType::F64)?.to_vec1()
 }

@@ -25,17 +25,15 @@ pub struct PairDotRows(pub Arc<Pairs>);
 #[derive(Clone, Debug)]
 pub struct PairDistMultRows(pub Arc<Pairs>, pub Tensor);
 
-/// Gradient of [`PairDistMult`] with respect to the relations, of which there are so many: `(x, gradient [pairs])` → `[R, F]`.
+/// Gradient of [`PairDistMult`] with respect to its `R` (second field) relations: `(x, gradient [pairs])` → `[R, F]`.
 #[derive(Clone, Debug)]
 pub struct PairDistMultRelations(pub Arc<Pairs>, pub usize);
 
-/// The score of each pair: the product of its rows of `x`, `[rows, F]`, number by number, times its relation's row of `relations`,
-/// `[R, F]`, where there are such, summed.
-///
-/// On a GPU it is put together from gathers and products.
+/// Returns the score of each pair: the sum over columns of the product of its two rows of `x [rows, F]` and, if given,
+/// its relation's row of `relations [R, F]`. On a GPU, composed of gathers and products.
 ///
 /// # Errors
-/// When widths disagree, or a pair names a row or a relation that is not there.
+/// When widths disagree, or a pair refers to a missing row or relation.
 pub fn pair_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -> Result<Tensor> {
     let ((rows, width), count) = (x.dims2()?, relations.map_or(Ok(0), |relations| relations.dim(0))?);
     let most = pairs.heads.iter().chain(&pairs.tails).max().map_or(0, |&end| end as usize + 1);
@@ -54,10 +52,10 @@ pub fn pair_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -
     }
 }
 
-/// What each positive of `pairs` scores with each of the nodes that all of them share, `[positives, nodes]`: a product of matrices.
+/// Returns the scores of each positive of `pairs` with each shared node, `[positives, nodes]`, by a matrix product.
 ///
 /// # Errors
-/// As [`pair_scores`]; and when they share none.
+/// As [`pair_scores`]; and when the pairs share no nodes.
 pub fn shared_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Pairs) -> Result<Tensor> {
     let Some(Shared { nodes, tails }) = &pairs.shared else { bail!("shared-scores: the pairs share no nodes") };
     let select = |from: &Tensor, ids: &[u32]| from.index_select(&Tensor::new(ids, x.device())?, 0);
@@ -206,7 +204,7 @@ mod tests {
             assert_eq!(found.2.is_some(), relations.is_some());
             assert!(found.2.is_none_or(|found| close(&found, &expected.2.unwrap())));
         }
-        // Nodes that all positives share: those that list them say the same.
+        // Shared nodes score the same as listed pairs.
         for tails in [true, false] {
             let nodes = vec![3, 0, 2];
             let with = |own: &[u32], replaced: bool| -> Vec<u32> {

@@ -1,7 +1,6 @@
-//! Means over a destination's edges of each relation, mixed by the relations' coefficients: a mixture for each basis that relations
-//! share.
+//! Per-relation means over a destination's edges, mixed with the relations' coefficients: one mixture per basis.
 //!
-//! `Σ_r (Σ_b c_rb V_b)·mean_r = Σ_b V_b·(Σ_r c_rb mean_r)`: mixed first, no relation's own matrix is ever made.
+//! `Σ_r (Σ_b c_rb V_b)·mean_r = Σ_b V_b·(Σ_r c_rb mean_r)`: mixing the means avoids computing the relations' matrices.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use gnnflow_kernels::simd::element::Element;
 /// `(x [num_src, I], coefficients [R, B])` → `[num_dst, B · I]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
 pub struct RelationMix {
-    /// The edges, which have types below `R`.
+    /// The edges, with types below `R`.
     pub block: Arc<GraphBlock>,
 }
 
@@ -36,10 +35,10 @@ pub struct RelationMixCoefficients {
     pub relations: usize,
 }
 
-/// `out[i, b] = Σ_r coefficients[r, b] · mean of x[j] over the edges j→i of relation r`, `B` rows one behind the other.
+/// Returns `out[i, b] = Σ_r coefficients[r, b] · mean of x[j] over the edges j→i of relation r`, concatenated.
 ///
 /// # Errors
-/// When the edges have no types, one of them is not below `R`, or `x` does not fit the block; and on a GPU, which has no kernel for it.
+/// When the edges have no types, a type is not below `R`, `x` does not fit the block, or the device is a GPU.
 pub fn relation_mix(block: &Arc<GraphBlock>, x: &Tensor, coefficients: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         bail!("relation-mix: no kernel for this device");

@@ -1,6 +1,6 @@
-//! A linear map for each relation, of the mean over a destination's edges of that relation, summed over relations.
+//! R-GCN's sum: for each relation, a linear map of the mean over a destination's edges of that relation.
 //!
-//! One relation after another, so that no more is held than the means of one; the gradients make them again.
+//! Relations are computed in turn, so only the means of one relation are held. The backward pass computes them again.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use gnnflow_kernels::simd::element::{Element, Real};
 /// `(x [num_src, I], weights [R, O, I])` → `[num_dst, O]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
 pub struct RelationSum {
-    /// The edges, which have types below `R`.
+    /// The edges, with types below `R`.
     pub block: Arc<GraphBlock>,
 }
 
@@ -39,13 +39,12 @@ pub struct RelationSumWeights {
     pub relations: usize,
 }
 
-/// `out[i] = Σ_r weights[r] · mean of x[j] over the edges j→i of relation r`; relations without an edge add nothing.
+/// Returns `out[i] = Σ_r weights[r] · mean of x[j] over the edges j→i of relation r`. An empty mean is 0.
 ///
-/// On the CPU nothing of the size of edges × columns is made, nor kept for the gradients. On a GPU it is put together from
-/// other operations ([`relation_sum_composed`]).
+/// On the CPU, no table of edges × columns is computed or kept. A GPU runs [`relation_sum_composed`].
 ///
 /// # Errors
-/// When the edges have no types, one of them is not below `R`, or shapes do not fit the block.
+/// When the edges have no types, a type is not below `R`, or shapes do not fit the block.
 pub fn relation_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return relation_sum_composed(block, x, weights);
@@ -53,14 +52,14 @@ pub fn relation_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
     x.contiguous()?.apply_op2(&weights.contiguous()?, RelationSum { block: block.clone() })
 }
 
-/// The same from operations that every device has. It holds a mean for each pair of a destination and a relation.
+/// As [`relation_sum`], from operations of every device. Holds a mean per pair of destination and relation.
 ///
 /// # Errors
 /// As [`relation_sum`].
 pub fn relation_sum_composed(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
     let (relations, _, columns) = weights.dims3()?;
     let edges = typed(block, relations)?;
-    // All relations' means one after another, then a sum over the means that each destination has.
+    // The means of all relations in one table, then a sum over the means of each destination.
     let (mut indptr, mut indices, mut rows) = (vec![0u32], Vec::new(), Vec::new());
     for relation in edges {
         indptr.extend(relation.indptr[1..].iter().map(|end| indices.len() as u32 + end));
@@ -88,7 +87,7 @@ pub fn relation_sum_composed(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tens
     segment_sum(&GraphBlock::new(sums), &Tensor::cat(&mapped, 0)?)
 }
 
-/// The block's edges by relation, all of them below `relations`.
+/// Returns the block's edges by relation; fails unless all relations are below `relations`.
 pub(super) fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]> {
     let Some(edges) = block.relations() else { bail!("relation-sum: the block's edges have no types") };
     match edges.last() {
@@ -99,14 +98,14 @@ pub(super) fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]>
     }
 }
 
-/// The means over the edges of one relation, `[rows, width]`.
+/// Returns the means over the edges of one relation, `[rows, width]`.
 pub(super) fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> Vec<T::Acc> {
     let mut means = room::<T::Acc>(relation.rows.len() * width);
     segment::mean(&relation.indptr, &relation.indices, x, width, &mut means);
     means
 }
 
-/// Adds to `out`, `[num_src, width]`, the gradient of sources' rows, from that of the means over the edges of one relation.
+/// Adds to `out [num_src, width]` the gradient of the sources' rows, given that of one relation's means.
 pub(super) fn add_to_sources<T: Real>(relation: &Relation, of_means: &[T], width: usize, out: &mut [T]) {
     let back = relation.by_source();
     let mut of_sources = room::<T>(back.sources.len() * width);

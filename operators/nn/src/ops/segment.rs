@@ -18,7 +18,7 @@ use gnnflow_kernels::simd::element::Element;
 pub enum Reduce {
     /// `Σ`
     Sum,
-    /// `Σ` over the number of edges; 0 for none.
+    /// `Σ` divided by the number of edges; 0 for none.
     Mean,
 }
 
@@ -48,7 +48,7 @@ pub fn segment_sum(block: &Arc<GraphBlock>, x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(SegmentReduce { block: block.clone(), reduce: Reduce::Sum })
 }
 
-/// As [`segment_sum`], the mean.
+/// As [`segment_sum`], with the mean.
 ///
 /// # Errors
 /// When `x` does not fit the block.
@@ -115,7 +115,7 @@ impl CustomOp1 for SegmentReduceBackward {
     }
 }
 
-/// The first `rows` rows of `x`: what destinations hold, sources being numbered destinations first. Nothing is copied.
+/// Returns the first `rows` rows of `x` without a copy. A block's destinations are its first sources.
 ///
 /// # Errors
 /// When `x` has fewer rows.

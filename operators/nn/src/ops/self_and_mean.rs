@@ -1,4 +1,4 @@
-//! A destination's own row beside the mean of its sources' rows: what GraphSAGE multiplies by one matrix.
+//! A destination's own row concatenated with the mean of its sources' rows: the input of GraphSAGE's matrix product.
 
 use std::sync::Arc;
 
@@ -23,9 +23,9 @@ pub struct SelfAndMeanBackward {
     pub block: Arc<GraphBlock>,
 }
 
-/// Each destination's own row of `x`, `[num_src, D]`, and the mean over its sources behind it.
+/// Concatenates each destination's own row of `x [num_src, D]` with the mean over its sources.
 ///
-/// On the CPU that is one pass, whose gradient is one too; other devices put the two together.
+/// On the CPU, this and its gradient are one pass each. Other devices run the two operations.
 ///
 /// # Errors
 /// When `x` does not fit the block.

@@ -1,4 +1,4 @@
-//! Losses as operations: sums over rows as an `f64` scalar; and log-softmax.
+//! Losses as operations, summed over rows to an `f64` scalar; and log-softmax.
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
@@ -25,7 +25,7 @@ pub struct BinaryCrossEntropy;
 #[derive(Clone, Debug)]
 pub struct BinaryCrossEntropyBackward;
 
-/// `[N, C]` → `[N, C]`.
+/// `[N, C]` → `[N, C]`: the logarithm of each row's softmax.
 #[derive(Clone, Debug)]
 pub struct LogSoftmax;
 
@@ -33,7 +33,7 @@ pub struct LogSoftmax;
 #[derive(Clone, Debug)]
 pub struct LogSoftmaxBackward;
 
-/// Logarithms of the softmax of every row of `x`.
+/// Returns the logarithm of the softmax of every row of `x`.
 ///
 /// # Errors
 /// When `x` is not a matrix.

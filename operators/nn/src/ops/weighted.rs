@@ -1,4 +1,4 @@
-//! Weighted sum of source rows, a weight per edge and head.
+//! The sum of source rows, weighted per edge and head.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ pub fn weighted_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
     x.contiguous()?.apply_op2(&weights.contiguous()?, WeightedSum { block: block.clone() })
 }
 
-/// Heads and columns of a head.
+/// Returns the columns per head; fails unless `columns` is a multiple of `heads`.
 pub(crate) fn split(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
     if heads == 0 || !columns.is_multiple_of(heads) {
         bail!("{op}: {columns} columns are not {heads} heads");
