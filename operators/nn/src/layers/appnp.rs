@@ -7,8 +7,8 @@ use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::model::LayerSpec;
 
-/// One propagation: `(1 − α)·Σ_j w_ij·z_j + α·z⁰_i` with [`gcn_weights`](super::gcn_weights), z⁰ being what the model's
-/// perceptron predicts from a node's own features.
+/// One propagation: `(1 − α)·Σ_j w_ij·z_j + α·z⁰_i` with [`gcn_weights`](super::gcn_weights), where z⁰ is the
+/// perceptron's prediction from the node's own features.
 #[derive(Debug)]
 pub struct Appnp {
     dim: usize,
@@ -16,7 +16,7 @@ pub struct Appnp {
 }
 
 impl Appnp {
-    /// The layer that `spec` describes; it has no parameters.
+    /// Creates the layer of `spec`. It has no parameters.
     ///
     /// # Errors
     /// When α is not in 0 ≤ α ≤ 1.

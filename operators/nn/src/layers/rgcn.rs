@@ -9,10 +9,9 @@ use crate::model::LayerSpec;
 use crate::ops::{add_bias, linear, matmul, relation_mix, relation_sum};
 use crate::params::ParamBuilder;
 
-/// `W_0·h_i + Σ_r W_r·mean_{j ∈ N_r(i)} h_j + b`, r over the relations.
+/// `W_0·h_i + Σ_r W_r·mean_{j ∈ N_r(i)} h_j + b`, over the relations r.
 ///
-/// With bases, `W_r = Σ_b c_rb·V_b`: relations share what they learn. The node itself has a weight of its own and is no
-/// neighbor of itself.
+/// With bases, `W_r = Σ_b c_rb·V_b`, so that relations share parameters. The node itself is not among its neighbors.
 #[derive(Debug)]
 pub struct Rgcn {
     in_dim: usize,
@@ -32,10 +31,10 @@ enum Weights {
 }
 
 impl Rgcn {
-    /// The layer that `spec` describes: parameters `weight`, or `coefficients` and `bases`; `root.weight`, `bias`.
+    /// Creates the layer of `spec`, with parameters `weight`, or `coefficients` and `bases`; `root.weight`, `bias`.
     ///
     /// # Errors
-    /// When there are no relations or no bases, or the device has no memory left.
+    /// When there are no relations or no bases, or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, ref options, .. } = *spec;
         let (relations, xavier) = (options.relations, Initial::XavierUniform { gain: 1.0 });
@@ -77,7 +76,7 @@ impl Layer for Rgcn {
     }
 
     fn merge_aggregated(&self, aggregated: &Tensor) -> Result<Tensor> {
-        // [R, O, I] as [O, R · I]: relations side by side, as they arrive.
+        // [R, O, I] as [O, R · I]: relations are concatenated, as in the aggregated rows.
         let weights = self.weights()?.transpose(0, 1)?.flatten_from(1)?.contiguous()?;
         Ok(matmul(aggregated, &weights.t()?.contiguous()?)?)
     }
@@ -88,7 +87,7 @@ impl Layer for Rgcn {
         if let Some(found) = types.iter().find(|&&found| usize::from(found) >= self.relations) {
             return Err(Error::Input(format!("an edge of type {found}; R-GCN knows {} types", self.relations)));
         }
-        // Where bases are fewer than columns, it is less work to mix what arrives than the matrices.
+        // With fewer bases than columns, mixing the aggregated rows costs less than mixing the matrices.
         match &self.weights {
             Weights::Mixed(coefficients, bases) if sent.device().is_cpu() && bases.dim(0)? < self.out_dim => {
                 let mixed = relation_mix(pass.block, sent, coefficients)?;

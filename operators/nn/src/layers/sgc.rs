@@ -1,4 +1,4 @@
-//! The simple graph convolution (Wu and others 2019): a linear model of features that have been propagated.
+//! The simple graph convolution (Wu and others 2019): a linear model of propagated features.
 
 use candle_core::{Tensor, Var};
 
@@ -10,9 +10,8 @@ use crate::model::LayerSpec;
 use crate::ops::linear;
 use crate::params::ParamBuilder;
 
-/// One propagation by [`gcn_weights`](super::gcn_weights), and behind the last one `W·h + b`.
-///
-/// Features are propagated as they are: they need no gradient then, and the product is over the last destinations only.
+/// One propagation by [`gcn_weights`](super::gcn_weights). The last layer then applies `W·h + b`, to its destinations
+/// only. Propagated features need no gradient.
 #[derive(Debug)]
 pub struct Sgc {
     in_dim: usize,
@@ -21,10 +20,10 @@ pub struct Sgc {
 }
 
 impl Sgc {
-    /// The layer that `spec` describes: parameters `weight`, `bias` in the last one, none in the others.
+    /// Creates the layer of `spec`, with parameters `weight`, `bias` in the last layer and none in the others.
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, last, .. } = *spec;
         let map = match last {
