@@ -1,4 +1,4 @@
-//! Whole models: what training runs, of which the operations are pieces.
+//! Whole models, forward and backward, as training runs them.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use gnnflow_kernels::dense::elementwise::Activation;
 /// Names of results and their numbers.
 pub(super) type Found = Vec<(String, Vec<f64>)>;
 
-/// Sets what a model has beside its kind.
+/// Sets further fields of a model's spec.
 pub(super) type More = fn(&mut ModelSpec);
 
-/// Models of every kind and aggregator, and of what may stand between layers: names, kinds, what else they have.
+/// Models of every kind and aggregator, with norms, residuals and readouts: names, kinds, further fields.
 pub(super) const KINDS: [(&str, &str, More); 15] = [
     ("sage mean", "sage", |_| ()),
     ("sage gcn", "sage", |spec| spec.options.aggregator = "gcn".to_owned()),
@@ -39,7 +39,7 @@ pub(super) const KINDS: [(&str, &str, More); 15] = [
     }),
 ];
 
-/// Types of the blocks' edges.
+/// The number of edge types.
 const TYPES: u64 = 3;
 
 fn heads(spec: &mut ModelSpec) {
@@ -49,7 +49,7 @@ fn heads(spec: &mut ModelSpec) {
 const NODES: [u64; 3] = [900, 250, 60];
 const CLASSES: usize = 7;
 
-/// Two layers of `kind` with dropout and what `more` sets, forward and backward on a batch: logits, loss, gradients.
+/// Runs two layers of `kind` with dropout and `more` on a batch. Returns logits, loss and gradients.
 pub(super) fn run(kind: &str, more: More, device: &Device) -> Result<Found> {
     let mut spec = ModelSpec::new(kind, 2, 30, 32, CLASSES);
     (spec.dropout, spec.options.relations) = (0.3, TYPES as usize);

@@ -1,4 +1,4 @@
-//! Values on edges: sums of both ends, softmax over a destination's edges, sums over edges.
+//! Values on edges: sums of the values at both ends, softmax over a destination's edges, sums over edges.
 
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};

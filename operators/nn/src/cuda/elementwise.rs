@@ -8,10 +8,10 @@ use super::kernels::{self, Argument};
 use crate::ops::{Activate, ActivateBackward, AddBias, ColumnSum};
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// Activation (as `elementwise.cu` numbers them), slope, and the dropout mask's key, cut and scale, 0 for none.
+/// Returns the activation's number in `elementwise.cu`, its slope, and the mask's key, cut and scale (0: no mask).
 ///
 /// # Errors
-/// When the mask is of a part of a matrix: only tensor workers have those, and they compute on the processor.
+/// When the mask starts inside a matrix: only tensor workers split matrices, and they compute on the CPU.
 fn describe(op: &Activate) -> Result<[Argument; 5]> {
     if op.dropout.is_some_and(|mask| mask.first() > 0) {
         candle_core::bail!("activate: a mask for a part of a matrix, which only the processor has");
@@ -99,7 +99,7 @@ pub(crate) fn column_sum(op: &ColumnSum, x: &CudaStorage, layout: &Layout) -> Re
     })
 }
 
-/// Adds up the sums of the panels of `rows`.
+/// Adds the sums of the panels of `rows`.
 pub(super) fn sum_panels<A: Number>(
     call: &Call<'_>,
     sums: Argument,

@@ -63,7 +63,7 @@ pub(crate) fn matmul(
     })
 }
 
-/// `[rows, k]` times `[k, columns]`, each row-major as it is or, where transposed, the other way round.
+/// `[rows, k]` times `[k, columns]`, each row-major, or stored transposed.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     rows: usize,
@@ -73,7 +73,7 @@ struct Factors {
     transpose_b: bool,
 }
 
-/// `out = a·b`, or `out += a·b`.
+/// Computes `out = a·b`, or `out += a·b` with `add`.
 fn multiply<A: Number + WithDType>(
     call: &Call<'_>,
     factors: Factors,
@@ -94,12 +94,12 @@ where
     };
     let [m, n, k] = [config.m, config.n, config.k].map(|n| n as usize);
     debug_assert!(a.len() == n * k && b.len() == m * k && out.len() >= m * n);
-    // SAFETY: the three arrays have the sizes that `config` says.
+    // SAFETY: the three arrays have the sizes in `config`.
     unsafe { call.device.cublas_handle().gemm(config, b, a, out) }.w()
 }
 
-/// What cuBLAS is asked for. It has columns first, so it multiplies the transposes: `outᵀ = bᵀ·aᵀ`, which are the same numbers in
-/// the same places. `None` when a size is not an `i32`.
+/// Returns the configuration for cuBLAS. It is column-major, so it multiplies the transposes: `outᵀ = bᵀ·aᵀ`, with the
+/// same numbers at the same places. Returns `None` if a size exceeds `i32`.
 fn config<A: WithDType>(factors: Factors, beta: A) -> Option<GemmConfig<A>> {
     let Factors { rows, columns, k, transpose_a, transpose_b } = factors;
     let [rows, columns, k] = [i32::try_from(rows).ok()?, i32::try_from(columns).ok()?, i32::try_from(k).ok()?];
@@ -122,7 +122,7 @@ fn config<A: WithDType>(factors: Factors, beta: A) -> Option<GemmConfig<A>> {
 mod tests {
     use super::*;
 
-    /// What the BLAS standard says that `gemm` does: columns first, `c = alpha·op(a)·op(b) + beta·c`.
+    /// `gemm` as the BLAS standard defines it, column-major: `c = alpha·op(a)·op(b) + beta·c`.
     fn gemm(config: &GemmConfig<f64>, a: &[f64], b: &[f64], c: &mut [f64]) {
         let at = |matrix: &[f64], ld: i32, op: cublasOperation_t, row: i32, column: i32| match op {
             cublasOperation_t::CUBLAS_OP_N => matrix[(column * ld + row) as usize],

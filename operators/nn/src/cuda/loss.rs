@@ -1,4 +1,4 @@
-//! Losses: sums over rows as an `f64` scalar; and log-softmax.
+//! Losses, summed over rows to an `f64` scalar; and log-softmax.
 
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
@@ -28,13 +28,13 @@ pub(crate) fn cross_entropy(
     with_real!(call, x, A => {
         let x = call.input::<A>(x, lx)?;
         let arguments = [x.address, y.address, call.address(&each), r.into(), c.into()];
-        // SAFETY: these are the kernel's arguments; labels are classes, which the loss's callers check.
+        // SAFETY: these are the kernel's arguments; the loss's callers check that labels are classes.
         unsafe { call.launch::<A>(kernels::CROSS_ENTROPY, warp_a_row(r), &arguments)? };
     });
     total(&call, &each, rows)
 }
 
-/// The sum of the first `n` of `each`.
+/// Returns the sum of the first `n` numbers of `each`.
 fn total(call: &Call<'_>, each: &CudaSlice<f64>, n: usize) -> Result<(CudaStorage, Shape)> {
     let out = call.room::<f64>(1)?;
     let arguments = [call.address(each), call.address(&out), Argument::U64(n as u64)];

@@ -131,7 +131,7 @@ pub(crate) fn weighted_sum_rows(
     })
 }
 
-/// Weighted sums over the rows of edges `[indptr, indices, places of their weights]`.
+/// Weighted sums over the rows of edges `[indptr, indices, positions of their weights]`.
 fn weighted<T: Number>(
     call: &Call<'_>,
     [indptr, indices, places]: [Argument; 3],
@@ -149,7 +149,7 @@ fn weighted<T: Number>(
     let out_address = call.address(&out);
     let (h, f) = (call.count(heads)?, call.count(width)?);
     let arguments = [indptr, indices, places, w.address, x.address, out_address, r.into(), h.into(), f.into(), shift];
-    // SAFETY: these are the kernel's arguments; callers checked that there are a row for every index and a weight for every edge.
+    // SAFETY: these are the kernel's arguments; callers checked that each index has a row and each edge a weight.
     unsafe { call.launch::<T>(kernel, threads, &arguments)? };
     call.done(out, (rows, columns))
 }
@@ -217,7 +217,7 @@ pub(crate) fn pick(
         let (x, out) = (call.input::<T>(x, lx)?, call.room::<<T as Number>::Sum>(rows * columns)?);
         let arguments =
             [block.indices, arg.address, x.address, call.address(&out), r.into(), c.into(), shift];
-        // SAFETY: these are the kernel's arguments; `arg` is what `argmax` found in this block.
+        // SAFETY: these are the kernel's arguments; `arg` is the result of `argmax` on this block.
         unsafe { call.launch::<T>(kernels::SEGMENT_PICK, threads, &arguments)? };
         call.done(out, (rows, columns))
     })
