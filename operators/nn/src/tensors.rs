@@ -1,4 +1,4 @@
-//! Rows as tensors, and tensors as rows.
+//! Conversions between rows and tensors.
 
 use crate::Model;
 use candle_core::backprop::GradStore;
@@ -7,10 +7,10 @@ use gnnflow_kernels::matrix::{Matrix, Values};
 
 use crate::error::Result;
 
-/// The matrix of `rows` rows as a tensor on the model's device.
+/// Converts a matrix of `rows` rows to a tensor on the model's device.
 ///
 /// # Errors
-/// When the device has no memory for it.
+/// When the device is out of memory.
 pub fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor> {
     let (shape, device) = ((rows, matrix.dim), model.device());
     let tensor = match matrix.values {
@@ -21,7 +21,7 @@ pub fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor> {
     Ok(tensor?)
 }
 
-/// The rows that the first layer reads, and their variable where they are learned.
+/// Returns the first layer's input rows as a tensor, and as a variable if they are learned.
 ///
 /// # Errors
 /// As [`tensor`].
@@ -36,7 +36,7 @@ pub fn input(matrix: Matrix, rows: usize, model: &Model, learnt: bool) -> Result
     }
 }
 
-/// The gradient of the rows that a batch has read; zeros where the loss does not depend on them.
+/// Returns the gradient of a batch's input rows; zeros if the loss does not depend on them.
 ///
 /// # Errors
 /// As [`read`].
