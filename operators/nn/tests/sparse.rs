@@ -15,7 +15,7 @@ fn normals(key: Key, len: usize) -> Vec<f32> {
     (0..len as u64).map(|i| key.normal(i) as f32).collect()
 }
 
-/// A table with the state of any rule.
+/// A table with the state of any optimizer.
 #[derive(Clone, Debug, PartialEq)]
 struct Owned {
     dim: usize,
@@ -41,7 +41,7 @@ impl Owned {
     }
 }
 
-/// The obvious program, one number at a time, by the formulas of the papers, in `f64`.
+/// The naive update of one number, by the formulas of the papers, in `f64`.
 fn naive(optimizer: SparseOptimizer, rate: f64, table: &mut [f64], state: &mut [(f64, f64, i32)], at: usize, g: f64) {
     let (a, b, t) = &mut state[at];
     *t += 1;
@@ -101,7 +101,7 @@ fn rows_move_as_the_formulas_say_and_the_others_rest() {
     }
 }
 
-/// Three steps by hand: gradients 2, −1, 0.5 on a row that starts at 1, rate 0.1, the second step without it for Adam's count.
+/// Three steps by hand: gradients 2, −1, 0.5 on a row that starts at 1, with rate 0.1.
 #[test]
 fn golden_values() {
     let after = |optimizer: SparseOptimizer, gradients: &[f32]| {
@@ -114,7 +114,7 @@ fn golden_values() {
     near(after(SparseOptimizer::Sgd, &[2.0, -1.0, 0.5]), 1.0 - 0.1 * 1.5);
     let adagrad = 1.0 - 0.1 + 0.1 / 5f64.sqrt() - 0.05 / 5.25f64.sqrt();
     near(after(ALL[1], &[2.0, -1.0, 0.5]), adagrad);
-    // torch.optim.Adam(lr=0.1): the first step is of length lr whatever the gradient.
+    // torch.optim.Adam(lr=0.1): the first step has length lr for any gradient.
     near(after(ADAM, &[2.0]), 0.9);
     let mean = (0.9 * 0.2 - 0.1) / (1.0 - 0.81);
     let square: f64 = (0.999 * 0.004 + 0.001) / (1.0 - 0.999f64.powi(2));

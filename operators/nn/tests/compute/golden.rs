@@ -1,4 +1,4 @@
-//! Against what PyTorch, PyG and DGL computed: see ../golden/make_golden.py.
+//! Layers, models, losses and optimizers against PyTorch, PyG and DGL: see ../golden/make_golden.py.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ fn block(arrays: &Arrays, name: &str, num_src: usize) -> Arc<GraphBlock> {
     GraphBlock::new(Block::new(num_dst, num_src as u32, indptr, ints(arrays, &format!("{name}/indices"))))
 }
 
-/// Equal within 1e-5 of the largest number (or of 1).
+/// Asserts equality within 1e-5 of the largest number (or of 1).
 #[track_caller]
 fn assert_close(what: &str, found: &Tensor, wanted: &Tensor) {
     let (found, wanted) = (flat(found), flat(wanted));
@@ -44,7 +44,7 @@ fn assert_close(what: &str, found: &Tensor, wanted: &Tensor) {
     }
 }
 
-/// Puts the case's parameters into the model's; GAT's attention vectors have a leading 1 there.
+/// Imports the case's parameters. GAT's attention vectors have a leading dimension of 1 there.
 fn import(arrays: &Arrays, case: &str, params: &mut Params) {
     let names: Vec<(String, Vec<usize>)> = params.iter().map(|(n, v)| (n.to_owned(), v.dims().to_vec())).collect();
     for (name, shape) in names {
@@ -108,7 +108,7 @@ fn gcn_equals_pyg() {
     }
 }
 
-/// The block with features of its edges.
+/// Returns the block with edge features.
 fn block_of_edges(arrays: &Arrays, name: &str, num_src: usize) -> Arc<GraphBlock> {
     let rows = &arrays[&format!("{name}/edges")];
     GraphBlock::with_edge_features(block(arrays, name, num_src).block().clone(), flat(rows), rows.dim(1).unwrap())
@@ -169,7 +169,7 @@ fn a_model_of_two_layers_equals_pytorch() {
         model.params().iter().flat_map(|(name, _)| flat(&arrays[&format!("model/grad.{name}")])).collect();
     let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, model.params().flat_len(), &Device::Cpu).unwrap();
     assert_close("gradients", &as_tensor(found), &as_tensor(wanted));
-    // Layer by layer at inference gives the same.
+    // Layer-by-layer inference gives the same result.
     let h = model.forward_stage(0, &blocks[0], &arrays["model/x"], None, &[]).unwrap();
     let again = model.forward_stage(1, &blocks[1], &h, None, &[]).unwrap();
     assert_eq!(flat(&again), flat(&logits));
@@ -302,7 +302,7 @@ fn residuals_batch_norms_and_jumping_knowledge_equal_pytorch_in_training() {
         for (name, var) in model.params().iter().filter(|(name, _)| !is_buffer(name)) {
             let gradient = flat(store.get(var).unwrap());
             if name == "layers.0.bias" || name == "layers.1.bias" {
-                // A norm takes away what is the same in all rows: but for rounding, these are 0.
+                // A norm removes a constant of all rows, so up to rounding these gradients are 0.
                 assert!(gradient.iter().all(|g| g.abs() < 1e-4), "{case}: {name}");
             } else {
                 found.extend(gradient);

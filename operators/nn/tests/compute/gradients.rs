@@ -90,7 +90,7 @@ fn messages_with_edges() {
         let inputs = [var(60, width, 1), var(block.num_edges(), width, 2)];
         check("message sum", &inputs, |v| ops::message_sum(&block, v[0], v[1]));
     }
-    // As the edges go into attention: before the activation.
+    // Edge features enter attention before the activation.
     let inputs = [var(60, 12, 1), var(40, 12, 2), var(block.num_edges(), 4, 3), var(12, 4, 4), var(3, 4, 5)];
     check("attention with edges", &inputs, |v| {
         let sums = (ops::edge_add(&block, v[0], v[1])? + ops::linear(v[2], v[3], None)?)?;
@@ -117,7 +117,7 @@ fn sums_over_relations() {
 fn norms() {
     for (rows, width) in [(1, 4), (7, 1), (30, 5), (600, 37)] {
         let inputs = [var(rows, width, 1), var(1, width, 2), var(1, width, 3)];
-        // Few rows or columns of near equal numbers bend too sharply for differences: a larger ε smooths them.
+        // Few rows or columns of nearly equal numbers curve too sharply for differences; a larger ε smooths them.
         check("batch norm", &inputs, |v| Ok(ops::batch_norm(v[0], &v[1].flatten_all()?, &v[2].flatten_all()?, 0.1)?.0));
         check("layer norm", &inputs, |v| ops::layer_norm(v[0], &v[1].flatten_all()?, &v[2].flatten_all()?, 0.1));
     }
@@ -147,7 +147,7 @@ fn elementwise() {
     for activation in [Activation::Identity, Activation::Relu, Activation::LeakyRelu(0.2)].into_iter().chain(smooth) {
         for dropout in [None, Some(Dropout::new(0.4, key(8)))] {
             check("activate", &[var(50, 9, 1)], |v| {
-                // Nothing to do would give the variable itself, whose gradient candle does not keep.
+                // The identity would return the variable itself, whose gradient candle does not keep.
                 v[0].affine(1.0, 0.0).and_then(|x| ops::activate(&x, activation, dropout))
             });
         }

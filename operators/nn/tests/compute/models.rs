@@ -1,4 +1,4 @@
-//! Models as users meet them: shapes, randomness, errors, and that they learn.
+//! Models from a user's view: shapes, randomness, errors and learning.
 
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
@@ -51,7 +51,7 @@ fn what_cannot_be_built_says_why() {
     assert_eq!((gat.dims(), gat.carried_dim()), (vec![10, 14, 5], 4));
 }
 
-/// Maps before all propagations.
+/// Options of a decoupled model.
 fn apart() -> KindOptions {
     KindOptions { decoupled: true, ..KindOptions::default() }
 }
@@ -73,7 +73,7 @@ fn what_does_not_fit_says_so() {
 
 #[test]
 fn weights_of_edges_are_as_good_as_parallel_edges() {
-    // Node 0 hears thrice from 2 and once from 3, node 1 from 3, node 2 from nobody.
+    // Node 0 has three edges from 2 and one from 3; node 1 has one from 3; node 2 has none.
     let many = GraphBlock::new(Block::new(3, 4, vec![0, 4, 5, 5], vec![2, 2, 2, 3, 3]));
     let few = Block::new(3, 4, vec![0, 2, 3, 3], vec![2, 3, 3]).with_edge_weights(vec![0.75, 0.25, 1.0]);
     for (inputs, outputs) in [(3, 5), (5, 3)] {
@@ -98,7 +98,7 @@ fn parameters_round_trip_and_depend_on_the_seed() {
     model.params_mut().set_from(&others).unwrap();
     model.params().copy_to(&mut values).unwrap();
     assert_eq!(values, others);
-    // The layers see what was set.
+    // The layers use the values that were set.
     let block = GraphBlock::new(random(4, 9, 3, 1));
     let blocks = [GraphBlock::new(Block::new(9, 9, vec![0; 10], vec![])), block];
     let run = |model: &Model| flat(&model.forward(&blocks, &tensor((9, 3), 1), None, None).unwrap());
@@ -147,7 +147,7 @@ fn self_loops_are_there_exactly_once() {
 
 #[test]
 fn every_kind_learns_what_its_neighbours_tell() {
-    // The class of a node is written on its neighbors only; a node's own row is noise.
+    // Only the neighbors' rows carry a node's class; its own row is noise.
     let nodes = 400;
     let class = |i: u64| (key(1).below(i, 2)) as u32;
     let (mut indptr, mut indices) = (vec![0u32], Vec::new());
@@ -228,7 +228,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
 
 #[test]
 fn stages_one_after_another_give_what_a_batch_gives() {
-    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or at once for some.
+    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or in one call for some.
     let whole = random(50, 50, 6, 3);
     let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
     let whole = GraphBlock::new(whole.with_edge_types(types));
@@ -253,7 +253,7 @@ fn stages_one_after_another_give_what_a_batch_gives() {
                 ..ModelSpec::new(kind.split(',').next().unwrap(), 3, 6, 8, 4)
             };
             let mut model = build(&spec).unwrap();
-            // Running statistics that are not what they start as.
+            // Running statistics that differ from their initial values.
             let mut params = vec![0.0; model.params().flat_len()];
             model.params().copy_to(&mut params).unwrap();
             let blocks = [whole.clone(), whole.clone(), whole.clone()];
@@ -322,7 +322,7 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
     let wide = half.to_dtype(candle_core::DType::F32).unwrap();
     let sum = |x: &Tensor| flat(&ops::relation_sum(&block_of, x, &weights).unwrap());
     assert_eq!(sum(&half), sum(&wide));
-    // Mixing what arrives, then the bases, is mixing the bases, then what arrives.
+    // Mixing the aggregated rows, then the bases, equals mixing the bases first.
     let (coefficients, bases) = (tensor((9, 3), 3), tensor((3 * 5, 7), 4));
     let mixed = coefficients.matmul(&bases.reshape((3, 35)).unwrap()).unwrap().reshape((9, 5, 7)).unwrap();
     let wanted = flat(&ops::relation_sum(&block_of, &x, &mixed).unwrap());
@@ -340,8 +340,8 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
 
 #[test]
 fn rgcn_learns_what_a_gcn_cannot() {
-    // Friends have a node's class, foes the other one, and as many edges are of either kind: without the edges' types, the
-    // neighbors say nothing. A node's own row is noise.
+    // Friends have the node's class, foes the other one, with as many edges of each type. Without edge types, neighbors
+    // carry no information, and the node's own row is noise.
     let nodes = 400u64;
     let class = |i: u64| key(11).below(i, 2) as u32;
     let (mut indptr, mut indices, mut types) = (vec![0u32], Vec::new(), Vec::new());
@@ -360,7 +360,7 @@ fn rgcn_learns_what_a_gcn_cannot() {
     let block = Block::new(nodes as u32, nodes as u32, indptr, indices).with_edge_types(types);
     let block = GraphBlock::new(block);
     let value = |i: u64, c: u64| {
-        // What a node says of itself, too faint to be read from it alone.
+        // A node's own features carry a signal that is too faint to classify it.
         let sign = if u64::from(class(i)) == c % 2 { 0.5 } else { 0.0 };
         (key(13).normal(i * 4 + c) + sign) as f32
     };
@@ -401,7 +401,7 @@ fn rgcn_learns_what_a_gcn_cannot() {
     }
 }
 
-/// What a step pushes to the rows that are learned: the gradient of the loss by what the first layer reads.
+/// The gradient of the loss by the first layer's input, from which a step updates learned rows.
 #[test]
 fn gradients_reach_the_rows_of_the_input() {
     let types = |block: &Block, seed| (0..block.num_edges() as u64).map(|e| key(seed).below(e, 3) as u16).collect();

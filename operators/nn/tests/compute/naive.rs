@@ -1,4 +1,4 @@
-//! Kernels against the obvious loops, on every shape of block, every width and every type of number.
+//! Kernels against naive loops, on every shape of block, every width and every number type.
 
 use gnnflow_kernels::aggregate::attention_logits::Attention;
 use gnnflow_kernels::aggregate::transpose::transpose;

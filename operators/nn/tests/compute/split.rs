@@ -1,4 +1,4 @@
-//! What node tasks make of the halves of their rows has the bits of what they make of the whole.
+//! Node tasks on the two parts of their rows have the bits of the whole.
 
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};

@@ -1,4 +1,4 @@
-//! The same bits for any number of threads.
+//! Results have equal bits for any number of threads.
 
 use candle_core::{Device, Tensor, Var};
 use gnnflow_data::rng::{Key, Purpose};
@@ -7,7 +7,7 @@ use gnnflow_nn::{GraphBlock, KindOptions, Model, ModelSpec, Norm, Registry, loss
 
 use crate::factory::{flat, random, tensor};
 
-/// Runs `f` on pools of 1, 2 and 5 threads and wants equal bits.
+/// Runs `f` on pools of 1, 2 and 5 threads and asserts equal bits.
 fn same_bits(what: &str, f: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
     let run = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&f);
     let bits = |out: Vec<Vec<f32>>| -> Vec<u32> { out.into_iter().flatten().map(f32::to_bits).collect() };

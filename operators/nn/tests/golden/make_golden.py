@@ -1,7 +1,7 @@
 """Makes golden.safetensors: what PyTorch, PyG and DGL compute on small fixed inputs.
 
 Run with torch 2.2.1, torch_geometric 2.6.1 and dgl 2.1.0 (CPU):  python make_golden.py golden.safetensors
-Layers and losses are computed in float64 from inputs that are exact in float32, optimisers in float32 as users run them.
+Layers and losses are computed in float64 from inputs that are exact in float32, optimizers in float32 as users run them.
 Names are `case/array`; gradients are of sum(output * probe), under `case/grad.*`.
 """
 
