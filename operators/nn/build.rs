@@ -41,8 +41,8 @@ fn compile(nvcc: &str, arch: &str, source: &Path, ptx: &Path) {
             fail(&format!("{nvcc} does not compile {} ({}):\n{said}", source.display(), output.status))
         }
         Err(error) => fail(&format!(
-            "the feature `cuda` needs nvcc, and {nvcc:?} cannot be run: {error}. Put it on the path or into NVCC; \
-             `. tools/cuda/env.sh` fetches one; docs/book/src/gpu.md says more"
+            "the feature `cuda` needs nvcc, but {nvcc:?} cannot be run: {error}; put nvcc on the path, set NVCC, or run \
+             `. tools/cuda/env.sh` (docs/book/src/gpu.md)"
         )),
     }
 }

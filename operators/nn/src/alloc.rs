@@ -79,7 +79,7 @@ fn exhausted(bytes: usize) -> ! {
     // The text is shorter than the line, and numbers are formatted without allocating.
     let _ = writeln!(
         rest,
-        "error: cannot allocate {bytes} bytes of memory; raise the limit on memory (ulimit -v, cgroup), or take smaller \
+        "error: cannot allocate {bytes} bytes of memory; raise the memory limit (ulimit -v, cgroup), or use smaller \
          batches or fewer threads (train.batch, train.threads)"
     );
     let length = 256 - rest.len();

@@ -23,6 +23,6 @@ pub fn device(name: &str) -> Result<Device> {
         "cuda" => super::cuda::open().map_err(refuse),
         #[cfg(not(feature = "cuda"))]
         "cuda" => Err(refuse("this build has no CUDA; build with `--features cuda` (docs/book/src/gpu.md)".to_owned())),
-        _ => Err(refuse("not a device; there are \"cpu\" and \"cuda\"".to_owned())),
+        _ => Err(refuse("unknown device; use \"cpu\" or \"cuda\"".to_owned())),
     }
 }

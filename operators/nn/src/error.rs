@@ -11,7 +11,7 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
     /// No layer is registered under this name.
-    #[error("no layer is called {name:?}; there are {known}")]
+    #[error("unknown layer kind {name:?}; use one of {known}")]
     UnknownLayer {
         /// The requested name.
         name: String,

@@ -71,7 +71,7 @@ impl GraphBlock {
     /// # Panics
     /// Unless there is one row per edge.
     pub fn with_edge_features(block: Block, values: Vec<f32>, dim: usize) -> Arc<Self> {
-        assert_eq!(values.len(), block.num_edges() * dim, "one row of {dim} numbers an edge");
+        assert_eq!(values.len(), block.num_edges() * dim, "one row of {dim} numbers per edge");
         Self::with(block, Some(EdgeMatrix { values, dim }))
     }
 

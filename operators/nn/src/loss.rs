@@ -25,7 +25,7 @@ pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
         return Err(Error::Input(format!("{} labels for {rows} rows of logits", labels.len())));
     }
     if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
-        return Err(Error::Input(format!("label {label} where there are {classes} classes")));
+        return Err(Error::Input(format!("label {label}, but there are {classes} classes")));
     }
     let labels = Tensor::from_slice(labels, rows, logits.device())?;
     Ok(logits.contiguous()?.apply_op2(&labels, CrossEntropy)?)

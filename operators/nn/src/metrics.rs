@@ -64,8 +64,8 @@ impl Counts {
     /// # Panics
     /// When lengths disagree, a label is not a class, or the task is not [`Task::SingleLabel`].
     pub fn update_classes(&mut self, logits: &[f32], labels: &[u32]) {
-        assert_eq!(self.task, Task::SingleLabel, "one class a row");
-        assert_eq!(logits.len(), labels.len() * self.classes, "logits of every class for each label");
+        assert_eq!(self.task, Task::SingleLabel, "the task must be single-label");
+        assert_eq!(logits.len(), labels.len() * self.classes, "one logit per class and row");
         for (row, &label) in logits.chunks_exact(self.classes).zip(labels) {
             let label = label as usize;
             let predicted = (1..row.len()).fold(0, |best, c| if row[c] > row[best] { c } else { best });
@@ -84,8 +84,8 @@ impl Counts {
     /// # Panics
     /// When lengths disagree or the task is not [`Task::MultiLabel`].
     pub fn update_labels(&mut self, logits: &[f32], targets: &[f32]) {
-        assert_eq!(self.task, Task::MultiLabel, "several labels a row");
-        assert_eq!(logits.len(), targets.len(), "a target for each logit");
+        assert_eq!(self.task, Task::MultiLabel, "the task must be multi-label");
+        assert_eq!(logits.len(), targets.len(), "one target per logit");
         for (row, targets) in logits.chunks_exact(self.classes).zip(targets.chunks_exact(self.classes)) {
             let mut right = true;
             for (label, (&logit, &target)) in row.iter().zip(targets).enumerate() {

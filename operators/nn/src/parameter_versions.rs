@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(service.choose(7, 0, 0), first);
         assert_eq!(*service.get(first.version, NOW).unwrap(), [1.0]);
         assert_eq!(service.choose(7, 1, 0).version, 4);
-        assert_eq!(service.choose(7, 0, 1).version, 4, "another task takes what is there when it is begun");
+        assert_eq!(service.choose(7, 0, 1).version, 4, "another task takes the latest version");
         // No interval uses version 2, and it is outside the window. Version 3 is inside the window.
         assert!(service.get(2, NOW).is_none() && service.get(3, NOW).is_some());
         service.release(7, 0);
@@ -176,7 +176,7 @@ mod tests {
         service.publish(&[0.0]);
         assert_eq!(service.choose(0, 0, 0).server, 1);
         service.call_begins(1);
-        assert_eq!(service.choose(0, 0, 0).server, 1, "remembered");
+        assert_eq!(service.choose(0, 0, 0).server, 1, "the server is kept");
         assert_eq!(service.choose(1, 0, 0).server, 2);
         service.call_begins(2);
         assert_eq!(service.choose(2, 0, 0).server, 0);

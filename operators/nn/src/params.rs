@@ -54,7 +54,7 @@ impl Params {
     /// # Panics
     /// Unless `flat` is [`Params::flat_len`] long.
     pub fn copy_to(&self, flat: &mut [f32]) -> Result<()> {
-        assert_eq!(flat.len(), self.flat_len(), "room for every parameter");
+        assert_eq!(flat.len(), self.flat_len(), "`flat` must hold every parameter");
         self.each(|var, at| read(var, |values| flat[at..at + values.len()].copy_from_slice(values)))
     }
 
@@ -66,7 +66,7 @@ impl Params {
     /// # Panics
     /// Unless `flat` is [`Params::flat_len`] long.
     pub fn set_from(&mut self, flat: &[f32]) -> Result<()> {
-        assert_eq!(flat.len(), self.flat_len(), "a number for every parameter");
+        assert_eq!(flat.len(), self.flat_len(), "`flat` must hold every parameter");
         let device = &self.device;
         self.each(|var, at| {
             let values = &flat[at..at + var.elem_count()];
@@ -87,7 +87,7 @@ impl Params {
     /// # Panics
     /// Unless `flat` is [`Params::flat_len`] long.
     pub fn gradients(&self, gradients: &GradStore, flat: &mut [f32]) -> Result<()> {
-        assert_eq!(flat.len(), self.flat_len(), "room for every parameter");
+        assert_eq!(flat.len(), self.flat_len(), "`flat` must hold every parameter");
         self.each(|var, at| match gradients.get(var) {
             Some(gradient) => read(gradient, |values| {
                 flat[at..at + values.len()].iter_mut().zip(values).for_each(|(f, &g)| *f += g);
@@ -117,7 +117,7 @@ impl Params {
         let refuse = |why: String| Error::State { name: name.to_owned(), why };
         let var = self.get(name).ok_or_else(|| refuse("the model has no such parameter".to_owned()))?;
         if var.dims() != shape || values.len() != var.elem_count() {
-            return Err(refuse(format!("has shape {shape:?}; the model wants {:?}", var.dims())));
+            return Err(refuse(format!("has shape {shape:?}; the model has {:?}", var.dims())));
         }
         var.set(&Tensor::from_slice(values, var.shape(), &self.device)?)?;
         Ok(())
@@ -219,7 +219,7 @@ impl ParamBuilder {
     fn name(&self, name: &str) -> Result<String> {
         let name = format!("{}{name}", self.prefix);
         if self.vars.iter().chain(&self.buffers).any(|(taken, _)| *taken == name) {
-            return Err(Error::State { name, why: "there are two parameters of this name".to_owned() });
+            return Err(Error::State { name, why: "two parameters have this name; use distinct names".to_owned() });
         }
         Ok(name)
     }

@@ -57,7 +57,7 @@ pub fn read(tensor: &Tensor, f: impl FnOnce(&[f32])) -> Result<()> {
     let read = || -> candle_core::Result<()> {
         let tensor = tensor.to_device(&candle_core::Device::Cpu)?.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a tensor on the CPU has its storage there") };
+        let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a CPU tensor has no CPU storage") };
         let (start, end) = layout.contiguous_offsets().unwrap_or((0, tensor.elem_count()));
         f(&storage.as_slice::<f32>()?[start..end]);
         Ok(())

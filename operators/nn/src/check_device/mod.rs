@@ -156,7 +156,7 @@ fn push(blank: Comparison, found: Result<Found, String>, wanted: Result<Found, S
 
 fn measure(blank: Comparison, found: &[f64], wanted: &[f64]) -> Comparison {
     if found.len() != wanted.len() {
-        let failure = Some(format!("{} numbers where {} belong", found.len(), wanted.len()));
+        let failure = Some(format!("{} numbers; expected {}", found.len(), wanted.len()));
         return Comparison { passed: false, failure, ..blank };
     }
     let pairs = || found.iter().zip(wanted);
@@ -246,7 +246,7 @@ impl fmt::Display for DeviceReport {
         writeln!(
             f,
             "{:<24} {:<5} {:>9} {:>10} {:>9} {:>9}",
-            "operation", "type", "numbers", "same bits", "error", "allowed"
+            "operation", "type", "numbers", "same bits", "error", "tolerance"
         )?;
         let mut groups: Vec<Vec<&Comparison>> = Vec::new();
         for c in &self.comparisons {
@@ -271,7 +271,7 @@ impl fmt::Display for DeviceReport {
         }
         let wrong = self.comparisons.iter().filter(|c| !c.passed).count();
         match wrong {
-            0 => write!(f, "{} comparisons, all within what is allowed", self.comparisons.len()),
+            0 => write!(f, "{} comparisons, all within tolerance", self.comparisons.len()),
             _ => write!(f, "{wrong} of {} comparisons are WRONG", self.comparisons.len()),
         }
     }

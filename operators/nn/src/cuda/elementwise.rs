@@ -14,7 +14,7 @@ use gnnflow_kernels::dense::elementwise::Activation;
 /// When the mask starts inside a matrix: only tensor workers split matrices, and they compute on the CPU.
 fn describe(op: &Activate) -> Result<[Argument; 5]> {
     if op.dropout.is_some_and(|mask| mask.first() > 0) {
-        candle_core::bail!("activate: a mask for a part of a matrix, which only the processor has");
+        candle_core::bail!("activate: the mask starts inside a matrix, which only the CPU supports");
     }
     let (number, slope) = match op.activation {
         Activation::Identity => (0, 0.0),

@@ -20,7 +20,7 @@ pub(crate) fn linear(
     let ((rows, k), (columns, wk)) = (lx.shape().dims2()?, lw.shape().dims2()?);
     call.expect("columns", k, wk)?;
     let whole = lb.shape().rank() == 2;
-    call.expect("numbers to add to", lb.shape().elem_count(), if whole { rows * columns } else { columns })?;
+    call.expect("numbers in the base", lb.shape().elem_count(), if whole { rows * columns } else { columns })?;
     with_real!(call, x, A => {
         let (x, w, base) = (call.input::<A>(x, lx)?, call.input::<A>(w, lw)?, call.input::<A>(base, lb)?);
         let mut out = call.room::<A>(rows * columns)?;

@@ -80,7 +80,7 @@ fn why(error: &candle_core::Error) -> String {
                 sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => {
                     "there is no NVIDIA driver (libcuda.so.1), or it finds no GPU on this machine".to_owned()
                 }
-                code => format!("the NVIDIA driver says {code:?}"),
+                code => format!("the NVIDIA driver reports {code:?}"),
             },
             Some(CudaError::Cublas(_)) => missing("cuBLAS", "libcublas.so.13 and libcublasLt.so.13"),
             Some(CudaError::Curand(_)) => missing("cuRAND", "libcurand.so.10"),
@@ -92,7 +92,7 @@ fn why(error: &candle_core::Error) -> String {
 
 fn missing(library: &str, files: &str) -> String {
     format!(
-        "{library} does not start: {files} must be where the loader looks or in GNNFLOW_CUDA_LIB_DIR (docs/book/src/gpu.md)"
+        "{library} does not start; put {files} on the loader's path or into GNNFLOW_CUDA_LIB_DIR (docs/book/src/gpu.md)"
     )
 }
 

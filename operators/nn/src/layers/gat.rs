@@ -32,7 +32,10 @@ pub(super) const SLOPE: f64 = 0.2;
 pub(super) fn head_width(spec: &LayerSpec) -> Result<usize> {
     let LayerSpec { out_dim, heads, last, .. } = *spec;
     if heads == 0 || !last && out_dim % heads != 0 {
-        return Err(Error::spec("heads", format!("{out_dim} columns cannot be split among {heads} heads")));
+        return Err(Error::spec(
+            "heads",
+            format!("{out_dim} columns cannot be split among {heads} heads; use a multiple of the heads"),
+        ));
     }
     Ok(if last { out_dim } else { out_dim / heads })
 }
@@ -46,8 +49,7 @@ pub(super) fn attend(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Ten
 
 /// Returns the sum of the sent rows weighted by `attention`.
 pub(super) fn attended(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
-    let attention =
-        attention.ok_or_else(|| Error::Input("attention is a sum weighted by the edges' values".to_owned()))?;
+    let attention = attention.ok_or_else(|| Error::Input("attention needs a weight per edge".to_owned()))?;
     Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
 }
 

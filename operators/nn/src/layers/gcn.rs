@@ -79,7 +79,7 @@ pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
 
 /// Returns the sum of the sent rows by these weights.
 pub(super) fn propagated(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
-    let weights = weights.ok_or_else(|| Error::Input("a GCN's sum is weighted by the edges' values".to_owned()))?;
+    let weights = weights.ok_or_else(|| Error::Input("GCN's sum needs a weight per edge".to_owned()))?;
     Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
 }
 

@@ -53,7 +53,7 @@ impl Gin {
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, hidden, activation, ref options, .. } = *spec;
         if options.mlp_layers == 0 {
-            return Err(Error::spec("mlp_layers", "is 0"));
+            return Err(Error::spec("mlp_layers", "is 0; use at least 1"));
         }
         let mlp = Perceptron::new(&Perceptron::dims(in_dim, hidden, out_dim, options.mlp_layers), activation, params)?;
         Ok(Self { in_dim, out_dim, epsilon: Epsilon::new(options, params)?, mlp })

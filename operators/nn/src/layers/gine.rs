@@ -31,10 +31,10 @@ impl Gine {
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, hidden, activation, ref options, .. } = *spec;
         if options.mlp_layers == 0 {
-            return Err(Error::spec("mlp_layers", "is 0"));
+            return Err(Error::spec("mlp_layers", "is 0; use at least 1"));
         }
         if options.edge_dim == 0 {
-            return Err(Error::spec("edge_dim", "is 0: gine reads the edges' features"));
+            return Err(Error::spec("edge_dim", "is 0, but gine reads edge features; use a graph with edge features"));
         }
         let xavier = Initial::XavierUniform { gain: 1.0 };
         let weight = params.add("edge.weight", &[in_dim, options.edge_dim], xavier)?;
@@ -55,7 +55,7 @@ impl Layer for Gine {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        let edges = edges.ok_or_else(|| Error::Input("messages take in the edges' rows".to_owned()))?;
+        let edges = edges.ok_or_else(|| Error::Input("GINE needs a row per edge".to_owned()))?;
         Ok(message_sum(pass.block, &widen(sent)?, edges)?)
     }
 

@@ -39,11 +39,11 @@ impl Rgcn {
         let LayerSpec { in_dim, out_dim, ref options, .. } = *spec;
         let (relations, xavier) = (options.relations, Initial::XavierUniform { gain: 1.0 });
         if relations == 0 {
-            return Err(Error::spec("relations", "R-GCN learns a map for each type of edges, and there is none"));
+            return Err(Error::spec("relations", "R-GCN needs edge types; use a graph that has them"));
         }
         let weights = match options.bases {
             None => Weights::Each(params.add("weight", &[relations, out_dim, in_dim], xavier)?),
-            Some(0) => return Err(Error::spec("num_bases", "is 0")),
+            Some(0) => return Err(Error::spec("num_bases", "is 0; use at least 1")),
             Some(bases) => Weights::Mixed(
                 params.add("coefficients", &[relations, bases], xavier)?,
                 params.add("bases", &[bases, out_dim, in_dim], xavier)?,
@@ -83,9 +83,9 @@ impl Layer for Rgcn {
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         let types = pass.block.block().edge_types();
-        let types = types.ok_or_else(|| Error::Input("R-GCN reads the types of edges, and these have none".into()))?;
+        let types = types.ok_or_else(|| Error::Input("R-GCN needs edge types, but the block has none".into()))?;
         if let Some(found) = types.iter().find(|&&found| usize::from(found) >= self.relations) {
-            return Err(Error::Input(format!("an edge of type {found}; R-GCN knows {} types", self.relations)));
+            return Err(Error::Input(format!("an edge has type {found}, but R-GCN has {} types", self.relations)));
         }
         // With fewer bases than columns, mixing the aggregated rows costs less than mixing the matrices.
         match &self.weights {

@@ -33,7 +33,7 @@ impl Aggregator {
             "mean" => Ok(Self::Mean),
             "gcn" => Ok(Self::Gcn),
             "pool" => Ok(Self::Pool),
-            _ => Err(Error::spec("aggregator", format!("{name:?} is none of \"mean\", \"gcn\", \"pool\""))),
+            _ => Err(Error::spec("aggregator", format!("unknown name {name:?}; use \"mean\", \"gcn\" or \"pool\""))),
         }
     }
 }

@@ -83,7 +83,7 @@ impl Model {
             (false, _) => (kind.order, &kind.factory),
             (true, Some(propagation)) => (Order::PredictFirst, propagation),
             (true, None) => {
-                let why = format!("{:?} has no propagations that learn nothing; use \"gat\" as it comes", spec.kind);
+                let why = format!("{:?} cannot be decoupled; use \"gat\", or set `decoupled` to false", spec.kind);
                 return Err(Error::spec("decoupled", why));
             }
         };
@@ -131,7 +131,7 @@ impl Model {
             residual_norms.push(ResidualNorm::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
         }
         if predictor.is_none() && layers.iter().any(|layer| layer.info().needs_initial) {
-            let why = format!("{:?} asks for what came before the first layer, and is not registered so", spec.kind);
+            let why = format!("{:?} needs initial rows; register it with `Order::PredictFirst`", spec.kind);
             return Err(Error::spec("kind", why));
         }
         let readout = Readout::new(spec.jumping_knowledge, spec.layers, [spec.hidden, spec.out_dim], &mut params)?;
@@ -373,7 +373,7 @@ impl Model {
     fn check(&self, index: usize, block: &GraphBlock, h: &Tensor) -> Result<()> {
         let (found, wanted) = (h.dims(), [block.num_src(), self.layers[index].info().in_dim]);
         if found != wanted {
-            return Err(Error::Input(format!("layer {index} got rows of shape {found:?} where {wanted:?} belongs")));
+            return Err(Error::Input(format!("layer {index} got rows of shape {found:?}; expected {wanted:?}")));
         }
         Ok(())
     }
@@ -395,7 +395,7 @@ fn check(spec: &ModelSpec, order: Order) -> Result<()> {
         ("mlp_layers", spec.options.mlp_layers),
     ] {
         if value == 0 {
-            return Err(Error::spec(key, "is 0"));
+            return Err(Error::spec(key, "is 0; use at least 1"));
         }
     }
     if order != Order::Interleaved {
@@ -405,7 +405,7 @@ fn check(spec: &ModelSpec, order: Order) -> Result<()> {
             ("jumping_knowledge", spec.jumping_knowledge != JumpingKnowledge::None),
         ];
         if let Some((key, _)) = asked.into_iter().find(|(_, asked)| *asked) {
-            return Err(Error::spec(key, format!("{:?} learns nothing between its layers", spec.kind)));
+            return Err(Error::spec(key, format!("{:?} has no parameters between layers; remove this key", spec.kind)));
         }
     }
     Ok(())

@@ -115,8 +115,8 @@ impl Model {
             let info = layer.info();
             let aggregation = info.aggregation.ok_or_else(|| {
                 let why = format!(
-                    "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
-                     \"sage\", \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
+                    "{:?} needs a value per edge, which full-graph training does not store; use \"gcn\", \"sage\", \
+                     \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train with mini-batches",
                     self.spec.kind
                 );
                 Error::spec("kind", why)
@@ -125,7 +125,7 @@ impl Model {
                 let found = layer.attention_vectors().map(|vectors| vectors.dims().to_vec());
                 if heads == 0 || found != Some(vec![heads, info.sent_dim / heads]) {
                     let why =
-                        format!("{:?} attends by vectors of its heads, and has {found:?} for them", self.spec.kind);
+                        format!("{:?} has attention vectors {found:?}; expected [heads, columns]", self.spec.kind);
                     return Err(Error::spec("kind", why));
                 }
             }
@@ -159,7 +159,8 @@ impl Model {
         if results == 0 {
             return Ok((held.cloned(), Vec::new()));
         }
-        let held = held.ok_or_else(|| Error::Input(format!("node task {} needs earlier results", index + 1)))?;
+        let held =
+            held.ok_or_else(|| Error::Input(format!("node task {} needs earlier layers' results", index + 1)))?;
         let columns = |first: usize, count: usize| held.narrow(1, first, count)?.contiguous();
         let result = |layer: usize| columns(own + layer * self.spec.hidden, self.spec.hidden);
         let results = (0..index).map(result).collect::<candle_core::Result<_>>()?;
@@ -250,7 +251,7 @@ impl Model {
                     Some(Aggregation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
                 };
-                let aggregated = layer.merge_aggregated(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
+                let aggregated = layer.merge_aggregated(aggregated.ok_or_else(|| missing("the aggregated rows"))?)?;
                 // Layers that do not read the own row ignore this argument.
                 let own = own.as_ref().unwrap_or(&aggregated);
                 let block = alone(aggregated.dim(0)?);

@@ -47,7 +47,7 @@ impl Readout {
     /// Maps the results of all layers, each `[N, hidden]`, to the model's result, `[N, out_dim]`.
     pub(super) fn apply(&self, results: &[Tensor], mask: Option<Dropout>) -> Result<Tensor> {
         let Some((first, others)) = results.split_first() else {
-            return Err(Error::Input("jumping knowledge joins the results of at least one layer".to_owned()));
+            return Err(Error::Input("jumping knowledge needs the results of at least one layer".to_owned()));
         };
         let joined = match self.how {
             JumpingKnowledge::Cat => Tensor::cat(results, 1)?,

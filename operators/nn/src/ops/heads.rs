@@ -132,7 +132,7 @@ impl CustomOp1 for HeadMean {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, columns) = layout.shape().dims2()?;
         if columns % self.heads != 0 {
-            bail!("{}: {columns} columns are not {} heads", self.name(), self.heads);
+            bail!("{}: {columns} columns cannot be split among {} heads", self.name(), self.heads);
         }
         let width = columns / self.heads;
         let out = with_real!(x, self.name(), T => {

@@ -78,7 +78,7 @@ impl CustomOp3 for Linear {
         let whole = lb.shape().rank() == 2;
         expect(
             self.name(),
-            "numbers to add to",
+            "numbers in the base",
             lb.shape().elem_count(),
             if whole { rows * columns } else { columns },
         )?;

@@ -62,7 +62,7 @@ impl CustomOp3 for LinearRelu {
     ) -> Result<(CpuStorage, Shape)> {
         let ((rows, k), (columns, wk)) = (lx.shape().dims2()?, lw.shape().dims2()?);
         expect(self.name(), "columns", k, wk)?;
-        expect(self.name(), "numbers of the bias", lb.shape().dims1()?, columns)?;
+        expect(self.name(), "numbers in the bias", lb.shape().dims1()?, columns)?;
         let out = with_real!(x, self.name(), T => {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
             let bias = elements::<T>(bias, lb, self.name())?;

@@ -68,7 +68,7 @@ fn gradient_of(argument: &Tensor, make: impl FnOnce() -> Result<Tensor>) -> Resu
 /// Fails unless `found` equals `wanted`.
 pub(super) fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
     if found != wanted {
-        bail!("{op}: {found} {what} where {wanted} belong");
+        bail!("{op}: {found} {what}; expected {wanted}");
     }
     Ok(())
 }

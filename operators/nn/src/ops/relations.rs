@@ -92,7 +92,7 @@ pub(super) fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]>
     let Some(edges) = block.relations() else { bail!("relation-sum: the block's edges have no types") };
     match edges.last() {
         Some(last) if last.relation >= relations => {
-            bail!("relation-sum: an edge of relation {} where there are {relations}", last.relation)
+            bail!("relation-sum: an edge of relation {}, but there are {relations}", last.relation)
         }
         _ => Ok(edges),
     }

@@ -50,7 +50,7 @@ pub fn weighted_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
 /// Returns the columns per head; fails unless `columns` is a multiple of `heads`.
 pub(crate) fn split(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
     if heads == 0 || !columns.is_multiple_of(heads) {
-        bail!("{op}: {columns} columns are not {heads} heads");
+        bail!("{op}: {columns} columns cannot be split among {heads} heads");
     }
     Ok(columns / heads)
 }

@@ -40,7 +40,7 @@ fn assert_close(what: &str, found: &Tensor, wanted: &Tensor) {
     assert_eq!(found.len(), wanted.len(), "{what}: size");
     let scale = wanted.iter().fold(1f32, |m, x| m.max(x.abs()));
     for (i, (f, w)) in found.iter().zip(&wanted).enumerate() {
-        assert!((f - w).abs() <= 1e-5 * scale, "{what}[{i}]: {f} where {w} belongs (scale {scale})");
+        assert!((f - w).abs() <= 1e-5 * scale, "{what}[{i}]: {f}; expected {w} (scale {scale})");
     }
 }
 
@@ -377,7 +377,7 @@ fn optimizers_equal_pytorch_also_when_saved_and_restored() {
             optimizer.step(&mut params, gradient);
         }
         for (found, wanted) in params.iter().zip(flat(&arrays[&format!("optimizers/{name}")])) {
-            assert!((found - wanted).abs() <= 1e-6 * wanted.abs().max(1.0), "{name}: {found} where {wanted} belongs");
+            assert!((found - wanted).abs() <= 1e-6 * wanted.abs().max(1.0), "{name}: {found}; expected {wanted}");
         }
     }
 }

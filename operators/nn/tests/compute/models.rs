@@ -208,7 +208,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
         counts.finish()["accuracy"]
     };
     let mlp = accuracy("mlp", "");
-    assert!(mlp < 0.85, "the baseline sees {mlp} without edges");
+    assert!(mlp < 0.85, "the baseline has accuracy {mlp} without edges");
     for (kind, aggregator) in [
         ("sage", "mean"),
         ("sage", "gcn"),
@@ -305,7 +305,7 @@ fn sums_of_several_batches_move_running_statistics_as_one_batch_of_all_rows() {
     for (one, several) in all.iter().zip(moved(added)) {
         assert!((one - several).abs() <= 1e-4 * one.abs().max(1.0), "{one} {several}");
     }
-    assert!(moved(vec![0.0; parts[0].len()]).iter().all(|&x| x == 0.0 || x == 1.0), "no rows, no move");
+    assert!(moved(vec![0.0; parts[0].len()]).iter().all(|&x| x == 0.0 || x == 1.0), "unchanged without rows");
 }
 
 #[test]
@@ -334,8 +334,8 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
     let options = KindOptions { relations: 9, ..KindOptions::default() };
     let model = build(&ModelSpec { options, ..ModelSpec::new("rgcn", 1, 7, 4, 5) }).unwrap();
     let why = |block| model.forward(&[block], &x, None, None).unwrap_err().to_string();
-    assert!(why(typed(vec![9; edges])).contains("an edge of type 9; R-GCN knows 9 types"));
-    assert!(why(GraphBlock::new(block.clone())).contains("these have none"));
+    assert!(why(typed(vec![9; edges])).contains("an edge has type 9, but R-GCN has 9 types"));
+    assert!(why(GraphBlock::new(block.clone())).contains("R-GCN needs edge types, but the block has none"));
 }
 
 #[test]

@@ -22,11 +22,7 @@ fn edges(block: &Block, row: usize) -> impl Iterator<Item = (usize, usize)> + '_
 fn same(what: &str, found: &[f32], wanted: impl IntoIterator<Item = f64>) {
     let mut count = 0;
     for (i, w) in wanted.into_iter().enumerate() {
-        assert!(
-            (f64::from(found[i]) - w).abs() <= 2e-5 * (1.0 + w.abs()),
-            "{what}[{i}]: {} where {w} belongs",
-            found[i]
-        );
+        assert!((f64::from(found[i]) - w).abs() <= 2e-5 * (1.0 + w.abs()), "{what}[{i}]: {}; expected {w}", found[i]);
         count = i + 1;
     }
     assert_eq!(found.len(), count, "{what}: size");

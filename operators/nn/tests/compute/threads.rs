@@ -13,7 +13,7 @@ fn same_bits(what: &str, f: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
     let bits = |out: Vec<Vec<f32>>| -> Vec<u32> { out.into_iter().flatten().map(f32::to_bits).collect() };
     let one = bits(run(1));
     for threads in [2, 5] {
-        assert!(one == bits(run(threads)), "{what}: {threads} threads give other bits than one");
+        assert!(one == bits(run(threads)), "{what}: {threads} threads give other bits than 1");
     }
 }
 
