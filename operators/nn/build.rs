@@ -37,8 +37,8 @@ fn compile(nvcc: &str, arch: &str, source: &Path, ptx: &Path) {
     match output {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            fail(&format!("{nvcc} does not compile {} ({}):\n{said}", source.display(), output.status))
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            fail(&format!("{nvcc} does not compile {} ({}):\n{stderr}", source.display(), output.status))
         }
         Err(error) => fail(&format!(
             "the feature `cuda` needs nvcc, but {nvcc:?} cannot be run: {error}; put nvcc on the path, set NVCC, or run \

@@ -31,13 +31,13 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
-        granted(unsafe { MiMalloc.alloc(layout) }, layout.size())
+        non_null(unsafe { MiMalloc.alloc(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
-        granted(unsafe { MiMalloc.alloc_zeroed(layout) }, layout.size())
+        non_null(unsafe { MiMalloc.alloc_zeroed(layout) }, layout.size())
     }
 
     #[inline]
@@ -49,15 +49,15 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: as the caller promises.
-        granted(unsafe { MiMalloc.realloc(ptr, layout, new_size) }, new_size)
+        non_null(unsafe { MiMalloc.realloc(ptr, layout, new_size) }, new_size)
     }
 }
 
 /// Returns `memory`; ends the process if it is null.
 #[inline]
-fn granted(memory: *mut u8, bytes: usize) -> *mut u8 {
+fn non_null(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() {
-        exhausted(bytes);
+        exit_out_of_memory(bytes);
     }
     memory
 }
@@ -65,7 +65,7 @@ fn granted(memory: *mut u8, bytes: usize) -> *mut u8 {
 /// Ends the process. Nothing here allocates, takes a lock or unwinds.
 #[cold]
 #[inline(never)]
-fn exhausted(bytes: usize) -> ! {
+fn exit_out_of_memory(bytes: usize) -> ! {
     static FIRST: AtomicBool = AtomicBool::new(true);
     if !FIRST.swap(false, Ordering::Relaxed) {
         // Another thread is ending the process; one line is enough.

@@ -63,7 +63,7 @@ pub struct DeviceBlock {
 impl GraphBlock {
     /// Wraps a block.
     pub fn new(block: Block) -> Arc<Self> {
-        Self::with(block, None)
+        Self::build(block, None)
     }
 
     /// Wraps a block whose edges have features of `dim` columns, row by row in the edges' order.
@@ -72,10 +72,10 @@ impl GraphBlock {
     /// Unless there is one row per edge.
     pub fn with_edge_features(block: Block, values: Vec<f32>, dim: usize) -> Arc<Self> {
         assert_eq!(values.len(), block.num_edges() * dim, "one row of {dim} numbers per edge");
-        Self::with(block, Some(EdgeMatrix { values, dim }))
+        Self::build(block, Some(EdgeMatrix { values, dim }))
     }
 
-    fn with(block: Block, edge_features: Option<EdgeMatrix>) -> Arc<Self> {
+    fn build(block: Block, edge_features: Option<EdgeMatrix>) -> Arc<Self> {
         Arc::new(Self {
             edge_features,
             edge_copies: Mutex::default(),
@@ -135,7 +135,7 @@ impl GraphBlock {
                 indptr.push(indices.len() as u32);
             }
             let block = Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices);
-            GraphBlock::with(block, self.edge_features.as_ref().map(|features| self.loop_features(features)))
+            GraphBlock::build(block, self.edge_features.as_ref().map(|features| self.loop_features(features)))
         })
     }
 
@@ -174,7 +174,7 @@ impl GraphBlock {
     pub fn edge_features_on(&self, device: &Device) -> Result<Option<Tensor>> {
         let Some(EdgeMatrix { values, dim }) = &self.edge_features else { return Ok(None) };
         let mut copies = self.edge_copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(copy) = copies.get(&place(device)) {
+        if let Some(copy) = copies.get(&device_key(device)) {
             return Ok(Some(copy.clone()));
         }
         let copy = match self.num_edges() {
@@ -182,7 +182,7 @@ impl GraphBlock {
             0 => Tensor::zeros((1, *dim), DType::F32, device)?.narrow(0, 0, 0)?,
             edges => Tensor::from_slice(values, (edges, *dim), device)?,
         };
-        copies.insert(place(device), copy.clone());
+        copies.insert(device_key(device), copy.clone());
         Ok(Some(copy))
     }
 
@@ -196,8 +196,8 @@ impl GraphBlock {
     ///
     /// # Errors
     /// When the device is out of memory.
-    pub fn on(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
-        let key = place(device);
+    pub fn on_device(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
+        let key = device_key(device);
         let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(copy) = devices.get(&key) {
             return Ok(copy.clone());
@@ -231,7 +231,7 @@ impl GraphBlock {
 }
 
 /// Returns a distinct number for each device.
-fn place(device: &Device) -> usize {
+fn device_key(device: &Device) -> usize {
     match device.location() {
         DeviceLocation::Cpu => 0,
         DeviceLocation::Cuda { gpu_id } | DeviceLocation::Metal { gpu_id } => gpu_id + 1,
@@ -265,7 +265,7 @@ mod tests {
         ];
         for block in blocks {
             let block = GraphBlock::new(block);
-            let on = block.on(&Device::Cpu)?;
+            let on = block.on_device(&Device::Cpu)?;
             let integers = |tensor: &Tensor| Ok::<_, super::super::Error>(tensor.to_vec1::<u32>()?);
             let (indptr, sources) = (integers(&on.indptr)?, integers(&on.indices)?);
             let (destinations, inverse) = (integers(&on.destinations)?, on.inverse_degrees.to_vec1::<f32>()?);
@@ -289,7 +289,7 @@ mod tests {
                     assert_eq!((sources[edge] as usize, destinations[edge]), (source, to[place]));
                 }
             }
-            assert!(Arc::ptr_eq(&on, &block.on(&Device::Cpu)?), "copied once");
+            assert!(Arc::ptr_eq(&on, &block.on_device(&Device::Cpu)?), "copied once");
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Graph neural networks on candle: operations, layers, models, losses, optimizers, metrics and devices.
 //!
 //! Call [`init`] first in `main`. candle runs its own element-wise operations on spinning threads, which slow down
-//! other busy threads. The operations of this crate run on rayon's current pool. Results do not depend on the number of
-//! threads.
+//! other busy threads. The operations of this crate run on rayon's current pool. The bits of results do not depend
+//! on the number of threads.
 
 pub mod alloc;
 mod check_device;

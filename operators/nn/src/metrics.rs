@@ -141,11 +141,11 @@ impl Counts {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let f1 = |[tp, fp, fn_]: [u64; 3]| share(2 * tp, 2 * tp + fp + fn_);
         let total = self.hits.iter().fold([0; 3], |sum, h| [sum[0] + h[0], sum[1] + h[1], sum[2] + h[2]]);
-        let seen: Vec<f64> = self.hits.iter().filter(|h| h.iter().any(|&n| n > 0)).map(|&h| f1(h)).collect();
+        let class_f1: Vec<f64> = self.hits.iter().filter(|h| h.iter().any(|&n| n > 0)).map(|&h| f1(h)).collect();
         let mut metrics = BTreeMap::from([
             ("accuracy".to_owned(), share(self.correct, self.rows)),
             ("micro_f1".to_owned(), f1(total)),
-            ("macro_f1".to_owned(), mean(&seen)),
+            ("macro_f1".to_owned(), mean(&class_f1)),
         ]);
         if !self.scores.is_empty() {
             let bins = bins(self.classes);

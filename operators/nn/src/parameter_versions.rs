@@ -36,13 +36,13 @@ struct State {
     versions: BTreeMap<u64, Stash>,
     latest: u64,
     /// By interval and epoch.
-    chosen: HashMap<(u32, u32), Chosen>,
+    chosen: HashMap<(u32, u32), IntervalChoice>,
     /// Calls in flight, by server.
     loads: Vec<u64>,
 }
 
 /// The choices of an interval in an epoch.
-struct Chosen {
+struct IntervalChoice {
     server: usize,
     /// By task.
     versions: BTreeMap<usize, u64>,
@@ -71,7 +71,7 @@ impl ParameterVersions {
         state.latest += 1;
         let latest = state.latest;
         state.versions.insert(latest, Stash { flat: Arc::new(flat.to_vec()), users: 0 });
-        state.forget(self.window);
+        state.drop_unreachable(self.window);
         self.published.notify_all();
         latest
     }
@@ -93,7 +93,7 @@ impl ParameterVersions {
             from_here.min_by_key(|&server| loads[server]).unwrap_or(self.me)
         };
         let chosen = chosen.entry((interval, epoch));
-        let chosen = chosen.or_insert_with(|| Chosen { server: lightest(), versions: BTreeMap::new() });
+        let chosen = chosen.or_insert_with(|| IntervalChoice { server: lightest(), versions: BTreeMap::new() });
         let version = *chosen.versions.entry(task).or_insert_with(|| {
             if let Some(stash) = versions.get_mut(latest) {
                 stash.users += 1;
@@ -112,7 +112,7 @@ impl ParameterVersions {
                 stash.users -= 1;
             }
         }
-        state.forget(self.window);
+        state.drop_unreachable(self.window);
     }
 
     /// Returns the parameters of a version. Waits up to `limit` until the version is published. Returns `None` if it is
@@ -140,7 +140,7 @@ impl ParameterVersions {
 
 impl State {
     /// Drops the versions that can no longer be requested.
-    fn forget(&mut self, window: u64) {
+    fn drop_unreachable(&mut self, window: u64) {
         let latest = self.latest;
         self.versions.retain(|&version, stash| stash.users > 0 || version + window > latest);
     }

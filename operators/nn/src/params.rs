@@ -30,7 +30,7 @@ impl Params {
     }
 
     /// Returns the range of `var` in the flat vector, if it is one of these variables.
-    pub fn place(&self, var: &Var) -> Option<Range<usize>> {
+    pub(crate) fn range_of(&self, var: &Var) -> Option<Range<usize>> {
         let found = self.vars.iter().position(|(_, own)| own.id() == var.id())?;
         let first = elements(&self.vars[..found]);
         Some(first..first + var.elem_count())
@@ -218,7 +218,7 @@ impl ParamBuilder {
 
     fn name(&self, name: &str) -> Result<String> {
         let name = format!("{}{name}", self.prefix);
-        if self.vars.iter().chain(&self.buffers).any(|(taken, _)| *taken == name) {
+        if self.vars.iter().chain(&self.buffers).any(|(existing, _)| *existing == name) {
             return Err(Error::State { name, why: "two parameters have this name; use distinct names".to_owned() });
         }
         Ok(name)

@@ -29,7 +29,7 @@ impl Perceptron {
     ///
     /// # Errors
     /// As [`Perceptron::new`].
-    pub fn without_last_bias(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+    pub(crate) fn without_last_bias(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
         Self::build(dims, false, activation, params)
     }
 

@@ -25,9 +25,9 @@ pub fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor> {
 ///
 /// # Errors
 /// As [`tensor`].
-pub fn input(matrix: Matrix, rows: usize, model: &Model, learnt: bool) -> Result<(Tensor, Option<Var>)> {
+pub fn input(matrix: Matrix, rows: usize, model: &Model, learned: bool) -> Result<(Tensor, Option<Var>)> {
     match matrix {
-        Matrix { dim, values: Values::F32(values) } if learnt => {
+        Matrix { dim, values: Values::F32(values) } if learned => {
             let var = Var::from_vec(values, (rows, dim), model.device());
             let var = var?;
             Ok((var.as_tensor().clone(), Some(var)))

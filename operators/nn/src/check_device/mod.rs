@@ -91,8 +91,8 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
         }
     }
     if !device.is_cpu() {
-        for (operation, kind, more) in models::KINDS {
-            let run = |device: &Device| models::run(kind, more, device).map_err(|error| error.to_string());
+        for (operation, kind, configure) in models::MODELS {
+            let run = |device: &Device| models::run(kind, configure, device).map_err(|error| error.to_string());
             let blank = blank(operation, "a batch of two hops".to_owned(), DType::F32, MODEL);
             push(blank, run(&device), run(&Device::Cpu), &mut comparisons);
         }
@@ -128,8 +128,8 @@ fn compare(case: &Case, dtype: DType, device: &Device, comparisons: &mut Vec<Com
     };
     // Double precision serves gradient checks, so its tolerance is fixed and strict.
     let tolerance = if dtype == DType::F64 { 1e-11 } else { case.tolerance };
-    let said = |found: candle_core::Result<Found>| found.map_err(|error| error.to_string());
-    push(blank(case.operation, case.on.clone(), dtype, tolerance), said(found), said(wanted), comparisons);
+    let as_text = |found: candle_core::Result<Found>| found.map_err(|error| error.to_string());
+    push(blank(case.operation, case.on.clone(), dtype, tolerance), as_text(found), as_text(wanted), comparisons);
 }
 
 /// An empty comparison.

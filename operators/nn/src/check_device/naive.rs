@@ -61,9 +61,9 @@ pub(super) fn segment_max(ends: &Ends, x: &Tensor) -> Result<Tensor> {
     }
     let place = |(i, s): (usize, &Option<u32>)| s.map_or(0, |s| s * width as u32 + (i % width) as u32);
     let places: Vec<u32> = largest.iter().enumerate().map(place).collect();
-    let there: Vec<f64> = largest.iter().map(|s| f64::from(u8::from(s.is_some()))).collect();
+    let exists: Vec<f64> = largest.iter().map(|s| f64::from(u8::from(s.is_some()))).collect();
     let shape = (ends.num_dst, width);
-    gather(&x.flatten_all()?, &places)?.reshape(shape)? * Tensor::from_vec(there, shape, &Device::Cpu)?
+    gather(&x.flatten_all()?, &places)?.reshape(shape)? * Tensor::from_vec(exists, shape, &Device::Cpu)?
 }
 
 pub(super) fn weighted_sum(ends: &Ends, x: &Tensor, weights: &Tensor) -> Result<Tensor> {

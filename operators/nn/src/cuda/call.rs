@@ -124,7 +124,7 @@ impl<'a> Call<'a> {
     }
 
     /// Allocates `len` uninitialized numbers, at least one, since the pool cannot allocate 0 bytes.
-    pub(super) fn room<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
+    pub(super) fn alloc<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
         // SAFETY: every kernel writes all of its output before anything reads it.
         unsafe { self.device.alloc::<T>(len.max(1)) }
     }
@@ -139,8 +139,9 @@ impl<'a> Call<'a> {
 
     /// Returns the addresses of the block's arrays on this device.
     pub(super) fn block(&self, block: &GraphBlock) -> Result<Addresses> {
-        let arrays =
-            block.on(&Device::Cuda(self.device.clone())).map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+        let arrays = block
+            .on_device(&Device::Cuda(self.device.clone()))
+            .map_err(|error| candle_core::Error::Msg(error.to_string()))?;
         let integers = |tensor: &Tensor| self.address_of::<u32>(tensor);
         Ok(Addresses {
             indptr: integers(&arrays.indptr)?,
@@ -176,7 +177,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns `out` as the operation's result.
-    pub(super) fn done<T: CudaDType>(
+    pub(super) fn output<T: CudaDType>(
         &self,
         out: CudaSlice<T>,
         shape: impl Into<Shape>,
@@ -221,12 +222,12 @@ pub(super) fn over_rows(rows: u32, columns: u32, each: u32) -> (LaunchConfig, Ar
 }
 
 /// One warp per row.
-pub(super) fn warp_a_row(rows: u32) -> LaunchConfig {
+pub(super) fn warp_per_row(rows: u32) -> LaunchConfig {
     config((rows.div_ceil(8), 1), (32, 8))
 }
 
 /// Threads for `Row` of `edges.cu`: one warp per row, for adjacent heads. Also returns log2 of the number of heads.
-pub(super) fn warp_a_row_of_heads(rows: u32, heads: u32) -> (LaunchConfig, Argument) {
+pub(super) fn warp_per_row_of_heads(rows: u32, heads: u32) -> (LaunchConfig, Argument) {
     let lanes = heads.clamp(1, 32).next_power_of_two();
     (config((rows.div_ceil(8), heads.div_ceil(lanes)), (32, 8)), Argument::U32(lanes.trailing_zeros()))
 }
@@ -238,12 +239,12 @@ pub(super) fn over_numbers(n: usize) -> LaunchConfig {
 }
 
 /// Sixteen threads for each of `n` dot products.
-pub(super) fn sixteen_each(n: usize) -> LaunchConfig {
+pub(super) fn sixteen_per_product(n: usize) -> LaunchConfig {
     config((n.div_ceil(THREADS as usize / 16) as u32, 1), (THREADS, 1))
 }
 
 /// One block per `piece` of the `n` numbers.
-pub(super) fn block_a_piece(n: usize, piece: usize) -> LaunchConfig {
+pub(super) fn block_per_piece(n: usize, piece: usize) -> LaunchConfig {
     config((n.div_ceil(piece) as u32, 1), (THREADS, 1))
 }
 
@@ -274,6 +275,6 @@ mod tests {
         }
         assert_eq!(over_rows(0, 8, 1).0.grid_dim.0, 0);
         assert_eq!(over_rows(8, 0, 1).0.grid_dim.1, 0);
-        assert_eq!(warp_a_row_of_heads(9, 40).0.grid_dim, (2, 2, 1));
+        assert_eq!(warp_per_row_of_heads(9, 40).0.grid_dim, (2, 2, 1));
     }
 }

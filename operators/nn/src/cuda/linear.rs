@@ -23,7 +23,7 @@ pub(crate) fn linear(
     call.expect("numbers in the base", lb.shape().elem_count(), if whole { rows * columns } else { columns })?;
     with_real!(call, x, A => {
         let (x, w, base) = (call.input::<A>(x, lx)?, call.input::<A>(w, lw)?, call.input::<A>(base, lb)?);
-        let mut out = call.room::<A>(rows * columns)?;
+        let mut out = call.alloc::<A>(rows * columns)?;
         if whole {
             if rows * columns > 0 {
                 call.device.cuda_stream().memcpy_dtod(&base.view, &mut out).w()?;
@@ -37,7 +37,7 @@ pub(crate) fn linear(
         }
         let factors = Factors { rows, columns, k, transpose_a: false, transpose_b: true };
         multiply::<A>(&call, factors, &x.view, &w.view, &mut out, true)?;
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn matmul(
     call.expect("summed columns", bk, k)?;
     with_real!(call, a, A => {
         let (a, b) = (call.input::<A>(a, la)?, call.input::<A>(b, lb)?);
-        let mut out = if k == 0 { call.device.alloc_zeros((rows * columns).max(1))? } else { call.room::<A>(rows * columns)? };
+        let mut out = if k == 0 { call.device.alloc_zeros((rows * columns).max(1))? } else { call.alloc::<A>(rows * columns)? };
         let factors = Factors { rows, columns, k, transpose_a: op.transpose_a, transpose_b: op.transpose_b };
         multiply::<A>(&call, factors, &a.view, &b.view, &mut out, false)?;
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }
 

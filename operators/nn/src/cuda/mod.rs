@@ -32,8 +32,8 @@ use candle_core::{CudaDevice, Device};
 
 /// Opens the first GPU. On failure, returns the reason in one line.
 pub(super) fn open() -> Result<Device, String> {
-    let device = Device::new_cuda_with_stream(0).map_err(|error| why(&error))?;
-    prepare(device.as_cuda_device().map_err(|error| why(&error))?).map_err(|error| why(&error))?;
+    let device = Device::new_cuda_with_stream(0).map_err(|error| explain(&error))?;
+    prepare(device.as_cuda_device().map_err(|error| explain(&error))?).map_err(|error| explain(&error))?;
     Ok(device)
 }
 
@@ -72,9 +72,9 @@ pub(super) fn describe(device: &CudaDevice) -> candle_core::Result<String> {
 }
 
 /// Explains an error at start-up to the user.
-fn why(error: &candle_core::Error) -> String {
+fn explain(error: &candle_core::Error) -> String {
     match error {
-        candle_core::Error::WithBacktrace { inner, .. } => why(inner),
+        candle_core::Error::WithBacktrace { inner, .. } => explain(inner),
         candle_core::Error::Cuda(error) => match error.downcast_ref::<CudaError>() {
             Some(CudaError::Cuda(error)) => match error.0 {
                 sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => {
@@ -103,9 +103,9 @@ mod tests {
     #[test]
     fn errors_at_start_up_are_one_line_that_says_what_to_do() {
         let driver = |code| candle_core::Error::from(CudaError::Cuda(cudarc_error(code)));
-        let no_device = why(&driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
+        let no_device = explain(&driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
         assert!(no_device.contains("libcuda.so.1") && !no_device.contains('\n'), "{no_device}");
-        let memory = why(&driver(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY));
+        let memory = explain(&driver(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY));
         assert!(memory.ends_with("CUDA_ERROR_OUT_OF_MEMORY"), "{memory}");
     }
 

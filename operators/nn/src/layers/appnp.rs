@@ -2,7 +2,7 @@
 
 use candle_core::Tensor;
 
-use super::gcn::{edge_weights, propagated};
+use super::gcn::{degree_weighted_sum, edge_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::model::LayerSpec;
@@ -48,11 +48,11 @@ impl Layer for Appnp {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        propagated(pass, sent, edges)
+        degree_weighted_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, pass: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-        let kept = (pass.initial_rows()? * self.teleport)?;
-        Ok(((aggregated * (1.0 - self.teleport))? + kept)?)
+        let teleported = (pass.initial_rows()? * self.teleport)?;
+        Ok(((aggregated * (1.0 - self.teleport))? + teleported)?)
     }
 }

@@ -41,14 +41,14 @@ pub(super) fn head_width(spec: &LayerSpec) -> Result<usize> {
 }
 
 /// Computes attention weights from logits: softmax over the edges of each destination, then dropout.
-pub(super) fn attend(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
+pub(super) fn attention_weights(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
     let attention = edge_softmax(pass.block.with_self_loops(), logits)?;
     let dropout = pass.dropout.filter(|_| share > 0.0).map(|key| Dropout::new(share, key));
     Ok(activate(&attention, Activation::Identity, dropout)?)
 }
 
 /// Returns the sum of the sent rows weighted by `attention`.
-pub(super) fn attended(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
+pub(super) fn attention_sum(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
     let attention = attention.ok_or_else(|| Error::Input("attention needs a weight per edge".to_owned()))?;
     Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
 }
@@ -101,11 +101,11 @@ impl Layer for Gat {
         let left = head_dot(sent, &self.source)?;
         let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
         let logits = activate(&edge_add(block, &left, &right)?, Activation::LeakyRelu(SLOPE), None)?;
-        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
+        Ok(Some(attention_weights(pass, &logits, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        attended(pass, sent, edges)
+        attention_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

@@ -3,7 +3,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::gat::{SLOPE, attend, attended};
+use super::gat::{SLOPE, attention_sum, attention_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
@@ -53,17 +53,17 @@ impl GatPropagation {
         self.heads * self.width
     }
 
-    fn carries(&self) -> usize {
+    fn row_width(&self) -> usize {
         self.columns() + 2 * self.heads
     }
 
     /// Returns the source and destination scores of nodes with the input rows `held`.
-    fn terms(&self, held: &Tensor) -> Result<[Tensor; 2]> {
+    fn scores(&self, held: &Tensor) -> Result<[Tensor; 2]> {
         match &self.vectors {
             Some([source, destination]) => Ok([head_dot(held, source)?, head_dot(held, destination)?]),
             None => {
-                let behind = |first: usize| held.narrow(1, self.columns() + first, self.heads)?.contiguous();
-                Ok([behind(0)?, behind(self.heads)?])
+                let trailing = |first: usize| held.narrow(1, self.columns() + first, self.heads)?.contiguous();
+                Ok([trailing(0)?, trailing(self.heads)?])
             }
         }
     }
@@ -72,7 +72,7 @@ impl GatPropagation {
 impl Layer for GatPropagation {
     fn info(&self) -> LayerInfo {
         let (heads, dropout, last) = (self.heads, self.attention_dropout, self.bias.is_some());
-        let in_dim = if self.vectors.is_some() { self.columns() } else { self.carries() };
+        let in_dim = if self.vectors.is_some() { self.columns() } else { self.row_width() };
         LayerInfo {
             sent_dim: self.columns(),
             carried_dim: in_dim - self.columns(),
@@ -80,12 +80,12 @@ impl Layer for GatPropagation {
             sends_input: true,
             aggregation: Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout }),
             element_wise: (!last).then_some([1.0, 0.0]),
-            ..LayerInfo::new(in_dim, if last { self.width } else { self.carries() })
+            ..LayerInfo::new(in_dim, if last { self.width } else { self.row_width() })
         }
     }
 
     fn attention_terms(&self, held: &Tensor, _: &Tensor) -> Result<[Tensor; 2]> {
-        self.terms(held)
+        self.scores(held)
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
@@ -96,14 +96,14 @@ impl Layer for GatPropagation {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        attended(pass, sent, edges)
+        attention_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
         match &self.bias {
             Some(bias) => Ok(add_bias(&head_mean(aggregated, self.heads)?, bias)?),
             None => {
-                let [left, right] = self.terms(h_dst)?;
+                let [left, right] = self.scores(h_dst)?;
                 Ok(Tensor::cat(&[aggregated, &left, &right], 1)?)
             }
         }
@@ -112,9 +112,10 @@ impl Layer for GatPropagation {
     /// Computes the scores from the sources' input rows, which [`Layer::apply_edge`] does not receive.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
         let (block, h_dst) = (pass.block.with_self_loops(), prefix(h_src, pass.block.num_dst())?);
-        let [left, right] = self.terms(h_src)?;
+        let [left, right] = self.scores(h_src)?;
         let logits = edge_add(block, &left, &prefix(&right, block.num_dst())?)?;
-        let attention = attend(pass, &activate(&logits, Activation::LeakyRelu(SLOPE), None)?, self.attention_dropout)?;
+        let attention =
+            attention_weights(pass, &activate(&logits, Activation::LeakyRelu(SLOPE), None)?, self.attention_dropout)?;
         let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, Some(&attention))?;
         self.apply_node(pass, &h_dst, &aggregated)
     }

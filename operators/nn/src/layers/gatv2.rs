@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::gat::{SLOPE, attend, attended, head_width};
+use super::gat::{SLOPE, attention_sum, attention_weights, head_width};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
@@ -103,11 +103,11 @@ impl Layer for Gatv2 {
                 head_dot(&activate(&sums, Activation::LeakyRelu(SLOPE), None)?, &self.attention)?
             }
         };
-        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
+        Ok(Some(attention_weights(pass, &logits, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        attended(pass, sent, edges)
+        attention_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

@@ -78,7 +78,7 @@ pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
 }
 
 /// Returns the sum of the sent rows by these weights.
-pub(super) fn propagated(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
+pub(super) fn degree_weighted_sum(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
     let weights = weights.ok_or_else(|| Error::Input("GCN's sum needs a weight per edge".to_owned()))?;
     Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
 }
@@ -105,14 +105,14 @@ impl Layer for Gcn {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        propagated(pass, sent, edges)
+        degree_weighted_sum(pass, sent, edges)
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
         if self.transforms_first() {
             return Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?);
         }
-        let aggregated = propagated(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
+        let aggregated = degree_weighted_sum(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
         Ok(linear_relu(&aggregated, &self.weight, &self.bias, dropout)?)
     }
 

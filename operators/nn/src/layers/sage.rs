@@ -78,13 +78,13 @@ impl Sage {
     }
 
     /// Returns `W_self` if the own row and the mean can share one product ([`self_and_mean`]).
-    fn self_weight(&self, pass: &Pass<'_>) -> Option<&Var> {
+    fn fused_self_weight(&self, pass: &Pass<'_>) -> Option<&Var> {
         let is_weighted = pass.block.block().edge_weights().is_some();
         self.own.as_ref().filter(|_| self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted)
     }
 
     /// Returns `W_self` and `W_neighbor`, concatenated by columns.
-    fn both(&self, own: &Var) -> Result<Tensor> {
+    fn stacked(&self, own: &Var) -> Result<Tensor> {
         Ok(Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?)
     }
 
@@ -120,8 +120,8 @@ impl Layer for Sage {
 
     /// As the pieces. If possible, one product covers the own row and the mean: fewer, longer sums and no copied rows.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        match self.self_weight(pass) {
-            Some(own) => Ok(linear(&self_and_mean(pass.block, h_src)?, &self.both(own)?, Some(&self.bias))?),
+        match self.fused_self_weight(pass) {
+            Some(own) => Ok(linear(&self_and_mean(pass.block, h_src)?, &self.stacked(own)?, Some(&self.bias))?),
             None => {
                 let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
                 self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
@@ -130,8 +130,8 @@ impl Layer for Sage {
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
-        match self.self_weight(pass) {
-            Some(own) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &self.both(own)?, &self.bias, dropout)?),
+        match self.fused_self_weight(pass) {
+            Some(own) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &self.stacked(own)?, &self.bias, dropout)?),
             None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
         }
     }

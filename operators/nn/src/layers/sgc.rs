@@ -2,7 +2,7 @@
 
 use candle_core::{Tensor, Var};
 
-use super::gcn::{edge_weights, propagated};
+use super::gcn::{degree_weighted_sum, edge_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
@@ -55,7 +55,7 @@ impl Layer for Sgc {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        propagated(pass, sent, edges)
+        degree_weighted_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

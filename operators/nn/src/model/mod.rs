@@ -358,7 +358,7 @@ impl Model {
         let is_last = index + 1 == self.layers.len();
         !is_last
             && self.activation() == Activation::Relu
-            && self.residual_norms[index].is_nothing()
+            && self.residual_norms[index].is_identity()
             && self.readout.is_none()
     }
 
@@ -399,12 +399,12 @@ fn check(spec: &ModelSpec, order: Order) -> Result<()> {
         }
     }
     if order != Order::Interleaved {
-        let asked = [
+        let options = [
             ("residual", spec.residual),
             ("norm", spec.norm != Norm::None),
             ("jumping_knowledge", spec.jumping_knowledge != JumpingKnowledge::None),
         ];
-        if let Some((key, _)) = asked.into_iter().find(|(_, asked)| *asked) {
+        if let Some((key, _)) = options.into_iter().find(|(_, enabled)| *enabled) {
             return Err(Error::spec(key, format!("{:?} has no parameters between layers; remove this key", spec.kind)));
         }
     }

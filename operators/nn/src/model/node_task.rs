@@ -110,7 +110,7 @@ impl Model {
     /// # Errors
     /// [`Error::Spec`] when a layer has no full-graph aggregation, or attention vectors of another shape.
     pub fn hops(&self) -> Result<Vec<Hop>> {
-        let asks_initial = self.layers.iter().any(|layer| layer.info().needs_initial);
+        let needs_initial = self.layers.iter().any(|layer| layer.info().needs_initial);
         let hop = |(index, layer): (usize, &dyn Layer)| {
             let info = layer.info();
             let aggregation = info.aggregation.ok_or_else(|| {
@@ -130,16 +130,16 @@ impl Model {
                 }
             }
             let [own, results] = self.held_columns(index);
-            let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
+            let keeps_held = self.reads_own(index) || index == 0 && needs_initial || results > 0;
             Ok(Hop { aggregation, width: info.sent_dim, held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
     }
 
     /// Returns the range of layer `index`'s [attention vectors](Layer::attention_vectors) in the flat parameter vector.
-    pub fn attention_vectors(&self, index: usize) -> Option<Range<usize>> {
+    pub(crate) fn attention_vectors(&self, index: usize) -> Option<Range<usize>> {
         let wanted = self.layers.get(index)?.attention_vectors()?;
-        self.params.place(wanted)
+        self.params.range_of(wanted)
     }
 
     /// Whether the task after hop `index` reads the nodes' input rows of layer `index`.
@@ -154,7 +154,7 @@ impl Model {
     }
 
     /// Splits a held row of hop `index` into the own row, if present, and the results of earlier layers.
-    fn take_apart(&self, index: usize, held: Option<&Tensor>) -> Result<(Option<Tensor>, Vec<Tensor>)> {
+    fn split_held(&self, index: usize, held: Option<&Tensor>) -> Result<(Option<Tensor>, Vec<Tensor>)> {
         let [own, results] = self.held_columns(index);
         if results == 0 {
             return Ok((held.cloned(), Vec::new()));
@@ -189,7 +189,7 @@ impl Model {
     }
 
     /// Whether the first task returns the same rows in every epoch: it has no parameters and no dropout.
-    pub fn first_task_is_constant(&self) -> bool {
+    pub(crate) fn first_task_is_constant(&self) -> bool {
         !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
     }
 
@@ -232,7 +232,8 @@ impl Model {
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
         // Task 0 has no earlier results to join.
         let mut results = Vec::new();
-        let alone = |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
+        let edgeless =
+            |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
         let mut held = match index {
             0 => {
                 let x = inputs.held.ok_or_else(|| missing("features"))?;
@@ -246,7 +247,7 @@ impl Model {
             _ => {
                 let layer = &self.layers[index - 1];
                 let own;
-                (own, results) = self.take_apart(index - 1, inputs.held)?;
+                (own, results) = self.split_held(index - 1, inputs.held)?;
                 let aggregated = match layer.info().aggregation {
                     Some(Aggregation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
@@ -254,7 +255,7 @@ impl Model {
                 let aggregated = layer.merge_aggregated(aggregated.ok_or_else(|| missing("the aggregated rows"))?)?;
                 // Layers that do not read the own row ignore this argument.
                 let own = own.as_ref().unwrap_or(&aggregated);
-                let block = alone(aggregated.dim(0)?);
+                let block = edgeless(aggregated.dim(0)?);
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
                 let z = layer.apply_node(&pass, own, &aggregated)?;
@@ -283,7 +284,7 @@ impl Model {
             held = activate(&held, activation, mask)?;
         }
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
-        let block = alone(held.dim(0)?);
+        let block = edgeless(held.dim(0)?);
         let sent = layer.send(&Pass::new(&block), &held)?;
         let terms = match layer.info().aggregation {
             Some(Aggregation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),

@@ -54,7 +54,7 @@ impl ResidualNorm {
     }
 
     /// Whether the layer's result is returned unchanged.
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) fn is_identity(&self) -> bool {
         matches!(self.residual, Residual::None) && self.norm.is_none()
     }
 
@@ -88,7 +88,7 @@ impl NormLayer {
         match sums {
             Some(sums) => {
                 let (normed, moments) = batch_norm(z, &self.weight, &self.bias, EPSILON)?;
-                running.tell(&moments, sums)?;
+                running.record_sums(&moments, sums)?;
                 Ok(normed)
             }
             None => {
@@ -121,7 +121,7 @@ impl Running {
     }
 
     /// Writes a batch's sums at the running statistics' positions among all buffers.
-    fn tell(&self, moments: &Moments, sums: &mut [f32]) -> Result<()> {
+    fn record_sums(&self, moments: &Moments, sums: &mut [f32]) -> Result<()> {
         let (width, rows) = (moments.mean.len(), moments.rows as f64);
         let running: Vec<f32> = self.mean.to_vec1()?;
         let sums = &mut sums[self.begin..][..2 * width + 1];

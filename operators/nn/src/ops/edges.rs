@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_real};
+use super::{elements, expect, gradient_of, store, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::graph_block::GraphBlock;
@@ -88,7 +88,7 @@ impl CustomOp2 for EdgeAdd {
         let block = self.block.block();
         let out = with_real!(l, self.name(), T => {
             let (l, r) = (elements::<T>(l, ll, self.name())?, elements::<T>(r, lr, self.name())?);
-            let mut out = room::<T>(block.num_edges() * heads);
+            let mut out = zeros::<T>(block.num_edges() * heads);
             add::forward(block.indptr(), block.indices(), l, r, heads, &mut out);
             store(out)
         });
@@ -116,7 +116,7 @@ impl CustomOp1 for EdgeSoftmax {
         expect(self.name(), "edges", edges, self.block.num_edges())?;
         let out = with_real!(z, self.name(), T => {
             let z = elements::<T>(z, layout, self.name())?;
-            let mut out = room::<T>(z.len());
+            let mut out = zeros::<T>(z.len());
             softmax::forward(self.block.block().indptr(), z, heads, &mut out);
             store(out)
         });
@@ -143,7 +143,7 @@ impl CustomOp2 for EdgeSoftmaxBackward {
         let (_, heads) = la.shape().dims2()?;
         let out = with_real!(a, self.name(), T => {
             let (a, g) = (elements::<T>(a, la, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(a.len());
+            let mut out = zeros::<T>(a.len());
             softmax::backward(self.block.block().indptr(), a, g, heads, &mut out);
             store(out)
         });
@@ -170,7 +170,7 @@ impl CustomOp1 for EdgeSum {
         };
         let out = with_real!(v, self.name(), T => {
             let v = elements::<T>(v, layout, self.name())?;
-            let mut out = room::<T>(rows * heads);
+            let mut out = zeros::<T>(rows * heads);
             match self.side {
                 Side::Source => segment::edge_sum_by_source(self.block.transpose(), v, heads, &mut out),
                 Side::Destination => segment::edge_sum(self.block.block().indptr(), v, heads, &mut out),

@@ -3,7 +3,7 @@
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::linear::{Onto, product, times_transposed_onto};
-use super::{activate, column_sum, elements, expect, gradient_of, linear, room, store, widen, with_real};
+use super::{activate, column_sum, elements, expect, gradient_of, linear, store, widen, with_real, zeros};
 use gnnflow_kernels::dense::elementwise;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
@@ -98,7 +98,7 @@ impl CustomOp2 for ReluOfResult {
         expect(self.name(), "gradients", lg.shape().elem_count(), lr.shape().elem_count())?;
         let out = with_real!(result, self.name(), T => {
             let (result, g) = (elements::<T>(result, lr, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(result.len());
+            let mut out = zeros::<T>(result.len());
             elementwise::relu_of_result(self.dropout, result, g, &mut out);
             store(out)
         });

@@ -46,7 +46,7 @@ pub use softmax_loss::{
     log_softmax,
 };
 #[cfg(feature = "cuda")]
-pub(super) use weighted::split;
+pub(super) use weighted::head_width;
 pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
@@ -112,7 +112,7 @@ macro_rules! with_element {
 pub(super) use {with_element, with_real};
 
 /// Returns `len` zeros for a kernel to fill. All threads zero large vectors, since page faults make that slow.
-fn room<A: Default + Copy + Send>(len: usize) -> Vec<A> {
+fn zeros<A: Default + Copy + Send>(len: usize) -> Vec<A> {
     const PIECE: usize = 1 << 18;
     if len <= PIECE {
         return vec![A::default(); len];

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::{elements, expect, gradient_of, linear, room, store};
+use super::{elements, expect, gradient_of, linear, store, zeros};
 use gnnflow_kernels::pair_scores as edge_scores;
 use gnnflow_kernels::pair_scores::Ends;
 use gnnflow_kernels::pairs::{Pairs, Shared};
@@ -59,15 +59,15 @@ pub fn pair_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -
 pub fn shared_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Pairs) -> Result<Tensor> {
     let Some(Shared { nodes, tails }) = &pairs.shared else { bail!("shared-scores: the pairs share no nodes") };
     let select = |from: &Tensor, ids: &[u32]| from.index_select(&Tensor::new(ids, x.device())?, 0);
-    let kept = select(x, if *tails { &pairs.heads } else { &pairs.tails })?;
-    let asked = match relations {
+    let fixed = select(x, if *tails { &pairs.heads } else { &pairs.tails })?;
+    let queries = match relations {
         Some(relations) => {
             let types: Vec<u32> = pairs.relations.iter().map(|&relation| u32::from(relation)).collect();
-            kept.mul(&select(relations, &types)?)?
+            fixed.mul(&select(relations, &types)?)?
         }
-        None => kept,
+        None => fixed,
     };
-    linear(&asked, &select(x, nodes)?, None)
+    linear(&queries, &select(x, nodes)?, None)
 }
 
 fn composed(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -> Result<Tensor> {
@@ -93,7 +93,7 @@ impl CustomOp1 for PairDot {
 
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = lx.shape().dims2()?;
-        let mut out = room::<f32>(self.0.len());
+        let mut out = zeros::<f32>(self.0.len());
         edge_scores::scores(ends(&self.0), elements(x, lx, self.name())?, None, width, &mut out);
         Ok((store(out), self.0.len().into()))
     }
@@ -111,7 +111,7 @@ impl CustomOp2 for PairDotRows {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, width) = lx.shape().dims2()?;
         let (x, g) = (elements::<f32>(x, lx, self.name())?, elements::<f32>(g, lg, self.name())?);
-        let mut out = room::<f32>(rows * width);
+        let mut out = zeros::<f32>(rows * width);
         edge_scores::backward_rows(ends(&self.0), x, None, width, g, &mut out);
         Ok((store(out), (rows, width).into()))
     }
@@ -125,7 +125,7 @@ impl CustomOp2 for PairDistMult {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, r: &CpuStorage, lr: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = lx.shape().dims2()?;
         let (x, r) = (elements::<f32>(x, lx, self.name())?, elements::<f32>(r, lr, self.name())?);
-        let mut out = room::<f32>(self.0.len());
+        let mut out = zeros::<f32>(self.0.len());
         edge_scores::scores(ends(&self.0), x, Some(r), width, &mut out);
         Ok((store(out), self.0.len().into()))
     }
@@ -150,7 +150,7 @@ impl CustomOp2 for PairDistMultRows {
         let candle_core::Storage::Cpu(storage) = &*storage else {
             candle_core::bail!("{}: relations are on another device than the rows", self.name())
         };
-        let mut out = room::<f32>(rows * width);
+        let mut out = zeros::<f32>(rows * width);
         let relations = elements::<f32>(storage, layout, self.name())?;
         edge_scores::backward_rows(ends(&self.0), x, Some(relations), width, g, &mut out);
         Ok((store(out), (rows, width).into()))
@@ -165,7 +165,7 @@ impl CustomOp2 for PairDistMultRelations {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = lx.shape().dims2()?;
         let (x, g) = (elements::<f32>(x, lx, self.name())?, elements::<f32>(g, lg, self.name())?);
-        let mut out = room::<f32>(self.1 * width);
+        let mut out = zeros::<f32>(self.1 * width);
         edge_scores::backward_relations(ends(&self.0), x, width, g, &mut out);
         Ok((store(out), (self.1, width).into()))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::relations::{add_to_sources, means, typed};
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::dense::mixed::{add_mixed, add_products, unmixed};
 use gnnflow_kernels::simd::element::Element;
@@ -58,7 +58,7 @@ impl CustomOp2 for RelationMix {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let c = elements::<<T as Element>::Acc>(c, lc, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(rows * bases * width);
+            let mut out = zeros::<<T as Element>::Acc>(rows * bases * width);
             for relation in edges {
                 let mix = &c[relation.relation * bases..][..bases];
                 add_mixed(&means(relation, x, width), width, &relation.rows, mix, &mut out);
@@ -89,7 +89,7 @@ impl CustomOp2 for RelationMixRows {
         let (edges, sources, width) = (typed(&self.block, relations)?, self.block.num_src(), columns / bases.max(1));
         let out = with_real!(g, self.name(), T => {
             let (g, c) = (elements::<T>(g, lg, self.name())?, elements::<T>(c, lc, self.name())?);
-            let mut out = room::<T>(sources * width);
+            let mut out = zeros::<T>(sources * width);
             for relation in edges {
                 let of_means = unmixed(g, width, &relation.rows, &c[relation.relation * bases..][..bases]);
                 add_to_sources(relation, &of_means, width, &mut out);
@@ -112,7 +112,7 @@ impl CustomOp2 for RelationMixCoefficients {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let g = elements::<<T as Element>::Acc>(g, lg, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(self.relations * bases);
+            let mut out = zeros::<<T as Element>::Acc>(self.relations * bases);
             for relation in edges {
                 let sums = &mut out[relation.relation * bases..][..bases];
                 add_products(&means(relation, x, width), width, &relation.rows, g, sums);

@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::linear::{times, times_transposed, transposed_times};
 use super::{
-    elements, expect, gradient_of, linear, room, segment_mean, segment_sum, store, widen, with_element, with_real,
+    elements, expect, gradient_of, linear, segment_mean, segment_sum, store, widen, with_element, with_real, zeros,
 };
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::relations::{Relation, add_rows, take_rows};
@@ -100,7 +100,7 @@ pub(super) fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]>
 
 /// Returns the means over the edges of one relation, `[rows, width]`.
 pub(super) fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> Vec<T::Acc> {
-    let mut means = room::<T::Acc>(relation.rows.len() * width);
+    let mut means = zeros::<T::Acc>(relation.rows.len() * width);
     segment::mean(&relation.indptr, &relation.indices, x, width, &mut means);
     means
 }
@@ -108,7 +108,7 @@ pub(super) fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> V
 /// Adds to `out [num_src, width]` the gradient of the sources' rows, given that of one relation's means.
 pub(super) fn add_to_sources<T: Real>(relation: &Relation, of_means: &[T], width: usize, out: &mut [T]) {
     let back = relation.by_source();
-    let mut of_sources = room::<T>(back.sources.len() * width);
+    let mut of_sources = zeros::<T>(back.sources.len() * width);
     segment::mean_backward(&back.edges, &back.inverse, of_means, width, &mut of_sources);
     add_rows(&of_sources, width, &back.sources, out);
 }
@@ -126,7 +126,7 @@ impl CustomOp2 for RelationSum {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let w = elements::<<T as Element>::Acc>(w, lw, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(rows * columns);
+            let mut out = zeros::<<T as Element>::Acc>(rows * columns);
             for relation in edges {
                 let weight = &w[relation.relation * columns * width..][..columns * width];
                 let mapped = times_transposed(&means(relation, x, width), weight, width, columns);
@@ -158,7 +158,7 @@ impl CustomOp2 for RelationSumRows {
         let (edges, sources) = (typed(&self.block, relations)?, self.block.num_src());
         let out = with_real!(g, self.name(), T => {
             let (g, w) = (elements::<T>(g, lg, self.name())?, elements::<T>(w, lw, self.name())?);
-            let mut out = room::<T>(sources * width);
+            let mut out = zeros::<T>(sources * width);
             for relation in edges {
                 let weight = &w[relation.relation * columns * width..][..columns * width];
                 let of_means = times(&take_rows(g, columns, &relation.rows), weight, columns, width);
@@ -182,7 +182,7 @@ impl CustomOp2 for RelationSumWeights {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let g = elements::<<T as Element>::Acc>(g, lg, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(self.relations * columns * width);
+            let mut out = zeros::<<T as Element>::Acc>(self.relations * columns * width);
             for relation in edges {
                 let gradient = take_rows(g, columns, &relation.rows);
                 let of_weight = transposed_times(&gradient, &means(relation, x, width), columns, width);

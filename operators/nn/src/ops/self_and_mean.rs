@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::segment;
 use gnnflow_kernels::simd::element::Element;
@@ -48,7 +48,7 @@ impl CustomOp1 for SelfAndMean {
         let block = self.block.block();
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, layout, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(block.num_dst() * 2 * width);
+            let mut out = zeros::<<T as Element>::Acc>(block.num_dst() * 2 * width);
             segment::self_and_mean(block.indptr(), block.indices(), x, width, &mut out);
             store(out)
         });
@@ -72,7 +72,7 @@ impl CustomOp1 for SelfAndMeanBackward {
         let width = width / 2;
         let out = with_real!(g, self.name(), T => {
             let g = elements::<T>(g, layout, self.name())?;
-            let mut out = room::<T>(self.block.num_src() * width);
+            let mut out = zeros::<T>(self.block.num_src() * width);
             segment::self_and_mean_backward(self.block.transpose(), self.block.inverse_degrees(), g, width, &mut out);
             store(out)
         });

@@ -60,11 +60,11 @@ struct Step {
 multiversion! {
     fn update(s: Step, params: &mut [f32], gradient: &[f32], mean: &mut [f32], square: &mut [f32]) {
         for (((p, &g), m), v) in params.iter_mut().zip(gradient).zip(mean).zip(square) {
-            let kept = *p * s.keep;
-            let g = g + s.penalty * kept;
+            let decayed = *p * s.keep;
+            let g = g + s.penalty * decayed;
             *m = s.beta1 * *m + s.one_less_beta1 * g;
             *v = s.beta2 * *v + s.one_less_beta2 * g * g;
-            *p = kept - s.size * *m / (v.sqrt() / s.root + s.epsilon);
+            *p = decayed - s.size * *m / (v.sqrt() / s.root + s.epsilon);
         }
     }
 }

@@ -43,7 +43,7 @@ fn what_cannot_be_built_says_why() {
     assert!(why(&ModelSpec { norm: Norm::Batch, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("norm: "));
     let teleport = KindOptions { teleport: 1.5, ..KindOptions::default() };
     assert!(why(&ModelSpec { options: teleport, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("teleport: "));
-    let decoupled = |kind| ModelSpec { options: apart(), ..ModelSpec::new(kind, 2, 3, 4, 5) };
+    let decoupled = |kind| ModelSpec { options: decoupled_options(), ..ModelSpec::new(kind, 2, 3, 4, 5) };
     assert!(why(&decoupled("gatv2")).starts_with("decoupled: "));
     assert!(why(&ModelSpec { residual: true, ..decoupled("gat") }).starts_with("residual: "));
     assert!(why(&ModelSpec { output_heads: 0, ..decoupled("gat") }).starts_with("output_heads: "));
@@ -52,7 +52,7 @@ fn what_cannot_be_built_says_why() {
 }
 
 /// Options of a decoupled model.
-fn apart() -> KindOptions {
+fn decoupled_options() -> KindOptions {
     KindOptions { decoupled: true, ..KindOptions::default() }
 }
 
