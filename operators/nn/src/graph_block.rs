@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn self_loops_have_the_mean_of_the_other_edges() -> Result<()> {
+    fn self_loop_features_are_the_mean_of_other_edges() -> Result<()> {
         // Node 0 has in-edges from 1, itself and 2; node 1 has none.
         let block = Block::new(2, 3, vec![0, 3, 3], vec![1, 0, 2]);
         let block = GraphBlock::with_edge_features(block, vec![1., 2., 90., 90., 3., 5.], 2);
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_every_edge_both_ways() -> Result<()> {
+    fn device_copy_has_every_edge_in_both_directions() -> Result<()> {
         let blocks = [
             Block::new(3, 4, vec![0, 2, 2, 5], vec![3, 0, 1, 1, 2]),
             Block::new(2, 3, vec![0; 3], Vec::new()),

@@ -179,7 +179,7 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn one_class_against_counting_by_hand() {
+    fn single_label_metrics_equal_hand_counts() {
         let mut counts = Counts::new(Task::SingleLabel, 3);
         // Predictions 0 0 1 2 1, truth 0 1 1 2 2.
         let logits = [9., 0., 0., 9., 0., 0., 0., 9., 0., 0., 0., 9., 0., 9., 0.];
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn several_labels_against_counting_by_hand() {
+    fn multi_label_metrics_equal_hand_counts() {
         let mut counts = Counts::new(Task::MultiLabel, 2);
         counts.update_labels(&[1., -1., 1., 1., -1., -1.], &[1., 0., 0., 1., 1., 0.]);
         let metrics = counts.finish();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn area_is_the_share_of_ordered_pairs_and_merging_is_exact() {
+    fn roc_auc_equals_pair_counts_and_merging_is_exact() {
         let key = Key::new(3, Purpose::GenerateNodes);
         let (n, mut logits, mut labels) = (400usize, Vec::new(), Vec::new());
         for i in 0..n as u64 {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counted_is_zero_not_nan() {
+    fn metrics_without_rows_are_zero() {
         for task in [Task::SingleLabel, Task::MultiLabel] {
             assert!(Counts::new(task, 2).finish().values().all(|&v| v == 0.0));
         }

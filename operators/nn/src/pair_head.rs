@@ -54,7 +54,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     #[test]
-    fn it_is_a_perceptron_of_both_rows_and_has_its_gradients() {
+    fn pair_head_equals_a_naive_perceptron() {
         let numbers = |n: usize, c: f32| (0..n).map(|i| (i as f32 * c).sin()).collect::<Vec<_>>();
         let values = numbers(4 * 3, 0.7);
         let pairs = Pairs { heads: vec![0, 2, 2], tails: vec![1, 2, 0], relations: vec![0; 3], ..Pairs::default() };

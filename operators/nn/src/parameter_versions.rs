@@ -153,7 +153,7 @@ mod tests {
     const NOW: Duration = Duration::ZERO;
 
     #[test]
-    fn an_interval_keeps_to_the_version_that_it_began_with() {
+    fn choose_keeps_the_version_of_an_interval_until_release() {
         let service = ParameterVersions::new(0, 1, 1);
         service.publish(&[1.0]);
         let first = service.choose(7, 0, 0);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lightest_server_is_chosen_and_remembered() {
+    fn choose_takes_the_least_loaded_server_and_keeps_it() {
         let service = ParameterVersions::new(1, 3, 0);
         service.publish(&[0.0]);
         assert_eq!(service.choose(0, 0, 0).server, 1);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_version_to_come_is_waited_for_but_not_for_ever() {
+    fn get_waits_for_a_version_up_to_the_limit() {
         let service = Arc::new(ParameterVersions::new(0, 1, 0));
         assert!(service.get(1, Duration::from_millis(5)).is_none());
         let late = Arc::clone(&service);

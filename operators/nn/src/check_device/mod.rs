@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_passes() -> Result<()> {
+    fn check_device_on_cpu_passes() -> Result<()> {
         let report = check_device("cpu")?;
         assert!(report.passed, "{report}");
         assert!(report.comparisons.iter().any(|c| c.of.starts_with("gradient")));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_found() {
+    fn measure_with_wrong_numbers_fails() {
         let blank = |tolerance| blank("sum", String::new(), DType::F32, tolerance);
         let close = measure(blank(1e-3), &[1.0, 2000.0, f64::NAN], &[1.0, 2001.0, f64::NAN]);
         assert!(close.passed && close.same_bits == 2, "{close:?}");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_the_calendar_s() {
+    fn date_equals_the_gregorian_calendar() {
         assert_eq!(date(0), "1970-01-01T00:00:00Z");
         assert_eq!(date(951_826_215), "2000-02-29T12:10:15Z");
         assert_eq!(date(1_767_225_599), "2025-12-31T23:59:59Z");

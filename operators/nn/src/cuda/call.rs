@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_cover_every_row_and_column_once() {
+    fn over_rows_covers_every_row_and_column_once() {
         for (rows, columns, each) in [(1, 1, 1), (10, 8, 1), (10, 47, 1), (1000, 100, 4), (7, 256, 4), (3, 5000, 1)] {
             let (LaunchConfig { grid_dim, block_dim, .. }, shift) = over_rows(rows, columns, each);
             let Argument::U32(shift) = shift else { panic!("a shift is an integer") };

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_have_the_kernels_that_are_named_here_and_no_others() {
+    fn modules_contain_exactly_the_listed_kernels() {
         for module in MODULES {
             let entries = module.ptx.lines().filter_map(|line| line.split_once(".entry ")).map(|(_, name)| name);
             let found: BTreeSet<String> = entries.map(|name| name.trim_end_matches(['(', ' ']).to_owned()).collect();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_neither_fuse_multiply_and_add_nor_use_atomics() {
+    fn modules_contain_no_fused_multiply_add_and_no_atomics() {
         for module in MODULES {
             // The toolkit's exponentials in double precision use fused operations.
             assert!(!module.ptx.contains("fma.rn.f32"), "module {}", module.name);

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transposes_of_columns_first_are_the_product_of_rows_first() -> Result<()> {
+    fn column_major_config_gives_the_row_major_product() -> Result<()> {
         let (rows, columns, k) = (3, 5, 4);
         let numbers = |n: usize| (0..n).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect::<Vec<_>>();
         let (a, b) = (numbers(rows * k), numbers(k * columns));

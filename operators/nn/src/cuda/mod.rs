@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_at_start_up_are_one_line_that_says_what_to_do() {
+    fn startup_errors_are_one_line_with_the_cause() {
         let driver = |code| candle_core::Error::from(CudaError::Cuda(cudarc_error(code)));
         let no_device = explain(&driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
         assert!(no_device.contains("libcuda.so.1") && !no_device.contains('\n'), "{no_device}");

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_the_bits_of_the_two_it_stands_for() {
+    fn linear_relu_equals_linear_then_relu_bit_for_bit() {
         let mask = Dropout::new(0.4, Key::new(1, Purpose::Dropout));
         let numbers = |n: usize, c: f32| (0..n).map(|i| (i as f32 * c).sin()).collect::<Vec<_>>();
         for dtype in [DType::F32, DType::F64] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_so() {
+    fn linear_relu_of_nan_is_nan() {
         let x = Tensor::new(&[[f32::NAN], [1.0]], &Device::Cpu).unwrap();
         let (w, bias) = (Tensor::new(&[[-1f32]], &Device::Cpu).unwrap(), Tensor::new(&[0f32], &Device::Cpu).unwrap());
         let result = linear_relu(&x, &w, &bias, None).unwrap().to_vec2::<f32>().unwrap();

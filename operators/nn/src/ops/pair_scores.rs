@@ -177,7 +177,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     #[test]
-    fn the_kernels_have_the_gradients_of_gathers_and_products() {
+    fn pair_scores_equal_gathers_and_products() {
         let numbers = |n: usize, c: f32| (0..n).map(|i| (i as f32 * c).sin()).collect::<Vec<_>>();
         let x = Var::from_tensor(&Tensor::from_vec(numbers(5 * 9, 0.7), (5, 9), &Device::Cpu).unwrap()).unwrap();
         let r = Var::from_tensor(&Tensor::from_vec(numbers(3 * 9, 1.3), (3, 9), &Device::Cpu).unwrap()).unwrap();

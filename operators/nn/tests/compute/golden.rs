@@ -153,7 +153,7 @@ fn gat_equals_pyg() {
 }
 
 #[test]
-fn a_model_of_two_layers_equals_pytorch() {
+fn two_layer_model_equals_pytorch() {
     let arrays = arrays();
     let blocks = [block(&arrays, "outer", 80), block(&arrays, "block", 45)];
     let mut model = Model::build(&ModelSpec::new("sage", 2, 9, 6, 4), &Registry::default(), &Device::Cpu, 1).unwrap();
@@ -276,7 +276,7 @@ fn activations_equal_pytorch() {
 }
 
 #[test]
-fn residuals_batch_norms_and_jumping_knowledge_equal_pytorch_in_training() {
+fn residuals_norms_and_readouts_in_training_equal_pytorch() {
     let arrays = arrays();
     let blocks = [block(&arrays, "outer", 80), block(&arrays, "block", 45)];
     let ways = [("cat", JumpingKnowledge::Cat), ("max", JumpingKnowledge::Max), ("mean", JumpingKnowledge::Mean)];
@@ -346,7 +346,7 @@ fn losses_equal_pytorch() {
 }
 
 #[test]
-fn optimizers_equal_pytorch_also_when_saved_and_restored() {
+fn optimizers_equal_pytorch_after_save_and_restore() {
     let arrays = arrays();
     let start = flat(&arrays["optimizers/start"]);
     let gradients: Vec<Vec<f32>> = arrays["optimizers/gradients"].to_vec2().unwrap();
@@ -383,7 +383,7 @@ fn optimizers_equal_pytorch_also_when_saved_and_restored() {
 }
 
 #[test]
-fn state_of_another_optimizer_is_refused() {
+fn load_state_of_another_optimizer_is_an_error() {
     let mut adam = Adam::new(3, AdamOptions::default());
     let sgd = Sgd::new(3, SgdOptions { momentum: 0.9, ..Default::default() });
     assert!(adam.load_state(sgd.state()).is_err());

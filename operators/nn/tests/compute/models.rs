@@ -15,7 +15,7 @@ fn build(spec: &ModelSpec) -> Result<Model, Error> {
 }
 
 #[test]
-fn dimensions_and_degrees() {
+fn model_properties_follow_the_spec() {
     let spec = ModelSpec { heads: 8, ..ModelSpec::new("gat", 3, 10, 64, 7) };
     let gat = build(&spec).unwrap();
     assert_eq!((gat.dims(), gat.num_layers(), gat.needs_degrees()), (vec![10, 64, 64, 7], 3, false));
@@ -23,7 +23,7 @@ fn dimensions_and_degrees() {
 }
 
 #[test]
-fn what_cannot_be_built_says_why() {
+fn build_with_invalid_spec_names_the_key() {
     let why = |spec: &ModelSpec| build(spec).unwrap_err().to_string();
     assert!(
         why(&ModelSpec::new("transformer", 2, 3, 4, 5))
@@ -57,7 +57,7 @@ fn decoupled_options() -> KindOptions {
 }
 
 #[test]
-fn what_does_not_fit_says_so() {
+fn forward_with_mismatched_input_is_an_error() {
     let block = GraphBlock::new(random(4, 9, 3, 1));
     let model = build(&ModelSpec::new("gcn", 1, 3, 4, 5)).unwrap();
     let run = |x: &Tensor, degrees: Option<&[u32]>| model.forward(std::slice::from_ref(&block), x, degrees, None);
@@ -72,7 +72,7 @@ fn what_does_not_fit_says_so() {
 }
 
 #[test]
-fn weights_of_edges_are_as_good_as_parallel_edges() {
+fn edge_weights_equal_parallel_edges() {
     // Node 0 has three edges from 2 and one from 3; node 1 has one from 3; node 2 has none.
     let many = GraphBlock::new(Block::new(3, 4, vec![0, 4, 5, 5], vec![2, 2, 2, 3, 3]));
     let few = Block::new(3, 4, vec![0, 2, 3, 3], vec![2, 3, 3]).with_edge_weights(vec![0.75, 0.25, 1.0]);
@@ -110,7 +110,7 @@ fn parameters_round_trip_and_depend_on_the_seed() {
 }
 
 #[test]
-fn dropout_follows_its_key() {
+fn dropout_with_equal_keys_is_equal() {
     let block = GraphBlock::new(random(40, 90, 6, 1));
     let spec = ModelSpec { dropout: 0.5, ..ModelSpec::new("gat", 1, 30, 8, 5) };
     let model = build(&spec).unwrap();
@@ -122,7 +122,7 @@ fn dropout_follows_its_key() {
 }
 
 #[test]
-fn sampled_gcn_weights_estimate_the_whole_sum() {
+fn sampled_gcn_weights_are_unbiased() {
     // Node 0 has neighbors 1..=6 of degrees 0..6; the mean over all samples of 2 of them is the whole weighted sum.
     let degrees = [6, 0, 1, 2, 3, 4, 5];
     let value = |j: u32| f64::from(j) * 1.5 - 2.0;
@@ -138,7 +138,7 @@ fn sampled_gcn_weights_estimate_the_whole_sum() {
 }
 
 #[test]
-fn self_loops_are_there_exactly_once() {
+fn with_self_loops_has_each_self_loop_once() {
     let block = GraphBlock::new(Block::new(3, 4, vec![0, 2, 5, 5], vec![3, 0, 1, 0, 1]));
     let looped = block.with_self_loops().block();
     assert_eq!((looped.neighbors(0), looped.neighbors(1), looped.neighbors(2)), (&[0, 3][..], &[1, 0][..], &[2][..]));
@@ -146,7 +146,7 @@ fn self_loops_are_there_exactly_once() {
 }
 
 #[test]
-fn every_kind_learns_what_its_neighbours_tell() {
+fn every_kind_learns_classes_from_neighbors() {
     // Only the neighbors' rows carry a node's class; its own row is noise.
     let nodes = 400;
     let class = |i: u64| (key(1).below(i, 2)) as u32;
@@ -227,7 +227,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
 }
 
 #[test]
-fn stages_one_after_another_give_what_a_batch_gives() {
+fn stages_equal_a_batch_with_all_neighbors() {
     // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or in one call for some.
     let whole = random(50, 50, 6, 3);
     let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
@@ -281,7 +281,7 @@ fn stages_one_after_another_give_what_a_batch_gives() {
 }
 
 #[test]
-fn sums_of_several_batches_move_running_statistics_as_one_batch_of_all_rows() {
+fn running_statistics_of_several_batches_equal_one_batch() {
     let spec = ModelSpec { norm: Norm::Batch, ..ModelSpec::new("mlp", 2, 5, 6, 3) };
     let model = build(&spec).unwrap();
     let x = (tensor((90, 5), 1) + 10.0).unwrap();
@@ -309,7 +309,7 @@ fn sums_of_several_batches_move_running_statistics_as_one_batch_of_all_rows() {
 }
 
 #[test]
-fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
+fn relation_sums_agree_and_wrong_types_are_errors() {
     let (x, weights) = (tensor((900, 7), 1), tensor((9 * 5, 7), 2).reshape((9, 5, 7)).unwrap());
     let block = random(700, 900, 12, 2);
     let edges = block.num_edges();
@@ -339,7 +339,7 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
 }
 
 #[test]
-fn rgcn_learns_what_a_gcn_cannot() {
+fn rgcn_learns_from_edge_types_where_gcn_fails() {
     // Friends have the node's class, foes the other one, with as many edges of each type. Without edge types, neighbors
     // carry no information, and the node's own row is noise.
     let nodes = 400u64;
@@ -403,7 +403,7 @@ fn rgcn_learns_what_a_gcn_cannot() {
 
 /// The gradient of the loss by the first layer's input, from which a step updates learned rows.
 #[test]
-fn gradients_reach_the_rows_of_the_input() {
+fn input_gradients_equal_differences() {
     let types = |block: &Block, seed| (0..block.num_edges() as u64).map(|e| key(seed).below(e, 3) as u16).collect();
     let [outer, inner] = [random(20, 30, 5, 1), random(6, 20, 4, 2)];
     let blocks = [(outer, 5), (inner, 6)].map(|(block, seed)| {

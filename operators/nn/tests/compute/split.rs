@@ -18,7 +18,7 @@ fn bits(tensors: &[&Tensor]) -> Vec<u32> {
 }
 
 #[test]
-fn node_tasks_make_the_same_of_halves() {
+fn node_tasks_on_split_rows_have_equal_bits() {
     let options = KindOptions { relations: 3, ..KindOptions::default() };
     let spec = |kind: &str, norm: Norm, residual: bool| ModelSpec {
         dropout: 0.4,
