@@ -9,7 +9,7 @@ use serde_json::Value;
 fn the_cpu_computes_what_plain_arithmetic_does() {
     let place = Place::new();
     let table = place.succeed(&["check-device", "--device", "cpu", "--out", "result.json"]);
-    assert!(table.contains("edge-softmax") && table.trim_end().ends_with("all within what is allowed"), "{table}");
+    assert!(table.contains("edge-softmax") && table.trim_end().ends_with("all within tolerance"), "{table}");
     let text = std::fs::read_to_string(place.path("result.json")).unwrap();
     let report: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(report["passed"], Value::Bool(true));

@@ -1,12 +1,12 @@
-//! Compiles `cuda/*.cu` to PTX when the feature `cuda` is on; does nothing otherwise.
+//! Compiles `cuda/*.cu` to PTX if the feature `cuda` is on; does nothing otherwise.
 //!
-//! Variables: `NVCC`, the compiler (default: `nvcc` on the path); `GNNFLOW_CUDA_ARCH`, the virtual architecture (default
-//! `compute_80`: the driver compiles it for the GPU that it finds, Ampere or newer, the first time it is loaded).
+//! Environment: `NVCC` is the compiler (default: `nvcc` on the path). `GNNFLOW_CUDA_ARCH` is the virtual architecture
+//! (default: `compute_80`). The driver compiles the PTX for its GPU, Ampere or newer, on first load.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, exit};
 
-/// One PTX module each; `src/cuda/kernels.rs` names them too.
+/// Each is one PTX module. `src/cuda/kernels.rs` lists the same names.
 const MODULES: [&str; 5] = ["segment", "edges", "elementwise", "heads", "loss"];
 
 fn main() {
@@ -31,18 +31,18 @@ fn main() {
 }
 
 fn compile(nvcc: &str, arch: &str, source: &Path, ptx: &Path) {
-    // Without fused multiply-add, kernels round as the CPU's do.
+    // Without fused multiply-add, kernels round like the CPU's.
     let flags = ["--ptx", "-O3", "-std=c++17", "--fmad=false", "-Werror", "all-warnings"];
     let output = Command::new(nvcc).args(flags).arg(format!("-arch={arch}")).arg("-o").arg(ptx).arg(source).output();
     match output {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr);
-            fail(&format!("{nvcc} does not compile {} ({}):\n{said}", source.display(), output.status))
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            fail(&format!("{nvcc} does not compile {} ({}):\n{stderr}", source.display(), output.status))
         }
         Err(error) => fail(&format!(
-            "the feature `cuda` needs nvcc, and {nvcc:?} cannot be run: {error}. Put it on the path or into NVCC; \
-             `. tools/cuda/env.sh` fetches one; docs/book/src/gpu.md says more"
+            "the feature `cuda` needs nvcc, but {nvcc:?} cannot be run: {error}; put nvcc on the path, set NVCC, or run \
+             `. tools/cuda/env.sh` (docs/book/src/gpu.md)"
         )),
     }
 }

@@ -1,8 +1,8 @@
-// What all kernels share: the types of numbers, how threads are laid over rows and columns, e^x.
+// Shared by all kernels: number types, thread layouts over rows and columns, e^x.
 //
-// Kernels do the CPU's arithmetic in the CPU's order wherever one thread, or one half-warp, can own a sum (the build turns fused
-// multiply-add off for that). Other sums are made in an order that the sizes alone decide. None uses atomics, so the same input
-// gives the same bits every time.
+// Kernels repeat the CPU's arithmetic in the CPU's order wherever one thread, or one half-warp, computes a sum (for
+// this, the build disables fused multiply-add). The order of other sums depends on the sizes only. No kernel uses
+// atomics, so equal inputs give equal bits.
 #pragma once
 
 typedef unsigned short u16;
@@ -18,7 +18,7 @@ struct f16 {
     u16 bits;
 };
 
-// What numbers of type T are summed in.
+// The type that sums of numbers of type T are computed in.
 template <typename T> struct Sum {
     typedef T Type;
 };
@@ -38,7 +38,7 @@ __device__ __forceinline__ float widen(f16 x) {
     return wide;
 }
 
-// N numbers that are read or written at once; their address must be a multiple of their size, or of 16.
+// N numbers that are read or written in one access. Their address must be a multiple of their size, or of 16.
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
     T at[N];
 };
@@ -74,8 +74,8 @@ __device__ __forceinline__ double exponential(double x) { return exp(x); }
 
 const u32 THREADS = 256;
 
-// Blocks of THREADS threads, 2^shift of them (at most a warp) side by side on a row, N columns each: neighbouring threads touch
-// neighbouring columns. Blocks follow one another along x over the rows and along y over the columns.
+// Blocks of THREADS threads: 2^shift of them (at most a warp) are side by side on a row, N columns each, so that
+// neighboring threads access neighboring columns. Blocks follow along x over the rows and along y over the columns.
 struct Place {
     u32 row, column;
     __device__ __forceinline__ Place(u32 shift, u32 n) {
@@ -85,13 +85,13 @@ struct Place {
     }
 };
 
-// The number of this thread among all, and how many there are, for loops over n numbers.
+// The number of this thread and the number of all threads, for loops over n numbers.
 __device__ __forceinline__ u64 first_item() { return (u64)blockIdx.x * blockDim.x + threadIdx.x; }
 __device__ __forceinline__ u64 all_threads() { return (u64)gridDim.x * blockDim.x; }
 
 const u32 ALL_LANES = 0xffffffffu;
 
-// Every lane gets the sum, or the largest, over the lanes whose numbers differ from its own in bits `from` and up.
+// Every lane gets the sum, or the largest, of the lanes whose numbers differ from its own in bits `from` and up.
 template <typename A> __device__ __forceinline__ A sum_of_lanes(A x, u32 from = 0) {
     for (u32 distance = 16; distance >> from; distance >>= 1) x += __shfl_xor_sync(ALL_LANES, x, distance);
     return x;
@@ -104,8 +104,8 @@ template <typename A> __device__ __forceinline__ A largest_of_lanes(A x, u32 fro
     return x;
 }
 
-// Σ a[k] · b[k] by sixteen threads, `lane` being this one's number: sixteen interleaved sums, added up as a tree, as on the CPU.
-// All threads of the warp must be here; the first of the sixteen gets the sum.
+// Σ a[k] · b[k] by sixteen threads, of which this is number `lane`: sixteen interleaved sums, added as a tree, as on
+// the CPU. All threads of the warp must call it; the first of the sixteen gets the sum.
 const u32 DOT_LANES = 16;
 template <typename A, typename T> __device__ __forceinline__ A dot(const A *a, const T *b, u32 width, u32 lane) {
     u32 whole = width - width % DOT_LANES;

@@ -1,4 +1,4 @@
-// Values on edges: sums of both ends, dot products of both ends, softmax over the edges of every destination.
+// Values on edges: sums and dot products of the values at both ends, softmax over the edges of every destination.
 #include "common.cuh"
 
 // out[e, h] = left[source of e, h] + right[destination of e, h]
@@ -11,14 +11,14 @@ __device__ __forceinline__ void edge_add(const u32 *sources, const u32 *destinat
             left[(size_t)sources[p.row] * heads + p.column] + right[(size_t)destinations[p.row] * heads + p.column];
 }
 
-// out[e, h] = gradient[destination of e, h, :] · x[source of e, h, :], sixteen threads to a product.
+// out[e, h] = gradient[destination of e, h, :] · x[source of e, h, :], sixteen threads per product.
 template <typename T>
 __device__ __forceinline__ void edge_dot(const u32 *sources, const u32 *destinations, const typename Sum<T>::Type *gradient,
                                          const T *x, typename Sum<T>::Type *out, u32 edges, u32 heads, u32 width) {
     u64 item = first_item() / DOT_LANES, items = (u64)edges * heads;
     u32 lane = threadIdx.x % DOT_LANES;
     bool mine = item < items;
-    // Threads past the end keep their warp company with the last product.
+    // Threads past the end repeat the last product, since the whole warp must take part.
     if (!mine) item = items - 1;
     u32 edge = (u32)(item / heads), head = (u32)(item % heads);
     size_t columns = (size_t)heads * width;
@@ -27,8 +27,8 @@ __device__ __forceinline__ void edge_dot(const u32 *sources, const u32 *destinat
     if (mine && lane == 0) out[item] = sum;
 }
 
-// Where a thread is in a softmax: a warp has a row, 2^shift lanes side by side have heads, and the edges are dealt out to the
-// 32 / 2^shift lanes of each head. Blocks are 32 × 8 threads.
+// A thread's place in a softmax: a warp has one row, 2^shift adjacent lanes have different heads, and the edges are
+// divided among the 32 / 2^shift lanes of each head. Blocks are 32 × 8 threads.
 struct Row {
     u32 row, head, first, step;
     __device__ __forceinline__ Row(u32 shift) {

@@ -1,7 +1,7 @@
 // Activations fused with dropout, biases, sums of columns.
 #include "common.cuh"
 
-// Draw i under a key: 64 uniform bits, the same as `gnnflow_data::rng::Key::draw`.
+// Draw i under a key: 64 uniform bits, equal to `gnnflow_data::rng::Key::draw`.
 __device__ __forceinline__ u64 draw(u64 key, u64 i) {
     const u64 multiplier = 0xd6e8feb86659fd93ull, golden = 0x9e3779b97f4a7c15ull;
     u64 x = key + i * golden;
@@ -10,12 +10,12 @@ __device__ __forceinline__ u64 draw(u64 key, u64 i) {
     return x ^ (x >> 32);
 }
 
-// Numbers as in compute/cuda/elementwise.rs.
+// Numbers as in src/cuda/elementwise.rs.
 enum Activation { IDENTITY, RELU, LEAKY_RELU, ELU, TANH, GELU };
 
 template <typename A> __device__ __forceinline__ A tangent(A x) { return 1 - 2 / (exponential(x + x) + 1); }
 
-// tanh(√(2/π) · (x + 0.044715·x³)), of which GELU is made.
+// tanh(√(2/π) · (x + 0.044715·x³)), for GELU.
 template <typename A> __device__ __forceinline__ A gelu_bend(A x) {
     return tangent((A)0.7978845608028654 * (x + (A)0.044715 * (x * x * x)));
 }
@@ -52,7 +52,7 @@ template <typename A> __device__ __forceinline__ A slope_at(u32 activation, A sl
     }
 }
 
-// A dropout mask: draws, as numbers of 32 bits, below cut are dropped, the others multiplied by scale. None: scale is 0.
+// A dropout mask: numbers whose 32-bit draw is below cut are dropped, the others are multiplied by scale; 0 is no mask.
 struct Dropout {
     u64 key;
     u32 cut;
@@ -91,7 +91,7 @@ template <typename A> __device__ __forceinline__ void fill_rows(const A *bias, A
     if (p.row < rows && p.column < columns) out[(size_t)p.row * columns + p.column] = bias[p.column];
 }
 
-// sums[p, c] = Σ x[r, c] over the PANEL rows of panel p: blocks follow one another along x over the panels.
+// sums[p, c] = Σ x[r, c] over the PANEL rows of panel p. Blocks follow along x over the panels.
 template <typename A> __device__ __forceinline__ void column_sum(const A *x, A *sums, u32 rows, u32 columns) {
     u32 first = blockIdx.x * PANEL, last = min(first + PANEL, rows), column = blockIdx.y * blockDim.x + threadIdx.x;
     if (column >= columns) return;

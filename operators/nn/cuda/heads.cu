@@ -1,13 +1,13 @@
 // Rows of several heads: dot products with a vector per head, the mean over heads, their gradients.
 #include "common.cuh"
 
-// out[n, h] = x[n, h, :] · a[h, :], sixteen threads to a product.
+// out[n, h] = x[n, h, :] · a[h, :], sixteen threads per product.
 template <typename A>
 __device__ __forceinline__ void head_dot(const A *x, const A *a, A *out, u32 rows, u32 heads, u32 width) {
     u64 item = first_item() / DOT_LANES, items = (u64)rows * heads;
     u32 lane = threadIdx.x % DOT_LANES;
     bool mine = item < items;
-    // Threads past the end keep their warp company with the last product.
+    // Threads past the end repeat the last product, since the whole warp must take part.
     if (!mine) item = items - 1;
     A sum = dot(x + item * width, a + (size_t)(item % heads) * width, width, lane);
     if (mine && lane == 0) out[item] = sum;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void head_dot_rows(const A *a, const A *gradient, A *
         out[(size_t)p.row * columns + p.column] = gradient[(size_t)p.row * heads + p.column / width] * a[p.column];
 }
 
-// sums[p, h, f] = Σ gradient[n, h] · x[n, h, f] over the PANEL rows of panel p: blocks follow one another along x over the panels.
+// sums[p, h, f] = Σ gradient[n, h] · x[n, h, f] over the PANEL rows of panel p. Blocks follow along x over the panels.
 template <typename A>
 __device__ __forceinline__ void head_dot_vectors(const A *x, const A *gradient, A *sums, u32 rows, u32 heads, u32 width) {
     u32 columns = heads * width, column = blockIdx.y * blockDim.x + threadIdx.x;

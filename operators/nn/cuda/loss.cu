@@ -1,4 +1,5 @@
-// Losses over rows of logits, their gradients, log-softmax. A warp has a row (blocks are 32 × 8 threads); sums are double.
+// Losses over rows of logits, their gradients, log-softmax. One warp per row (blocks are 32 × 8 threads); sums are
+// double.
 #include "common.cuh"
 
 __device__ __forceinline__ u32 warp_row() { return blockIdx.x * blockDim.y + threadIdx.y; }
@@ -40,7 +41,7 @@ __device__ __forceinline__ void cross_entropy_backward(const A *logits, const u3
     }
 }
 
-// Σ over this block's threads, in the first thread; blocks of THREADS threads.
+// Σ over this block's threads, returned to the first thread; blocks of THREADS threads.
 __device__ __forceinline__ double sum_of_block(double x) {
     __shared__ double sums[THREADS / 32];
     x = sum_of_lanes(x);
@@ -77,7 +78,7 @@ __device__ __forceinline__ void binary_cross_entropy_backward(const A *logits, c
         out[i] = factor * (1 / (1 + exponential(-logits[i])) - targets[i]);
 }
 
-// *out = Σ each: one block.
+// *out = Σ each, by one block.
 extern "C" __global__ void sum_of_each(const double *each, double *out, u64 n) {
     double sum = 0;
     for (u64 i = threadIdx.x; i < n; i += THREADS) sum += each[i];

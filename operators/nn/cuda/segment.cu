@@ -1,24 +1,24 @@
 // Sums over the edges of every row, weighted or not; maxima. A row is a destination, or in backward passes a source.
 #include "common.cuh"
 
-// What multiplies the row of x at the end of an edge: nothing, ...
+// The weight of the row of x at the end of an edge: 1, ...
 struct Unit {
     static const bool UNIT = true;
     template <typename A> __device__ __forceinline__ A at(u32, u32) const { return 1; }
 };
 
-// ... one over the degree of the row that the edge leads to, ...
+// ... one over the degree of the row at the edge's other end, ...
 struct InverseDegree {
     static const bool UNIT = false;
     const float *inverse;
     const u32 *indptr;
     template <typename A> __device__ __forceinline__ A at(u32, u32 index) const {
-        // The inverses are kept in single precision only.
+        // The inverses exist in single precision only.
         return sizeof(A) == sizeof(float) ? (A)inverse[index] : (A)1 / (A)(indptr[index + 1] - indptr[index]);
     }
 };
 
-// ... or the edge's own weight. `edges` says where each edge's weight is; null: in the same place.
+// ... or the edge's own weight. `edges` holds the position of each edge's weight; null: the edge's own position.
 template <typename W> struct EdgeWeight {
     static const bool UNIT = false;
     const W *weights;
@@ -31,8 +31,8 @@ template <typename W> struct EdgeWeight {
 
 const u32 AHEAD = 4;
 
-// out[r, :] = scale · Σ weight(e) · x[indices[e], :] over the edges e of row r; indices may be null: edge e has row e.
-// AHEAD rows are read at once, for memory is slow, but added one after another, for the order matters.
+// out[r, :] = scale · Σ weight(e) · x[indices[e], :] over the edges e of row r. If indices is null, edge e has row e.
+// AHEAD rows are loaded together to hide memory latency, and added in order to keep the bits.
 template <typename T, int N, typename Weight>
 __device__ __forceinline__ void sum_rows(const u32 *indptr, const u32 *indices, const T *x, Weight weight, bool mean,
                                          typename Sum<T>::Type *out, u32 row, u32 column, u32 columns) {

@@ -1,9 +1,9 @@
-//! The allocator that programs should install.
+//! The global allocator for programs.
 //!
-//! Tensors come and go by tens of megabytes. glibc maps each anew and gives it back at once, so that filling it costs a page
-//! fault for every 4 KiB: making, filling and dropping a training step's tensors ran at 2.7 GB/s with it and at 11 GB/s, without
-//! a fault, with mimalloc 3 (one core of an EPYC; with glibc told to keep everything: 9 to 11). That is what memory bandwidth
-//! allows, so a recycler of our own has nothing to add. What is not used again within a second goes back to the system.
+//! A training step allocates and frees tensors of tens of megabytes. glibc maps and unmaps each of them, so filling it
+//! costs a page fault per 4 KiB. Allocating, filling and freeing a step's tensors ran at 2.7 GB/s with glibc, at 9 to
+//! 11 GB/s with glibc configured to keep all memory, and at 11 GB/s with mimalloc 3 (one core of an EPYC). That is the
+//! memory bandwidth, so a pool of tensors would gain nothing. Memory that is unused for a second returns to the system.
 //!
 //! ```
 //! use gnnflow_nn::alloc::Allocator;
@@ -21,23 +21,23 @@ use mimalloc::MiMalloc;
 
 /// The allocator, for `#[global_allocator]`.
 ///
-/// Where the system has no memory left, it ends the process with exit code 4 and one line on stderr. Rust's own way out is
-/// SIGABRT, which looks like a bug. Programs with this allocator cannot go on after a failed allocation (`try_reserve`).
+/// When the system is out of memory, it ends the process with exit code 4 and one line on stderr. Rust's default,
+/// SIGABRT, looks like a bug. Programs with this allocator cannot handle failed allocations (`try_reserve`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator;
 
-// SAFETY: all memory comes from and goes back to `MiMalloc`, which keeps the contract.
+// SAFETY: all memory comes from and returns to `MiMalloc`, which keeps the contract.
 unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
-        granted(unsafe { MiMalloc.alloc(layout) }, layout.size())
+        non_null(unsafe { MiMalloc.alloc(layout) }, layout.size())
     }
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         // SAFETY: as the caller promises.
-        granted(unsafe { MiMalloc.alloc_zeroed(layout) }, layout.size())
+        non_null(unsafe { MiMalloc.alloc_zeroed(layout) }, layout.size())
     }
 
     #[inline]
@@ -49,26 +49,26 @@ unsafe impl GlobalAlloc for Allocator {
     #[inline]
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: as the caller promises.
-        granted(unsafe { MiMalloc.realloc(ptr, layout, new_size) }, new_size)
+        non_null(unsafe { MiMalloc.realloc(ptr, layout, new_size) }, new_size)
     }
 }
 
-/// `memory`, unless it is null.
+/// Returns `memory`; ends the process if it is null.
 #[inline]
-fn granted(memory: *mut u8, bytes: usize) -> *mut u8 {
+fn non_null(memory: *mut u8, bytes: usize) -> *mut u8 {
     if memory.is_null() {
-        exhausted(bytes);
+        exit_out_of_memory(bytes);
     }
     memory
 }
 
-/// Ends the process: no memory is left. Nothing here allocates, takes a lock or unwinds.
+/// Ends the process. Nothing here allocates, takes a lock or unwinds.
 #[cold]
 #[inline(never)]
-fn exhausted(bytes: usize) -> ! {
+fn exit_out_of_memory(bytes: usize) -> ! {
     static FIRST: AtomicBool = AtomicBool::new(true);
     if !FIRST.swap(false, Ordering::Relaxed) {
-        // Another thread is about to end the process, and one line is enough.
+        // Another thread is ending the process; one line is enough.
         loop {
             // SAFETY: a system call without arguments.
             unsafe { libc::pause() };
@@ -76,10 +76,10 @@ fn exhausted(bytes: usize) -> ! {
     }
     let mut line = [0; 256];
     let mut rest = &mut line[..];
-    // The text is shorter than the line, and numbers are written without allocating.
+    // The text is shorter than the line, and numbers are formatted without allocating.
     let _ = writeln!(
         rest,
-        "error: cannot allocate {bytes} bytes of memory; raise the limit on memory (ulimit -v, cgroup), or take smaller \
+        "error: cannot allocate {bytes} bytes of memory; raise the memory limit (ulimit -v, cgroup), or use smaller \
          batches or fewer threads (train.batch, train.threads)"
     );
     let length = 256 - rest.len();

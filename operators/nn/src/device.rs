@@ -1,12 +1,12 @@
-//! The device that tensors live on, by name.
+//! Devices by name.
 
 use candle_core::Device;
 
 use super::error::{Error, Result};
 
-/// The device called `name`: `"cpu"`, or `"cuda"` for the first GPU.
+/// Returns the device called `name`: `"cpu"`, or `"cuda"` for the first GPU.
 ///
-/// Nothing falls back: a device that cannot be used is an error that says why. Make the device once and clone it.
+/// There is no fallback: an unusable device is an error with the reason. Create the device once and clone it.
 ///
 /// ```
 /// assert!(gnnflow_nn::device("cpu").unwrap().is_cpu());
@@ -23,6 +23,6 @@ pub fn device(name: &str) -> Result<Device> {
         "cuda" => super::cuda::open().map_err(refuse),
         #[cfg(not(feature = "cuda"))]
         "cuda" => Err(refuse("this build has no CUDA; build with `--features cuda` (docs/book/src/gpu.md)".to_owned())),
-        _ => Err(refuse("not a device; there are \"cpu\" and \"cuda\"".to_owned())),
+        _ => Err(refuse("unknown device; use \"cpu\" or \"cuda\"".to_owned())),
     }
 }

@@ -1,9 +1,9 @@
-//! What can go wrong while computing.
+//! Errors of this crate.
 
-/// The result of anything in [`crate`].
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong while computing.
+/// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -11,27 +11,27 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
     /// No layer is registered under this name.
-    #[error("no layer is called {name:?}; there are {known}")]
+    #[error("unknown layer kind {name:?}; use one of {known}")]
     UnknownLayer {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are, separated by commas.
+        /// The registered names, separated by commas.
         known: String,
     },
     /// A model, a layer or an optimizer cannot be built as specified.
     #[error("{key}: {why}")]
     Spec {
-        /// What was specified, as the field is called.
+        /// The name of the invalid field.
         key: &'static str,
-        /// Why it cannot be.
+        /// Why it is invalid.
         why: String,
     },
     /// The device cannot be used on this machine or by this build.
     #[error("device {name:?}: {why}")]
     Device {
-        /// The device that was asked for.
+        /// The requested device.
         name: String,
-        /// Why it cannot be used, and what to do about it.
+        /// Why it cannot be used, and what to do.
         why: String,
     },
     /// Blocks, features or labels do not fit the model.
@@ -40,9 +40,9 @@ pub enum Error {
     /// Saved parameters or state do not fit the model.
     #[error("state {name:?}: {why}")]
     State {
-        /// The vector that does not fit.
+        /// The name of the vector.
         name: String,
-        /// In what way.
+        /// Why it does not fit.
         why: String,
     },
 }

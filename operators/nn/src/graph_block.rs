@@ -1,4 +1,4 @@
-//! A block with what computing on it needs, made when first asked for.
+//! A block with derived data, which is computed on first use.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -54,28 +54,28 @@ pub struct DeviceBlock {
     pub by_source_indptr: Tensor,
     /// `[num_edges]`: the destination of each edge of the transpose.
     pub by_source_indices: Tensor,
-    /// `[num_edges]`: where each edge of the transpose lies in the edges by destination.
+    /// `[num_edges]`: the position of each edge of the transpose in the order by destination.
     pub by_source_edges: Tensor,
-    /// `[num_dst]`
+    /// `[num_dst]`: one over the number of edges; 0 for none.
     pub inverse_degrees: Tensor,
 }
 
 impl GraphBlock {
     /// Wraps a block.
     pub fn new(block: Block) -> Arc<Self> {
-        Self::with(block, None)
+        Self::build(block, None)
     }
 
     /// Wraps a block whose edges have features of `dim` columns, row by row in the edges' order.
     ///
     /// # Panics
-    /// Unless there is one row an edge.
+    /// Unless there is one row per edge.
     pub fn with_edge_features(block: Block, values: Vec<f32>, dim: usize) -> Arc<Self> {
-        assert_eq!(values.len(), block.num_edges() * dim, "one row of {dim} numbers an edge");
-        Self::with(block, Some(EdgeMatrix { values, dim }))
+        assert_eq!(values.len(), block.num_edges() * dim, "one row of {dim} numbers per edge");
+        Self::build(block, Some(EdgeMatrix { values, dim }))
     }
 
-    fn with(block: Block, edge_features: Option<EdgeMatrix>) -> Arc<Self> {
+    fn build(block: Block, edge_features: Option<EdgeMatrix>) -> Arc<Self> {
         Arc::new(Self {
             edge_features,
             edge_copies: Mutex::default(),
@@ -88,32 +88,32 @@ impl GraphBlock {
         })
     }
 
-    /// The block itself.
+    /// Returns the block itself.
     pub fn block(&self) -> &Block {
         &self.block
     }
 
-    /// Number of destinations.
+    /// Returns the number of destinations.
     pub fn num_dst(&self) -> usize {
         self.block.num_dst()
     }
 
-    /// Number of sources.
+    /// Returns the number of sources.
     pub fn num_src(&self) -> usize {
         self.block.num_src()
     }
 
-    /// Number of edges.
+    /// Returns the number of edges.
     pub fn num_edges(&self) -> usize {
         self.block.num_edges()
     }
 
-    /// Edges by source.
+    /// Returns the edges by source.
     pub fn transpose(&self) -> &Transpose {
         self.transpose.get_or_init(|| transpose(self.num_src(), self.block.indptr(), self.block.indices()))
     }
 
-    /// One over the number of edges of each destination; 0 for none.
+    /// Returns one over the number of edges of each destination; 0 for none.
     pub fn inverse_degrees(&self) -> &[f64] {
         self.inverse_degrees.get_or_init(|| {
             let inverse = |w: &[u32]| if w[0] == w[1] { 0.0 } else { 1.0 / f64::from(w[1] - w[0]) };
@@ -121,9 +121,9 @@ impl GraphBlock {
         })
     }
 
-    /// The block in which every destination hears from itself exactly once: row `i` is the edge i→i and then the row's
-    /// other edges, without any i→i that it had. It has no edge types: a self-loop is of no relation. Where edges have features,
-    /// that of i→i are the mean of the row's other edges' (as PyG fills them in), zeros where there are none.
+    /// Returns the block with exactly one self-loop per destination: row `i` is the edge i→i, then the row's other
+    /// edges without any i→i. It has no edge types. The features of i→i are the mean of those of the row's other edges
+    /// (as in PyG), or zeros without other edges.
     pub fn with_self_loops(&self) -> &Arc<GraphBlock> {
         self.with_self_loops.get_or_init(|| {
             let mut indptr = Vec::with_capacity(self.num_dst() + 1);
@@ -135,11 +135,11 @@ impl GraphBlock {
                 indptr.push(indices.len() as u32);
             }
             let block = Block::new(self.num_dst() as u32, self.num_src() as u32, indptr, indices);
-            GraphBlock::with(block, self.edge_features.as_ref().map(|features| self.loop_features(features)))
+            GraphBlock::build(block, self.edge_features.as_ref().map(|features| self.loop_features(features)))
         })
     }
 
-    /// The features of the edges of [`GraphBlock::with_self_loops`].
+    /// Returns the features of the edges of [`GraphBlock::with_self_loops`].
     fn loop_features(&self, features: &EdgeMatrix) -> EdgeMatrix {
         let dim = features.dim;
         let mut values = Vec::with_capacity((self.num_edges() + self.num_dst()) * dim);
@@ -162,47 +162,47 @@ impl GraphBlock {
         EdgeMatrix { values, dim }
     }
 
-    /// Features of the edges, row by row in their order, and their number of columns.
+    /// Returns the edge features, row by row in the edges' order, and their number of columns.
     pub fn edge_features(&self) -> Option<(&[f32], usize)> {
         self.edge_features.as_ref().map(|features| (&features.values[..], features.dim))
     }
 
-    /// The edges' features as a tensor on `device`, `[E, dim]`, made once.
+    /// Returns the edge features as a tensor on `device`, `[E, dim]`. It is created once per device.
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn edge_features_on(&self, device: &Device) -> Result<Option<Tensor>> {
         let Some(EdgeMatrix { values, dim }) = &self.edge_features else { return Ok(None) };
         let mut copies = self.edge_copies.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(copy) = copies.get(&place(device)) {
+        if let Some(copy) = copies.get(&device_key(device)) {
             return Ok(Some(copy.clone()));
         }
         let copy = match self.num_edges() {
-            // A GPU gives no memory of no size.
+            // A GPU cannot allocate an empty tensor.
             0 => Tensor::zeros((1, *dim), DType::F32, device)?.narrow(0, 0, 0)?,
             edges => Tensor::from_slice(values, (edges, *dim), device)?,
         };
-        copies.insert(place(device), copy.clone());
+        copies.insert(device_key(device), copy.clone());
         Ok(Some(copy))
     }
 
-    /// The edges by relation, those that have any; `None` where edges have no types.
+    /// Returns the edges by relation, without empty relations; `None` if edges have no types.
     pub fn relations(&self) -> Option<&[Relation]> {
         let make = || Some(split(self.block.indptr(), self.block.indices(), self.block.edge_types()?));
         self.relations.get_or_init(make).as_deref()
     }
 
-    /// Copies on `device`, made once.
+    /// Returns copies of the arrays on `device`. They are created once per device.
     ///
     /// # Errors
-    /// When the device has no memory left.
-    pub fn on(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
-        let key = place(device);
+    /// When the device is out of memory.
+    pub fn on_device(&self, device: &Device) -> Result<Arc<DeviceBlock>> {
+        let key = device_key(device);
         let mut devices = self.devices.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(copy) = devices.get(&key) {
             return Ok(copy.clone());
         }
-        // A GPU gives no memory of no size; the one number too many is never read.
+        // A GPU cannot allocate an empty tensor; the one extra number is never read.
         let upload = |values: &[u32]| match values.len() {
             0 => Tensor::zeros(1, DType::U32, device)?.narrow(0, 0, 0),
             n => Tensor::from_slice(values, n, device),
@@ -230,8 +230,8 @@ impl GraphBlock {
     }
 }
 
-/// A number for each device.
-fn place(device: &Device) -> usize {
+/// Returns a distinct number for each device.
+fn device_key(device: &Device) -> usize {
     match device.location() {
         DeviceLocation::Cpu => 0,
         DeviceLocation::Cuda { gpu_id } | DeviceLocation::Metal { gpu_id } => gpu_id + 1,
@@ -243,8 +243,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn self_loops_have_the_mean_of_the_other_edges() -> Result<()> {
-        // Node 0 hears from 1, itself and 2; node 1 from nobody.
+    fn self_loop_features_are_the_mean_of_other_edges() -> Result<()> {
+        // Node 0 has in-edges from 1, itself and 2; node 1 has none.
         let block = Block::new(2, 3, vec![0, 3, 3], vec![1, 0, 2]);
         let block = GraphBlock::with_edge_features(block, vec![1., 2., 90., 90., 3., 5.], 2);
         let looped = block.with_self_loops();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_has_every_edge_both_ways() -> Result<()> {
+    fn device_copy_has_every_edge_in_both_directions() -> Result<()> {
         let blocks = [
             Block::new(3, 4, vec![0, 2, 2, 5], vec![3, 0, 1, 1, 2]),
             Block::new(2, 3, vec![0; 3], Vec::new()),
@@ -265,7 +265,7 @@ mod tests {
         ];
         for block in blocks {
             let block = GraphBlock::new(block);
-            let on = block.on(&Device::Cpu)?;
+            let on = block.on_device(&Device::Cpu)?;
             let integers = |tensor: &Tensor| Ok::<_, super::super::Error>(tensor.to_vec1::<u32>()?);
             let (indptr, sources) = (integers(&on.indptr)?, integers(&on.indices)?);
             let (destinations, inverse) = (integers(&on.destinations)?, on.inverse_degrees.to_vec1::<f32>()?);
@@ -289,7 +289,7 @@ mod tests {
                     assert_eq!((sources[edge] as usize, destinations[edge]), (source, to[place]));
                 }
             }
-            assert!(Arc::ptr_eq(&on, &block.on(&Device::Cpu)?), "copied once");
+            assert!(Arc::ptr_eq(&on, &block.on_device(&Device::Cpu)?), "copied once");
         }
         Ok(())
     }

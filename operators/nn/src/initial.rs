@@ -2,7 +2,7 @@
 
 use gnnflow_data::rng::{Key, Purpose};
 
-/// How a parameter starts. Fans are the columns (in) and rows (out) of its shape, or of each matrix of a stack of them.
+/// The distribution of initial values. Fan-in and fan-out are a matrix's columns and rows, also in a stack of matrices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Initial {
     /// 0.
@@ -16,7 +16,7 @@ pub enum Initial {
     },
     /// Uniform in ±`sqrt(6 / fan in)`: He's, also called Kaiming's, for ReLU.
     HeUniform,
-    /// Uniform in ±`1 / sqrt(fan in)`: what PyTorch does for linear layers and their biases.
+    /// Uniform in ±`1 / sqrt(fan in)`: PyTorch's default for linear layers and their biases.
     FanIn {
         /// Numbers that are summed into one output.
         fan_in: usize,
@@ -24,7 +24,7 @@ pub enum Initial {
 }
 
 impl Initial {
-    /// The `shape`'s numbers for the parameter called `name`, the same on any machine.
+    /// Returns the initial values of the parameter called `name`, equal on any machine.
     ///
     /// ```
     /// use gnnflow_nn::initial::Initial;

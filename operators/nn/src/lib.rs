@@ -1,8 +1,8 @@
-//! Tensors: candle operations on our kernels, layers, models, losses, optimizers, metrics, devices.
+//! Graph neural networks on candle: operations, layers, models, losses, optimizers, metrics and devices.
 //!
-//! Call [`init`] first thing in `main`: candle's own elementwise operations run on a pool of spinning threads, which stalls
-//! beside other busy threads; ours run on rayon's, on as many threads as the pool that they are called in has. Every result is
-//! the same, bit for bit, for any number of threads.
+//! Call [`init`] first in `main`. candle runs its own element-wise operations on spinning threads, which slow down
+//! other busy threads. The operations of this crate run on rayon's current pool. The bits of results do not depend
+//! on the number of threads.
 
 pub mod alloc;
 mod check_device;
@@ -36,15 +36,14 @@ pub use model::{JumpingKnowledge, KindOptions, LayerSpec, Model, ModelSpec, Norm
 pub use params::{ParamBuilder, Params};
 pub use profile::{ModelProfile, TaskProfile};
 
-/// Prepares this process for computing; call it first thing in `main`, while there is one thread.
+/// Prepares the process for computing. Call it first in `main`, while the process has one thread.
 ///
-/// Keeps candle from starting its spinning threads, by setting `CANDLE_NUM_THREADS` to 1 unless it is set already. With more
-/// threads than one, and where they cannot be counted, nothing is changed: results are the same, candle's own operations may be
-/// slower.
+/// Sets `CANDLE_NUM_THREADS` to 1 unless it is set, so that candle starts no spinning threads. Does nothing when the
+/// process has several threads or they cannot be counted; candle's own operations may then be slower.
 pub fn init() {
     let threads = std::fs::read_dir("/proc/self/task").map_or(usize::MAX, |tasks| tasks.count());
     if threads == 1 && std::env::var_os("CANDLE_NUM_THREADS").is_none() {
-        // SAFETY: this thread is the only one, so none reads the environment meanwhile.
+        // SAFETY: the process has one thread, so no other thread reads the environment.
         unsafe { std::env::set_var("CANDLE_NUM_THREADS", "1") };
     }
 }

@@ -1,4 +1,4 @@
-//! Losses: sums over rows, as `f64` scalars. Divide gradients by the number of seeds of the step.
+//! Losses, summed over rows to `f64` scalars. Divide gradients by the number of seeds of the step.
 
 use candle_core::Tensor;
 
@@ -18,23 +18,23 @@ use super::ops::{BinaryCrossEntropy, CrossEntropy};
 /// ```
 ///
 /// # Errors
-/// [`Error::Input`] when there is not a label for each row, or one is not a class.
+/// [`Error::Input`] when there is not one label per row, or a label is not a class.
 pub fn cross_entropy(logits: &Tensor, labels: &[u32]) -> Result<Tensor> {
     let (rows, classes) = logits.dims2()?;
     if labels.len() != rows {
         return Err(Error::Input(format!("{} labels for {rows} rows of logits", labels.len())));
     }
     if let Some(label) = labels.iter().find(|&&label| label as usize >= classes) {
-        return Err(Error::Input(format!("label {label} where there are {classes} classes")));
+        return Err(Error::Input(format!("label {label}, but there are {classes} classes")));
     }
     let labels = Tensor::from_slice(labels, rows, logits.device())?;
     Ok(logits.contiguous()?.apply_op2(&labels, CrossEntropy)?)
 }
 
-/// The sum of the binary cross-entropies of all logits, `[N, labels]`, and targets, row-major, each 0, 1 or between.
+/// Returns the summed binary cross-entropy of logits `[N, labels]` and row-major targets between 0 and 1.
 ///
 /// # Errors
-/// [`Error::Input`] when there is not a target for each logit.
+/// [`Error::Input`] when there is not one target per logit.
 pub fn binary_cross_entropy(logits: &Tensor, targets: &[f32]) -> Result<Tensor> {
     if targets.len() != logits.elem_count() {
         return Err(Error::Input(format!("{} targets for {} logits", targets.len(), logits.elem_count())));
@@ -43,8 +43,7 @@ pub fn binary_cross_entropy(logits: &Tensor, targets: &[f32]) -> Result<Tensor> 
     Ok(logits.contiguous()?.apply_op2(&targets, BinaryCrossEntropy)?)
 }
 
-/// The rows of `x`, `[N, C]`, as they are (but for rounding), with gradients times `weights`: what a loss of them sums over counts row by
-/// row so much.
+/// Returns the rows of `x [N, C]` (up to rounding), with gradients times `weights`: a loss of the result is weighted.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -59,7 +58,7 @@ pub fn binary_cross_entropy(logits: &Tensor, targets: &[f32]) -> Result<Tensor> 
 /// ```
 ///
 /// # Errors
-/// [`Error::Input`] when there is not a weight for each row.
+/// [`Error::Input`] when there is not one weight per row.
 pub fn weigh_rows(x: &Tensor, weights: &[f32]) -> Result<Tensor> {
     let rows = x.dim(0)?;
     if weights.len() != rows {
@@ -84,7 +83,7 @@ pub fn weigh_rows(x: &Tensor, weights: &[f32]) -> Result<Tensor> {
 /// ```
 ///
 /// # Errors
-/// [`Error::Input`] when there is not a target for each row, or rows have several columns.
+/// [`Error::Input`] when there is not one target per row, or rows have several columns.
 pub fn squared_error(outputs: &Tensor, targets: &[f32]) -> Result<Tensor> {
     if outputs.dims() != [targets.len(), 1] {
         return Err(Error::Input(format!("{} targets for outputs of {:?}", targets.len(), outputs.dims())));

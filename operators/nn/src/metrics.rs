@@ -1,25 +1,25 @@
-//! Metrics as integer counts: what many partitions count adds up exactly, in any order.
+//! Metrics as integer counts, which add up exactly over partitions, in any order.
 //!
-//! Accuracy and F1 come from counts of hits and misses by class. The area under the ROC curve comes from histograms of the scores
-//! of positives and negatives: [`bins`] equal bins over scores in [−32, 32) (logits, or the difference of both for two
-//! classes), those beyond counted in the outermost. Scores in one bin count as equal, so the area is exact up to ties closer
-//! than 1/1024 (1/64 beyond 16 labels, where fewer bins keep the counts small).
+//! Accuracy and F1 come from counts of hits and misses by class. The area under the ROC curve comes from histograms of
+//! the scores of positives and negatives. A score is a logit or, for two classes, the difference of both. A histogram
+//! has [`bins`] equal bins over [−32, 32); the outermost also count scores beyond. Scores in one bin count as equal, so
+//! the area is exact up to ties closer than 1/1024 (1/64 above 16 labels, where fewer bins keep the counts small).
 
 use std::collections::BTreeMap;
 
-/// What is predicted.
+/// The kind of prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// One class of several.
+    /// One of several classes.
     SingleLabel,
-    /// Any of several labels.
+    /// Any number of labels.
     MultiLabel,
 }
 
-/// Scores lie in −REACH..REACH.
+/// Histograms cover the scores −REACH..REACH.
 const REACH: f32 = 32.0;
 
-/// Bins of a label's histogram.
+/// Returns the number of bins of a label's histogram.
 pub fn bins(labels: usize) -> usize {
     if labels <= 16 { 65_536 } else { 4_096 }
 }
@@ -40,16 +40,16 @@ pub struct Counts {
     task: Task,
     classes: usize,
     rows: u64,
-    /// Rows of which everything is right.
+    /// Rows without any error.
     correct: u64,
-    /// By class: predicted and true, predicted and false, not predicted and true.
+    /// By class: true positives, false positives, false negatives.
     hits: Vec<[u64; 3]>,
-    /// For each label with an area: bins of negatives, then of positives.
+    /// For each label with a ROC curve: the bins of negatives, then of positives.
     scores: Vec<u64>,
 }
 
 impl Counts {
-    /// No counts yet, for `classes` classes or labels.
+    /// Empty counts for `classes` classes or labels.
     pub fn new(task: Task, classes: usize) -> Self {
         let areas = match task {
             Task::SingleLabel => usize::from(classes == 2),
@@ -59,13 +59,13 @@ impl Counts {
         Self { task, classes, rows: 0, correct: 0, hits: vec![[0; 3]; classes], scores }
     }
 
-    /// Counts rows of logits, `classes` wide, against the class of each. The largest logit is the prediction, the first of equals.
+    /// Counts rows of `classes` logits against each row's class. The first largest logit is the prediction.
     ///
     /// # Panics
-    /// When lengths disagree, a label is not a class, or the task is not of one class.
+    /// When lengths disagree, a label is not a class, or the task is not [`Task::SingleLabel`].
     pub fn update_classes(&mut self, logits: &[f32], labels: &[u32]) {
-        assert_eq!(self.task, Task::SingleLabel, "one class a row");
-        assert_eq!(logits.len(), labels.len() * self.classes, "logits of every class for each label");
+        assert_eq!(self.task, Task::SingleLabel, "the task must be single-label");
+        assert_eq!(logits.len(), labels.len() * self.classes, "one logit per class and row");
         for (row, &label) in logits.chunks_exact(self.classes).zip(labels) {
             let label = label as usize;
             let predicted = (1..row.len()).fold(0, |best, c| if row[c] > row[best] { c } else { best });
@@ -79,13 +79,13 @@ impl Counts {
         }
     }
 
-    /// Counts rows of logits, `classes` wide, against the truth of each, above 0.5 meaning yes. A logit above 0 predicts yes.
+    /// Counts rows of `classes` logits against their targets, which are true above 0.5. A logit above 0 predicts true.
     ///
     /// # Panics
-    /// When lengths disagree or the task is not of several labels.
+    /// When lengths disagree or the task is not [`Task::MultiLabel`].
     pub fn update_labels(&mut self, logits: &[f32], targets: &[f32]) {
-        assert_eq!(self.task, Task::MultiLabel, "several labels a row");
-        assert_eq!(logits.len(), targets.len(), "a target for each logit");
+        assert_eq!(self.task, Task::MultiLabel, "the task must be multi-label");
+        assert_eq!(logits.len(), targets.len(), "one target per logit");
         for (row, targets) in logits.chunks_exact(self.classes).zip(targets.chunks_exact(self.classes)) {
             let mut right = true;
             for (label, (&logit, &target)) in row.iter().zip(targets).enumerate() {
@@ -110,7 +110,7 @@ impl Counts {
         self.scores[(2 * label + usize::from(truth)) * bins + place] += 1;
     }
 
-    /// All counts, in a fixed order; [`Counts::merge_words`] of as many words adds them up.
+    /// Returns all counts in a fixed order, for [`Counts::merge_words`].
     pub fn words(&self) -> Vec<u64> {
         let mut words = vec![self.rows, self.correct];
         words.extend(self.hits.as_flattened());
@@ -118,10 +118,10 @@ impl Counts {
         words
     }
 
-    /// Adds another's [`Counts::words`].
+    /// Adds the [`Counts::words`] of other counts.
     ///
     /// # Panics
-    /// When the other counts something else.
+    /// When the other counts have another length.
     pub fn merge_words(&mut self, words: &[u64]) {
         assert_eq!(words.len(), 2 + 3 * self.classes + self.scores.len(), "counts of the same task");
         let own = [&mut self.rows, &mut self.correct].into_iter();
@@ -129,23 +129,23 @@ impl Counts {
         own.zip(words).for_each(|(own, word)| *own += word);
     }
 
-    /// Rows counted.
+    /// Returns the number of counted rows.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// `accuracy` (of several labels: rows of which all are right), `micro_f1`, `macro_f1` (a class that is neither predicted nor
-    /// true anywhere is left out), and `roc_auc` for two classes or several labels (the mean over those that have positives and
-    /// negatives). A metric without anything to count is 0.
+    /// Returns `accuracy` (with several labels: the share of rows without any error), `micro_f1`, `macro_f1` (without
+    /// classes that are neither predicted nor true) and, for two classes or several labels, `roc_auc` (the mean over
+    /// labels with positives and negatives). A metric without data is 0.
     pub fn finish(&self) -> BTreeMap<String, f64> {
         let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
         let f1 = |[tp, fp, fn_]: [u64; 3]| share(2 * tp, 2 * tp + fp + fn_);
         let total = self.hits.iter().fold([0; 3], |sum, h| [sum[0] + h[0], sum[1] + h[1], sum[2] + h[2]]);
-        let seen: Vec<f64> = self.hits.iter().filter(|h| h.iter().any(|&n| n > 0)).map(|&h| f1(h)).collect();
+        let class_f1: Vec<f64> = self.hits.iter().filter(|h| h.iter().any(|&n| n > 0)).map(|&h| f1(h)).collect();
         let mut metrics = BTreeMap::from([
             ("accuracy".to_owned(), share(self.correct, self.rows)),
             ("micro_f1".to_owned(), f1(total)),
-            ("macro_f1".to_owned(), mean(&seen)),
+            ("macro_f1".to_owned(), mean(&class_f1)),
         ]);
         if !self.scores.is_empty() {
             let bins = bins(self.classes);
@@ -161,7 +161,7 @@ fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
-/// The share of pairs of a positive and a negative in which the positive scores higher, equal ones counted half.
+/// Returns the share of pairs of a positive and a negative whose positive scores higher. Ties count half.
 fn area(negatives: &[u64], positives: &[u64]) -> Option<f64> {
     let (mut below, mut twice) = (0u128, 0u128);
     for (&n, &p) in negatives.iter().zip(positives) {
@@ -179,7 +179,7 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn one_class_against_counting_by_hand() {
+    fn single_label_metrics_equal_hand_counts() {
         let mut counts = Counts::new(Task::SingleLabel, 3);
         // Predictions 0 0 1 2 1, truth 0 1 1 2 2.
         let logits = [9., 0., 0., 9., 0., 0., 0., 9., 0., 0., 0., 9., 0., 9., 0.];
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn several_labels_against_counting_by_hand() {
+    fn multi_label_metrics_equal_hand_counts() {
         let mut counts = Counts::new(Task::MultiLabel, 2);
         counts.update_labels(&[1., -1., 1., 1., -1., -1.], &[1., 0., 0., 1., 1., 0.]);
         let metrics = counts.finish();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn area_is_the_share_of_ordered_pairs_and_merging_is_exact() {
+    fn roc_auc_equals_pair_counts_and_merging_is_exact() {
         let key = Key::new(3, Purpose::GenerateNodes);
         let (n, mut logits, mut labels) = (400usize, Vec::new(), Vec::new());
         for i in 0..n as u64 {
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counted_is_zero_not_nan() {
+    fn metrics_without_rows_are_zero() {
         for task in [Task::SingleLabel, Task::MultiLabel] {
             assert!(Counts::new(task, 2).finish().values().all(|&v| v == 0.0));
         }

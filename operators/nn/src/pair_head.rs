@@ -1,4 +1,4 @@
-//! What is said of pairs of nodes, from their rows side by side.
+//! Outputs for pairs of nodes, from their concatenated rows.
 
 use candle_core::Tensor;
 
@@ -8,7 +8,7 @@ use super::perceptron::Perceptron;
 use gnnflow_kernels::dense::elementwise::Activation;
 use gnnflow_kernels::pairs::Pairs;
 
-/// A perceptron over the rows of both ends, side by side: head, then tail.
+/// A perceptron over the concatenated rows of both ends: head, then tail.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor};
@@ -27,20 +27,20 @@ use gnnflow_kernels::pairs::Pairs;
 pub struct PairHead(Perceptron);
 
 impl PairHead {
-    /// From rows of `width` numbers to `outputs`, by `layers` linear maps with a ReLU between them, the inner ones `width` wide:
-    /// parameters `mlp.0.weight`, `mlp.0.bias`, and so on.
+    /// Creates `layers` linear maps from rows of `width` numbers to `outputs`, with ReLU and `width` columns in
+    /// between: parameters `mlp.0.weight`, `mlp.0.bias`, and so on.
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn new(width: usize, outputs: usize, layers: usize, params: &mut ParamBuilder) -> Result<Self> {
         let dims = Perceptron::dims(2 * width, width, outputs, layers);
         Ok(Self(Perceptron::new(&dims, Activation::Relu, params)?))
     }
 
-    /// `x [rows, width]` → `[pairs, outputs]`.
+    /// Computes the outputs of pairs: `x [rows, width]` → `[pairs, outputs]`.
     ///
     /// # Errors
-    /// When a pair names a row that is not there, or rows have another width.
+    /// When a pair refers to a missing row, or rows have another width.
     pub fn forward(&self, x: &Tensor, pairs: &Pairs) -> Result<Tensor> {
         let rows = |places: &[u32]| x.index_select(&Tensor::new(places, x.device())?, 0);
         let both = Tensor::cat(&[rows(&pairs.heads)?, rows(&pairs.tails)?], 1)?;
@@ -54,7 +54,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     #[test]
-    fn it_is_a_perceptron_of_both_rows_and_has_its_gradients() {
+    fn pair_head_equals_a_naive_perceptron() {
         let numbers = |n: usize, c: f32| (0..n).map(|i| (i as f32 * c).sin()).collect::<Vec<_>>();
         let values = numbers(4 * 3, 0.7);
         let pairs = Pairs { heads: vec![0, 2, 2], tails: vec![1, 2, 0], relations: vec![0; 3], ..Pairs::default() };

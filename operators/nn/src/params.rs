@@ -8,40 +8,40 @@ use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Storage, Tensor, Var};
 use super::error::{Error, Result};
 use super::initial::Initial;
 
-/// Named variables in the order in which they were made: those that are trained, then the buffers (running statistics), which
-/// no gradient moves. The flat vector is all of them, one after another.
+/// Named variables in order of creation: trained parameters, then buffers (running statistics), which have no gradient.
+/// The flat vector concatenates all of them.
 #[derive(Clone, Debug)]
 pub struct Params {
     device: Device,
     vars: Vec<(String, Var)>,
-    /// How many numbers are trained: the buffers' follow.
+    /// The length of the trained part of the flat vector.
     trained: usize,
 }
 
 impl Params {
-    /// Names and variables, in order.
+    /// Iterates over names and variables, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Var)> {
         self.vars.iter().map(|(name, var)| (name.as_str(), var))
     }
 
-    /// The variable called `name`.
+    /// Returns the variable called `name`.
     pub fn get(&self, name: &str) -> Option<&Var> {
         self.vars.iter().find(|(n, _)| n == name).map(|(_, var)| var)
     }
 
-    /// Where `var` is in the flat vector, if it is one of these.
-    pub fn place(&self, var: &Var) -> Option<Range<usize>> {
+    /// Returns the range of `var` in the flat vector, if it is one of these variables.
+    pub(crate) fn range_of(&self, var: &Var) -> Option<Range<usize>> {
         let found = self.vars.iter().position(|(_, own)| own.id() == var.id())?;
         let first = elements(&self.vars[..found]);
         Some(first..first + var.elem_count())
     }
 
-    /// Length of the flat vector: how many numbers there are.
+    /// Returns the length of the flat vector.
     pub fn flat_len(&self) -> usize {
         elements(&self.vars)
     }
 
-    /// How many numbers of the flat vector are trained; those of buffers follow.
+    /// Returns the length of the trained part of the flat vector; buffers follow.
     pub fn trained_len(&self) -> usize {
         self.trained
     }
@@ -54,7 +54,7 @@ impl Params {
     /// # Panics
     /// Unless `flat` is [`Params::flat_len`] long.
     pub fn copy_to(&self, flat: &mut [f32]) -> Result<()> {
-        assert_eq!(flat.len(), self.flat_len(), "room for every parameter");
+        assert_eq!(flat.len(), self.flat_len(), "`flat` must hold every parameter");
         self.each(|var, at| read(var, |values| flat[at..at + values.len()].copy_from_slice(values)))
     }
 
@@ -66,7 +66,7 @@ impl Params {
     /// # Panics
     /// Unless `flat` is [`Params::flat_len`] long.
     pub fn set_from(&mut self, flat: &[f32]) -> Result<()> {
-        assert_eq!(flat.len(), self.flat_len(), "a number for every parameter");
+        assert_eq!(flat.len(), self.flat_len(), "`flat` must hold every parameter");
         let device = &self.device;
         self.each(|var, at| {
             let values = &flat[at..at + var.elem_count()];
@@ -79,7 +79,7 @@ impl Params {
         })
     }
 
-    /// Adds every parameter's gradient to its place in `flat`; a parameter without gradient, and a buffer, adds nothing.
+    /// Adds every parameter's gradient to its range of `flat`. Buffers and parameters without gradient add nothing.
     ///
     /// # Errors
     /// When the device fails.
@@ -87,7 +87,7 @@ impl Params {
     /// # Panics
     /// Unless `flat` is [`Params::flat_len`] long.
     pub fn gradients(&self, gradients: &GradStore, flat: &mut [f32]) -> Result<()> {
-        assert_eq!(flat.len(), self.flat_len(), "room for every parameter");
+        assert_eq!(flat.len(), self.flat_len(), "`flat` must hold every parameter");
         self.each(|var, at| match gradients.get(var) {
             Some(gradient) => read(gradient, |values| {
                 flat[at..at + values.len()].iter_mut().zip(values).for_each(|(f, &g)| *f += g);
@@ -96,7 +96,7 @@ impl Params {
         })
     }
 
-    /// Names, shapes and values, in order, for a file.
+    /// Returns names, shapes and values in order, for a file.
     ///
     /// # Errors
     /// When the device fails.
@@ -112,18 +112,18 @@ impl Params {
     /// Sets the parameter called `name`.
     ///
     /// # Errors
-    /// [`Error::State`] when there is none, or its shape is another.
+    /// [`Error::State`] when there is no such parameter, or its shape differs.
     pub fn import(&mut self, name: &str, shape: &[usize], values: &[f32]) -> Result<()> {
         let refuse = |why: String| Error::State { name: name.to_owned(), why };
         let var = self.get(name).ok_or_else(|| refuse("the model has no such parameter".to_owned()))?;
         if var.dims() != shape || values.len() != var.elem_count() {
-            return Err(refuse(format!("has shape {shape:?}; the model wants {:?}", var.dims())));
+            return Err(refuse(format!("has shape {shape:?}; the model has {:?}", var.dims())));
         }
         var.set(&Tensor::from_slice(values, var.shape(), &self.device)?)?;
         Ok(())
     }
 
-    /// Calls `f` with each variable and its place in the flat vector.
+    /// Calls `f` with each variable and its offset in the flat vector.
     fn each(&self, mut f: impl FnMut(&Var, usize) -> Result<()>) -> Result<()> {
         let mut at = 0;
         for (_, var) in &self.vars {
@@ -134,14 +134,14 @@ impl Params {
     }
 }
 
-/// A parameter as it goes into a file.
+/// A parameter as stored in a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Its shape, rows first.
+    /// The shape, rows first.
     pub shape: Vec<usize>,
-    /// Its numbers, row-major.
+    /// The values, row-major.
     pub values: Vec<f32>,
 }
 
@@ -155,7 +155,7 @@ fn read(t: &Tensor, f: impl FnOnce(&[f32])) -> Result<()> {
     Ok(())
 }
 
-/// Writes over a variable in place.
+/// Overwrites a variable in place.
 struct Overwrite<'a>(&'a [f32]);
 
 impl InplaceOp1 for Overwrite<'_> {
@@ -172,7 +172,7 @@ impl InplaceOp1 for Overwrite<'_> {
     }
 }
 
-/// Makes a model's parameters, each under the prefix of the layer that asks.
+/// Creates a model's parameters, each under the prefix of its layer.
 #[derive(Debug)]
 pub struct ParamBuilder {
     seed: u64,
@@ -183,20 +183,20 @@ pub struct ParamBuilder {
 }
 
 impl ParamBuilder {
-    /// A builder without parameters yet; they will be on `device` and drawn under `seed`.
+    /// A builder without parameters. Parameters are created on `device` and drawn under `seed`.
     pub fn new(seed: u64, device: &Device) -> Self {
         Self { seed, prefix: String::new(), device: device.clone(), vars: Vec::new(), buffers: Vec::new() }
     }
 
-    /// Puts `prefix` before the names of the parameters that follow.
+    /// Sets the prefix of the names of the following parameters.
     pub fn set_prefix(&mut self, prefix: impl Into<String>) {
         self.prefix = prefix.into();
     }
 
-    /// A parameter of `shape` that starts as `initial` says. Keep the [`Var`]; it stays the model's.
+    /// Adds a parameter of `shape` with values from `initial`. The layer keeps the [`Var`], which shares them.
     ///
     /// # Errors
-    /// When the name is taken, or the device has no memory left.
+    /// When the name exists already, or the device is out of memory.
     pub fn add(&mut self, name: &str, shape: &[usize], initial: Initial) -> Result<Var> {
         let name = self.name(name)?;
         let values = initial.values(self.seed, &name, shape);
@@ -205,7 +205,7 @@ impl ParamBuilder {
         Ok(var)
     }
 
-    /// A parameter that is not trained but saved with the others, `value` in every place; and where it begins among the buffers.
+    /// Adds a buffer (saved but not trained) with `value` everywhere. Also returns its offset in the buffers.
     ///
     /// # Errors
     /// As [`ParamBuilder::add`].
@@ -218,13 +218,13 @@ impl ParamBuilder {
 
     fn name(&self, name: &str) -> Result<String> {
         let name = format!("{}{name}", self.prefix);
-        if self.vars.iter().chain(&self.buffers).any(|(taken, _)| *taken == name) {
-            return Err(Error::State { name, why: "there are two parameters of this name".to_owned() });
+        if self.vars.iter().chain(&self.buffers).any(|(existing, _)| *existing == name) {
+            return Err(Error::State { name, why: "two parameters have this name; use distinct names".to_owned() });
         }
         Ok(name)
     }
 
-    /// All parameters.
+    /// Returns all parameters.
     pub fn finish(self) -> Params {
         let Self { device, mut vars, buffers, .. } = self;
         let trained = elements(&vars);

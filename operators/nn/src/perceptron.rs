@@ -1,4 +1,4 @@
-//! Linear maps with an activation between them: what GIN makes of a sum, and what APPNP predicts from.
+//! Linear maps with an activation between them, for GIN, APPNP and decoupled models.
 
 use candle_core::{Tensor, Var};
 use gnnflow_data::rng::Key;
@@ -9,7 +9,7 @@ use super::ops::{activate, linear};
 use super::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-/// A perceptron of several layers.
+/// A multi-layer perceptron.
 #[derive(Debug)]
 pub struct Perceptron {
     maps: Vec<(Var, Option<Var>)>,
@@ -17,19 +17,19 @@ pub struct Perceptron {
 }
 
 impl Perceptron {
-    /// Maps from `dims[0]` columns to `dims[1]`, and so on: parameters `mlp.0.weight`, `mlp.0.bias`, `mlp.1.weight`, …
+    /// Creates maps from `dims[0]` columns to `dims[1]`, and so on: parameters `mlp.0.weight`, `mlp.0.bias`, …
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn new(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
         Self::build(dims, true, activation, params)
     }
 
-    /// The same without a bias in the last map, for results that something behind the perceptron adds one to.
+    /// As [`Perceptron::new`], without a bias in the last map, for results to which a later layer adds one.
     ///
     /// # Errors
     /// As [`Perceptron::new`].
-    pub fn without_last_bias(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
+    pub(crate) fn without_last_bias(dims: &[usize], activation: Activation, params: &mut ParamBuilder) -> Result<Self> {
         Self::build(dims, false, activation, params)
     }
 
@@ -46,14 +46,14 @@ impl Perceptron {
         Ok(Self { maps, activation })
     }
 
-    /// The dimensions of `layers` maps from `in_dim` to `out_dim`, `hidden` between them.
+    /// Returns the dimensions of `layers` maps from `in_dim` to `out_dim`, with `hidden` columns in between.
     pub fn dims(in_dim: usize, hidden: usize, out_dim: usize, layers: usize) -> Vec<usize> {
         let between = std::iter::repeat_n(hidden, layers.saturating_sub(1));
         std::iter::once(in_dim).chain(between).chain([out_dim]).collect()
     }
 
-    /// All maps in turn: `[N, dims[0]]` → `[N, last of dims]`; of every map's input the share `dropout.0` is dropped, by masks
-    /// for rows of which `first` stand before these.
+    /// Applies all maps: `[N, dims[0]]` → `[N, last of dims]`. `dropout` is the share of each map's input to drop, and
+    /// the masks' key. `first` is the number of rows before these in the masks.
     ///
     /// # Errors
     /// When shapes disagree or the device fails.

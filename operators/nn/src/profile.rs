@@ -1,4 +1,4 @@
-//! What a schedule, or its plan, must know of a model to run it in pieces of nodes: pure data.
+//! The properties of a model that full-graph schedules and their plans need.
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::model::{Hop, JumpingKnowledge, Model};
 
 /// The node tasks of a model, and the hops between them.
 ///
-/// A model of `L` layers has `L` hops and `L + 1` node tasks: task `l` reads what hop `l - 1` aggregated and makes what hop `l` sends (Dorylus,
-/// section 4).
+/// A model of `L` layers has `L` hops and `L + 1` node tasks: task `l` reads the rows that hop `l - 1` aggregated and
+/// computes the rows that hop `l` sends (Dorylus, section 4).
 ///
 /// ```
 /// use candle_core::Device;
@@ -27,26 +27,26 @@ pub struct ModelProfile {
     pub hops: Vec<Hop>,
     /// By node task.
     pub tasks: Vec<TaskProfile>,
-    /// By hop, the place of its attention vectors among the parameters, where they must be known to compute edge weights (GATv2).
+    /// By hop: the range of its attention vectors among the parameters, if computing edge weights needs them (GATv2).
     pub attention: Vec<Option<Range<usize>>>,
-    /// Whether a readout joins the results of all layers; then the last layer's results are sent nowhere.
+    /// Whether a readout joins the results of all layers. The last layer's results are then not sent.
     pub readout: bool,
-    /// Length of all parameters and buffers together.
+    /// The length of the flat vector of all parameters and buffers.
     pub parameters: usize,
 }
 
 /// One node task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TaskProfile {
-    /// Whether the task has parameters to learn. Only ever `false` for the first task and for element-wise ones.
+    /// Whether the task has parameters. `false` only for the first task and for element-wise ones.
     pub learns: bool,
-    /// Whether the task returns the same in every epoch. Only the first task may.
+    /// Whether the task returns the same rows in every epoch. Only the first task may.
     pub constant: bool,
-    /// `[a, b]`, where the task only makes `a · aggregated + b · initial` of every column.
+    /// `[a, b]` if the task only computes `a · aggregated + b · initial`.
     pub element_wise: Option<[f32; 2]>,
-    /// Whether the task reads what nodes held before the first layer.
+    /// Whether the task reads the rows before the first layer.
     pub reads_initial: bool,
-    /// Whether its rows may be split without a change of bits: in evaluation, and in training.
+    /// Whether its rows may be split with equal bits: in evaluation, and in training.
     pub splittable: [bool; 2],
 }
 
@@ -54,7 +54,7 @@ impl Model {
     /// Returns the model's hops and node tasks.
     ///
     /// # Errors
-    /// [`Error::Spec`](crate::Error::Spec) when a layer computes a value for every edge that cannot be computed again.
+    /// [`Error::Spec`](crate::Error::Spec) when a layer has no full-graph aggregation.
     pub fn profile(&self) -> Result<ModelProfile> {
         let task = |index: usize| {
             let element_wise = self.task_by_column(index);

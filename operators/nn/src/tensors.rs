@@ -1,4 +1,4 @@
-//! Rows as tensors, and tensors as rows.
+//! Conversions between rows and tensors.
 
 use crate::Model;
 use candle_core::backprop::GradStore;
@@ -7,10 +7,10 @@ use gnnflow_kernels::matrix::{Matrix, Values};
 
 use crate::error::Result;
 
-/// The matrix of `rows` rows as a tensor on the model's device.
+/// Converts a matrix of `rows` rows to a tensor on the model's device.
 ///
 /// # Errors
-/// When the device has no memory for it.
+/// When the device is out of memory.
 pub fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor> {
     let (shape, device) = ((rows, matrix.dim), model.device());
     let tensor = match matrix.values {
@@ -21,13 +21,13 @@ pub fn tensor(matrix: Matrix, rows: usize, model: &Model) -> Result<Tensor> {
     Ok(tensor?)
 }
 
-/// The rows that the first layer reads, and their variable where they are learned.
+/// Returns the first layer's input rows as a tensor, and as a variable if they are learned.
 ///
 /// # Errors
 /// As [`tensor`].
-pub fn input(matrix: Matrix, rows: usize, model: &Model, learnt: bool) -> Result<(Tensor, Option<Var>)> {
+pub fn input(matrix: Matrix, rows: usize, model: &Model, learned: bool) -> Result<(Tensor, Option<Var>)> {
     match matrix {
-        Matrix { dim, values: Values::F32(values) } if learnt => {
+        Matrix { dim, values: Values::F32(values) } if learned => {
             let var = Var::from_vec(values, (rows, dim), model.device());
             let var = var?;
             Ok((var.as_tensor().clone(), Some(var)))
@@ -36,7 +36,7 @@ pub fn input(matrix: Matrix, rows: usize, model: &Model, learnt: bool) -> Result
     }
 }
 
-/// The gradient of the rows that a batch has read; zeros where the loss does not depend on them.
+/// Returns the gradient of a batch's input rows; zeros if the loss does not depend on them.
 ///
 /// # Errors
 /// As [`read`].
@@ -57,7 +57,7 @@ pub fn read(tensor: &Tensor, f: impl FnOnce(&[f32])) -> Result<()> {
     let read = || -> candle_core::Result<()> {
         let tensor = tensor.to_device(&candle_core::Device::Cpu)?.contiguous()?;
         let (storage, layout) = tensor.storage_and_layout();
-        let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a tensor on the CPU has its storage there") };
+        let Storage::Cpu(storage) = &*storage else { candle_core::bail!("a CPU tensor has no CPU storage") };
         let (start, end) = layout.contiguous_offsets().unwrap_or((0, tensor.elem_count()));
         f(&storage.as_slice::<f32>()?[start..end]);
         Ok(())

@@ -15,7 +15,7 @@ fn normals(key: Key, len: usize) -> Vec<f32> {
     (0..len as u64).map(|i| key.normal(i) as f32).collect()
 }
 
-/// A table with the state of any rule.
+/// A table with the state of any optimizer.
 #[derive(Clone, Debug, PartialEq)]
 struct Owned {
     dim: usize,
@@ -41,7 +41,7 @@ impl Owned {
     }
 }
 
-/// The obvious program, one number at a time, by the formulas of the papers, in `f64`.
+/// The naive update of one number, by the formulas of the papers, in `f64`.
 fn naive(optimizer: SparseOptimizer, rate: f64, table: &mut [f64], state: &mut [(f64, f64, i32)], at: usize, g: f64) {
     let (a, b, t) = &mut state[at];
     *t += 1;
@@ -61,7 +61,7 @@ fn naive(optimizer: SparseOptimizer, rate: f64, table: &mut [f64], state: &mut [
 }
 
 #[test]
-fn rows_move_as_the_formulas_say_and_the_others_rest() {
+fn sparse_step_equals_formulas_and_keeps_other_rows() {
     let (rows, key) = (40, Key::new(8, Purpose::Shuffle));
     for optimizer in ALL {
         for dim in [1, 5, 16, 37] {
@@ -95,15 +95,15 @@ fn rows_move_as_the_formulas_say_and_the_others_rest() {
                     assert_eq!(table.steps.get(row), before.steps.get(row));
                 }
             }
-            let far = table.values.iter().zip(&values).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max);
-            assert!(far < 2e-5, "{optimizer:?}, {dim} wide: {far}");
+            let error = table.values.iter().zip(&values).map(|(&a, b)| (f64::from(a) - b).abs()).fold(0.0, f64::max);
+            assert!(error < 2e-5, "{optimizer:?}, {dim} wide: {error}");
         }
     }
 }
 
-/// Three steps by hand: gradients 2, −1, 0.5 on a row that starts at 1, rate 0.1, the second step without it for Adam's count.
+/// Three steps by hand: gradients 2, −1, 0.5 on a row that starts at 1, with rate 0.1.
 #[test]
-fn golden_values() {
+fn sparse_steps_equal_hand_computed_values() {
     let after = |optimizer: SparseOptimizer, gradients: &[f32]| {
         let mut table = Owned { values: vec![1.0, 9.0], ..Owned::new(optimizer, 2, 1) };
         gradients.iter().for_each(|&g| table.step(optimizer, 0.1, 1.0, &[vec![0]], &[g]));
@@ -114,7 +114,7 @@ fn golden_values() {
     near(after(SparseOptimizer::Sgd, &[2.0, -1.0, 0.5]), 1.0 - 0.1 * 1.5);
     let adagrad = 1.0 - 0.1 + 0.1 / 5f64.sqrt() - 0.05 / 5.25f64.sqrt();
     near(after(ALL[1], &[2.0, -1.0, 0.5]), adagrad);
-    // torch.optim.Adam(lr=0.1): the first step is of length lr whatever the gradient.
+    // torch.optim.Adam(lr=0.1): the first step has length lr for any gradient.
     near(after(ADAM, &[2.0]), 0.9);
     let mean = (0.9 * 0.2 - 0.1) / (1.0 - 0.81);
     let square: f64 = (0.999 * 0.004 + 0.001) / (1.0 - 0.999f64.powi(2));
@@ -122,7 +122,7 @@ fn golden_values() {
 }
 
 #[test]
-fn where_every_row_is_touched_the_dense_optimizer_does_the_same() {
+fn sparse_step_on_all_rows_equals_dense_step() {
     let (rows, dim) = (30, 7);
     let ids: Vec<u32> = (0..rows as u32).rev().collect();
     let options = AdamOptions { learning_rate: 0.05, ..AdamOptions::default() };
@@ -147,7 +147,7 @@ fn where_every_row_is_touched_the_dense_optimizer_does_the_same() {
 }
 
 #[test]
-fn a_dense_step_whose_gradient_is_mostly_zeros_is_the_sparse_step_of_plain_descent() {
+fn sparse_sgd_equals_dense_sgd_with_zero_gradients() {
     let (rows, dim) = (50, 6);
     let mut table = Owned::new(SparseOptimizer::Sgd, rows, dim);
     let mut params = table.values.clone();
@@ -166,7 +166,7 @@ fn a_dense_step_whose_gradient_is_mostly_zeros_is_the_sparse_step_of_plain_desce
 }
 
 #[test]
-fn threads_change_nothing() {
+fn sparse_steps_have_equal_bits_for_any_thread_count() {
     let (rows, dim) = (3000, 9);
     let key = Key::new(6, Purpose::Shuffle);
     let lists: Vec<Vec<u32>> = (0..3).map(|l| (0..2000).map(|i| key.fold(l).below(i, rows) as u32).collect()).collect();
@@ -184,7 +184,7 @@ fn threads_change_nothing() {
 }
 
 #[test]
-fn groups_are_those_of_a_plain_loop() {
+fn touched_groups_equal_naive_grouping() {
     let key = Key::new(2, Purpose::Shuffle);
     let lists: Vec<Vec<u32>> = (0..5).map(|l| (0..l * 40).map(|i| key.fold(l).below(i, 60) as u32).collect()).collect();
     let touched = Touched::group(&lists.iter().map(Vec::as_slice).collect::<Vec<_>>());

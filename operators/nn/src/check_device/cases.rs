@@ -1,4 +1,4 @@
-//! What is checked: operations, their inputs, and how far off they may be.
+//! The checked operations, with their inputs and tolerances.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use crate::ops::{BinaryCrossEntropy, CrossEntropy, Side};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-/// An operation, ours or naive, on the case's inputs.
+/// An operation or its naive version, on the case's inputs.
 pub(super) type Function = Box<dyn Fn(&[Tensor]) -> Result<Tensor>>;
 
 pub(super) struct Case {
     pub(super) operation: &'static str,
-    /// Block and sizes.
+    /// The block and sizes.
     pub(super) on: String,
     pub(super) types: &'static [DType],
     pub(super) inputs: Vec<Input>,
-    /// Whether gradients are compared; of half-precision inputs they never are, for features need none.
+    /// Whether gradients are compared. Half-precision inputs are features, which need no gradients.
     pub(super) differentiable: bool,
-    /// The largest error in single precision.
+    /// The largest allowed error in single precision.
     pub(super) tolerance: f64,
     pub(super) ours: Function,
     pub(super) naive: Function,
@@ -37,7 +37,7 @@ pub(super) struct Input {
     pub(super) stored: bool,
 }
 
-/// `n` numbers between −1 and 1 that are always the same under this name.
+/// Returns `n` numbers between −1 and 1, always equal for the same name.
 pub(super) fn numbers(name: &str, n: usize) -> Vec<f32> {
     let key = Key::new(2, Purpose::Init).fold_str(name);
     (0..n as u64).map(|i| (2.0 * key.unit(i) - 1.0) as f32).collect()
@@ -47,7 +47,7 @@ fn input(name: &'static str, shape: &[usize]) -> Input {
     Input { name, shape: shape.to_vec(), values: numbers(name, shape.iter().product()), stored: false }
 }
 
-/// As [`input`], in whatever type the case runs in.
+/// As [`input`], in the type that the case runs in.
 fn stored(name: &'static str, shape: &[usize]) -> Input {
     Input { stored: true, ..input(name, shape) }
 }
@@ -55,9 +55,9 @@ fn stored(name: &'static str, shape: &[usize]) -> Input {
 const REAL: &[DType] = &[DType::F32, DType::F64];
 const ELEMENT: &[DType] = &[DType::F32, DType::F64, DType::BF16, DType::F16];
 
-/// Products and sums of at most a few: rounding of the operations themselves.
+/// For results of at most a few products and sums: their rounding.
 const FEW: f64 = 2e-6;
-/// Sums over edges or rows of numbers about 1.
+/// For sums over edges or rows of numbers about 1.
 const SUM: f64 = 3e-5;
 
 #[derive(Clone)]
@@ -66,7 +66,7 @@ struct Graph {
     block: Arc<GraphBlock>,
 }
 
-/// A block whose destination `i` has `degree(i)` edges from anywhere.
+/// Returns a block whose destination `i` has `degree(i)` edges from random sources.
 pub(super) fn random_block(key: Key, num_dst: u64, num_src: u64, degree: impl Fn(u64) -> u64) -> Block {
     let (mut indptr, mut indices) = (vec![0u32], Vec::new());
     for i in 0..num_dst {
@@ -76,7 +76,7 @@ pub(super) fn random_block(key: Key, num_dst: u64, num_src: u64, degree: impl Fn
     Block::new(num_dst as u32, num_src as u32, indptr, indices)
 }
 
-/// Blocks: by hand; without any edge; one row of a thousand edges; as a sampler makes them.
+/// Returns a small block, one without edges, one with a row of a thousand edges, and one as samplers make them.
 fn graphs() -> Vec<Graph> {
     let key = Key::new(1, Purpose::Sample);
     let graph = |name, block| Graph { name, block: GraphBlock::new(block) };
@@ -88,12 +88,12 @@ fn graphs() -> Vec<Graph> {
     ]
 }
 
-/// For tensors over edges: candle cannot hold one without numbers on a GPU, and layers make none.
+/// Returns the blocks with edges, since candle cannot hold an empty tensor over edges on a GPU, and layers create none.
 fn graphs_with_edges() -> Vec<Graph> {
     graphs().into_iter().filter(|graph| graph.block.num_edges() > 0).collect()
 }
 
-/// A case of an operation on a block.
+/// Creates a case of an operation on a block.
 fn case(
     operation: &'static str,
     on: String,
@@ -107,7 +107,7 @@ fn case(
     Case { operation, on, types, inputs, differentiable: true, tolerance, ours, naive }
 }
 
-/// Every operation on every input, cases of one operation together.
+/// Returns every operation on every input, grouped by operation.
 pub(super) fn all() -> Vec<Case> {
     let mut cases = over_rows();
     cases.extend(over_edges());

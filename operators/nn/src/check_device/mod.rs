@@ -1,8 +1,8 @@
-//! Whether a device computes what it should: every operation, forward and backward, on fixed inputs.
+//! Compares every operation of a device, forward and backward, with a reference on fixed inputs.
 //!
-//! A GPU is held to the CPU's kernels in the same precision; the CPU to plain tensor arithmetic in double precision
-//! ([`naive`]), whose gradients are candle's own. Inputs have rows without edges, rows with a thousand, columns that four do not
-//! divide, several heads. On a GPU, whole models are compared too.
+//! A GPU is compared with the CPU's kernels in the same precision. The CPU is compared with plain tensor arithmetic in
+//! double precision ([`naive`]), with candle's gradients. Inputs include rows without edges and with a thousand, widths
+//! that four does not divide, and several heads. On a GPU, whole models are compared too.
 
 mod cases;
 mod models;
@@ -18,59 +18,59 @@ use self::cases::{Case, Function, Input};
 use super::error::Result;
 use models::Found;
 
-/// What [`check_device`] found. Goes into a file as it is.
+/// The result of [`check_device`], as written to a file.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceReport {
-    /// Version of this layout: 1.
+    /// The version of this layout: 1.
     pub schema: u32,
-    /// When, in UTC: `2030-01-31T23:59:59Z`.
+    /// The time, in UTC: `2030-01-31T23:59:59Z`.
     pub date: String,
-    /// Version of this program.
+    /// The version of this program.
     pub version: &'static str,
-    /// The device that was checked, by name.
+    /// The name of the device.
     pub device: String,
-    /// What it calls itself.
+    /// The description of the device.
     pub description: String,
-    /// What it was held to.
+    /// The reference.
     pub reference: &'static str,
     /// How errors are measured.
     pub measure: &'static str,
-    /// Whether everything agreed.
+    /// Whether all comparisons passed.
     pub passed: bool,
-    /// Everything that was compared.
+    /// All comparisons.
     pub comparisons: Vec<Comparison>,
 }
 
-/// One result, or one gradient, of an operation.
+/// The comparison of one result, or one gradient, of an operation.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// The operation.
     pub operation: &'static str,
-    /// The block and sizes that it ran on.
+    /// The block and sizes.
     pub on: String,
-    /// The type of its input's numbers.
+    /// The type of the input's numbers.
     pub dtype: &'static str,
     /// `"result"`, or `"gradient of x"`.
     pub of: String,
-    /// How many numbers were compared.
+    /// The number of compared numbers.
     pub numbers: usize,
-    /// How many of them are the same bits.
+    /// How many of them have equal bits.
     pub same_bits: usize,
     /// The largest error.
     pub largest_error: f64,
-    /// The largest error that passes.
+    /// The largest allowed error.
     pub tolerance: f64,
-    /// Whether it passes.
+    /// Whether the error is allowed.
     pub passed: bool,
-    /// Why there is nothing to compare.
+    /// Why nothing could be compared.
     pub failure: Option<String>,
 }
 
-/// How far off logits, loss and gradients of whole models may be.
+/// The largest allowed error of logits, loss and gradients of whole models.
 const MODEL: f64 = 1e-4;
 const MEASURE: &str = "|found - wanted| / max(1, |wanted|)";
 
-/// Runs every operation on the device called `name` and compares.
+/// Runs every operation on the device called `name` and compares the results.
 ///
 /// ```no_run
 /// let report = gnnflow_nn::check_device("cuda")?;
@@ -80,7 +80,7 @@ const MEASURE: &str = "|found - wanted| / max(1, |wanted|)";
 /// ```
 ///
 /// # Errors
-/// [`Error::Device`](super::Error::Device) when the device cannot be used. What it computes wrongly, or not at all, is in the report.
+/// [`Error::Device`](super::Error::Device) when the device cannot be used. Wrong and failed results are in the report.
 pub fn check_device(name: &str) -> Result<DeviceReport> {
     let device = super::device(name)?;
     let reference = if device.is_cpu() { "plain arithmetic in f64" } else { "the CPU's kernels" };
@@ -91,8 +91,8 @@ pub fn check_device(name: &str) -> Result<DeviceReport> {
         }
     }
     if !device.is_cpu() {
-        for (operation, kind, more) in models::KINDS {
-            let run = |device: &Device| models::run(kind, more, device).map_err(|error| error.to_string());
+        for (operation, kind, configure) in models::MODELS {
+            let run = |device: &Device| models::run(kind, configure, device).map_err(|error| error.to_string());
             let blank = blank(operation, "a batch of two hops".to_owned(), DType::F32, MODEL);
             push(blank, run(&device), run(&Device::Cpu), &mut comparisons);
         }
@@ -126,20 +126,20 @@ fn compare(case: &Case, dtype: DType, device: &Device, comparisons: &mut Vec<Com
     } else {
         run(&case.ours, case, dtype, &Device::Cpu, false)
     };
-    // Double precision is there for gradient checks; it is held to what it is for.
+    // Double precision serves gradient checks, so its tolerance is fixed and strict.
     let tolerance = if dtype == DType::F64 { 1e-11 } else { case.tolerance };
-    let said = |found: candle_core::Result<Found>| found.map_err(|error| error.to_string());
-    push(blank(case.operation, case.on.clone(), dtype, tolerance), said(found), said(wanted), comparisons);
+    let as_text = |found: candle_core::Result<Found>| found.map_err(|error| error.to_string());
+    push(blank(case.operation, case.on.clone(), dtype, tolerance), as_text(found), as_text(wanted), comparisons);
 }
 
-/// A comparison of nothing yet.
+/// An empty comparison.
 fn blank(operation: &'static str, on: String, dtype: DType, tolerance: f64) -> Comparison {
     let (of, dtype) = (String::new(), dtype.as_str());
     let (numbers, same_bits, largest_error) = (0, 0, 0.0);
     Comparison { operation, on, dtype, of, numbers, same_bits, largest_error, tolerance, passed: true, failure: None }
 }
 
-/// Compares each result with what it should be, or notes why that cannot be done.
+/// Compares each result with the reference, or records why that is impossible.
 fn push(blank: Comparison, found: Result<Found, String>, wanted: Result<Found, String>, into: &mut Vec<Comparison>) {
     match (found, wanted) {
         (Ok(found), Ok(wanted)) => {
@@ -156,20 +156,20 @@ fn push(blank: Comparison, found: Result<Found, String>, wanted: Result<Found, S
 
 fn measure(blank: Comparison, found: &[f64], wanted: &[f64]) -> Comparison {
     if found.len() != wanted.len() {
-        let failure = Some(format!("{} numbers where {} belong", found.len(), wanted.len()));
+        let failure = Some(format!("{} numbers; expected {}", found.len(), wanted.len()));
         return Comparison { passed: false, failure, ..blank };
     }
     let pairs = || found.iter().zip(wanted);
     let same_bits = pairs().filter(|(f, w)| f.to_bits() == w.to_bits()).count();
     let error = |(f, w): (&f64, &f64)| if f.to_bits() == w.to_bits() { 0.0 } else { (f - w).abs() / w.abs().max(1.0) };
-    // NaN where there should be none is the largest error.
+    // An unexpected NaN is the largest error.
     let largest_error = pairs().map(error).fold(0.0, |m, e| if e.is_nan() { f64::INFINITY } else { e.max(m) });
     Comparison { numbers: found.len(), same_bits, largest_error, passed: largest_error <= blank.tolerance, ..blank }
 }
 
-/// The result of `function` on the case's inputs, and the gradients of a weighted sum of it.
+/// Returns the result of `function` on the case's inputs, and the gradients of a weighted sum of it.
 ///
-/// Inputs are rounded to the type that the case runs in, then widened to double precision if `widened`.
+/// Inputs are rounded to the case's type, then converted to double precision if `widened`.
 fn run(function: &Function, case: &Case, dtype: DType, device: &Device, widened: bool) -> candle_core::Result<Found> {
     let half = matches!(dtype, DType::BF16 | DType::F16);
     let mut inputs = Vec::new();
@@ -193,7 +193,7 @@ fn run(function: &Function, case: &Case, dtype: DType, device: &Device, widened:
         let weights = Tensor::from_vec(weights, result.shape(), &Device::Cpu)?;
         let weights = weights.to_dtype(result.dtype())?.to_device(device)?;
         let weighted = (result * weights)?;
-        // The sum of a scalar is one, but candle has no CUDA kernel for it.
+        // A scalar is its own sum, and candle has no CUDA kernel for it.
         let total = if weighted.rank() == 0 { weighted } else { weighted.sum_all()? };
         let gradients = total.backward()?;
         for (name, variable) in variables {
@@ -211,13 +211,13 @@ fn numbers(tensor: &Tensor) -> candle_core::Result<Vec<f64>> {
     tensor.to_device(&Device::Cpu)?.to_dtype(DType::F64)?.flatten_all()?.to_vec1()
 }
 
-/// The time now, in UTC, to the second.
+/// Returns the current time in UTC, to the second.
 fn now() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     date(seconds)
 }
 
-/// Seconds since 1970 as a date and time of the Gregorian calendar.
+/// Formats seconds since 1970 as a date and time of the Gregorian calendar.
 fn date(seconds: u64) -> String {
     let (mut day, of_day) = (seconds / 86_400, seconds % 86_400);
     let leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
@@ -238,7 +238,7 @@ fn date(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}:{second:02}Z", day + 1)
 }
 
-/// A line for each operation and type: the worst of all sizes, results and gradients.
+/// One line per operation and type, with the worst error of all sizes, results and gradients.
 impl fmt::Display for DeviceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} ({}) against {}, {}", self.device, self.description, self.reference, self.date)?;
@@ -246,7 +246,7 @@ impl fmt::Display for DeviceReport {
         writeln!(
             f,
             "{:<24} {:<5} {:>9} {:>10} {:>9} {:>9}",
-            "operation", "type", "numbers", "same bits", "error", "allowed"
+            "operation", "type", "numbers", "same bits", "error", "tolerance"
         )?;
         let mut groups: Vec<Vec<&Comparison>> = Vec::new();
         for c in &self.comparisons {
@@ -271,7 +271,7 @@ impl fmt::Display for DeviceReport {
         }
         let wrong = self.comparisons.iter().filter(|c| !c.passed).count();
         match wrong {
-            0 => write!(f, "{} comparisons, all within what is allowed", self.comparisons.len()),
+            0 => write!(f, "{} comparisons, all within tolerance", self.comparisons.len()),
             _ => write!(f, "{wrong} of {} comparisons are WRONG", self.comparisons.len()),
         }
     }
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cpu_passes() -> Result<()> {
+    fn check_device_on_cpu_passes() -> Result<()> {
         let report = check_device("cpu")?;
         assert!(report.passed, "{report}");
         assert!(report.comparisons.iter().any(|c| c.of.starts_with("gradient")));
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_found() {
+    fn measure_with_wrong_numbers_fails() {
         let blank = |tolerance| blank("sum", String::new(), DType::F32, tolerance);
         let close = measure(blank(1e-3), &[1.0, 2000.0, f64::NAN], &[1.0, 2001.0, f64::NAN]);
         assert!(close.passed && close.same_bits == 2, "{close:?}");
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn dates_are_the_calendar_s() {
+    fn date_equals_the_gregorian_calendar() {
         assert_eq!(date(0), "1970-01-01T00:00:00Z");
         assert_eq!(date(951_826_215), "2000-02-29T12:10:15Z");
         assert_eq!(date(1_767_225_599), "2025-12-31T23:59:59Z");

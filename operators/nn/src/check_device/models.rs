@@ -1,4 +1,4 @@
-//! Whole models: what training runs, of which the operations are pieces.
+//! Whole models, forward and backward, as training runs them.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use gnnflow_kernels::dense::elementwise::Activation;
 /// Names of results and their numbers.
 pub(super) type Found = Vec<(String, Vec<f64>)>;
 
-/// Sets what a model has beside its kind.
-pub(super) type More = fn(&mut ModelSpec);
+/// Sets further fields of a model's spec.
+pub(super) type Configure = fn(&mut ModelSpec);
 
-/// Models of every kind and aggregator, and of what may stand between layers: names, kinds, what else they have.
-pub(super) const KINDS: [(&str, &str, More); 15] = [
+/// Models of every kind and aggregator, with norms, residuals and readouts: names, kinds, further fields.
+pub(super) const MODELS: [(&str, &str, Configure); 15] = [
     ("sage mean", "sage", |_| ()),
     ("sage gcn", "sage", |spec| spec.options.aggregator = "gcn".to_owned()),
     ("sage pool", "sage", |spec| spec.options.aggregator = "pool".to_owned()),
@@ -39,7 +39,7 @@ pub(super) const KINDS: [(&str, &str, More); 15] = [
     }),
 ];
 
-/// Types of the blocks' edges.
+/// The number of edge types.
 const TYPES: u64 = 3;
 
 fn heads(spec: &mut ModelSpec) {
@@ -49,11 +49,11 @@ fn heads(spec: &mut ModelSpec) {
 const NODES: [u64; 3] = [900, 250, 60];
 const CLASSES: usize = 7;
 
-/// Two layers of `kind` with dropout and what `more` sets, forward and backward on a batch: logits, loss, gradients.
-pub(super) fn run(kind: &str, more: More, device: &Device) -> Result<Found> {
+/// Runs two layers of `kind` with dropout and `configure` on a batch. Returns logits, loss and gradients.
+pub(super) fn run(kind: &str, configure: Configure, device: &Device) -> Result<Found> {
     let mut spec = ModelSpec::new(kind, 2, 30, 32, CLASSES);
     (spec.dropout, spec.options.relations) = (0.3, TYPES as usize);
-    more(&mut spec);
+    configure(&mut spec);
     let model = Model::build(&spec, &Registry::default(), device, 5)?;
 
     let block = |layer: usize| {
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_model_has_numbers_to_compare() -> Result<()> {
-        for (name, kind, more) in KINDS {
-            for (of, numbers) in run(kind, more, &Device::Cpu)? {
+    fn every_model_gives_finite_nonzero_numbers() -> Result<()> {
+        for (name, kind, configure) in MODELS {
+            for (of, numbers) in run(kind, configure, &Device::Cpu)? {
                 let some = numbers.iter().any(|x| x.abs() > 1e-3);
                 assert!(some && numbers.iter().all(|x| x.is_finite()), "{name}: {of}");
             }

@@ -1,4 +1,4 @@
-//! Operations as plain tensor arithmetic: slow, and as short as their definitions. Meant for double precision on the CPU.
+//! Operations as plain tensor arithmetic: slow, and as short as their definitions. For double precision on the CPU.
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -23,7 +23,7 @@ impl Ends {
     }
 }
 
-/// The rows of `x` that `index` names.
+/// Returns the rows of `x` at `index`.
 pub(super) fn gather(x: &Tensor, index: &[u32]) -> Result<Tensor> {
     if index.is_empty() {
         return x.narrow(0, 0, 0);
@@ -31,7 +31,7 @@ pub(super) fn gather(x: &Tensor, index: &[u32]) -> Result<Tensor> {
     x.index_select(&Tensor::new(index, &Device::Cpu)?, 0)
 }
 
-/// The sum of the rows of `x` that `index` sends to each of `rows` rows.
+/// Sums the rows of `x` into `rows` rows: row `i` is added to row `index[i]`.
 pub(super) fn scatter(x: &Tensor, index: &[u32], rows: usize) -> Result<Tensor> {
     let zeros = Tensor::zeros((rows, x.dim(1)?), x.dtype(), &Device::Cpu)?;
     if index.is_empty() { Ok(zeros) } else { zeros.index_add(&Tensor::new(index, &Device::Cpu)?, x, 0) }
@@ -61,9 +61,9 @@ pub(super) fn segment_max(ends: &Ends, x: &Tensor) -> Result<Tensor> {
     }
     let place = |(i, s): (usize, &Option<u32>)| s.map_or(0, |s| s * width as u32 + (i % width) as u32);
     let places: Vec<u32> = largest.iter().enumerate().map(place).collect();
-    let there: Vec<f64> = largest.iter().map(|s| f64::from(u8::from(s.is_some()))).collect();
+    let exists: Vec<f64> = largest.iter().map(|s| f64::from(u8::from(s.is_some()))).collect();
     let shape = (ends.num_dst, width);
-    gather(&x.flatten_all()?, &places)?.reshape(shape)? * Tensor::from_vec(there, shape, &Device::Cpu)?
+    gather(&x.flatten_all()?, &places)?.reshape(shape)? * Tensor::from_vec(exists, shape, &Device::Cpu)?
 }
 
 pub(super) fn weighted_sum(ends: &Ends, x: &Tensor, weights: &Tensor) -> Result<Tensor> {

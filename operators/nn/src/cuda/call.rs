@@ -1,4 +1,4 @@
-//! What every operation does around its kernels: checked inputs, fresh outputs, threads over rows and columns.
+//! The common steps of every operation: checks inputs, allocates outputs and lays out threads over rows and columns.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use candle_core::{CudaDevice, Device, Layout, Result, Shape, Storage, Tensor, ba
 use super::kernels::{Argument, Kernel};
 use crate::graph_block::{DeviceBlock, GraphBlock};
 
-/// A type of numbers that kernels exist for.
+/// A number type with kernels.
 pub(super) trait Number: CudaDType + DeviceRepr + 'static {
-    /// What sums of such numbers are made in.
+    /// The type that sums are computed in.
     type Sum: Number;
-    /// What the names of its kernels end with.
+    /// The suffix of its kernels' names.
     const SUFFIX: &'static str;
 }
 
@@ -38,7 +38,7 @@ impl Number for half::f16 {
     const SUFFIX: &'static str = "_f16";
 }
 
-/// Runs `$body` with `$T` the type of the numbers of a storage, which must be one that sums are made in.
+/// Runs `$body` with `$T` as the number type of an `f32` or `f64` storage.
 macro_rules! with_real {
     ($call:expr, $storage:expr, $T:ident => $body:expr) => {
         match candle_core::backend::BackendStorage::dtype($storage) {
@@ -55,7 +55,7 @@ macro_rules! with_real {
     };
 }
 
-/// As `with_real`, half-precision types too.
+/// As `with_real`, also for half precision.
 macro_rules! with_element {
     ($call:expr, $storage:expr, $T:ident => $body:expr) => {
         match candle_core::backend::BackendStorage::dtype($storage) {
@@ -74,13 +74,13 @@ macro_rules! with_element {
 
 pub(super) use {with_element, with_real};
 
-/// One run of an operation.
+/// One call of an operation.
 pub(super) struct Call<'a> {
     pub(super) op: &'static str,
     pub(super) device: &'a CudaDevice,
 }
 
-/// A contiguous input: where it is, and whether four of its numbers may be read at once.
+/// A contiguous input: its address, and whether it is aligned for reads of four numbers.
 pub(super) struct Input<'a, T> {
     pub(super) view: CudaView<'a, T>,
     pub(super) address: Argument,
@@ -88,17 +88,17 @@ pub(super) struct Input<'a, T> {
 }
 
 impl<'a> Call<'a> {
-    /// A call of the operation called `op` where `storage` is.
+    /// A call of the operation `op` on the device of `storage`.
     pub(super) fn new(op: &'static str, storage: &'a CudaStorage) -> Self {
         Self { op, device: storage.device() }
     }
 
-    /// Fails unless `found` is `wanted`.
+    /// Fails unless `found` equals `wanted`.
     pub(super) fn expect(&self, what: &str, found: usize, wanted: usize) -> Result<()> {
         crate::ops::expect(self.op, what, found, wanted)
     }
 
-    /// A count as kernels take it.
+    /// Converts a count to the kernels' type.
     pub(super) fn count(&self, n: usize) -> Result<u32> {
         match u32::try_from(n) {
             Ok(n) if n < 1 << 31 => Ok(n),
@@ -106,12 +106,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The numbers of a contiguous tensor.
+    /// Returns the numbers of a contiguous tensor.
     pub(super) fn input<'s, T: Number>(&self, storage: &'s CudaStorage, layout: &Layout) -> Result<Input<'s, T>> {
         self.view::<T>(storage, layout)
     }
 
-    /// Indices: as [`Call::input`].
+    /// Returns indices, as [`Call::input`].
     pub(super) fn indices<'s>(&self, storage: &'s CudaStorage, layout: &Layout) -> Result<Input<'s, u32>> {
         self.view::<u32>(storage, layout)
     }
@@ -123,24 +123,25 @@ impl<'a> Call<'a> {
         Ok(Input { view, address, aligned: start % 4 == 0 })
     }
 
-    /// Room for `len` numbers, whatever they are; the pool gives none of no size.
-    pub(super) fn room<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
+    /// Allocates `len` uninitialized numbers, at least one, since the pool cannot allocate 0 bytes.
+    pub(super) fn alloc<T: DeviceRepr>(&self, len: usize) -> Result<CudaSlice<T>> {
         // SAFETY: every kernel writes all of its output before anything reads it.
         unsafe { self.device.alloc::<T>(len.max(1)) }
     }
 
-    /// The address of something on the device.
+    /// Returns the address of memory on the device.
     pub(super) fn address<T>(&self, memory: &impl DevicePtr<T>) -> Argument {
-        // The guard would record an event; there is one stream, and no events are tracked.
+        // The guard would record an event, but there is one stream, and event tracking is off.
         let stream = self.device.cuda_stream();
         let (address, _guard) = memory.device_ptr(&stream);
         Argument::Pointer(address)
     }
 
-    /// The block's arrays on this device.
+    /// Returns the addresses of the block's arrays on this device.
     pub(super) fn block(&self, block: &GraphBlock) -> Result<Addresses> {
-        let arrays =
-            block.on(&Device::Cuda(self.device.clone())).map_err(|error| candle_core::Error::Msg(error.to_string()))?;
+        let arrays = block
+            .on_device(&Device::Cuda(self.device.clone()))
+            .map_err(|error| candle_core::Error::Msg(error.to_string()))?;
         let integers = |tensor: &Tensor| self.address_of::<u32>(tensor);
         Ok(Addresses {
             indptr: integers(&arrays.indptr)?,
@@ -161,7 +162,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Queues `kernel` for numbers of type `T`.
+    /// Enqueues `kernel` for numbers of type `T`.
     ///
     /// # Safety
     /// As [`Kernel::launch`].
@@ -171,12 +172,12 @@ impl<'a> Call<'a> {
         threads: LaunchConfig,
         arguments: &[Argument],
     ) -> Result<()> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { kernel.launch(self.device, T::SUFFIX, threads, arguments) }
     }
 
-    /// The result.
-    pub(super) fn done<T: CudaDType>(
+    /// Returns `out` as the operation's result.
+    pub(super) fn output<T: CudaDType>(
         &self,
         out: CudaSlice<T>,
         shape: impl Into<Shape>,
@@ -185,7 +186,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Where a [`DeviceBlock`]'s arrays are.
+/// The addresses of a [`DeviceBlock`]'s arrays.
 pub(super) struct Addresses {
     pub(super) indptr: Argument,
     pub(super) indices: Argument,
@@ -194,25 +195,25 @@ pub(super) struct Addresses {
     pub(super) by_source_indices: Argument,
     pub(super) by_source_edges: Argument,
     pub(super) inverse_degrees: Argument,
-    /// Keeps them there.
+    /// Keeps the arrays allocated.
     _arrays: Arc<DeviceBlock>,
 }
 
-/// No array.
+/// A null pointer: no array.
 pub(super) const NULL: Argument = Argument::Pointer(0);
 
-/// Threads of one block: `THREADS` of `common.cuh`.
+/// Threads per block: `THREADS` of `common.cuh`.
 const THREADS: u32 = 256;
 /// Rows that one thread sums: `PANEL` of `common.cuh`.
 pub(super) const PANEL: u32 = 512;
-/// Blocks of loops over numbers: more would only queue.
+/// The maximum number of blocks for loops over numbers; more would only queue.
 const BLOCKS: u64 = 1 << 14;
 
 fn config(grid: (u32, u32), block: (u32, u32)) -> LaunchConfig {
     LaunchConfig { grid_dim: (grid.0, grid.1, 1), block_dim: (block.0, block.1, 1), shared_mem_bytes: 0 }
 }
 
-/// Threads for `Place` of `common.cuh`: each takes `each` columns of a row. Also the shift that says how many share a row.
+/// Threads for `Place` of `common.cuh`, each for `each` columns of a row. Also returns log2 of the threads per row.
 pub(super) fn over_rows(rows: u32, columns: u32, each: u32) -> (LaunchConfig, Argument) {
     let places = columns.div_ceil(each);
     let lanes = places.clamp(1, 32).next_power_of_two();
@@ -220,13 +221,13 @@ pub(super) fn over_rows(rows: u32, columns: u32, each: u32) -> (LaunchConfig, Ar
     (config(grid, (THREADS, 1)), Argument::U32(lanes.trailing_zeros()))
 }
 
-/// A warp for each row.
-pub(super) fn warp_a_row(rows: u32) -> LaunchConfig {
+/// One warp per row.
+pub(super) fn warp_per_row(rows: u32) -> LaunchConfig {
     config((rows.div_ceil(8), 1), (32, 8))
 }
 
-/// Threads for `Row` of `edges.cu`: a warp for each row, heads side by side. Also the shift that says how many.
-pub(super) fn warp_a_row_of_heads(rows: u32, heads: u32) -> (LaunchConfig, Argument) {
+/// Threads for `Row` of `edges.cu`: one warp per row, for adjacent heads. Also returns log2 of the number of heads.
+pub(super) fn warp_per_row_of_heads(rows: u32, heads: u32) -> (LaunchConfig, Argument) {
     let lanes = heads.clamp(1, 32).next_power_of_two();
     (config((rows.div_ceil(8), heads.div_ceil(lanes)), (32, 8)), Argument::U32(lanes.trailing_zeros()))
 }
@@ -238,21 +239,21 @@ pub(super) fn over_numbers(n: usize) -> LaunchConfig {
 }
 
 /// Sixteen threads for each of `n` dot products.
-pub(super) fn sixteen_each(n: usize) -> LaunchConfig {
+pub(super) fn sixteen_per_product(n: usize) -> LaunchConfig {
     config((n.div_ceil(THREADS as usize / 16) as u32, 1), (THREADS, 1))
 }
 
-/// One block for each `piece` of `n` numbers.
-pub(super) fn block_a_piece(n: usize, piece: usize) -> LaunchConfig {
+/// One block per `piece` of the `n` numbers.
+pub(super) fn block_per_piece(n: usize, piece: usize) -> LaunchConfig {
     config((n.div_ceil(piece) as u32, 1), (THREADS, 1))
 }
 
-/// A thread for each panel of rows and each column.
+/// One thread per panel of rows and column.
 pub(super) fn over_panels(rows: u32, columns: u32) -> LaunchConfig {
     config((rows.div_ceil(PANEL), columns.div_ceil(64)), (64, 1))
 }
 
-/// A thread for each column.
+/// One thread per column.
 pub(super) fn over_columns(columns: u32) -> LaunchConfig {
     config((columns.div_ceil(64), 1), (64, 1))
 }
@@ -262,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn threads_cover_every_row_and_column_once() {
+    fn over_rows_covers_every_row_and_column_once() {
         for (rows, columns, each) in [(1, 1, 1), (10, 8, 1), (10, 47, 1), (1000, 100, 4), (7, 256, 4), (3, 5000, 1)] {
             let (LaunchConfig { grid_dim, block_dim, .. }, shift) = over_rows(rows, columns, each);
             let Argument::U32(shift) = shift else { panic!("a shift is an integer") };
@@ -274,6 +275,6 @@ mod tests {
         }
         assert_eq!(over_rows(0, 8, 1).0.grid_dim.0, 0);
         assert_eq!(over_rows(8, 0, 1).0.grid_dim.1, 0);
-        assert_eq!(warp_a_row_of_heads(9, 40).0.grid_dim, (2, 2, 1));
+        assert_eq!(warp_per_row_of_heads(9, 40).0.grid_dim, (2, 2, 1));
     }
 }

@@ -1,9 +1,9 @@
-//! Values on edges: sums of both ends, softmax over a destination's edges, sums over edges.
+//! Values on edges: sums of the values at both ends, softmax over a destination's edges, sums over edges.
 
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Call, NULL, over_rows, warp_a_row_of_heads, with_real};
+use super::call::{Call, NULL, over_rows, warp_per_row_of_heads, with_real};
 use super::{kernels, segment};
 use crate::ops::{EdgeAdd, EdgeSoftmax, EdgeSoftmaxBackward, EdgeSum, Side};
 
@@ -24,7 +24,7 @@ pub(crate) fn edge_add(
     let (threads, shift) = over_rows(e, h, 1);
     with_real!(call, left, A => {
         let (left, right) = (call.input::<A>(left, ll)?, call.input::<A>(right, lr)?);
-        let out = call.room::<A>(edges * heads)?;
+        let out = call.alloc::<A>(edges * heads)?;
         let out_address = call.address(&out);
         let arguments = [
             block.indices,
@@ -38,7 +38,7 @@ pub(crate) fn edge_add(
         ];
         // SAFETY: these are the kernel's arguments; there is a row for every source and destination.
         unsafe { call.launch::<A>(kernels::EDGE_ADD, threads, &arguments)? };
-        call.done(out, (edges, heads))
+        call.output(out, (edges, heads))
     })
 }
 
@@ -48,13 +48,13 @@ pub(crate) fn edge_softmax(op: &EdgeSoftmax, z: &CudaStorage, layout: &Layout) -
     call.expect("edges", edges, op.block.num_edges())?;
     let block = call.block(&op.block)?;
     let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
-    let (threads, shift) = warp_a_row_of_heads(r, h);
+    let (threads, shift) = warp_per_row_of_heads(r, h);
     with_real!(call, z, A => {
-        let (z, out) = (call.input::<A>(z, layout)?, call.room::<A>(edges * heads)?);
+        let (z, out) = (call.input::<A>(z, layout)?, call.alloc::<A>(edges * heads)?);
         let arguments = [block.indptr, z.address, call.address(&out), r.into(), h.into(), shift];
         // SAFETY: these are the kernel's arguments, and there are numbers for every edge.
         unsafe { call.launch::<A>(kernels::EDGE_SOFTMAX, threads, &arguments)? };
-        call.done(out, (edges, heads))
+        call.output(out, (edges, heads))
     })
 }
 
@@ -71,15 +71,15 @@ pub(crate) fn edge_softmax_backward(
     call.expect("numbers in the gradient", lg.shape().elem_count(), edges * heads)?;
     let block = call.block(&op.block)?;
     let (r, h) = (call.count(op.block.num_dst())?, call.count(heads)?);
-    let (threads, shift) = warp_a_row_of_heads(r, h);
+    let (threads, shift) = warp_per_row_of_heads(r, h);
     with_real!(call, alpha, A => {
         let (alpha, g) = (call.input::<A>(alpha, la)?, call.input::<A>(g, lg)?);
-        let out = call.room::<A>(edges * heads)?;
+        let out = call.alloc::<A>(edges * heads)?;
         let arguments =
             [block.indptr, alpha.address, g.address, call.address(&out), r.into(), h.into(), shift];
         // SAFETY: these are the kernel's arguments, and there are numbers for every edge.
         unsafe { call.launch::<A>(kernels::EDGE_SOFTMAX_BACKWARD, threads, &arguments)? };
-        call.done(out, (edges, heads))
+        call.output(out, (edges, heads))
     })
 }
 

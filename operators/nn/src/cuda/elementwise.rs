@@ -8,13 +8,13 @@ use super::kernels::{self, Argument};
 use crate::ops::{Activate, ActivateBackward, AddBias, ColumnSum};
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// Activation (as `elementwise.cu` numbers them), slope, and the dropout mask's key, cut and scale, 0 for none.
+/// Returns the activation's number in `elementwise.cu`, its slope, and the mask's key, cut and scale (0: no mask).
 ///
 /// # Errors
-/// When the mask is of a part of a matrix: only tensor workers have those, and they compute on the processor.
+/// When the mask starts inside a matrix: only tensor workers split matrices, and they compute on the CPU.
 fn describe(op: &Activate) -> Result<[Argument; 5]> {
     if op.dropout.is_some_and(|mask| mask.first() > 0) {
-        candle_core::bail!("activate: a mask for a part of a matrix, which only the processor has");
+        candle_core::bail!("activate: the mask starts inside a matrix, which only the CPU supports");
     }
     let (number, slope) = match op.activation {
         Activation::Identity => (0, 0.0),
@@ -33,12 +33,12 @@ pub(crate) fn activate(op: &Activate, x: &CudaStorage, layout: &Layout) -> Resul
     let n = layout.shape().elem_count();
     let [number, slope, key, cut, scale] = describe(op)?;
     with_element!(call, x, T => {
-        let (x, out) = (call.input::<T>(x, layout)?, call.room::<<T as Number>::Sum>(n)?);
+        let (x, out) = (call.input::<T>(x, layout)?, call.alloc::<<T as Number>::Sum>(n)?);
         let count = Argument::U64(n as u64);
         let arguments = [x.address, call.address(&out), count, number, slope, key, cut, scale];
         // SAFETY: these are the kernel's arguments, and both arrays have `n` numbers.
         unsafe { call.launch::<T>(kernels::ACTIVATE, over_numbers(n), &arguments)? };
-        call.done(out, layout.shape().clone())
+        call.output(out, layout.shape().clone())
     })
 }
 
@@ -54,12 +54,12 @@ pub(crate) fn activate_backward(
     call.expect("numbers in the gradient", lg.shape().elem_count(), n)?;
     let [number, slope, key, cut, scale] = describe(&op.0)?;
     with_real!(call, x, A => {
-        let (x, g, out) = (call.input::<A>(x, lx)?, call.input::<A>(g, lg)?, call.room::<A>(n)?);
+        let (x, g, out) = (call.input::<A>(x, lx)?, call.input::<A>(g, lg)?, call.alloc::<A>(n)?);
         let count = Argument::U64(n as u64);
         let arguments = [x.address, g.address, call.address(&out), count, number, slope, key, cut, scale];
         // SAFETY: these are the kernel's arguments, and all arrays have `n` numbers.
         unsafe { call.launch::<A>(kernels::ACTIVATE_BACKWARD, over_numbers(n), &arguments)? };
-        call.done(out, lx.shape().clone())
+        call.output(out, lx.shape().clone())
     })
 }
 
@@ -76,11 +76,11 @@ pub(crate) fn add_bias(
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let (threads, shift) = over_rows(r, c, 1);
     with_real!(call, x, A => {
-        let (x, bias, out) = (call.input::<A>(x, lx)?, call.input::<A>(bias, lb)?, call.room::<A>(rows * columns)?);
+        let (x, bias, out) = (call.input::<A>(x, lx)?, call.input::<A>(bias, lb)?, call.alloc::<A>(rows * columns)?);
         let arguments = [x.address, bias.address, call.address(&out), r.into(), c.into(), shift];
         // SAFETY: these are the kernel's arguments, of those shapes.
         unsafe { call.launch::<A>(kernels::ADD_BIAS, threads, &arguments)? };
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }
 
@@ -90,23 +90,23 @@ pub(crate) fn column_sum(op: &ColumnSum, x: &CudaStorage, layout: &Layout) -> Re
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     with_real!(call, x, A => {
         let x = call.input::<A>(x, layout)?;
-        let sums = call.room::<A>(r.div_ceil(PANEL) as usize * columns)?;
+        let sums = call.alloc::<A>(r.div_ceil(PANEL) as usize * columns)?;
         let arguments = [x.address, call.address(&sums), r.into(), c.into()];
         // SAFETY: these are the kernel's arguments, and `sums` has a row for every panel.
         unsafe { call.launch::<A>(kernels::COLUMN_SUM, over_panels(r, c), &arguments)? };
         let out = sum_panels::<A>(&call, call.address(&sums), r, c)?;
-        call.done(out, columns)
+        call.output(out, columns)
     })
 }
 
-/// Adds up the sums of the panels of `rows`.
+/// Adds the sums of the panels of `rows`.
 pub(super) fn sum_panels<A: Number>(
     call: &Call<'_>,
     sums: Argument,
     rows: u32,
     columns: u32,
 ) -> Result<candle_core::cuda_backend::cudarc::driver::CudaSlice<A>> {
-    let out = call.room::<A>(columns as usize)?;
+    let out = call.alloc::<A>(columns as usize)?;
     let arguments = [sums, call.address(&out), rows.div_ceil(PANEL).into(), columns.into()];
     // SAFETY: these are the kernel's arguments, and `sums` has a row for every panel.
     unsafe { call.launch::<A>(kernels::SUM_PANELS, over_columns(columns), &arguments)? };

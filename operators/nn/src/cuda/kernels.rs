@@ -1,4 +1,4 @@
-//! All kernels: which module each is in, and for which types of numbers it exists.
+//! All kernels, with their modules and number types.
 
 use candle_core::cuda_backend::WrapErr;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
@@ -21,23 +21,23 @@ macro_rules! modules {
 
 modules! { SEGMENT = "segment", EDGES = "edges", ELEMENTWISE = "elementwise", HEADS = "heads", LOSS = "loss" }
 
-/// A kernel, or one for each type of numbers.
+/// A kernel, with one version per number type.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernel {
     module: &'static Module,
     name: &'static str,
-    /// What tests hold the modules to.
+    /// The number types, which tests compare with the modules.
     #[cfg(test)]
     types: &'static [&'static str],
 }
 
-/// Exists for every type that is stored.
+/// For every type that is stored.
 #[cfg(test)]
 const ELEMENT: &[&str] = &["_f32", "_f64", "_bf16", "_f16"];
-/// Exists for the types that sums are made in.
+/// For the types that sums are computed in.
 #[cfg(test)]
 const REAL: &[&str] = &["_f32", "_f64"];
-/// Exists once.
+/// For no type.
 #[cfg(test)]
 const ONE: &[&str] = &[""];
 
@@ -83,7 +83,7 @@ kernels! {
     LOG_SOFTMAX_BACKWARD = LOSS, "log_softmax_backward", REAL;
 }
 
-/// What a kernel is called with.
+/// An argument of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     /// An address on the device.
@@ -112,11 +112,11 @@ impl From<f64> for Argument {
 }
 
 impl Kernel {
-    /// Queues the kernel for numbers of the type that `suffix` says. Nothing is done when there are no threads.
+    /// Enqueues the kernel for the number type of `suffix`. Does nothing if there are no threads.
     ///
     /// # Safety
-    /// Arguments are those that the kernel takes, in number, order and type. Addresses are the device's and good for all that
-    /// the kernel reads and writes there; whatever frees them does so on the device's stream.
+    /// The arguments must match the kernel's parameters in number, order and type. Addresses must belong to the device
+    /// and be valid for all accesses of the kernel. Their memory may only be freed on the device's stream.
     pub(super) unsafe fn launch(
         &self,
         device: &CudaDevice,
@@ -138,12 +138,12 @@ impl Kernel {
                 Argument::F64(value) => launch.arg(value),
             };
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { launch.launch(threads) }.w()?;
         Ok(())
     }
 
-    /// Loads the module when one of its kernels is first used; the driver compiles it then, and caches that on disk.
+    /// Loads the module on first use of one of its kernels. The driver then compiles it and caches the result on disk.
     fn load(&self, device: &CudaDevice, suffix: &str) -> Result<CudaFunction> {
         let Module { name, ptx } = self.module;
         let function =
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modules_have_the_kernels_that_are_named_here_and_no_others() {
+    fn modules_contain_exactly_the_listed_kernels() {
         for module in MODULES {
             let entries = module.ptx.lines().filter_map(|line| line.split_once(".entry ")).map(|(_, name)| name);
             let found: BTreeSet<String> = entries.map(|name| name.trim_end_matches(['(', ' ']).to_owned()).collect();
@@ -171,9 +171,9 @@ mod tests {
     }
 
     #[test]
-    fn kernels_neither_fuse_multiply_and_add_nor_use_atomics() {
+    fn modules_contain_no_fused_multiply_add_and_no_atomics() {
         for module in MODULES {
-            // e^x and its like in double precision are the toolkit's, and use fused operations for their own ends.
+            // The toolkit's exponentials in double precision use fused operations.
             assert!(!module.ptx.contains("fma.rn.f32"), "module {}", module.name);
             let atomic = |line: &str| ["atom.", "red."].iter().any(|it| line.trim_start().starts_with(it));
             assert!(!module.ptx.lines().any(atomic), "module {}", module.name);

@@ -20,10 +20,10 @@ pub(crate) fn linear(
     let ((rows, k), (columns, wk)) = (lx.shape().dims2()?, lw.shape().dims2()?);
     call.expect("columns", k, wk)?;
     let whole = lb.shape().rank() == 2;
-    call.expect("numbers to add to", lb.shape().elem_count(), if whole { rows * columns } else { columns })?;
+    call.expect("numbers in the base", lb.shape().elem_count(), if whole { rows * columns } else { columns })?;
     with_real!(call, x, A => {
         let (x, w, base) = (call.input::<A>(x, lx)?, call.input::<A>(w, lw)?, call.input::<A>(base, lb)?);
-        let mut out = call.room::<A>(rows * columns)?;
+        let mut out = call.alloc::<A>(rows * columns)?;
         if whole {
             if rows * columns > 0 {
                 call.device.cuda_stream().memcpy_dtod(&base.view, &mut out).w()?;
@@ -37,7 +37,7 @@ pub(crate) fn linear(
         }
         let factors = Factors { rows, columns, k, transpose_a: false, transpose_b: true };
         multiply::<A>(&call, factors, &x.view, &w.view, &mut out, true)?;
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }
 
@@ -56,14 +56,14 @@ pub(crate) fn matmul(
     call.expect("summed columns", bk, k)?;
     with_real!(call, a, A => {
         let (a, b) = (call.input::<A>(a, la)?, call.input::<A>(b, lb)?);
-        let mut out = if k == 0 { call.device.alloc_zeros((rows * columns).max(1))? } else { call.room::<A>(rows * columns)? };
+        let mut out = if k == 0 { call.device.alloc_zeros((rows * columns).max(1))? } else { call.alloc::<A>(rows * columns)? };
         let factors = Factors { rows, columns, k, transpose_a: op.transpose_a, transpose_b: op.transpose_b };
         multiply::<A>(&call, factors, &a.view, &b.view, &mut out, false)?;
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }
 
-/// `[rows, k]` times `[k, columns]`, each row-major as it is or, where transposed, the other way round.
+/// `[rows, k]` times `[k, columns]`, each row-major, or stored transposed.
 #[derive(Clone, Copy, Debug)]
 struct Factors {
     rows: usize,
@@ -73,7 +73,7 @@ struct Factors {
     transpose_b: bool,
 }
 
-/// `out = a·b`, or `out += a·b`.
+/// Computes `out = a·b`, or `out += a·b` with `add`.
 fn multiply<A: Number + WithDType>(
     call: &Call<'_>,
     factors: Factors,
@@ -94,12 +94,12 @@ where
     };
     let [m, n, k] = [config.m, config.n, config.k].map(|n| n as usize);
     debug_assert!(a.len() == n * k && b.len() == m * k && out.len() >= m * n);
-    // SAFETY: the three arrays have the sizes that `config` says.
+    // SAFETY: the three arrays have the sizes in `config`.
     unsafe { call.device.cublas_handle().gemm(config, b, a, out) }.w()
 }
 
-/// What cuBLAS is asked for. It has columns first, so it multiplies the transposes: `outᵀ = bᵀ·aᵀ`, which are the same numbers in
-/// the same places. `None` when a size is not an `i32`.
+/// Returns the configuration for cuBLAS. It is column-major, so it multiplies the transposes: `outᵀ = bᵀ·aᵀ`, with the
+/// same numbers at the same places. Returns `None` if a size exceeds `i32`.
 fn config<A: WithDType>(factors: Factors, beta: A) -> Option<GemmConfig<A>> {
     let Factors { rows, columns, k, transpose_a, transpose_b } = factors;
     let [rows, columns, k] = [i32::try_from(rows).ok()?, i32::try_from(columns).ok()?, i32::try_from(k).ok()?];
@@ -122,7 +122,7 @@ fn config<A: WithDType>(factors: Factors, beta: A) -> Option<GemmConfig<A>> {
 mod tests {
     use super::*;
 
-    /// What the BLAS standard says that `gemm` does: columns first, `c = alpha·op(a)·op(b) + beta·c`.
+    /// `gemm` as the BLAS standard defines it, column-major: `c = alpha·op(a)·op(b) + beta·c`.
     fn gemm(config: &GemmConfig<f64>, a: &[f64], b: &[f64], c: &mut [f64]) {
         let at = |matrix: &[f64], ld: i32, op: cublasOperation_t, row: i32, column: i32| match op {
             cublasOperation_t::CUBLAS_OP_N => matrix[(column * ld + row) as usize],
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_transposes_of_columns_first_are_the_product_of_rows_first() -> Result<()> {
+    fn column_major_config_gives_the_row_major_product() -> Result<()> {
         let (rows, columns, k) = (3, 5, 4);
         let numbers = |n: usize| (0..n).map(|i| ((i * 7 + 3) % 11) as f64 - 5.0).collect::<Vec<_>>();
         let (a, b) = (numbers(rows * k), numbers(k * columns));

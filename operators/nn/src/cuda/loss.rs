@@ -1,10 +1,10 @@
-//! Losses: sums over rows as an `f64` scalar; and log-softmax.
+//! Losses, summed over rows to an `f64` scalar; and log-softmax.
 
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, LaunchConfig};
 use candle_core::{CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape};
 
-use super::call::{Call, block_a_piece, over_numbers, warp_a_row, with_real};
+use super::call::{Call, block_per_piece, over_numbers, warp_per_row, with_real};
 use super::kernels::{self, Argument};
 use crate::ops::{
     BinaryCrossEntropy, BinaryCrossEntropyBackward, CrossEntropy, CrossEntropyBackward, LogSoftmax, LogSoftmaxBackward,
@@ -24,24 +24,24 @@ pub(crate) fn cross_entropy(
     let (rows, classes) = lx.shape().dims2()?;
     call.expect("labels", ly.shape().dims1()?, rows)?;
     let (r, c) = (call.count(rows)?, call.count(classes)?);
-    let (y, each) = (call.indices(y, ly)?, call.room::<f64>(rows)?);
+    let (y, each) = (call.indices(y, ly)?, call.alloc::<f64>(rows)?);
     with_real!(call, x, A => {
         let x = call.input::<A>(x, lx)?;
         let arguments = [x.address, y.address, call.address(&each), r.into(), c.into()];
-        // SAFETY: these are the kernel's arguments; labels are classes, which the loss's callers check.
-        unsafe { call.launch::<A>(kernels::CROSS_ENTROPY, warp_a_row(r), &arguments)? };
+        // SAFETY: these are the kernel's arguments; the loss's callers check that labels are classes.
+        unsafe { call.launch::<A>(kernels::CROSS_ENTROPY, warp_per_row(r), &arguments)? };
     });
     total(&call, &each, rows)
 }
 
-/// The sum of the first `n` of `each`.
+/// Returns the sum of the first `n` numbers of `each`.
 fn total(call: &Call<'_>, each: &CudaSlice<f64>, n: usize) -> Result<(CudaStorage, Shape)> {
-    let out = call.room::<f64>(1)?;
+    let out = call.alloc::<f64>(1)?;
     let arguments = [call.address(each), call.address(&out), Argument::U64(n as u64)];
-    let one_block = LaunchConfig { grid_dim: (1, 1, 1), ..block_a_piece(1, 1) };
+    let one_block = LaunchConfig { grid_dim: (1, 1, 1), ..block_per_piece(1, 1) };
     // SAFETY: these are the kernel's arguments.
     unsafe { kernels::SUM_OF_EACH.launch(call.device, "", one_block, &arguments)? };
-    call.done(out, Shape::from(()))
+    call.output(out, Shape::from(()))
 }
 
 pub(crate) fn cross_entropy_backward(
@@ -57,11 +57,11 @@ pub(crate) fn cross_entropy_backward(
     let (r, c) = (call.count(rows)?, call.count(classes)?);
     let (y, g) = (call.indices(y, ly)?, call.input::<f64>(g, lg)?);
     with_real!(call, x, A => {
-        let (x, out) = (call.input::<A>(x, lx)?, call.room::<A>(rows * classes)?);
+        let (x, out) = (call.input::<A>(x, lx)?, call.alloc::<A>(rows * classes)?);
         let arguments = [x.address, y.address, g.address, call.address(&out), r.into(), c.into()];
         // SAFETY: these are the kernel's arguments, of those shapes.
-        unsafe { call.launch::<A>(kernels::CROSS_ENTROPY_BACKWARD, warp_a_row(r), &arguments)? };
-        call.done(out, (rows, classes))
+        unsafe { call.launch::<A>(kernels::CROSS_ENTROPY_BACKWARD, warp_per_row(r), &arguments)? };
+        call.output(out, (rows, classes))
     })
 }
 
@@ -75,12 +75,12 @@ pub(crate) fn binary_cross_entropy(
     let call = Call::new(op.name(), x);
     let n = lx.shape().elem_count();
     call.expect("targets", ly.shape().elem_count(), n)?;
-    let each = call.room::<f64>(n.div_ceil(PIECE))?;
+    let each = call.alloc::<f64>(n.div_ceil(PIECE))?;
     with_real!(call, x, A => {
         let (x, y) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?);
         let arguments = [x.address, y.address, call.address(&each), Argument::U64(n as u64)];
         // SAFETY: these are the kernel's arguments, and `each` has a number for every block.
-        unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY, block_a_piece(n, PIECE), &arguments)? };
+        unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY, block_per_piece(n, PIECE), &arguments)? };
     });
     total(&call, &each, n.div_ceil(PIECE))
 }
@@ -97,11 +97,11 @@ pub(crate) fn binary_cross_entropy_backward(
     call.expect("numbers in the gradient", lg.shape().elem_count(), 1)?;
     let g = call.input::<f64>(g, lg)?;
     with_real!(call, x, A => {
-        let (x, y, out) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?, call.room::<A>(n)?);
+        let (x, y, out) = (call.input::<A>(x, lx)?, call.input::<A>(y, ly)?, call.alloc::<A>(n)?);
         let arguments = [x.address, y.address, g.address, call.address(&out), Argument::U64(n as u64)];
         // SAFETY: these are the kernel's arguments, of those shapes.
         unsafe { call.launch::<A>(kernels::BINARY_CROSS_ENTROPY_BACKWARD, over_numbers(n), &arguments)? };
-        call.done(out, lx.shape().clone())
+        call.output(out, lx.shape().clone())
     })
 }
 
@@ -110,11 +110,11 @@ pub(crate) fn log_softmax(op: &LogSoftmax, x: &CudaStorage, layout: &Layout) -> 
     let (rows, classes) = layout.shape().dims2()?;
     let (r, c) = (call.count(rows)?, call.count(classes)?);
     with_real!(call, x, A => {
-        let (x, out) = (call.input::<A>(x, layout)?, call.room::<A>(rows * classes)?);
+        let (x, out) = (call.input::<A>(x, layout)?, call.alloc::<A>(rows * classes)?);
         let arguments = [x.address, call.address(&out), r.into(), c.into()];
         // SAFETY: these are the kernel's arguments, of those shapes.
-        unsafe { call.launch::<A>(kernels::LOG_SOFTMAX, warp_a_row(r), &arguments)? };
-        call.done(out, (rows, classes))
+        unsafe { call.launch::<A>(kernels::LOG_SOFTMAX, warp_per_row(r), &arguments)? };
+        call.output(out, (rows, classes))
     })
 }
 
@@ -131,10 +131,10 @@ pub(crate) fn log_softmax_backward(
     let (r, c) = (call.count(rows)?, call.count(classes)?);
     with_real!(call, result, A => {
         let (result, g) = (call.input::<A>(result, lr)?, call.input::<A>(g, lg)?);
-        let out = call.room::<A>(rows * classes)?;
+        let out = call.alloc::<A>(rows * classes)?;
         let arguments = [result.address, g.address, call.address(&out), r.into(), c.into()];
         // SAFETY: these are the kernel's arguments, of those shapes.
-        unsafe { call.launch::<A>(kernels::LOG_SOFTMAX_BACKWARD, warp_a_row(r), &arguments)? };
-        call.done(out, (rows, classes))
+        unsafe { call.launch::<A>(kernels::LOG_SOFTMAX_BACKWARD, warp_per_row(r), &arguments)? };
+        call.output(out, (rows, classes))
     })
 }

@@ -1,8 +1,8 @@
-//! The operations on a GPU: the other half of [`super::ops`], with the kernels of `operators/nn/cuda`.
+//! The operations of [`super::ops`] on a GPU, with the kernels of `operators/nn/cuda`.
 //!
-//! Everything of a device runs on one stream, one thing after another, whatever thread asks for it. Memory comes from the
-//! driver's pool, which keeps what is freed. Kernels sum in a fixed order: the same input gives the same bits. A shape that does
-//! not fit its block is an error before anything is launched.
+//! All work of a device runs in order on one stream, for any calling thread. Memory comes from the driver's pool, which
+//! keeps freed memory. Kernels sum in a fixed order, so equal inputs give equal bits. A shape that does not fit its
+//! block is an error before any launch.
 
 mod call;
 mod edges;
@@ -30,16 +30,16 @@ use candle_core::cuda_backend::cudarc::driver::sys;
 use candle_core::cuda_backend::{CudaError, WrapErr};
 use candle_core::{CudaDevice, Device};
 
-/// Opens the first GPU; says in one line why it cannot.
+/// Opens the first GPU. On failure, returns the reason in one line.
 pub(super) fn open() -> Result<Device, String> {
-    let device = Device::new_cuda_with_stream(0).map_err(|error| why(&error))?;
-    prepare(device.as_cuda_device().map_err(|error| why(&error))?).map_err(|error| why(&error))?;
+    let device = Device::new_cuda_with_stream(0).map_err(|error| explain(&error))?;
+    prepare(device.as_cuda_device().map_err(|error| explain(&error))?).map_err(|error| explain(&error))?;
     Ok(device)
 }
 
-/// Sets the device up for one stream and for memory that comes and goes.
+/// Configures the device for one stream, and the memory pool to keep freed memory.
 fn prepare(device: &CudaDevice) -> candle_core::Result<()> {
-    // SAFETY: events order what happens on several streams; everything here happens on the device's only one.
+    // SAFETY: events order several streams, and all work here is on the device's only stream.
     unsafe { device.disable_event_tracking() };
     let stream = device.cuda_stream();
     let context = stream.context();
@@ -48,7 +48,7 @@ fn prepare(device: &CudaDevice) -> candle_core::Result<()> {
         let mut keep_all = u64::MAX;
         let threshold = sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
         context.bind_to_thread().w()?;
-        // SAFETY: both pointers are good for one value of the type that the driver wants.
+        // SAFETY: both pointers are valid for one value of the type that the driver expects.
         unsafe {
             sys::cuDeviceGetDefaultMemPool(&raw mut pool, context.cu_device()).result().w()?;
             sys::cuMemPoolSetAttribute(pool, threshold, (&raw mut keep_all).cast()).result().w()?;
@@ -57,30 +57,30 @@ fn prepare(device: &CudaDevice) -> candle_core::Result<()> {
     Ok(())
 }
 
-/// What a GPU calls itself, for reports: its name, compute capability and memory, and the driver's CUDA version.
+/// Describes a GPU for reports: its name, compute capability and memory, and the driver's CUDA version.
 pub(super) fn describe(device: &CudaDevice) -> candle_core::Result<String> {
     let stream = device.cuda_stream();
     let context = stream.context();
     let (major, minor) = context.compute_capability().w()?;
     let gib = context.total_mem().w()? as f64 / (1u64 << 30) as f64;
     let mut version = 0;
-    // SAFETY: the pointer is good for one integer.
+    // SAFETY: the pointer is valid for one integer.
     unsafe { sys::cuDriverGetVersion(&raw mut version).result().w()? };
     let (cuda, point) = (version / 1000, version % 1000 / 10);
     let name = context.name().w()?;
     Ok(format!("{name}, compute capability {major}.{minor}, {gib:.0} GiB, driver for CUDA {cuda}.{point}"))
 }
 
-/// What an error at start-up means to the user.
-fn why(error: &candle_core::Error) -> String {
+/// Explains an error at start-up to the user.
+fn explain(error: &candle_core::Error) -> String {
     match error {
-        candle_core::Error::WithBacktrace { inner, .. } => why(inner),
+        candle_core::Error::WithBacktrace { inner, .. } => explain(inner),
         candle_core::Error::Cuda(error) => match error.downcast_ref::<CudaError>() {
             Some(CudaError::Cuda(error)) => match error.0 {
                 sys::cudaError_enum::CUDA_ERROR_NO_DEVICE => {
                     "there is no NVIDIA driver (libcuda.so.1), or it finds no GPU on this machine".to_owned()
                 }
-                code => format!("the NVIDIA driver says {code:?}"),
+                code => format!("the NVIDIA driver reports {code:?}"),
             },
             Some(CudaError::Cublas(_)) => missing("cuBLAS", "libcublas.so.13 and libcublasLt.so.13"),
             Some(CudaError::Curand(_)) => missing("cuRAND", "libcurand.so.10"),
@@ -92,7 +92,7 @@ fn why(error: &candle_core::Error) -> String {
 
 fn missing(library: &str, files: &str) -> String {
     format!(
-        "{library} does not start: {files} must be where the loader looks or in GNNFLOW_CUDA_LIB_DIR (docs/book/src/gpu.md)"
+        "{library} does not start; put {files} on the loader's path or into GNNFLOW_CUDA_LIB_DIR (docs/book/src/gpu.md)"
     )
 }
 
@@ -101,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_at_start_up_are_one_line_that_says_what_to_do() {
+    fn startup_errors_are_one_line_with_the_cause() {
         let driver = |code| candle_core::Error::from(CudaError::Cuda(cudarc_error(code)));
-        let no_device = why(&driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
+        let no_device = explain(&driver(sys::cudaError_enum::CUDA_ERROR_NO_DEVICE));
         assert!(no_device.contains("libcuda.so.1") && !no_device.contains('\n'), "{no_device}");
-        let memory = why(&driver(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY));
+        let memory = explain(&driver(sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY));
         assert!(memory.ends_with("CUDA_ERROR_OUT_OF_MEMORY"), "{memory}");
     }
 

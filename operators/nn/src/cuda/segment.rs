@@ -3,11 +3,11 @@
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CustomOp1, CustomOp2, Layout, Result, Shape};
 
-use super::call::{Addresses, Call, Input, NULL, Number, over_rows, sixteen_each, with_element, with_real};
+use super::call::{Addresses, Call, Input, NULL, Number, over_rows, sixteen_per_product, with_element, with_real};
 use super::kernels::{self, Argument};
 use crate::ops::{
     Argmax, Pick, PickBackward, Reduce, SegmentReduce, SegmentReduceBackward, WeightedSum, WeightedSumRows,
-    WeightedSumWeights, split,
+    WeightedSumWeights, head_width,
 };
 
 pub(crate) fn segment_reduce(op: &SegmentReduce, x: &CudaStorage, layout: &Layout) -> Result<(CudaStorage, Shape)> {
@@ -49,7 +49,7 @@ pub(super) fn sum<T: Number>(
     columns: usize,
     mean: bool,
 ) -> Result<(CudaStorage, Shape)> {
-    let out = call.room::<T::Sum>(rows * columns)?;
+    let out = call.alloc::<T::Sum>(rows * columns)?;
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let by_four = x.aligned && columns.is_multiple_of(4);
     let (kernel, each) = if by_four { (kernels::SEGMENT_SUM_X4, 4) } else { (kernels::SEGMENT_SUM, 1) };
@@ -57,7 +57,7 @@ pub(super) fn sum<T: Number>(
     let arguments = [indptr, indices, x.address, call.address(&out), r.into(), c.into(), shift, u32::from(mean).into()];
     // SAFETY: these are the kernel's arguments; callers checked that `x` has a row for every index.
     unsafe { call.launch::<T>(kernel, threads, &arguments)? };
-    call.done(out, (rows, columns))
+    call.output(out, (rows, columns))
 }
 
 fn mean_backward<A: Number>(
@@ -67,7 +67,7 @@ fn mean_backward<A: Number>(
     rows: usize,
     columns: usize,
 ) -> Result<(CudaStorage, Shape)> {
-    let out = call.room::<A>(rows * columns)?;
+    let out = call.alloc::<A>(rows * columns)?;
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let by_four = g.aligned && columns.is_multiple_of(4);
     let (kernel, each) =
@@ -88,7 +88,7 @@ fn mean_backward<A: Number>(
     ];
     // SAFETY: these are the kernel's arguments; the caller checked that `g` has a row for every destination.
     unsafe { call.launch::<A>(kernel, threads, &arguments)? };
-    call.done(out, (rows, columns))
+    call.output(out, (rows, columns))
 }
 
 pub(crate) fn weighted_sum(
@@ -102,7 +102,7 @@ pub(crate) fn weighted_sum(
     let ((rows, columns), (edges, heads)) = (lx.shape().dims2()?, lw.shape().dims2()?);
     call.expect("source rows", rows, op.block.num_src())?;
     call.expect("edges' weights", edges, op.block.num_edges())?;
-    let width = split(op.name(), columns, heads)?;
+    let width = head_width(op.name(), columns, heads)?;
     let block = call.block(&op.block)?;
     with_element!(call, x, T => {
         let w = call.input::<<T as Number>::Sum>(w, lw)?;
@@ -122,7 +122,7 @@ pub(crate) fn weighted_sum_rows(
     let ((rows, columns), (edges, heads)) = (lg.shape().dims2()?, lw.shape().dims2()?);
     call.expect("destination rows", rows, op.block.num_dst())?;
     call.expect("edges' weights", edges, op.block.num_edges())?;
-    let width = split(op.name(), columns, heads)?;
+    let width = head_width(op.name(), columns, heads)?;
     let block = call.block(&op.block)?;
     with_real!(call, g, A => {
         let w = call.input::<A>(w, lw)?;
@@ -131,7 +131,7 @@ pub(crate) fn weighted_sum_rows(
     })
 }
 
-/// Weighted sums over the rows of edges `[indptr, indices, places of their weights]`.
+/// Weighted sums over the rows of edges `[indptr, indices, positions of their weights]`.
 fn weighted<T: Number>(
     call: &Call<'_>,
     [indptr, indices, places]: [Argument; 3],
@@ -141,7 +141,7 @@ fn weighted<T: Number>(
     [heads, width]: [usize; 2],
 ) -> Result<(CudaStorage, Shape)> {
     let columns = heads * width;
-    let out = call.room::<T::Sum>(rows * columns)?;
+    let out = call.alloc::<T::Sum>(rows * columns)?;
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let by_four = x.aligned && width.is_multiple_of(4);
     let (kernel, each) = if by_four { (kernels::WEIGHTED_SUM_X4, 4) } else { (kernels::WEIGHTED_SUM, 1) };
@@ -149,9 +149,9 @@ fn weighted<T: Number>(
     let out_address = call.address(&out);
     let (h, f) = (call.count(heads)?, call.count(width)?);
     let arguments = [indptr, indices, places, w.address, x.address, out_address, r.into(), h.into(), f.into(), shift];
-    // SAFETY: these are the kernel's arguments; callers checked that there are a row for every index and a weight for every edge.
+    // SAFETY: these are the kernel's arguments; callers checked that each index has a row and each edge a weight.
     unsafe { call.launch::<T>(kernel, threads, &arguments)? };
-    call.done(out, (rows, columns))
+    call.output(out, (rows, columns))
 }
 
 pub(crate) fn weighted_sum_weights(
@@ -167,16 +167,16 @@ pub(crate) fn weighted_sum_weights(
     call.expect("destination rows", g_rows, op.block.num_dst())?;
     call.expect("columns", g_columns, columns)?;
     let (heads, edges) = (op.heads, op.block.num_edges());
-    let width = split(op.name(), columns, heads)?;
+    let width = head_width(op.name(), columns, heads)?;
     let block = call.block(&op.block)?;
     with_element!(call, x, T => {
         let (x, g) = (call.input::<T>(x, lx)?, call.input::<<T as Number>::Sum>(g, lg)?);
-        let out = call.room::<<T as Number>::Sum>(edges * heads)?;
+        let out = call.alloc::<<T as Number>::Sum>(edges * heads)?;
         let [e, h, f] = [call.count(edges)?, call.count(heads)?, call.count(width)?].map(Argument::U32);
         let arguments = [block.indices, block.destinations, g.address, x.address, call.address(&out), e, h, f];
         // SAFETY: these are the kernel's arguments; `x` and `g` have a row for every source and destination.
-        unsafe { call.launch::<T>(kernels::EDGE_DOT, sixteen_each(edges * heads), &arguments)? };
-        call.done(out, (edges, heads))
+        unsafe { call.launch::<T>(kernels::EDGE_DOT, sixteen_per_product(edges * heads), &arguments)? };
+        call.output(out, (edges, heads))
     })
 }
 
@@ -187,7 +187,7 @@ pub(crate) fn argmax(op: &Argmax, x: &CudaStorage, layout: &Layout) -> Result<(C
     let (block, rows) = (call.block(&op.block)?, op.block.num_dst());
     let (r, c) = (call.count(rows)?, call.count(columns)?);
     let (threads, shift) = over_rows(r, c, 1);
-    let out = call.room::<u32>(rows * columns)?;
+    let out = call.alloc::<u32>(rows * columns)?;
     with_element!(call, x, T => {
         let x = call.input::<T>(x, layout)?;
         let arguments =
@@ -195,7 +195,7 @@ pub(crate) fn argmax(op: &Argmax, x: &CudaStorage, layout: &Layout) -> Result<(C
         // SAFETY: these are the kernel's arguments, and `x` has a row for every source.
         unsafe { call.launch::<T>(kernels::SEGMENT_ARGMAX, threads, &arguments)? };
     });
-    call.done(out, (rows, columns))
+    call.output(out, (rows, columns))
 }
 
 pub(crate) fn pick(
@@ -214,12 +214,12 @@ pub(crate) fn pick(
     let (threads, shift) = over_rows(r, c, 1);
     let arg = call.indices(arg, la)?;
     with_element!(call, x, T => {
-        let (x, out) = (call.input::<T>(x, lx)?, call.room::<<T as Number>::Sum>(rows * columns)?);
+        let (x, out) = (call.input::<T>(x, lx)?, call.alloc::<<T as Number>::Sum>(rows * columns)?);
         let arguments =
             [block.indices, arg.address, x.address, call.address(&out), r.into(), c.into(), shift];
-        // SAFETY: these are the kernel's arguments; `arg` is what `argmax` found in this block.
+        // SAFETY: these are the kernel's arguments; `arg` is the result of `argmax` on this block.
         unsafe { call.launch::<T>(kernels::SEGMENT_PICK, threads, &arguments)? };
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }
 
@@ -240,7 +240,7 @@ pub(crate) fn pick_backward(
     let (threads, shift) = over_rows(r, c, 1);
     let arg = call.indices(arg, la)?;
     with_real!(call, g, A => {
-        let (g, out) = (call.input::<A>(g, lg)?, call.room::<A>(rows * columns)?);
+        let (g, out) = (call.input::<A>(g, lg)?, call.alloc::<A>(rows * columns)?);
         let Addresses { by_source_indptr, by_source_indices, by_source_edges, .. } = block;
         let out_address = call.address(&out);
         let arguments = [
@@ -256,6 +256,6 @@ pub(crate) fn pick_backward(
         ];
         // SAFETY: these are the kernel's arguments; `arg` and `g` have a row for every destination.
         unsafe { call.launch::<A>(kernels::SEGMENT_PICK_BACKWARD, threads, &arguments)? };
-        call.done(out, (rows, columns))
+        call.output(out, (rows, columns))
     })
 }

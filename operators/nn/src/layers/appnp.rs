@@ -2,13 +2,13 @@
 
 use candle_core::Tensor;
 
-use super::gcn::{edge_weights, propagated};
+use super::gcn::{degree_weighted_sum, edge_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::model::LayerSpec;
 
-/// One propagation: `(1 − α)·Σ_j w_ij·z_j + α·z⁰_i` with [`gcn_weights`](super::gcn_weights), z⁰ being what the model's
-/// perceptron predicts from a node's own features.
+/// One propagation: `(1 − α)·Σ_j w_ij·z_j + α·z⁰_i` with [`gcn_weights`](super::gcn_weights), where z⁰ is the
+/// perceptron's prediction from the node's own features.
 #[derive(Debug)]
 pub struct Appnp {
     dim: usize,
@@ -16,7 +16,7 @@ pub struct Appnp {
 }
 
 impl Appnp {
-    /// The layer that `spec` describes; it has no parameters.
+    /// Creates the layer of `spec`. It has no parameters.
     ///
     /// # Errors
     /// When α is not in 0 ≤ α ≤ 1.
@@ -48,11 +48,11 @@ impl Layer for Appnp {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        propagated(pass, sent, edges)
+        degree_weighted_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, pass: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
-        let kept = (pass.initial_rows()? * self.teleport)?;
-        Ok(((aggregated * (1.0 - self.teleport))? + kept)?)
+        let teleported = (pass.initial_rows()? * self.teleport)?;
+        Ok(((aggregated * (1.0 - self.teleport))? + teleported)?)
     }
 }

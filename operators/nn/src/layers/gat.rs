@@ -10,10 +10,8 @@ use crate::ops::{activate, add_bias, edge_add, edge_softmax, head_dot, head_mean
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-/// For each head, the attention-weighted sum of `W·h_j` over the neighbors and the node itself; heads side by side, or their
-/// mean in the last layer; plus a bias.
-///
-/// Attention is `softmax_j(leaky_relu(s·W·h_j + t·W·h_i))` with slope 0.2.
+/// For each head, the attention-weighted sum of `W·h_j` over the neighbors and the node itself, plus a bias. Heads are
+/// concatenated, or averaged in the last layer. Attention is `softmax_j(leaky_relu(s·W·h_j + t·W·h_i))` with slope 0.2.
 #[derive(Debug)]
 pub struct Gat {
     in_dim: usize,
@@ -30,34 +28,36 @@ pub struct Gat {
 /// Leaky ReLU's slope below 0, in GAT and GATv2.
 pub(super) const SLOPE: f64 = 0.2;
 
-/// Columns of one head of the layer that `spec` describes.
+/// Returns the columns of one head of the layer.
 pub(super) fn head_width(spec: &LayerSpec) -> Result<usize> {
     let LayerSpec { out_dim, heads, last, .. } = *spec;
     if heads == 0 || !last && out_dim % heads != 0 {
-        return Err(Error::spec("heads", format!("{out_dim} columns cannot be split among {heads} heads")));
+        return Err(Error::spec(
+            "heads",
+            format!("{out_dim} columns cannot be split among {heads} heads; use a multiple of the heads"),
+        ));
     }
     Ok(if last { out_dim } else { out_dim / heads })
 }
 
-/// Attention from its logits: softmax over the edges of each destination, and dropout.
-pub(super) fn attend(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
+/// Computes attention weights from logits: softmax over the edges of each destination, then dropout.
+pub(super) fn attention_weights(pass: &Pass<'_>, logits: &Tensor, share: f64) -> Result<Tensor> {
     let attention = edge_softmax(pass.block.with_self_loops(), logits)?;
     let dropout = pass.dropout.filter(|_| share > 0.0).map(|key| Dropout::new(share, key));
     Ok(activate(&attention, Activation::Identity, dropout)?)
 }
 
-/// What arrives: the sum weighted by the attention.
-pub(super) fn attended(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
-    let attention =
-        attention.ok_or_else(|| Error::Input("attention is a sum weighted by the edges' values".to_owned()))?;
+/// Returns the sum of the sent rows weighted by `attention`.
+pub(super) fn attention_sum(pass: &Pass<'_>, sent: &Tensor, attention: Option<&Tensor>) -> Result<Tensor> {
+    let attention = attention.ok_or_else(|| Error::Input("attention needs a weight per edge".to_owned()))?;
     Ok(weighted_sum(pass.block.with_self_loops(), sent, attention)?)
 }
 
 impl Gat {
-    /// The layer that `spec` describes: parameters `weight`, `source` and `destination` (the vectors s and t), `bias`.
+    /// Creates the layer of `spec`, with parameters `weight`, `source` and `destination` (the vectors s and t), `bias`.
     ///
     /// # Errors
-    /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
+    /// When the width is not a multiple of the heads (except in the last layer), or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
         let (concat, width) = (!last, head_width(spec)?);
@@ -101,11 +101,11 @@ impl Layer for Gat {
         let left = head_dot(sent, &self.source)?;
         let right = head_dot(&prefix(sent, block.num_dst())?, &self.destination)?;
         let logits = activate(&edge_add(block, &left, &right)?, Activation::LeakyRelu(SLOPE), None)?;
-        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
+        Ok(Some(attention_weights(pass, &logits, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        attended(pass, sent, edges)
+        attention_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

@@ -1,8 +1,9 @@
-//! What is left of a graph attention network whose maps come before all propagations (Ai and others 2024, NeutronTP, section 4.1).
+//! Propagation of a decoupled graph attention network: its maps come first (Ai and others 2024, NeutronTP, section
+//! 4.1).
 
 use candle_core::{Tensor, Var};
 
-use super::gat::{SLOPE, attend, attended};
+use super::gat::{SLOPE, attention_sum, attention_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::{Error, Result};
 use crate::initial::Initial;
@@ -11,30 +12,29 @@ use crate::ops::{activate, add_bias, edge_add, head_dot, head_mean, prefix};
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// One propagation of what the model's perceptron predicts: for each head, the sum over the neighbors and the node itself,
-/// weighted by an attention that is the same in every propagation; behind the last one the heads' mean, plus a bias.
+/// One propagation of the perceptron's predictions, with the same attention in every propagation. For each head, it
+/// sums over the neighbors and the node itself. The last propagation averages the heads and adds a bias.
 ///
-/// Attention is [`Gat`](super::Gat)'s, `softmax_j(leaky_relu(s·z_j + t·z_i))` with slope 0.2, of predictions z that nothing has been
-/// propagated of. A node carries its two terms behind its columns: `[heads · width | heads | heads]`, in all layers but the
-/// first, which computes them. Where attention is dropped, each propagation draws anew.
+/// The attention is [`Gat`](super::Gat)'s, `softmax_j(leaky_relu(s·z_j + t·z_i))` with slope 0.2, of the predictions z
+/// before any propagation. The first layer computes a node's source and destination scores. In later layers they follow
+/// the node's columns: `[heads · width | heads | heads]`. Each propagation draws its own attention dropout.
 #[derive(Debug)]
 pub struct GatPropagation {
     heads: usize,
-    /// Columns of a head.
+    /// Columns per head.
     width: usize,
     attention_dropout: f64,
-    /// The vectors s and t, in the first layer.
+    /// The vectors s and t; only in the first layer.
     vectors: Option<[Var; 2]>,
-    /// In the last layer.
+    /// Only in the last layer.
     bias: Option<Var>,
 }
 
 impl GatPropagation {
-    /// The layer that `spec` describes: parameters `source` and `destination` (the vectors s and t) in the first one, `bias` in the
-    /// last one.
+    /// Creates the layer of `spec`: parameters `source` and `destination` (s and t) in the first, `bias` in the last.
     ///
     /// # Errors
-    /// When columns are not whole heads, or the device has no memory left.
+    /// When the columns are not a multiple of the heads, or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { index, in_dim, out_dim, heads, last, attention_dropout, .. } = *spec;
         let carried = if index == 0 { 0 } else { 2 * heads };
@@ -53,17 +53,17 @@ impl GatPropagation {
         self.heads * self.width
     }
 
-    fn carries(&self) -> usize {
+    fn row_width(&self) -> usize {
         self.columns() + 2 * self.heads
     }
 
-    /// The terms of nodes that hold `held`.
-    fn terms(&self, held: &Tensor) -> Result<[Tensor; 2]> {
+    /// Returns the source and destination scores of nodes with the input rows `held`.
+    fn scores(&self, held: &Tensor) -> Result<[Tensor; 2]> {
         match &self.vectors {
             Some([source, destination]) => Ok([head_dot(held, source)?, head_dot(held, destination)?]),
             None => {
-                let behind = |first: usize| held.narrow(1, self.columns() + first, self.heads)?.contiguous();
-                Ok([behind(0)?, behind(self.heads)?])
+                let trailing = |first: usize| held.narrow(1, self.columns() + first, self.heads)?.contiguous();
+                Ok([trailing(0)?, trailing(self.heads)?])
             }
         }
     }
@@ -72,7 +72,7 @@ impl GatPropagation {
 impl Layer for GatPropagation {
     fn info(&self) -> LayerInfo {
         let (heads, dropout, last) = (self.heads, self.attention_dropout, self.bias.is_some());
-        let in_dim = if self.vectors.is_some() { self.columns() } else { self.carries() };
+        let in_dim = if self.vectors.is_some() { self.columns() } else { self.row_width() };
         LayerInfo {
             sent_dim: self.columns(),
             carried_dim: in_dim - self.columns(),
@@ -80,12 +80,12 @@ impl Layer for GatPropagation {
             sends_input: true,
             aggregation: Some(Aggregation::Attention { heads, dynamic: false, slope: SLOPE, dropout }),
             element_wise: (!last).then_some([1.0, 0.0]),
-            ..LayerInfo::new(in_dim, if last { self.width } else { self.carries() })
+            ..LayerInfo::new(in_dim, if last { self.width } else { self.row_width() })
         }
     }
 
     fn attention_terms(&self, held: &Tensor, _: &Tensor) -> Result<[Tensor; 2]> {
-        self.terms(held)
+        self.scores(held)
     }
 
     fn send(&self, _: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
@@ -96,25 +96,26 @@ impl Layer for GatPropagation {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        attended(pass, sent, edges)
+        attention_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, h_dst: &Tensor, aggregated: &Tensor) -> Result<Tensor> {
         match &self.bias {
             Some(bias) => Ok(add_bias(&head_mean(aggregated, self.heads)?, bias)?),
             None => {
-                let [left, right] = self.terms(h_dst)?;
+                let [left, right] = self.scores(h_dst)?;
                 Ok(Tensor::cat(&[aggregated, &left, &right], 1)?)
             }
         }
     }
 
-    /// Terms are of what sources hold, which their values on edges are not told.
+    /// Computes the scores from the sources' input rows, which [`Layer::apply_edge`] does not receive.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
         let (block, h_dst) = (pass.block.with_self_loops(), prefix(h_src, pass.block.num_dst())?);
-        let [left, right] = self.terms(h_src)?;
+        let [left, right] = self.scores(h_src)?;
         let logits = edge_add(block, &left, &prefix(&right, block.num_dst())?)?;
-        let attention = attend(pass, &activate(&logits, Activation::LeakyRelu(SLOPE), None)?, self.attention_dropout)?;
+        let attention =
+            attention_weights(pass, &activate(&logits, Activation::LeakyRelu(SLOPE), None)?, self.attention_dropout)?;
         let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, Some(&attention))?;
         self.apply_node(pass, &h_dst, &aggregated)
     }

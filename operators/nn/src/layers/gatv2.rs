@@ -1,8 +1,8 @@
-//! GATv2 (Brody, Alon, Yahav 2022): attention that is not the same ranking for every node.
+//! GATv2 (Brody, Alon, Yahav 2022): attention that can rank neighbors differently for every node.
 
 use candle_core::{Tensor, Var};
 
-use super::gat::{SLOPE, attend, attended, head_width};
+use super::gat::{SLOPE, attention_sum, attention_weights, head_width};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
@@ -11,11 +11,11 @@ use crate::ops::{activate, add_bias, attention_logits, edge_add, head_dot, head_
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// For each head, the attention-weighted sum of `S·h_j + s` over the neighbors and the node itself; heads side by side, or
-/// their mean in the last layer; plus a bias.
+/// For each head, the attention-weighted sum of `S·h_j + s` over the neighbors and the node itself, plus a bias. Heads
+/// are concatenated, or averaged in the last layer.
 ///
-/// Attention is `softmax_j(a · leaky_relu(S·h_j + s + D·h_i + d))` with slope 0.2. Where edges have features, `E·e_ij` is added
-/// inside; that of a node to itself has the mean of the edges that enter the node.
+/// Attention is `softmax_j(a · leaky_relu(S·h_j + s + D·h_i + d))` with slope 0.2. If edges have features, `E·e_ij` is
+/// added inside. The features of a self-loop are the mean of the node's in-edges.
 #[derive(Debug)]
 pub struct Gatv2 {
     in_dim: usize,
@@ -31,11 +31,11 @@ pub struct Gatv2 {
 }
 
 impl Gatv2 {
-    /// The layer that `spec` describes: parameters `source.weight`, `source.bias`, `destination.weight`, `destination.bias`,
-    /// `edge.weight` where edges have features, `attention` (the vectors a) and `bias`.
+    /// Creates the layer of `spec`, with parameters `source.weight`, `source.bias`, `destination.weight`,
+    /// `destination.bias`, `edge.weight` if edges have features, `attention` (the vectors a) and `bias`.
     ///
     /// # Errors
-    /// When the width of a layer of several heads is not a multiple of them, or the device has no memory left.
+    /// When the width is not a multiple of the heads (except in the last layer), or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, heads, last, attention_dropout, ref options, .. } = *spec;
         let (width, xavier) = (head_width(spec)?, Initial::XavierUniform { gain: 1.0 });
@@ -53,7 +53,7 @@ impl Gatv2 {
         Ok(Self { in_dim, out_dim, heads, last, attention_dropout, source, destination, edge, attention, bias })
     }
 
-    /// Columns of all heads together.
+    /// Returns the columns of all heads together.
     fn columns(&self) -> usize {
         if self.last { self.heads * self.out_dim } else { self.out_dim }
     }
@@ -67,7 +67,7 @@ impl Layer for Gatv2 {
             needs_edge_features: self.edge.is_some(),
             reads_own: false,
             row_independent: true,
-            // Full-graph schedules hold no features of edges.
+            // Full-graph schedules hold no edge features.
             aggregation: self.edge.is_none().then_some(Aggregation::Attention {
                 heads,
                 dynamic: true,
@@ -103,11 +103,11 @@ impl Layer for Gatv2 {
                 head_dot(&activate(&sums, Activation::LeakyRelu(SLOPE), None)?, &self.attention)?
             }
         };
-        Ok(Some(attend(pass, &logits, self.attention_dropout)?))
+        Ok(Some(attention_weights(pass, &logits, self.attention_dropout)?))
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        attended(pass, sent, edges)
+        attention_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

@@ -13,8 +13,8 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
 /// `W·Σ_j w_ij·h_j + b` over the neighbors and the node itself, with `w_ij = 1 / sqrt((d_i + 1)(d_j + 1))`.
 ///
-/// `d` are the true in-degrees, self-loops not counted. Where only `k_i` of the `d_i` neighbors were sampled, each stands for
-/// `d_i / k_i` of them. Where the rows get narrower, they are summed after `W`.
+/// `d` are the true in-degrees, without self-loops. If `k_i` of the `d_i` neighbors were sampled, each is weighted by
+/// `d_i / k_i`. If the output is narrower than the input, `W` is applied before the sum.
 #[derive(Debug)]
 pub struct Gcn {
     in_dim: usize,
@@ -24,10 +24,10 @@ pub struct Gcn {
 }
 
 impl Gcn {
-    /// The layer that `spec` describes: parameters `weight`, `bias`.
+    /// Creates the layer of `spec`, with parameters `weight`, `bias`.
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, .. } = *spec;
         let weight = params.add("weight", &[out_dim, in_dim], Initial::XavierUniform { gain: 1.0 })?;
@@ -39,14 +39,14 @@ impl Gcn {
     }
 }
 
-/// The weight of every edge of `block.with_self_loops()`; `degrees` has the in-degree of every source.
+/// Returns the weight of every edge of `block.with_self_loops()`. `degrees` has the in-degree of every source.
 ///
 /// ```
 /// use gnnflow_kernels::block::Block;
 /// use gnnflow_nn::GraphBlock;
 /// use gnnflow_nn::layers::gcn_weights;
 ///
-/// // Node 0 has three neighbours, of which one was sampled.
+/// // Node 0 has three neighbors, of which one was sampled.
 /// let block = GraphBlock::new(Block::new(1, 2, vec![0, 1], vec![1]));
 /// assert_eq!(gcn_weights(&block, &[3, 0]), [0.25, 1.5]);
 /// ```
@@ -59,7 +59,7 @@ pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
     let mut weights = Vec::with_capacity(looped.num_edges());
     for i in 0..looped.num_dst() {
         let neighbors = looped.neighbors(i);
-        // The first is the node itself.
+        // The first neighbor is the node itself.
         weights.push((norms[i] * norms[i]) as f32);
         let each = norms[i] * f64::from(degrees[i]) / (neighbors.len() - 1).max(1) as f64;
         weights.extend(neighbors[1..].iter().map(|&j| (each * norms[j as usize]) as f32));
@@ -67,7 +67,7 @@ pub fn gcn_weights(block: &GraphBlock, degrees: &[u32]) -> Vec<f32> {
     weights
 }
 
-/// [`gcn_weights`] where `sent` is, `[E, 1]`.
+/// Returns [`gcn_weights`] as `[E, 1]`, on the device of `sent`.
 pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
     let weights = gcn_weights(pass.block, pass.source_degrees()?);
     let edges = weights.len();
@@ -77,9 +77,9 @@ pub(super) fn edge_weights(pass: &Pass<'_>, sent: &Tensor) -> Result<Tensor> {
     Ok(weights.to_dtype(dtype)?)
 }
 
-/// What arrives by these weights.
-pub(super) fn propagated(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
-    let weights = weights.ok_or_else(|| Error::Input("a GCN's sum is weighted by the edges' values".to_owned()))?;
+/// Returns the sum of the sent rows by these weights.
+pub(super) fn degree_weighted_sum(pass: &Pass<'_>, sent: &Tensor, weights: Option<&Tensor>) -> Result<Tensor> {
+    let weights = weights.ok_or_else(|| Error::Input("GCN's sum needs a weight per edge".to_owned()))?;
     Ok(weighted_sum(pass.block.with_self_loops(), sent, weights)?)
 }
 
@@ -105,14 +105,14 @@ impl Layer for Gcn {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        propagated(pass, sent, edges)
+        degree_weighted_sum(pass, sent, edges)
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
         if self.transforms_first() {
             return Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?);
         }
-        let aggregated = propagated(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
+        let aggregated = degree_weighted_sum(pass, h_src, Some(&edge_weights(pass, h_src)?))?;
         Ok(linear_relu(&aggregated, &self.weight, &self.bias, dropout)?)
     }
 

@@ -10,7 +10,7 @@ use crate::ops::{segment_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;
 
-/// `MLP((1 + ε)·h_i + Σ_j h_j)`, with ε fixed or learned. The perceptron is as wide inside as the model's hidden layers.
+/// `MLP((1 + ε)·h_i + Σ_j h_j)`, with ε fixed or learned. The perceptron has the model's hidden width inside.
 #[derive(Debug)]
 pub struct Gin {
     in_dim: usize,
@@ -19,7 +19,7 @@ pub struct Gin {
     mlp: Perceptron,
 }
 
-/// What a node's own row is multiplied by, less 1.
+/// ε, fixed or learned. The node's own row is multiplied by 1 + ε.
 #[derive(Debug)]
 pub(super) enum Epsilon {
     Fixed(f64),
@@ -27,7 +27,7 @@ pub(super) enum Epsilon {
 }
 
 impl Epsilon {
-    /// Parameter `epsilon`, where it is learned.
+    /// Creates the parameter `epsilon` if it is learned.
     pub(super) fn new(options: &KindOptions, params: &mut ParamBuilder) -> Result<Self> {
         Ok(match options.train_epsilon {
             true => Self::Learned(params.add("epsilon", &[1], Initial::Constant(options.epsilon))?),
@@ -46,14 +46,14 @@ impl Epsilon {
 }
 
 impl Gin {
-    /// The layer that `spec` describes: parameters `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon` where it is learned.
+    /// Creates the layer of `spec`, with parameters `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon` if it is learned.
     ///
     /// # Errors
-    /// When the perceptron has no layers, or the device has no memory left.
+    /// When the perceptron has no layers, or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, hidden, activation, ref options, .. } = *spec;
         if options.mlp_layers == 0 {
-            return Err(Error::spec("mlp_layers", "is 0"));
+            return Err(Error::spec("mlp_layers", "is 0; use at least 1"));
         }
         let mlp = Perceptron::new(&Perceptron::dims(in_dim, hidden, out_dim, options.mlp_layers), activation, params)?;
         Ok(Self { in_dim, out_dim, epsilon: Epsilon::new(options, params)?, mlp })

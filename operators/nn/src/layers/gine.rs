@@ -1,4 +1,4 @@
-//! The graph isomorphism network that reads edges (Hu and others 2020, "Strategies for Pre-training Graph Neural Networks").
+//! GIN with edge features (Hu and others 2020, "Strategies for Pre-training Graph Neural Networks").
 
 use candle_core::{Tensor, Var};
 
@@ -11,8 +11,8 @@ use crate::ops::{linear, message_sum, widen};
 use crate::params::ParamBuilder;
 use crate::perceptron::Perceptron;
 
-/// `MLP((1 + ε)·h_i + Σ_j relu(h_j + W·e_ij + b))`, with ε fixed or learned: W brings an edge's features to the width of a node's.
-/// The perceptron is as wide inside as the model's hidden layers.
+/// `MLP((1 + ε)·h_i + Σ_j relu(h_j + W·e_ij + b))`, with ε fixed or learned. W maps edge features to the width of node
+/// rows. The perceptron has the model's hidden width inside.
 #[derive(Debug)]
 pub struct Gine {
     in_dim: usize,
@@ -23,18 +23,18 @@ pub struct Gine {
 }
 
 impl Gine {
-    /// The layer that `spec` describes: parameters `edge.weight`, `edge.bias`, `mlp.0.weight`, `mlp.0.bias`, …, and `epsilon`
-    /// where it is learned.
+    /// Creates the layer of `spec`, with parameters `edge.weight`, `edge.bias`, `mlp.0.weight`, `mlp.0.bias`, …, and
+    /// `epsilon` if it is learned.
     ///
     /// # Errors
-    /// When the perceptron has no layers, edges have no features, or the device has no memory left.
+    /// When the perceptron has no layers, edges have no features, or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, hidden, activation, ref options, .. } = *spec;
         if options.mlp_layers == 0 {
-            return Err(Error::spec("mlp_layers", "is 0"));
+            return Err(Error::spec("mlp_layers", "is 0; use at least 1"));
         }
         if options.edge_dim == 0 {
-            return Err(Error::spec("edge_dim", "is 0: gine reads the edges' features"));
+            return Err(Error::spec("edge_dim", "is 0, but gine reads edge features; use a graph with edge features"));
         }
         let xavier = Initial::XavierUniform { gain: 1.0 };
         let weight = params.add("edge.weight", &[in_dim, options.edge_dim], xavier)?;
@@ -55,7 +55,7 @@ impl Layer for Gine {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        let edges = edges.ok_or_else(|| Error::Input("messages take in the edges' rows".to_owned()))?;
+        let edges = edges.ok_or_else(|| Error::Input("GINE needs a row per edge".to_owned()))?;
         Ok(message_sum(pass.block, &widen(sent)?, edges)?)
     }
 

@@ -1,4 +1,4 @@
-//! The baseline that looks at no edge.
+//! A linear layer without edges, as a baseline.
 
 use candle_core::{Tensor, Var};
 
@@ -19,10 +19,10 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    /// The layer that `spec` describes: parameters `weight`, `bias`.
+    /// Creates the layer of `spec`, with parameters `weight`, `bias`.
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, .. } = *spec;
         let weight = params.add("weight", &[out_dim, in_dim], Initial::XavierUniform { gain: 1.0 })?;
@@ -40,7 +40,7 @@ impl Layer for Mlp {
         }
     }
 
-    /// Nothing arrives: a destination has its own row.
+    /// Returns the destinations' own rows, since the layer reads no edges.
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         Ok(prefix(sent, pass.block.num_dst())?)
     }

@@ -9,10 +9,9 @@ use crate::model::LayerSpec;
 use crate::ops::{add_bias, linear, matmul, relation_mix, relation_sum};
 use crate::params::ParamBuilder;
 
-/// `W_0·h_i + Σ_r W_r·mean_{j ∈ N_r(i)} h_j + b`, r over the relations.
+/// `W_0·h_i + Σ_r W_r·mean_{j ∈ N_r(i)} h_j + b`, over the relations r.
 ///
-/// With bases, `W_r = Σ_b c_rb·V_b`: relations share what they learn. The node itself has a weight of its own and is no
-/// neighbor of itself.
+/// With bases, `W_r = Σ_b c_rb·V_b`, so that relations share parameters. The node itself is not among its neighbors.
 #[derive(Debug)]
 pub struct Rgcn {
     in_dim: usize,
@@ -32,19 +31,19 @@ enum Weights {
 }
 
 impl Rgcn {
-    /// The layer that `spec` describes: parameters `weight`, or `coefficients` and `bases`; `root.weight`, `bias`.
+    /// Creates the layer of `spec`, with parameters `weight`, or `coefficients` and `bases`; `root.weight`, `bias`.
     ///
     /// # Errors
-    /// When there are no relations or no bases, or the device has no memory left.
+    /// When there are no relations or no bases, or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, ref options, .. } = *spec;
         let (relations, xavier) = (options.relations, Initial::XavierUniform { gain: 1.0 });
         if relations == 0 {
-            return Err(Error::spec("relations", "R-GCN learns a map for each type of edges, and there is none"));
+            return Err(Error::spec("relations", "R-GCN needs edge types; use a graph that has them"));
         }
         let weights = match options.bases {
             None => Weights::Each(params.add("weight", &[relations, out_dim, in_dim], xavier)?),
-            Some(0) => return Err(Error::spec("num_bases", "is 0")),
+            Some(0) => return Err(Error::spec("num_bases", "is 0; use at least 1")),
             Some(bases) => Weights::Mixed(
                 params.add("coefficients", &[relations, bases], xavier)?,
                 params.add("bases", &[bases, out_dim, in_dim], xavier)?,
@@ -77,18 +76,18 @@ impl Layer for Rgcn {
     }
 
     fn merge_aggregated(&self, aggregated: &Tensor) -> Result<Tensor> {
-        // [R, O, I] as [O, R · I]: relations side by side, as they arrive.
+        // [R, O, I] as [O, R · I]: relations are concatenated, as in the aggregated rows.
         let weights = self.weights()?.transpose(0, 1)?.flatten_from(1)?.contiguous()?;
         Ok(matmul(aggregated, &weights.t()?.contiguous()?)?)
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, _: Option<&Tensor>) -> Result<Tensor> {
         let types = pass.block.block().edge_types();
-        let types = types.ok_or_else(|| Error::Input("R-GCN reads the types of edges, and these have none".into()))?;
+        let types = types.ok_or_else(|| Error::Input("R-GCN needs edge types, but the block has none".into()))?;
         if let Some(found) = types.iter().find(|&&found| usize::from(found) >= self.relations) {
-            return Err(Error::Input(format!("an edge of type {found}; R-GCN knows {} types", self.relations)));
+            return Err(Error::Input(format!("an edge has type {found}, but R-GCN has {} types", self.relations)));
         }
-        // Where bases are fewer than columns, it is less work to mix what arrives than the matrices.
+        // With fewer bases than columns, mixing the aggregated rows costs less than mixing the matrices.
         match &self.weights {
             Weights::Mixed(coefficients, bases) if sent.device().is_cpu() && bases.dim(0)? < self.out_dim => {
                 let mixed = relation_mix(pass.block, sent, coefficients)?;

@@ -15,17 +15,16 @@ use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 /// How [`Sage`] aggregates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregator {
-    /// The mean of the neighbors, beside the node's own row. Where a block brings weights along, which stand for the mean's: the
-    /// sum by them.
+    /// The mean of the neighbors, besides the node's own row. If the block has edge weights, the weighted sum instead.
     Mean,
     /// The mean of the neighbors and the node itself.
     Gcn,
-    /// The largest of each column of `relu(P·h + p)` among the neighbors, beside the node's own row.
+    /// The maximum of each column of `relu(P·h + p)` over the neighbors, besides the node's own row.
     Pool,
 }
 
 impl Aggregator {
-    /// The aggregator called `mean`, `gcn` or `pool`.
+    /// Returns the aggregator named `mean`, `gcn` or `pool`.
     ///
     /// # Errors
     /// [`Error::Spec`] for any other name.
@@ -34,14 +33,14 @@ impl Aggregator {
             "mean" => Ok(Self::Mean),
             "gcn" => Ok(Self::Gcn),
             "pool" => Ok(Self::Pool),
-            _ => Err(Error::spec("aggregator", format!("{name:?} is none of \"mean\", \"gcn\", \"pool\""))),
+            _ => Err(Error::spec("aggregator", format!("unknown name {name:?}; use \"mean\", \"gcn\" or \"pool\""))),
         }
     }
 }
 
 /// `W_self·h_i + W_neighbor·aggregate(h_j) + b`; the GCN aggregator has no `W_self`.
 ///
-/// Where the rows get narrower, means are taken after `W_neighbor`: they are linear, and narrow rows are cheaper to move.
+/// If the output is narrower than the input, `W_neighbor` is applied before the mean: narrow rows are cheaper to move.
 #[derive(Debug)]
 pub struct Sage {
     in_dim: usize,
@@ -54,10 +53,10 @@ pub struct Sage {
 }
 
 impl Sage {
-    /// The layer that `spec` describes: parameters `neighbor.weight`, `self.weight`, `pool.weight`, `pool.bias`, `bias`.
+    /// Creates the layer of `spec`: parameters `neighbor.weight`, `self.weight`, `pool.weight`, `pool.bias`, `bias`.
     ///
     /// # Errors
-    /// When the aggregator is unknown or the device has no memory left.
+    /// When the aggregator is unknown or the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, .. } = *spec;
         let aggregator = Aggregator::named(&spec.options.aggregator)?;
@@ -78,14 +77,14 @@ impl Sage {
         Ok(Self { in_dim, out_dim, aggregator, neighbor, own, pool, bias })
     }
 
-    /// The weights of a destination's own row, where that can stand beside its sources' mean.
-    fn self_weight(&self, pass: &Pass<'_>) -> Option<&Var> {
+    /// Returns `W_self` if the own row and the mean can share one product ([`self_and_mean`]).
+    fn fused_self_weight(&self, pass: &Pass<'_>) -> Option<&Var> {
         let is_weighted = pass.block.block().edge_weights().is_some();
         self.own.as_ref().filter(|_| self.aggregator == Aggregator::Mean && !self.transforms_first() && !is_weighted)
     }
 
-    /// Weights of a destination's own row and, behind them, of its sources' mean.
-    fn both(&self, own: &Var) -> Result<Tensor> {
+    /// Returns `W_self` and `W_neighbor`, concatenated by columns.
+    fn stacked(&self, own: &Var) -> Result<Tensor> {
         Ok(Tensor::cat(&[own.as_tensor(), self.neighbor.as_tensor()], 1)?)
     }
 
@@ -119,11 +118,10 @@ impl Layer for Sage {
         }
     }
 
-    /// As the pieces do, but a mean that is transformed afterwards stands beside the node's own row, so that one product does
-    /// for both: fewer and longer sums, and no rows copied.
+    /// As the pieces. If possible, one product covers the own row and the mean: fewer, longer sums and no copied rows.
     fn forward(&self, pass: &Pass<'_>, h_src: &Tensor) -> Result<Tensor> {
-        match self.self_weight(pass) {
-            Some(own) => Ok(linear(&self_and_mean(pass.block, h_src)?, &self.both(own)?, Some(&self.bias))?),
+        match self.fused_self_weight(pass) {
+            Some(own) => Ok(linear(&self_and_mean(pass.block, h_src)?, &self.stacked(own)?, Some(&self.bias))?),
             None => {
                 let aggregated = self.aggregate(pass, &self.send(pass, h_src)?, None)?;
                 self.apply_node(pass, &prefix(h_src, pass.block.num_dst())?, &aggregated)
@@ -132,8 +130,8 @@ impl Layer for Sage {
     }
 
     fn forward_relu(&self, pass: &Pass<'_>, h_src: &Tensor, dropout: Option<Dropout>) -> Result<Tensor> {
-        match self.self_weight(pass) {
-            Some(own) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &self.both(own)?, &self.bias, dropout)?),
+        match self.fused_self_weight(pass) {
+            Some(own) => Ok(linear_relu(&self_and_mean(pass.block, h_src)?, &self.stacked(own)?, &self.bias, dropout)?),
             None => Ok(activate(&self.forward(pass, h_src)?, Activation::Relu, dropout)?),
         }
     }

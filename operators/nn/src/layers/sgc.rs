@@ -1,8 +1,8 @@
-//! The simple graph convolution (Wu and others 2019): a linear model of features that have been propagated.
+//! The simple graph convolution (Wu and others 2019): a linear model of propagated features.
 
 use candle_core::{Tensor, Var};
 
-use super::gcn::{edge_weights, propagated};
+use super::gcn::{degree_weighted_sum, edge_weights};
 use super::{Aggregation, Layer, LayerInfo, Pass};
 use crate::error::Result;
 use crate::initial::Initial;
@@ -10,9 +10,8 @@ use crate::model::LayerSpec;
 use crate::ops::linear;
 use crate::params::ParamBuilder;
 
-/// One propagation by [`gcn_weights`](super::gcn_weights), and behind the last one `W·h + b`.
-///
-/// Features are propagated as they are: they need no gradient then, and the product is over the last destinations only.
+/// One propagation by [`gcn_weights`](super::gcn_weights). The last layer then applies `W·h + b`, to its destinations
+/// only. Propagated features need no gradient.
 #[derive(Debug)]
 pub struct Sgc {
     in_dim: usize,
@@ -21,10 +20,10 @@ pub struct Sgc {
 }
 
 impl Sgc {
-    /// The layer that `spec` describes: parameters `weight`, `bias` in the last one, none in the others.
+    /// Creates the layer of `spec`, with parameters `weight`, `bias` in the last layer and none in the others.
     ///
     /// # Errors
-    /// When the device has no memory left.
+    /// When the device is out of memory.
     pub fn new(spec: &LayerSpec, params: &mut ParamBuilder) -> Result<Self> {
         let LayerSpec { in_dim, out_dim, last, .. } = *spec;
         let map = match last {
@@ -56,7 +55,7 @@ impl Layer for Sgc {
     }
 
     fn aggregate(&self, pass: &Pass<'_>, sent: &Tensor, edges: Option<&Tensor>) -> Result<Tensor> {
-        propagated(pass, sent, edges)
+        degree_weighted_sum(pass, sent, edges)
     }
 
     fn apply_node(&self, _: &Pass<'_>, _: &Tensor, aggregated: &Tensor) -> Result<Tensor> {

@@ -1,4 +1,4 @@
-//! A model: layers by name, built from a description, run over blocks.
+//! A model: layers chosen by name, built from a [`ModelSpec`] and run over blocks.
 
 mod node_task;
 mod readout;
@@ -27,13 +27,13 @@ pub use node_task::{Hop, NodeInputs, NodeOutputs, split_row};
 pub use registry::{LayerFactory, Order, Registry};
 pub use spec::{Decoder, JumpingKnowledge, KindOptions, LayerSpec, ModelSpec, Norm};
 
-/// Name of the decoder's vectors.
+/// The parameter name of the decoder's relation vectors.
 const RELATIONS: &str = "relations";
 
-/// Layers one after another, what stands between them, and their parameters.
+/// A stack of layers with their parameters.
 ///
-/// Between two layers are, in this order: a residual connection, a norm, the activation, dropout. Before the first layer there
-/// may be a perceptron ([`Order::PredictFirst`]), behind the last one a readout ([`JumpingKnowledge`]).
+/// Between two layers follow a residual connection, a norm, the activation and dropout, in this order. A perceptron may
+/// precede the first layer ([`Order::PredictFirst`]). A readout may follow the last one ([`JumpingKnowledge`]).
 pub struct Model {
     spec: ModelSpec,
     activation: Activation,
@@ -47,18 +47,18 @@ pub struct Model {
     device: Device,
 }
 
-/// One step of exact inference: what [`Model::forward_stage`] does for all nodes before the next stage begins.
+/// A stage of exact inference: the work of [`Model::forward_stage`] for all nodes before the next stage begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stage {
-    /// Columns of its result.
+    /// Columns of the stage's result.
     pub width: usize,
-    /// Whether it reads neighbors; else only what a node has itself.
+    /// Whether the stage reads neighbors. Otherwise it reads only the nodes' own rows.
     pub edges: bool,
-    /// Earlier stages whose results it asks for, of its destinations, beside those of the stage just before.
+    /// Earlier stages whose results at the destinations the stage reads, in addition to the previous stage's.
     pub own: Vec<usize>,
 }
 
-/// What a stage runs.
+/// The work of a stage.
 enum Step {
     Predict,
     Layer(usize),
@@ -72,17 +72,18 @@ impl std::fmt::Debug for Model {
 }
 
 impl Model {
-    /// Builds the model that `spec` describes, its parameters drawn under `seed`: the same on any machine and device.
+    /// Builds the model of `spec`. Parameters are drawn under `seed`, with equal values on all machines and devices.
     ///
     /// # Errors
-    /// [`Error::UnknownLayer`] and [`Error::Spec`] when it cannot be; [`Error::Tensor`] when the device has no memory left.
+    /// [`Error::UnknownLayer`] or [`Error::Spec`] for an invalid spec; [`Error::Tensor`] when the device is out of
+    /// memory.
     pub fn build(spec: &ModelSpec, registry: &Registry, device: &Device, seed: u64) -> Result<Self> {
         let kind = registry.kind(&spec.kind)?;
         let (order, factory) = match (spec.options.decoupled, &kind.propagation) {
             (false, _) => (kind.order, &kind.factory),
             (true, Some(propagation)) => (Order::PredictFirst, propagation),
             (true, None) => {
-                let why = format!("{:?} has no propagations that learn nothing; use \"gat\" as it comes", spec.kind);
+                let why = format!("{:?} cannot be decoupled; use \"gat\", or set `decoupled` to false", spec.kind);
                 return Err(Error::spec("decoupled", why));
             }
         };
@@ -90,7 +91,7 @@ impl Model {
         let activation = spec.activation.unwrap_or(kind.activation);
         let jumps = spec.jumping_knowledge != JumpingKnowledge::None;
         let mut params = ParamBuilder::new(seed, device);
-        // A prediction for each head, which the last layer's bias is added to; between layers, terms of attention behind them.
+        // Decoupled models predict one row per head. Between layers, rows also carry two attention scores per head.
         let decoupled = spec.options.decoupled;
         let predicted = if decoupled { spec.output_heads * spec.out_dim } else { spec.out_dim };
         let predictor = match order {
@@ -130,7 +131,7 @@ impl Model {
             residual_norms.push(ResidualNorm::new([layer.in_dim, layer.out_dim], spec.residual, norm, &mut params)?);
         }
         if predictor.is_none() && layers.iter().any(|layer| layer.info().needs_initial) {
-            let why = format!("{:?} asks for what came before the first layer, and is not registered so", spec.kind);
+            let why = format!("{:?} needs initial rows; register it with `Order::PredictFirst`", spec.kind);
             return Err(Error::spec("kind", why));
         }
         let readout = Readout::new(spec.jumping_knowledge, spec.layers, [spec.hidden, spec.out_dim], &mut params)?;
@@ -147,27 +148,27 @@ impl Model {
         Ok(Self { spec, activation, order, predictor, layers, residual_norms, readout, pair_head, params, device })
     }
 
-    /// What the model was built from.
+    /// Returns the spec that the model was built from.
     pub fn spec(&self) -> &ModelSpec {
         &self.spec
     }
 
-    /// Where its parameters are, and its inputs must be.
+    /// Returns the device of the parameters. Inputs must be on the same device.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// How many layers, and blocks of a batch, there are.
+    /// Returns the number of layers, which is also the number of blocks of a batch.
     pub fn num_layers(&self) -> usize {
         self.layers.len()
     }
 
-    /// Layer `index`, for schedules that run its pieces apart.
+    /// Returns layer `index`, for schedules that run its pieces separately.
     pub fn layer(&self, index: usize) -> &dyn Layer {
         self.layers[index].as_ref()
     }
 
-    /// What comes between layers.
+    /// Returns the activation between two layers.
     pub fn activation(&self) -> Activation {
         if self.order == Order::Interleaved { self.activation } else { Activation::Identity }
     }
@@ -177,49 +178,49 @@ impl Model {
         self.layers.iter().any(|layer| layer.info().needs_degrees)
     }
 
-    /// Whether any layer needs the features of edges.
+    /// Whether any layer needs edge features.
     pub fn needs_edge_features(&self) -> bool {
         self.layers.iter().any(|layer| layer.info().needs_edge_features)
     }
 
-    /// Columns of the input of each layer, and of the last one's result.
+    /// Returns the input columns of each layer, followed by the output columns of the last layer.
     pub fn dims(&self) -> Vec<usize> {
         let ins = self.layers.iter().map(|layer| layer.info().in_dim);
         ins.chain(self.layers.last().map(|layer| layer.info().out_dim)).collect()
     }
 
-    /// Columns at the end of what the last of [`Model::stages`] reads that are no part of a node's embedding.
+    /// Returns how many trailing input columns of the last of [`Model::stages`] are not part of a node's embedding.
     pub fn carried_dim(&self) -> usize {
         self.layers.last().filter(|_| self.readout.is_none()).map_or(0, |layer| layer.info().carried_dim)
     }
 
-    /// The vectors that the decoder knows of relations, `[relations, result]`, where it knows any.
+    /// Returns the decoder's relation vectors, `[relations, out_dim]`, if it has any.
     pub fn relations(&self) -> Option<&Tensor> {
         self.params.get(&format!("decoder.{RELATIONS}")).map(Var::as_tensor)
     }
 
-    /// What says something of pairs of nodes from the model's results, where that is asked for.
+    /// Returns the pair head, which computes outputs for pairs of nodes from the model's results, if the spec has one.
     pub fn pair_head(&self) -> Option<&PairHead> {
         self.pair_head.as_ref()
     }
 
-    /// The parameters.
+    /// Returns the parameters.
     pub fn params(&self) -> &Params {
         &self.params
     }
 
-    /// The parameters, to be changed.
+    /// Returns the parameters for modification.
     pub fn params_mut(&mut self) -> &mut Params {
         &mut self.params
     }
 
-    /// Runs all layers over the blocks of a batch, input side first: `x`, `[num_src of the first, in_dim]`, in `f32`, `bf16` or
-    /// `f16` → `[num_dst of the last, out_dim]`.
+    /// Runs all layers over the blocks of a batch, from the input side: `x [num_src of the first block, in_dim]` →
+    /// `[num_dst of the last block, out_dim]`. `x` is in `f32`, `bf16` or `f16`.
     ///
-    /// `degrees` has the true in-degree of every row of `x`. `dropout` is the batch's key when training, `None` at inference.
+    /// `degrees` are the true in-degrees of the rows of `x`. `dropout` is the batch's key in training, else `None`.
     ///
     /// # Errors
-    /// [`Error::Input`] when blocks, `x` or `degrees` do not fit.
+    /// [`Error::Input`] when the blocks, `x` or `degrees` do not match the model.
     pub fn forward(
         &self,
         blocks: &[Arc<GraphBlock>],
@@ -230,8 +231,8 @@ impl Model {
         Ok(self.forward_with_sums(blocks, x, degrees, dropout)?.0)
     }
 
-    /// As [`Model::forward`]; and what the batch adds to the buffers, one number for each: to be summed over batches and given to
-    /// [`Model::absorb`]. Zeros at inference.
+    /// As [`Model::forward`]. Also returns the batch's sums for the buffers, one number per buffer element, zeros at
+    /// inference. Sum them over all batches and pass them to [`Model::absorb`].
     ///
     /// # Errors
     /// As [`Model::forward`].
@@ -288,8 +289,8 @@ impl Model {
         Ok((h, sums))
     }
 
-    /// Moves the buffers of `flat`, a flat vector of all parameters, by what all batches of a step add: as long, with
-    /// [`Model::forward_with_sums`]' numbers, added up, in the buffers' places.
+    /// Updates the buffers in `flat`, the flat vector of all parameters, from the sums of all batches of a step. `sums`
+    /// is as long, with the summed numbers of [`Model::forward_with_sums`] at the buffers' positions.
     pub fn absorb(&self, flat: &mut [f32], sums: &[f32]) {
         let trained = self.params.trained_len();
         for running in self.residual_norms.iter().filter_map(ResidualNorm::running) {
@@ -297,7 +298,7 @@ impl Model {
         }
     }
 
-    /// The steps of exact inference, in order; the last one's result is the model's.
+    /// Returns the stages of exact inference in order. The last stage's result is the model's.
     pub fn stages(&self) -> Vec<Stage> {
         let first = usize::from(self.predictor.is_some());
         let width = self.layers.first().map_or(self.spec.out_dim, |layer| layer.info().in_dim);
@@ -315,10 +316,10 @@ impl Model {
         predict.chain(layers).chain(readout).collect()
     }
 
-    /// Runs one of [`Model::stages`] at inference, and the activation behind it unless it is the last: `h`, `[num_src, _]`, is
-    /// what the stage before has of the block's sources (the first one: features), and `own`, each `[num_dst, _]`, what those that
-    /// it asks for have of the destinations. A stage without edges wants a block whose sources are its destinations.
-    ///
+    /// Runs one of [`Model::stages`] at inference, and the following activation unless the stage is the last. `h`,
+    /// `[num_src, _]`, is the previous stage's result at the block's sources; for the first stage, the features. `own`
+    /// holds the results of [`Stage::own`] at the destinations, each `[num_dst, _]`. A stage without edges needs a
+    /// block whose sources are its destinations.
     /// # Errors
     /// As [`Model::forward`].
     pub fn forward_stage(
@@ -352,12 +353,12 @@ impl Model {
         }
     }
 
-    /// Whether nothing stands between a layer and the `max(_, 0)` that the next one begins with, so that it can do both.
+    /// Whether ReLU directly follows layer `index`, so that the layer can fuse it ([`Layer::forward_relu`]).
     fn ends_with_relu(&self, index: usize) -> bool {
         let is_last = index + 1 == self.layers.len();
         !is_last
             && self.activation() == Activation::Relu
-            && self.residual_norms[index].is_nothing()
+            && self.residual_norms[index].is_identity()
             && self.readout.is_none()
     }
 
@@ -372,13 +373,13 @@ impl Model {
     fn check(&self, index: usize, block: &GraphBlock, h: &Tensor) -> Result<()> {
         let (found, wanted) = (h.dims(), [block.num_src(), self.layers[index].info().in_dim]);
         if found != wanted {
-            return Err(Error::Input(format!("layer {index} got rows of shape {found:?} where {wanted:?} belongs")));
+            return Err(Error::Input(format!("layer {index} got rows of shape {found:?}; expected {wanted:?}")));
         }
         Ok(())
     }
 }
 
-/// Refuses what no model can be.
+/// Checks the spec.
 fn check(spec: &ModelSpec, order: Order) -> Result<()> {
     let share = |key, p: f64| {
         if (0.0..1.0).contains(&p) { Ok(()) } else { Err(Error::spec(key, format!("{p} is not in 0 ≤ p < 1"))) }
@@ -394,17 +395,17 @@ fn check(spec: &ModelSpec, order: Order) -> Result<()> {
         ("mlp_layers", spec.options.mlp_layers),
     ] {
         if value == 0 {
-            return Err(Error::spec(key, "is 0"));
+            return Err(Error::spec(key, "is 0; use at least 1"));
         }
     }
     if order != Order::Interleaved {
-        let asked = [
+        let options = [
             ("residual", spec.residual),
             ("norm", spec.norm != Norm::None),
             ("jumping_knowledge", spec.jumping_knowledge != JumpingKnowledge::None),
         ];
-        if let Some((key, _)) = asked.into_iter().find(|(_, asked)| *asked) {
-            return Err(Error::spec(key, format!("{:?} learns nothing between its layers", spec.kind)));
+        if let Some((key, _)) = options.into_iter().find(|(_, enabled)| *enabled) {
+            return Err(Error::spec(key, format!("{:?} has no parameters between layers; remove this key", spec.kind)));
         }
     }
     Ok(())

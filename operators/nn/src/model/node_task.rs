@@ -1,11 +1,10 @@
-//! A model in pieces of nodes, for schedules that put rows together over whole graphs.
+//! A model as node tasks, for full-graph schedules.
 //!
-//! Between two aggregations lies work on nodes alone: what a layer makes of what has arrived, what stands behind it, and what
-//! the next layer sends. That is one *node task*: a function of rows and parameters, and of nothing else, so that it can be
-//! done anywhere, for any interval of nodes (Dorylus, section IV: apply-vertex). Task 0 reads features, task l what has
-//! arrived at layer l − 1; the last one's result is the model's.
-//!
-//! Where a readout joins the results of all layers, a node holds those that there are behind what it holds anyway, from task to task.
+//! A *node task* is the work on nodes between two aggregations (Dorylus, section IV: apply-vertex). It finishes one
+//! layer, applies residual, norm, activation and dropout, and computes the rows that the next layer sends. It is a pure
+//! function of rows and parameters, so it can run anywhere, for any interval of nodes. Task 0 reads features, task l
+//! the rows aggregated at layer l − 1. The last task returns the model's result. With a readout, held rows also carry
+//! all layers' results.
 
 use std::ops::Range;
 
@@ -20,21 +19,21 @@ use crate::ops::{PANEL, activate, widen};
 use gnnflow_kernels::block::Block;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
-/// What one aggregation is given and gives: layer by layer.
+/// One aggregation of a model: its kind and the widths of its rows in columns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// How rows are put together.
+    /// How received rows are reduced.
     pub aggregation: Aggregation,
-    /// Columns of what is sent, and of what arrives in each of the [slots](Hop::slots).
+    /// Columns of the sent row, and of the aggregated row in each of the [slots](Hop::slots).
     pub width: usize,
-    /// Columns of what a node holds meanwhile: of its own row, and, where a readout joins them, of the results of the layers before.
+    /// Columns of the held row: the node's own row and, with a readout, the results of earlier layers.
     pub held: usize,
-    /// Whether a later task reads what a node holds here.
+    /// Whether a later task reads the held row.
     pub keeps_held: bool,
 }
 
 impl Hop {
-    /// In how many sums a node receives: one for each relation, where those are kept apart.
+    /// Returns the number of sums per node: one per relation if relations are aggregated separately, else 1.
     pub fn slots(&self) -> usize {
         match self.aggregation {
             Aggregation::MeanByRelation { relations } => relations,
@@ -42,22 +41,22 @@ impl Hop {
         }
     }
 
-    /// Whether the largest of each column arrives, rather than a sum.
+    /// Whether the aggregation is a maximum per column instead of a sum.
     pub fn takes_largest(&self) -> bool {
         self.aggregation == Aggregation::Max
     }
 
-    /// Whether rows are weighed by attention.
+    /// Whether the aggregation is weighted by attention.
     pub fn attends(&self) -> bool {
         self.heads() > 0
     }
 
-    /// Whether attention's terms are as wide as what is sent.
+    /// Whether attention scores have as many columns as the sent row (GATv2).
     pub fn attends_by_column(&self) -> bool {
         matches!(self.aggregation, Aggregation::Attention { dynamic: true, .. })
     }
 
-    /// Heads of attention; 0 where there is none.
+    /// Returns the number of attention heads; 0 without attention.
     pub fn heads(&self) -> usize {
         match self.aggregation {
             Aggregation::Attention { heads, .. } => heads,
@@ -65,59 +64,59 @@ impl Hop {
         }
     }
 
-    /// Columns of each of a node's two terms of attention.
+    /// Returns the columns of a node's source score, which are also those of its destination score.
     pub fn terms(&self) -> usize {
         if self.attends_by_column() { self.width } else { self.heads() }
     }
 
-    /// Columns of a node's term of its out-edges, where that is sent behind its row; it is not where it is made of the row again.
+    /// Returns the columns of the source score that is sent after the row; 0 if receivers compute it from the row.
     pub fn sent_terms(&self) -> usize {
         if self.attends_by_column() { 0 } else { self.heads() }
     }
 }
 
-/// The rows of a node task's nodes.
+/// The input rows of a node task.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodeInputs<'a> {
-    /// What they held when they sent, `[N, held]`; for task 0, their features.
+    /// The held rows at the time of sending, `[N, held]`; for task 0, the features.
     pub held: Option<&'a Tensor>,
-    /// What has arrived, `[N, slots · width]`.
+    /// The aggregated rows, `[N, slots · width]`.
     pub aggregated: Option<&'a Tensor>,
-    /// What they held before the first layer, where a layer asks for it.
+    /// The rows before the first layer, if the layer needs them.
     pub initial: Option<&'a Tensor>,
-    /// How many of the task's rows stand before these, where they are its second half ([`split_row`]); else 0.
+    /// The number of the task's rows before these, in the second part of a split task ([`split_row`]); else 0.
     pub first: usize,
 }
 
-/// What a node task makes of its rows.
+/// The output rows of a node task.
 #[derive(Clone, Debug)]
 pub struct NodeOutputs {
-    /// What they hold now, `[N, held]`; from the last task, the model's result.
+    /// The held rows, `[N, held]`; from the last task, the model's result.
     pub held: Tensor,
-    /// What they send, `[N, width]`; nothing from the last task.
+    /// The sent rows, `[N, width]`; `None` from the last task.
     pub sent: Option<Tensor>,
-    /// Where the next layer attends: terms of their out-edges and of their in-edges.
+    /// The source and destination scores, if the next layer has attention.
     pub terms: Option<[Tensor; 2]>,
 }
 
-/// How many of a task's rows its first half has: about half of them, a multiple of [`PANEL`]. `None` where it has no more than that.
+/// Returns the rows of the first part of a split task: about half, a multiple of [`PANEL`]. `None` if that is all.
 pub fn split_row(rows: usize) -> Option<usize> {
     Some(rows.div_ceil(2).next_multiple_of(PANEL)).filter(|&half| half < rows)
 }
 
 impl Model {
-    /// The model's aggregations, in order.
+    /// Returns the model's hops in order.
     ///
     /// # Errors
-    /// [`Error::Spec`] when a layer, or what stands behind the last one, cannot be run in pieces of nodes.
+    /// [`Error::Spec`] when a layer has no full-graph aggregation, or attention vectors of another shape.
     pub fn hops(&self) -> Result<Vec<Hop>> {
-        let asks_initial = self.layers.iter().any(|layer| layer.info().needs_initial);
+        let needs_initial = self.layers.iter().any(|layer| layer.info().needs_initial);
         let hop = |(index, layer): (usize, &dyn Layer)| {
             let info = layer.info();
             let aggregation = info.aggregation.ok_or_else(|| {
                 let why = format!(
-                    "{:?} computes a value for every edge that training over the whole graph does not hold; use \"gcn\", \
-                     \"sage\", \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train by batches",
+                    "{:?} needs a value per edge, which full-graph training does not store; use \"gcn\", \"sage\", \
+                     \"gin\", \"gat\", \"gatv2\", \"rgcn\", \"sgc\" or \"appnp\", or train with mini-batches",
                     self.spec.kind
                 );
                 Error::spec("kind", why)
@@ -126,76 +125,77 @@ impl Model {
                 let found = layer.attention_vectors().map(|vectors| vectors.dims().to_vec());
                 if heads == 0 || found != Some(vec![heads, info.sent_dim / heads]) {
                     let why =
-                        format!("{:?} attends by vectors of its heads, and has {found:?} for them", self.spec.kind);
+                        format!("{:?} has attention vectors {found:?}; expected [heads, columns]", self.spec.kind);
                     return Err(Error::spec("kind", why));
                 }
             }
             let [own, results] = self.held_columns(index);
-            let keeps_held = self.reads_own(index) || index == 0 && asks_initial || results > 0;
+            let keeps_held = self.reads_own(index) || index == 0 && needs_initial || results > 0;
             Ok(Hop { aggregation, width: info.sent_dim, held: own + results, keeps_held })
         };
         self.layers.iter().map(|layer| &**layer).enumerate().map(hop).collect()
     }
 
-    /// Where layer `index` has its [vectors](Layer::attention_vectors) in the flat vector of parameters.
-    pub fn attention_vectors(&self, index: usize) -> Option<Range<usize>> {
+    /// Returns the range of layer `index`'s [attention vectors](Layer::attention_vectors) in the flat parameter vector.
+    pub(crate) fn attention_vectors(&self, index: usize) -> Option<Range<usize>> {
         let wanted = self.layers.get(index)?.attention_vectors()?;
-        self.params.place(wanted)
+        self.params.range_of(wanted)
     }
 
-    /// Whether what stands behind layer `index` reads the row that its nodes had before it.
+    /// Whether the task after hop `index` reads the nodes' input rows of layer `index`.
     fn reads_own(&self, index: usize) -> bool {
         self.layers[index].info().reads_own || self.spec.residual
     }
 
-    /// Columns of what a node holds at hop `index`: of its own row, and of results of the layers before, for a readout.
+    /// Returns the held columns at hop `index`: of the own row, and of earlier results for a readout.
     fn held_columns(&self, index: usize) -> [usize; 2] {
         let results = if self.readout.is_some() { index * self.spec.hidden } else { 0 };
         [if results == 0 || self.reads_own(index) { self.layers[index].info().in_dim } else { 0 }, results]
     }
 
-    /// Takes apart what a node held at hop `index`: its own row, if it is there, and the results of the layers before.
-    fn take_apart(&self, index: usize, held: Option<&Tensor>) -> Result<(Option<Tensor>, Vec<Tensor>)> {
+    /// Splits a held row of hop `index` into the own row, if present, and the results of earlier layers.
+    fn split_held(&self, index: usize, held: Option<&Tensor>) -> Result<(Option<Tensor>, Vec<Tensor>)> {
         let [own, results] = self.held_columns(index);
         if results == 0 {
             return Ok((held.cloned(), Vec::new()));
         }
-        let held = held.ok_or_else(|| Error::Input(format!("node task {} needs earlier results", index + 1)))?;
+        let held =
+            held.ok_or_else(|| Error::Input(format!("node task {} needs earlier layers' results", index + 1)))?;
         let columns = |first: usize, count: usize| held.narrow(1, first, count)?.contiguous();
         let result = |layer: usize| columns(own + layer * self.spec.hidden, self.spec.hidden);
         let results = (0..index).map(result).collect::<candle_core::Result<_>>()?;
         Ok((if own > 0 { Some(columns(0, own)?) } else { None }, results))
     }
 
-    /// Whether task `index` reads what its nodes held before the first layer.
+    /// Whether task `index` reads the rows before the first layer.
     pub fn task_reads_initial(&self, index: usize) -> bool {
         index > 0 && self.layers[index - 1].info().needs_initial
     }
 
-    /// Where task `index`, which is neither the first nor the last, does the same with every column: `[a, b]`, where what nodes hold
-    /// becomes a times what has arrived and b times what they held before the first layer; and that is what they send.
+    /// Returns `[a, b]` if task `index` is element-wise linear, `held = a · aggregated + b · initial`, and sends this
+    /// row unchanged. The first and the last task never are.
     pub fn task_by_column(&self, index: usize) -> Option<[f32; 2]> {
         let (before, after) = (self.layers.get(index.checked_sub(1)?)?.info(), self.layers.get(index)?.info());
         let plain = self.order != Order::Interleaved && after.sends_input;
         let attends = |info: LayerInfo| info.aggregation.filter(|kind| matches!(kind, Aggregation::Attention { .. }));
-        // Slices have the terms of one attention.
+        // Column shards hold the scores of one attention.
         let alike = attends(before) == attends(after);
         before.element_wise.filter(|_| plain && alike)
     }
 
-    /// Whether the first task has anything to learn: else no gradient needs to come so far.
+    /// Whether the first task has parameters. If not, no gradient has to reach it.
     pub fn first_task_learns(&self) -> bool {
         self.predictor.is_some() || !self.layers[0].info().sends_input
     }
 
-    /// Whether the first task does the same in every epoch: it learns nothing, and drops nothing.
-    pub fn first_task_is_constant(&self) -> bool {
+    /// Whether the first task returns the same rows in every epoch: it has no parameters and no dropout.
+    pub(crate) fn first_task_is_constant(&self) -> bool {
         !self.first_task_learns() && (self.spec.dropout == 0.0 || self.order == Order::PredictFirst)
     }
 
-    /// Whether task `index` comes to the same bits when its rows are cut in two ([`split_row`]), so that one half may be computed while the
-    /// other is on its way (Dorylus, section 6: Lambda-internal streaming). Not where a batch norm reads all rows, in training, nor with a
-    /// registered layer of which nothing is known ([`LayerInfo::row_independent`]).
+    /// Whether task `index` has equal bits when its rows are split in two ([`split_row`]), so that one part can be
+    /// computed while the other is in transit (Dorylus, section 6: Lambda-internal streaming). Not for a batch norm in
+    /// training, which reads all rows, nor for layers without [`LayerInfo::row_independent`].
     ///
     /// ```
     /// use candle_core::Device;
@@ -215,11 +215,11 @@ impl Model {
         !(training && mixes) && layers.all(|layer| layer.info().row_independent)
     }
 
-    /// Runs node task `index`, from 0 to [`Model::num_layers`]. `dropout` is the key of the nodes' masks when training, which no
-    /// other interval may share; what a batch norm is to be told ([`Model::absorb`]) is put into `sums`, where training.
+    /// Runs node task `index`, from 0 to [`Model::num_layers`]. In training, `dropout` is the key of the nodes' masks,
+    /// distinct for every interval, and `sums` receives the sums of a batch norm for [`Model::absorb`].
     ///
     /// # Errors
-    /// [`Error::Input`] when rows are missing or do not fit; [`Error::Tensor`] when the device fails.
+    /// [`Error::Input`] when rows are missing or have the wrong shape; [`Error::Tensor`] when the device fails.
     pub fn node_task(
         &self,
         index: usize,
@@ -230,9 +230,10 @@ impl Model {
         let missing = |what: &str| Error::Input(format!("node task {index} needs {what}"));
         let share = self.spec.dropout;
         let key_of = |index: usize| dropout.map(|key| key.fold(index as u64));
-        // Of what came before the first layer, nothing is joined.
+        // Task 0 has no earlier results to join.
         let mut results = Vec::new();
-        let alone = |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
+        let edgeless =
+            |rows: usize| GraphBlock::new(Block::new(rows as u32, rows as u32, vec![0; rows + 1], Vec::new()));
         let mut held = match index {
             0 => {
                 let x = inputs.held.ok_or_else(|| missing("features"))?;
@@ -246,15 +247,15 @@ impl Model {
             _ => {
                 let layer = &self.layers[index - 1];
                 let own;
-                (own, results) = self.take_apart(index - 1, inputs.held)?;
+                (own, results) = self.split_held(index - 1, inputs.held)?;
                 let aggregated = match layer.info().aggregation {
                     Some(Aggregation::Nothing) => own.as_ref(),
                     _ => inputs.aggregated,
                 };
-                let aggregated = layer.merge_aggregated(aggregated.ok_or_else(|| missing("what has arrived"))?)?;
-                // Layers that read nothing of their own do not look at it.
+                let aggregated = layer.merge_aggregated(aggregated.ok_or_else(|| missing("the aggregated rows"))?)?;
+                // Layers that do not read the own row ignore this argument.
                 let own = own.as_ref().unwrap_or(&aggregated);
-                let block = alone(aggregated.dim(0)?);
+                let block = edgeless(aggregated.dim(0)?);
                 let key = key_of(index - 1).map(|key| key.fold(1));
                 let pass = Pass { block: &block, degrees: None, dropout: key, initial: inputs.initial };
                 let z = layer.apply_node(&pass, own, &aggregated)?;
@@ -283,7 +284,7 @@ impl Model {
             held = activate(&held, activation, mask)?;
         }
         let held = if held.dtype() == DType::F64 || held.dtype() == DType::F32 { held } else { widen(&held)? };
-        let block = alone(held.dim(0)?);
+        let block = edgeless(held.dim(0)?);
         let sent = layer.send(&Pass::new(&block), &held)?;
         let terms = match layer.info().aggregation {
             Some(Aggregation::Attention { .. }) => Some(layer.attention_terms(&held, &sent)?),

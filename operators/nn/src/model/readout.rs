@@ -1,4 +1,4 @@
-//! Jumping knowledge: the results of all layers joined, and mapped to the model's.
+//! Jumping knowledge: joins the results of all layers and maps them to the model's result.
 
 use candle_core::{Tensor, Var};
 
@@ -18,7 +18,7 @@ pub(super) struct Readout {
 }
 
 impl Readout {
-    /// Parameters `readout.weight` and `readout.bias`; none without jumping knowledge.
+    /// Creates the parameters `readout.weight` and `readout.bias`. Returns `None` without jumping knowledge.
     pub(super) fn new(
         how: JumpingKnowledge,
         layers: usize,
@@ -39,15 +39,15 @@ impl Readout {
         self.bias.elem_count()
     }
 
-    /// Columns of the joined results.
+    /// Returns the columns of the joined results.
     pub(super) fn width(&self) -> usize {
         self.weight.dims().last().copied().unwrap_or(0)
     }
 
-    /// From the results of all layers, each `[N, hidden]`, the model's: `[N, out_dim]`.
+    /// Maps the results of all layers, each `[N, hidden]`, to the model's result, `[N, out_dim]`.
     pub(super) fn apply(&self, results: &[Tensor], mask: Option<Dropout>) -> Result<Tensor> {
         let Some((first, others)) = results.split_first() else {
-            return Err(Error::Input("jumping knowledge joins the results of at least one layer".to_owned()));
+            return Err(Error::Input("jumping knowledge needs the results of at least one layer".to_owned()));
         };
         let joined = match self.how {
             JumpingKnowledge::Cat => Tensor::cat(results, 1)?,

@@ -1,4 +1,4 @@
-//! Kinds of layers by name.
+//! Layer kinds by name.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use crate::layers::{Appnp, Gat, GatPropagation, Gatv2, Gcn, Gin, Gine, Layer, Ml
 use crate::params::ParamBuilder;
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// Makes a layer and its parameters.
+/// Creates a layer and its parameters.
 pub type LayerFactory = dyn Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync;
 
-/// Where the learned maps of a kind of model are.
+/// The position of the learned linear maps in a kind of model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// In every layer: features → hidden → … → hidden → result, with an activation between.
+    /// In every layer: features → hidden → … → hidden → result, with an activation in between.
     #[default]
     Interleaved,
-    /// In the last layer, behind propagations of the features.
+    /// In the last layer, after propagations of the features.
     PropagateFirst,
     /// In a perceptron before the first layer; the layers propagate its predictions.
     PredictFirst,
@@ -35,7 +35,7 @@ pub(super) struct Kind {
     pub(super) activation: Activation,
     pub(super) order: Order,
     pub(super) factory: Arc<LayerFactory>,
-    /// Its propagations alone, where its maps may come before all of them ([`KindOptions::decoupled`](super::KindOptions)).
+    /// Creates a propagation without linear maps, if the kind supports [`KindOptions::decoupled`](super::KindOptions).
     pub(super) propagation: Option<Arc<LayerFactory>>,
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// Adds layers called `name`, with ReLU between them; one of the same name is replaced.
+    /// Registers a layer under `name`, with ReLU between layers. Replaces a layer of the same name.
     pub fn register<F>(&mut self, name: &str, factory: F)
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
@@ -82,7 +82,7 @@ impl Registry {
         self.register_with(name, Activation::Relu, factory);
     }
 
-    /// As [`Registry::register`], with another activation between the layers.
+    /// As [`Registry::register`], with the given activation between layers.
     pub fn register_with<F>(&mut self, name: &str, activation: Activation, factory: F)
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
@@ -90,7 +90,7 @@ impl Registry {
         self.register_ordered(name, activation, Order::Interleaved, factory);
     }
 
-    /// As [`Registry::register_with`], with the learned maps elsewhere than in every layer.
+    /// As [`Registry::register_with`], with the given [`Order`] of linear maps.
     pub fn register_ordered<F>(&mut self, name: &str, activation: Activation, order: Order, factory: F)
     where
         F: Fn(&LayerSpec, &mut ParamBuilder) -> Result<Box<dyn Layer>> + Send + Sync + 'static,
@@ -98,7 +98,7 @@ impl Registry {
         self.kinds.insert(name.to_owned(), Kind { activation, order, factory: Arc::new(factory), propagation: None });
     }
 
-    /// All names, in order.
+    /// Returns all names in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.kinds.keys().map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! What stands behind a layer, before its activation: a residual connection, and a norm.
+//! The residual connection and norm after a layer, before its activation.
 
 use candle_core::{Tensor, Var};
 
@@ -8,12 +8,12 @@ use crate::initial::Initial;
 use crate::ops::{Moments, batch_norm, layer_norm, linear, widen};
 use crate::params::ParamBuilder;
 
-/// Added to variances, as PyTorch does.
+/// Added to variances, as in PyTorch.
 const EPSILON: f64 = 1e-5;
-/// How much of the running statistics a step replaces, as in PyTorch.
+/// The share of the running statistics that a step replaces, as in PyTorch.
 const MOMENTUM: f64 = 0.1;
 
-/// A layer's residual connection and norm, where it has them.
+/// The residual connection and norm of a layer, both optional.
 #[derive(Debug)]
 pub(super) struct ResidualNorm {
     residual: Residual,
@@ -28,7 +28,7 @@ enum Residual {
 }
 
 impl ResidualNorm {
-    /// Parameters: `residual.weight` where widths differ; `norm.weight`, `norm.bias` and the running statistics.
+    /// Creates `residual.weight` if the widths differ, `norm.weight`, `norm.bias` and the running statistics.
     pub(super) fn new(dims: [usize; 2], residual: bool, norm: Norm, params: &mut ParamBuilder) -> Result<Self> {
         let [in_dim, out_dim] = dims;
         let residual = match residual {
@@ -42,8 +42,8 @@ impl ResidualNorm {
         Ok(Self { residual, norm: NormLayer::new(norm, out_dim, params)? })
     }
 
-    /// `norm(z + residual(h))`, for the layer's result `z` and what its destinations had, `h`. In training, batch statistics are
-    /// used, and put where the running ones are among `sums`.
+    /// Returns `norm(z + residual(h))` for the layer's result `z` and the destinations' input rows `h`. In training,
+    /// uses the batch's statistics and writes its sums into `sums` at the running statistics' positions.
     pub(super) fn apply(&self, z: Tensor, h: &Tensor, sums: Option<&mut [f32]>) -> Result<Tensor> {
         let z = match &self.residual {
             Residual::None => z,
@@ -53,12 +53,12 @@ impl ResidualNorm {
         self.norm.as_ref().map_or(Ok(z.clone()), |norm| norm.apply(&z, sums))
     }
 
-    /// Whether there is nothing: a layer's result is left as it is.
-    pub(super) fn is_nothing(&self) -> bool {
+    /// Whether the layer's result is returned unchanged.
+    pub(super) fn is_identity(&self) -> bool {
         matches!(self.residual, Residual::None) && self.norm.is_none()
     }
 
-    /// The running statistics of a batch norm.
+    /// Returns the running statistics of a batch norm.
     pub(super) fn running(&self) -> Option<&Running> {
         self.norm.as_ref().and_then(|norm| norm.running.as_ref())
     }
@@ -88,7 +88,7 @@ impl NormLayer {
         match sums {
             Some(sums) => {
                 let (normed, moments) = batch_norm(z, &self.weight, &self.bias, EPSILON)?;
-                running.tell(&moments, sums)?;
+                running.record_sums(&moments, sums)?;
                 Ok(normed)
             }
             None => {
@@ -101,10 +101,10 @@ impl NormLayer {
     }
 }
 
-/// Running statistics: means, variances, and the number of steps that they are of, one behind the other among the buffers.
+/// The running statistics of a batch norm: means, variances and the number of steps, adjacent in the buffers.
 ///
-/// What a batch tells of itself are sums, so that those of several partitions can be added: of each column less its running
-/// mean (near 0, so that squares lose nothing), of their squares, and the number of rows.
+/// A batch contributes sums, so that those of partitions can be added: per column, of the differences from the running
+/// mean and of their squares; and the number of rows. The differences are near 0, so squares lose no precision.
 #[derive(Debug)]
 pub(super) struct Running {
     mean: Var,
@@ -120,8 +120,8 @@ impl Running {
         Ok(Self { mean, variance, begin })
     }
 
-    /// Puts a batch's sums where the running statistics are among all buffers.
-    fn tell(&self, moments: &Moments, sums: &mut [f32]) -> Result<()> {
+    /// Writes a batch's sums at the running statistics' positions among all buffers.
+    fn record_sums(&self, moments: &Moments, sums: &mut [f32]) -> Result<()> {
         let (width, rows) = (moments.mean.len(), moments.rows as f64);
         let running: Vec<f32> = self.mean.to_vec1()?;
         let sums = &mut sums[self.begin..][..2 * width + 1];
@@ -134,7 +134,7 @@ impl Running {
         Ok(())
     }
 
-    /// Moves the running statistics among `buffers` towards those of the batches whose sums are `sums`.
+    /// Moves the running statistics in `buffers` towards those of the batches with the given `sums`.
     pub(super) fn absorb(&self, buffers: &mut [f32], sums: &[f32]) {
         let width = self.mean.elem_count();
         let range = self.begin..self.begin + 2 * width + 1;
@@ -146,7 +146,7 @@ impl Running {
         for c in 0..width {
             let shift = f64::from(sums[c]) / rows;
             let variance = (f64::from(sums[width + c]) / rows - shift * shift).max(0.0);
-            // Of a sample, as PyTorch does.
+            // The sample variance, as in PyTorch.
             let unbiased = variance * rows / (rows - 1.0).max(1.0);
             buffers[c] = (f64::from(buffers[c]) + MOMENTUM * shift) as f32;
             let before = f64::from(buffers[width + c]);

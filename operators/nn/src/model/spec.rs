@@ -1,46 +1,46 @@
-//! What models and layers are made of.
+//! Specifications of models and layers.
 
 use serde::{Deserialize, Serialize};
 
 use gnnflow_kernels::dense::elementwise::Activation;
 
-/// What a model is made of.
+/// The specification of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelSpec {
-    /// The name of its layers in the [`Registry`](super::Registry).
+    /// The kind of its layers, a name in the [`Registry`](super::Registry).
     pub kind: String,
-    /// How many layers: the hops that a batch reaches.
+    /// The number of layers, which is the number of hops of a batch.
     pub layers: usize,
     /// Columns of the input features.
     pub in_dim: usize,
-    /// Columns between layers, all heads together.
+    /// Columns between layers, of all heads together.
     pub hidden: usize,
     /// Columns of the result: classes or labels.
     pub out_dim: usize,
     /// Heads of all layers but the last.
     pub heads: usize,
-    /// Heads of the last layer, whose results are averaged.
+    /// Heads of the last layer; their results are averaged.
     pub output_heads: usize,
-    /// Share of each layer's input that is dropped when training.
+    /// The share of each layer's input that training drops.
     pub dropout: f64,
-    /// Share of attention that is dropped when training; `None`: as `dropout`.
+    /// The share of attention weights that training drops; `None`: as `dropout`.
     pub attention_dropout: Option<f64>,
-    /// What stands between layers; `None`: as the kind has it.
+    /// The activation between layers; `None`: the kind's default.
     pub activation: Option<Activation>,
-    /// Whether what goes into a layer is added to what comes out: through a learned map where widths differ.
+    /// Whether each layer's input is added to its output, through a learned linear map if the widths differ.
     pub residual: bool,
-    /// How the results of all layers but the last are normalized.
+    /// The normalization of the results of all layers but the last.
     pub norm: Norm,
-    /// Whether, and how, the results of all layers go into the model's.
+    /// How the results of all layers are joined.
     pub jumping_knowledge: JumpingKnowledge,
-    /// What stands behind the model and reads its result. The model itself does not run it.
+    /// The decoder, which reads the model's result. The model itself does not run it.
     pub decoder: Decoder,
-    /// What single kinds of layers ask for.
+    /// Options of single kinds of layers.
     pub options: KindOptions,
 }
 
 impl ModelSpec {
-    /// A model of one head without dropout, residuals, normalization or jumping knowledge; set the other fields after.
+    /// A model with one head and without dropout, residual connections, normalization or jumping knowledge.
     pub fn new(kind: &str, layers: usize, in_dim: usize, hidden: usize, out_dim: usize) -> Self {
         Self {
             kind: kind.to_owned(),
@@ -62,27 +62,27 @@ impl ModelSpec {
     }
 }
 
-/// What reads the rows of pairs of nodes.
+/// A function of the rows of pairs of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Decoder {
-    /// Nothing.
+    /// No decoder.
     #[default]
     None,
-    /// A vector for each of so many relations, as wide as the result: the parameter `decoder.relations`.
+    /// A vector for each of the given number of relations, `out_dim` wide: the parameter `decoder.relations`.
     Relations(usize),
     /// A [`PairHead`](crate::pair_head::PairHead): parameters `decoder.mlp.0.weight` and so on.
     Pairs {
-        /// Numbers that it says of a pair.
+        /// Outputs per pair.
         outputs: usize,
-        /// Linear maps.
+        /// The number of linear maps.
         layers: usize,
     },
 }
 
-/// How the result of a layer is normalized.
+/// The normalization of a layer's result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Norm {
-    /// Not at all.
+    /// No normalization.
     #[default]
     None,
     /// Each column over the batch (Ioffe, Szegedy 2015); at inference by running statistics.
@@ -91,41 +91,41 @@ pub enum Norm {
     Layer,
 }
 
-/// How the results of all layers are joined (Xu and others 2018). A linear map of what is joined is the model's result.
+/// How the results of all layers are joined (Xu and others 2018). The model's result is a linear map of the joined row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JumpingKnowledge {
-    /// They are not: the last layer's is the model's.
+    /// Not joined: the model's result is the last layer's.
     #[default]
     None,
-    /// Side by side.
+    /// Concatenated.
     Cat,
-    /// The largest of each column.
+    /// The maximum of each column.
     Max,
     /// The mean of each column.
     Mean,
 }
 
-/// What single kinds of layers ask for; the others do not look.
+/// Options of single kinds of layers. Other kinds ignore them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KindOptions {
     /// SAGE's `mean`, `gcn` or `pool`.
     pub aggregator: String,
-    /// GIN's ε, or what it starts from.
+    /// GIN's ε, or its initial value if it is learned.
     pub epsilon: f64,
     /// Whether GIN learns ε.
     pub train_epsilon: bool,
-    /// Linear maps in GIN's perceptron, and in APPNP's.
+    /// The number of linear maps in the perceptrons of GIN and APPNP.
     pub mlp_layers: usize,
-    /// APPNP's α: the share of its own prediction that a node keeps in every propagation.
+    /// APPNP's α: the share of a node's own prediction in every propagation.
     pub teleport: f64,
-    /// Relations of a graph of typed edges; 0 where edges have no types.
+    /// The number of edge types; 0 if edges have none.
     pub relations: usize,
-    /// Matrices of which R-GCN mixes those of all relations; `None`: a matrix for each relation.
+    /// The number of R-GCN's basis matrices, which all relations share; `None`: one matrix per relation.
     pub bases: Option<usize>,
-    /// Columns of the edges' features, for layers that read them; 0 where they are not to be read.
+    /// Columns of edge features, for layers that read them; 0 to ignore them.
     pub edge_dim: usize,
-    /// Whether GAT's maps come before all propagations (NeutronTP, section 4.1): a perceptron of as many maps as there are layers, then
-    /// [`GatPropagation`](crate::layers::GatPropagation)s with `output_heads` heads.
+    /// Whether GAT's linear maps precede all propagations (NeutronTP, section 4.1): a perceptron with one map per
+    /// layer, then [`GatPropagation`](crate::layers::GatPropagation)s with `output_heads` heads.
     pub decoupled: bool,
 }
 
@@ -145,31 +145,31 @@ impl Default for KindOptions {
     }
 }
 
-/// What one layer is made of.
+/// The specification of one layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// Which layer, from 0 at the input.
+    /// The layer's index, from 0 at the input.
     pub index: usize,
-    /// Columns in.
+    /// Columns of the input.
     pub in_dim: usize,
-    /// Columns out, all heads together.
+    /// Columns of the output, of all heads together.
     pub out_dim: usize,
-    /// Columns between the model's layers, for layers that have an inside.
+    /// Columns between the model's layers, for layers that contain a perceptron.
     pub hidden: usize,
-    /// How many heads.
+    /// The number of heads.
     pub heads: usize,
-    /// Whether its result is the model's. Heads are then averaged; else they lie side by side.
+    /// Whether the layer's result is the model's. Heads are then averaged, else concatenated.
     pub last: bool,
-    /// Share of attention that is dropped when training.
+    /// The share of attention weights that training drops.
     pub attention_dropout: f64,
-    /// What stands between the model's layers, for layers that have an inside.
+    /// The activation between the model's layers, for layers that contain a perceptron.
     pub activation: Activation,
-    /// What single kinds of layers ask for.
+    /// Options of single kinds of layers.
     pub options: KindOptions,
 }
 
 impl LayerSpec {
-    /// A first layer of one head, of which others follow; set the other fields after.
+    /// A first layer with one head that is not the last.
     pub fn new(in_dim: usize, out_dim: usize) -> Self {
         Self {
             index: 0,

@@ -4,19 +4,19 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, DType, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use gnnflow_kernels::dense::elementwise;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 use gnnflow_kernels::simd::element::Element;
 
-/// Elementwise `dropout(activation(x))`; half precision in, `f32` out.
+/// Element-wise `dropout(activation(x))`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
 pub struct Activate {
-    /// The function.
+    /// The activation.
     pub activation: Activation,
-    /// The mask, if any.
+    /// The dropout mask, if any.
     pub dropout: Option<Dropout>,
 }
 
@@ -32,7 +32,7 @@ pub struct AddBias;
 #[derive(Clone, Debug)]
 pub struct ColumnSum;
 
-/// `dropout(activation(x))`; nothing is done when there is nothing to do.
+/// Returns `dropout(activation(x))`. Half precision becomes `f32`.
 ///
 /// # Errors
 /// When `x` holds integers.
@@ -44,7 +44,7 @@ pub fn activate(x: &Tensor, activation: Activation, dropout: Option<Dropout>) ->
     x.contiguous()?.apply_op1(Activate { activation, dropout })
 }
 
-/// `x` in `f32` when it is stored in half precision, else `x` itself.
+/// Converts half precision to `f32`; returns other types unchanged.
 ///
 /// # Errors
 /// When `x` holds integers.
@@ -52,7 +52,7 @@ pub fn widen(x: &Tensor) -> Result<Tensor> {
     activate(x, Activation::Identity, None)
 }
 
-/// `x + bias`, `[N, D]` and `[D]`.
+/// Returns `x + bias` for `x [N, D]` and `bias [D]`.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -60,7 +60,7 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(&bias.contiguous()?, AddBias)
 }
 
-/// Sums of the columns of `x`, `[N, D]`. Without gradient.
+/// Returns the column sums of `x [N, D]`. Has no gradient.
 ///
 /// # Errors
 /// When `x` is not a matrix.
@@ -76,7 +76,7 @@ impl CustomOp1 for Activate {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, layout, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(x.len());
+            let mut out = zeros::<<T as Element>::Acc>(x.len());
             elementwise::activate(self.activation, self.dropout, x, &mut out);
             store(out)
         });
@@ -101,7 +101,7 @@ impl CustomOp2 for ActivateBackward {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let out = with_real!(x, self.name(), T => {
             let (x, g) = (elements::<T>(x, lx, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             elementwise::activate_backward(self.0.activation, self.0.dropout, x, g, &mut out);
             store(out)
         });
@@ -123,7 +123,7 @@ impl CustomOp2 for AddBias {
         expect(self.name(), "columns", lx.shape().dims2()?.1, lb.shape().dims1()?)?;
         let out = with_real!(x, self.name(), T => {
             let (x, b) = (elements::<T>(x, lx, self.name())?, elements::<T>(b, lb, self.name())?);
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             elementwise::add_bias(x, b, &mut out);
             store(out)
         });
@@ -148,7 +148,7 @@ impl CustomOp1 for ColumnSum {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = layout.shape().dims2()?;
         let out = with_real!(x, self.name(), T => {
-            let mut out = room::<T>(width);
+            let mut out = zeros::<T>(width);
             elementwise::column_sum(elements::<T>(x, layout, self.name())?, &mut out);
             store(out)
         });

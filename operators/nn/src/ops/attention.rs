@@ -1,10 +1,10 @@
-//! GATv2's attention before its softmax, without a row per edge.
+//! GATv2's attention logits, without a stored row per edge.
 
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::{activate, edge_add, elements, expect, gradient_of, head_dot, room, store, with_real};
+use super::{activate, edge_add, elements, expect, gradient_of, head_dot, store, with_real, zeros};
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::attention_logits::Attention;
 use gnnflow_kernels::dense::elementwise::Activation;
@@ -19,7 +19,7 @@ pub struct AttentionLogits {
     pub slope: f64,
 }
 
-/// Whose gradient.
+/// The argument of [`AttentionLogits`] whose gradient is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// The sources' rows.
@@ -30,22 +30,22 @@ pub enum Wanted {
     Vectors,
 }
 
-/// A gradient of [`AttentionLogits`]: `(left, right)` → the shape of what is wanted.
+/// A gradient of [`AttentionLogits`]: `(left, right)` → the shape of the argument `wanted`.
 #[derive(Clone, Debug)]
 pub struct AttentionLogitsBackward {
-    /// What was computed.
+    /// The operation.
     pub of: AttentionLogits,
     /// `[H, F]`
     pub vectors: Tensor,
     /// `[E, H]`
     pub gradient: Tensor,
-    /// Whose gradient.
+    /// The argument whose gradient is computed.
     pub wanted: Wanted,
 }
 
 /// `out[e, h] = vectors[h, :] · leaky(left[source of e, h, :] + right[destination of e, h, :])`; `vectors` is `[H, F]`.
 ///
-/// On a GPU it is put together from other operations, and there a row per edge is held.
+/// On a GPU, composed of other operations, with a stored row per edge.
 ///
 /// # Errors
 /// When shapes do not fit the block.
@@ -57,8 +57,8 @@ pub fn attention_logits(
     slope: f64,
 ) -> Result<Tensor> {
     if !left.device().is_cpu() {
-        let bent = activate(&edge_add(block, left, right)?, Activation::LeakyRelu(slope), None)?;
-        return head_dot(&bent, vectors);
+        let activated = activate(&edge_add(block, left, right)?, Activation::LeakyRelu(slope), None)?;
+        return head_dot(&activated, vectors);
     }
     let op = AttentionLogits { block: block.clone(), slope };
     left.contiguous()?.apply_op3(&right.contiguous()?, &vectors.contiguous()?, op)
@@ -88,7 +88,7 @@ impl CustomOp3 for AttentionLogits {
         let out = with_real!(l, self.name(), T => {
             let (left, right) = (elements::<T>(l, ll, self.name())?, elements::<T>(r, lr, self.name())?);
             let vectors = elements::<T>(a, la, self.name())?;
-            let mut out = room::<T>(block.num_edges() * heads);
+            let mut out = zeros::<T>(block.num_edges() * heads);
             let attention = Attention { left, right, vectors, heads, slope: self.slope };
             attention.logits(block.indptr(), block.indices(), &mut out);
             store(out)
@@ -137,7 +137,7 @@ impl CustomOp2 for AttentionLogitsBackward {
             let (left, right) = (elements::<T>(l, ll, self.name())?, elements::<T>(r, lr, self.name())?);
             let (vectors, g) =
                 (elements::<T>(a, vectors.1, self.name())?, elements::<T>(g, gradient.1, self.name())?);
-            let mut out = room::<T>(rows * heads * width);
+            let mut out = zeros::<T>(rows * heads * width);
             let attention = Attention { left, right, vectors, heads, slope: *slope };
             match self.wanted {
                 Wanted::Left => attention.backward_left(block.transpose(), g, &mut out),

@@ -1,4 +1,4 @@
-//! Values on edges: sums of both ends, softmax over a destination's edges, sums over edges.
+//! Values on edges: sums of the values at both ends, softmax over a destination's edges, sums over edges.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_real};
+use super::{elements, expect, gradient_of, store, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::graph_block::GraphBlock;
@@ -19,7 +19,7 @@ pub struct EdgeAdd {
     pub block: Arc<GraphBlock>,
 }
 
-/// `[E, H]` → `[E, H]`: softmax over the edges of each destination, each head on its own.
+/// `[E, H]` → `[E, H]`: softmax over the edges of each destination, separately for each head.
 #[derive(Clone, Debug)]
 pub struct EdgeSoftmax {
     /// The edges.
@@ -33,12 +33,12 @@ pub struct EdgeSoftmaxBackward {
     pub block: Arc<GraphBlock>,
 }
 
-/// Which end of an edge.
+/// An end of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Where it comes from.
+    /// The source.
     Source,
-    /// Where it goes.
+    /// The destination.
     Destination,
 }
 
@@ -47,7 +47,7 @@ pub enum Side {
 pub struct EdgeSum {
     /// The edges.
     pub block: Arc<GraphBlock>,
-    /// Whose edges are summed.
+    /// The end whose nodes' edges are summed.
     pub side: Side,
 }
 
@@ -59,7 +59,7 @@ pub fn edge_add(block: &Arc<GraphBlock>, left: &Tensor, right: &Tensor) -> Resul
     left.contiguous()?.apply_op2(&right.contiguous()?, EdgeAdd { block: block.clone() })
 }
 
-/// Softmax of `logits`, `[E, H]`, over the edges of each destination.
+/// Returns the softmax of `logits [E, H]` over the edges of each destination.
 ///
 /// # Errors
 /// When shapes do not fit the block.
@@ -67,7 +67,7 @@ pub fn edge_softmax(block: &Arc<GraphBlock>, logits: &Tensor) -> Result<Tensor> 
     logits.contiguous()?.apply_op1(EdgeSoftmax { block: block.clone() })
 }
 
-/// Sums `values`, `[E, H]`, over the edges of each node on `side`. Without gradient.
+/// Sums `values [E, H]` over the edges of each node on `side`. Has no gradient.
 ///
 /// # Errors
 /// When shapes do not fit the block.
@@ -88,7 +88,7 @@ impl CustomOp2 for EdgeAdd {
         let block = self.block.block();
         let out = with_real!(l, self.name(), T => {
             let (l, r) = (elements::<T>(l, ll, self.name())?, elements::<T>(r, lr, self.name())?);
-            let mut out = room::<T>(block.num_edges() * heads);
+            let mut out = zeros::<T>(block.num_edges() * heads);
             add::forward(block.indptr(), block.indices(), l, r, heads, &mut out);
             store(out)
         });
@@ -116,7 +116,7 @@ impl CustomOp1 for EdgeSoftmax {
         expect(self.name(), "edges", edges, self.block.num_edges())?;
         let out = with_real!(z, self.name(), T => {
             let z = elements::<T>(z, layout, self.name())?;
-            let mut out = room::<T>(z.len());
+            let mut out = zeros::<T>(z.len());
             softmax::forward(self.block.block().indptr(), z, heads, &mut out);
             store(out)
         });
@@ -143,7 +143,7 @@ impl CustomOp2 for EdgeSoftmaxBackward {
         let (_, heads) = la.shape().dims2()?;
         let out = with_real!(a, self.name(), T => {
             let (a, g) = (elements::<T>(a, la, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(a.len());
+            let mut out = zeros::<T>(a.len());
             softmax::backward(self.block.block().indptr(), a, g, heads, &mut out);
             store(out)
         });
@@ -170,7 +170,7 @@ impl CustomOp1 for EdgeSum {
         };
         let out = with_real!(v, self.name(), T => {
             let v = elements::<T>(v, layout, self.name())?;
-            let mut out = room::<T>(rows * heads);
+            let mut out = zeros::<T>(rows * heads);
             match self.side {
                 Side::Source => segment::edge_sum_by_source(self.block.transpose(), v, heads, &mut out),
                 Side::Destination => segment::edge_sum(self.block.block().indptr(), v, heads, &mut out),

@@ -4,7 +4,7 @@
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::{elements, expect, gradient_of, room, store, with_real};
+use super::{elements, expect, gradient_of, store, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use gnnflow_kernels::dense::heads;
@@ -43,10 +43,10 @@ pub fn head_dot(x: &Tensor, a: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op2(&a.contiguous()?, HeadDot)
 }
 
-/// The mean over `heads` of `x`, `[N, heads·F]`.
+/// Returns the mean over `heads` of `x [N, heads·F]`.
 ///
 /// # Errors
-/// When the columns are not whole heads.
+/// When the columns are not a multiple of `heads`.
 pub fn head_mean(x: &Tensor, heads: usize) -> Result<Tensor> {
     if heads == 1 { Ok(x.clone()) } else { x.contiguous()?.apply_op1(HeadMean { heads }) }
 }
@@ -61,7 +61,7 @@ impl CustomOp2 for HeadDot {
         expect(self.name(), "columns", columns, heads * width)?;
         let out = with_real!(x, self.name(), T => {
             let (x, a) = (elements::<T>(x, lx, self.name())?, elements::<T>(a, la, self.name())?);
-            let mut out = room::<T>(rows * heads);
+            let mut out = zeros::<T>(rows * heads);
             heads::dot(x, a, heads, &mut out);
             store(out)
         });
@@ -89,7 +89,7 @@ impl CustomOp2 for HeadDotRows {
         let ((heads, width), (rows, _)) = (la.shape().dims2()?, lg.shape().dims2()?);
         let out = with_real!(a, self.name(), T => {
             let (a, g) = (elements::<T>(a, la, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(rows * heads * width);
+            let mut out = zeros::<T>(rows * heads * width);
             heads::dot_backward_rows(a, g, heads, &mut out);
             store(out)
         });
@@ -111,7 +111,7 @@ impl CustomOp2 for HeadDotVectors {
         let ((_, columns), (_, heads)) = (lx.shape().dims2()?, lg.shape().dims2()?);
         let out = with_real!(x, self.name(), T => {
             let (x, g) = (elements::<T>(x, lx, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(columns);
+            let mut out = zeros::<T>(columns);
             heads::dot_backward_vectors(x, g, heads, &mut out);
             store(out)
         });
@@ -132,11 +132,11 @@ impl CustomOp1 for HeadMean {
     fn cpu_fwd(&self, x: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, columns) = layout.shape().dims2()?;
         if columns % self.heads != 0 {
-            bail!("{}: {columns} columns are not {} heads", self.name(), self.heads);
+            bail!("{}: {columns} columns cannot be split among {} heads", self.name(), self.heads);
         }
         let width = columns / self.heads;
         let out = with_real!(x, self.name(), T => {
-            let mut out = room::<T>(rows * width);
+            let mut out = zeros::<T>(rows * width);
             heads::mean(elements::<T>(x, layout, self.name())?, self.heads, width, &mut out);
             store(out)
         });
@@ -161,7 +161,7 @@ impl CustomOp1 for HeadMeanBackward {
     fn cpu_fwd(&self, g: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, width) = layout.shape().dims2()?;
         let out = with_real!(g, self.name(), T => {
-            let mut out = room::<T>(rows * self.heads * width);
+            let mut out = zeros::<T>(rows * self.heads * width);
             heads::mean_backward(elements::<T>(g, layout, self.name())?, self.heads, width, &mut out);
             store(out)
         });

@@ -1,17 +1,17 @@
-//! Where a backward pass begins in the middle of a model: a result whose gradient has come from elsewhere.
+//! Starts a backward pass in the middle of a model, from a given gradient.
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
 use super::{gradient_of, store};
 
-/// A tensor → an `f64` scalar, 0, along which the tensor has the gradient [`InjectGradient::gradient`].
+/// A tensor → an `f64` scalar 0, whose backward pass gives the tensor the gradient [`InjectGradient::gradient`].
 #[derive(Clone, Debug)]
 pub struct InjectGradient {
-    /// As large as the tensor.
+    /// The gradient, of the tensor's shape.
     pub gradient: Tensor,
 }
 
-/// A scalar whose backward pass gives `result` the gradient `gradient`: nothing is computed forwards.
+/// Returns a scalar whose backward pass gives `result` the gradient `gradient`. The forward pass computes nothing.
 ///
 /// ```
 /// use candle_core::{Device, Tensor, Var};
@@ -33,7 +33,7 @@ pub fn inject_gradient(result: &Tensor, gradient: &Tensor) -> Result<Tensor> {
     if result.device().is_cpu() {
         return result.contiguous()?.apply_op1(InjectGradient { gradient: gradient.clone() });
     }
-    // The sum of products has the gradient too, for a pass over both.
+    // The sum of products has the same gradient, for one more pass over both tensors.
     (result * gradient)?.sum_all()?.to_dtype(candle_core::DType::F64)
 }
 
@@ -47,7 +47,7 @@ impl CustomOp1 for InjectGradient {
     }
 
     fn bwd(&self, result: &Tensor, _: &Tensor, _: &Tensor) -> Result<Option<Tensor>> {
-        // The scalar is an end of the graph, and its own gradient is 1.
+        // The scalar is the root of the backward pass, so its own gradient is 1.
         gradient_of(result, || Ok(self.gradient.clone()))
     }
 }

@@ -1,8 +1,8 @@
-//! Matrix products: `x·Wᵀ` onto a bias or another result, and the products of its backward.
+//! Matrix products: `x·Wᵀ` added to a bias or to another result, and the products of the backward pass.
 //!
-//! The work is cut into panels whose size depends on nothing but this file: panels of rows, or of the summed dimension when
-//! that is the long one, whose products are added up in order. rayon shares the panels out and each goes through single-threaded
-//! `gemm`, so that the bits do not depend on the number of threads.
+//! A product is cut into panels of [`PANEL`] rows, or of the summed dimension if `a` is transposed; their products are
+//! added in order. rayon distributes the panels, and single-threaded `gemm` computes each. The panels depend on the
+//! shapes only, so the bits do not depend on the number of threads.
 
 use std::mem::MaybeUninit;
 
@@ -15,10 +15,9 @@ use super::{column_sum, elements, expect, gradient_of, store, widen, with_real};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 
-/// Rows of one task when results have many rows, and summed rows of one task when they are few. A matrix that is cut at a
-/// multiple of so many rows has products of the same bits as the whole.
+/// Rows per panel, or summed rows if `a` is transposed. A matrix cut at a multiple of this has the bits of the whole.
 pub const PANEL: usize = 512;
-/// Products of panels of the summed dimension that are held at once.
+/// Panels of the summed dimension whose products are held at the same time.
 const WAVE: usize = 16;
 
 /// `(x [N, K], W [O, K], base [O] or [N, O])` → `base + x·Wᵀ`.
@@ -28,15 +27,15 @@ pub struct Linear;
 /// `(a, b)` → `a·b`, or `aᵀ·b`.
 #[derive(Clone, Debug)]
 pub struct MatMul {
-    /// Whether `a` is `[K, M]` and meant transposed.
+    /// Whether `a` is stored as `[K, M]`.
     pub transpose_a: bool,
-    /// Whether `b` is `[N, K]` and meant transposed.
+    /// Whether `b` is stored as `[N, K]`.
     pub transpose_b: bool,
 }
 
-/// `x·Wᵀ` for `x` of `[N, K]` and `W` of `[O, K]`, added to `base`: a bias, `[O]`, or rows, `[N, O]`.
+/// Returns `base + x·Wᵀ` for `x [N, K]` and `W [O, K]`. `base` is a bias `[O]` or rows `[N, O]`.
 ///
-/// `x` may be in half precision; the result is not. Gradients are computed for what needs them.
+/// Half-precision `x` is converted to `f32`.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -48,7 +47,7 @@ pub fn linear(x: &Tensor, weight: &Tensor, base: Option<&Tensor>) -> Result<Tens
     }
 }
 
-/// `a·b`, `[M, K]` and `[K, N]`.
+/// Returns `a·b` for `a [M, K]` and `b [K, N]`.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -79,7 +78,7 @@ impl CustomOp3 for Linear {
         let whole = lb.shape().rank() == 2;
         expect(
             self.name(),
-            "numbers to add to",
+            "numbers in the base",
             lb.shape().elem_count(),
             if whole { rows * columns } else { columns },
         )?;
@@ -146,7 +145,7 @@ impl CustomOp2 for MatMul {
     }
 
     fn bwd(&self, a: &Tensor, b: &Tensor, _: &Tensor, g: &Tensor) -> Result<(Option<Tensor>, Option<Tensor>)> {
-        // With A and B the factors as multiplied: dA = g·Bᵀ and dB = Aᵀ·g, transposed back where they were.
+        // With the factors A and B as multiplied: dA = g·Bᵀ and dB = Aᵀ·g. Stored transposes are transposed back.
         let da = gradient_of(a, || match self.transpose_a {
             false => product(g, b, false, !self.transpose_b),
             true => product(b, g, self.transpose_b, true),
@@ -164,8 +163,8 @@ pub(super) fn times_transposed<T: WithDType>(a: &[T], b: &[T], k: usize, columns
     times_transposed_onto(a, b, [a.len() / k.max(1), k, columns], Onto::Nothing, |_, _| ())
 }
 
-/// As [`times_transposed`], with its three dimensions, added to `onto`; each panel of the result is then `finish`ed while it is in
-/// the cache: what is told is the index of its first number.
+/// As [`times_transposed`], with explicit dimensions and added to `onto`. `finish` receives each panel of the result
+/// while it is in the cache, with the index of its first number.
 pub(super) fn times_transposed_onto<T: WithDType>(
     a: &[T],
     b: &[T],
@@ -195,17 +194,17 @@ struct Dims {
     transpose_b: bool,
 }
 
-/// What a product is added to.
+/// The addend of a product.
 #[derive(Clone, Copy)]
 pub(super) enum Onto<'a, T> {
     Nothing,
-    /// Every row to the same numbers.
+    /// One row, added to every row.
     Bias(&'a [T]),
-    /// Each row to one of as many.
+    /// As many rows as the product.
     Rows(&'a [T]),
 }
 
-/// `a·b`, added to `onto`, by panels of rows, each of which is `finish`ed at the index of its first number; `a` is `[rows, k]`.
+/// Returns `a·b` added to `onto`, by panels of rows. `a` is `[rows, k]`; `finish` as in [`times_transposed_onto`].
 fn rows_product<T: WithDType>(
     a: &[T],
     b: &[T],
@@ -219,7 +218,7 @@ fn rows_product<T: WithDType>(
     if len == 0 {
         return out;
     }
-    // Nothing is written twice: panels begin with what they are added to, or with the product.
+    // A panel starts as its addend, or as the product: no number is zeroed first.
     let panel = |(p, out): (usize, &mut [MaybeUninit<T>])| {
         let (first, rows) = (p * PANEL * columns, out.len() / columns);
         match onto {
@@ -237,15 +236,15 @@ fn rows_product<T: WithDType>(
         if k > 0 {
             let a = &a[p * PANEL * k..(p * PANEL + rows) * k];
             let add = !matches!(onto, Onto::Nothing);
-            // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`, of which nothing is read
-            // unless it is added to: then it has been written.
+            // SAFETY: `a` is `rows × k`, `b` is `k × columns` by the strides, and `out` is `rows × columns`. `gemm`
+            // reads `out` only with `add`, after it was written above.
             unsafe { gemm(Dims { rows, ..dims }, a.as_ptr(), [k, 1], b.as_ptr(), out.as_mut_ptr().cast(), add) }
         }
-        // SAFETY: all of it has been written.
+        // SAFETY: the whole panel has been written.
         finish(first, unsafe { out.assume_init_mut() });
     };
     out.spare_capacity_mut()[..len].par_chunks_mut(PANEL * columns).enumerate().for_each(panel);
-    // SAFETY: every panel has been written, and together they are `len` numbers.
+    // SAFETY: every panel has been written, and together they have `len` numbers.
     unsafe { out.set_len(len) };
     out
 }
@@ -261,8 +260,8 @@ fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
         let k0 = p * PANEL;
         let mut part: Vec<T> = Vec::with_capacity(rows * columns);
         let b = &b[if transpose_b { k0 } else { k0 * columns }..];
-        // SAFETY: `a[k0..]` and `b` hold at least the panel's rows by the strides (`b`'s are those of the whole), and
-        // `part` has room for `rows × columns`, and a panel sums over one number at least.
+        // SAFETY: by the strides, `a[k0..]` and `b` hold at least the panel's rows (`b`'s strides are those of the
+        // whole). `part` has the capacity for `rows × columns`, and a panel sums over at least one number.
         unsafe {
             let dims = Dims { k: PANEL.min(k - k0), ..dims };
             gemm_strided(
@@ -274,7 +273,7 @@ fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
                 part.as_mut_ptr(),
                 false,
             );
-            // Written without having been read.
+            // `gemm` has written every number and read none.
             part.set_len(rows * columns);
         }
         part
@@ -289,22 +288,22 @@ fn summed_product<T: WithDType>(a: &[T], b: &[T], dims: Dims) -> Vec<T> {
     out
 }
 
-/// Row and column strides of `b`, whose summed dimension is `k` in all.
+/// Returns the row and column strides of `b`, whose full summed dimension is `k`.
 fn b_strides(dims: Dims, k: usize) -> [usize; 2] {
     if dims.transpose_b { [1, k] } else { [dims.columns, 1] }
 }
 
 /// # Safety
-/// As [`gemm_strided`], with `b` whole.
+/// As [`gemm_strided`], with the strides of a whole `b`.
 unsafe fn gemm<T: WithDType>(dims: Dims, a: *const T, a_strides: [usize; 2], b: *const T, out: *mut T, add: bool) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { gemm_strided(dims, a, a_strides, b, b_strides(dims, dims.k), out, add) }
 }
 
-/// `out = a·b`, or `out += a·b`, on this thread; strides are of rows and columns.
+/// Computes `out = a·b`, or `out += a·b` with `add`, on this thread. Strides are those of rows and columns.
 ///
 /// # Safety
-/// The pointers are good for matrices of those dimensions and strides, and `out` (row-major) overlaps neither.
+/// The pointers must be valid for matrices of these dimensions and strides, and `out` (row-major) must overlap neither.
 unsafe fn gemm_strided<T: WithDType>(
     dims: Dims,
     a: *const T,
@@ -315,7 +314,7 @@ unsafe fn gemm_strided<T: WithDType>(
     add: bool,
 ) {
     let Dims { rows, columns, k, .. } = dims;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         gemm::gemm(
             rows,

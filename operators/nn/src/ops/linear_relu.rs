@@ -1,9 +1,9 @@
-//! A matrix product whose result goes through `max(_, 0)` and dropout while it is in the cache.
+//! A matrix product fused with ReLU and dropout, which run on each panel while it is in the cache.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
 use super::linear::{Onto, product, times_transposed_onto};
-use super::{activate, column_sum, elements, expect, gradient_of, linear, room, store, widen, with_real};
+use super::{activate, column_sum, elements, expect, gradient_of, linear, store, widen, with_real, zeros};
 use gnnflow_kernels::dense::elementwise;
 use gnnflow_kernels::dense::elementwise::{Activation, Dropout};
 
@@ -14,17 +14,16 @@ pub struct LinearRelu {
     pub dropout: Option<Dropout>,
 }
 
-/// Gradient of what comes before `max(_, 0)` and dropout: `(result, gradient)` → the same shape.
+/// Gradient of the input of ReLU and dropout: `(result, gradient)` → the same shape.
 #[derive(Clone, Debug)]
 pub struct ReluOfResult {
     /// The mask that was used, if any.
     pub dropout: Option<Dropout>,
 }
 
-/// [`activate`] with [`Activation::Relu`] of [`linear`], with the same bits.
+/// Returns [`activate`] with [`Activation::Relu`] of [`linear`], with the same bits.
 ///
-/// On the CPU, what stands before the activation is never stored: where the result is above 0 tells all that the gradient needs. Other
-/// devices put the two together.
+/// On the CPU, the product is never stored: the gradient depends only on where the result is above 0.
 ///
 /// ```
 /// use candle_core::{Device, Result, Tensor};
@@ -63,7 +62,7 @@ impl CustomOp3 for LinearRelu {
     ) -> Result<(CpuStorage, Shape)> {
         let ((rows, k), (columns, wk)) = (lx.shape().dims2()?, lw.shape().dims2()?);
         expect(self.name(), "columns", k, wk)?;
-        expect(self.name(), "numbers of the bias", lb.shape().dims1()?, columns)?;
+        expect(self.name(), "numbers in the bias", lb.shape().dims1()?, columns)?;
         let out = with_real!(x, self.name(), T => {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
             let bias = elements::<T>(bias, lb, self.name())?;
@@ -99,7 +98,7 @@ impl CustomOp2 for ReluOfResult {
         expect(self.name(), "gradients", lg.shape().elem_count(), lr.shape().elem_count())?;
         let out = with_real!(result, self.name(), T => {
             let (result, g) = (elements::<T>(result, lr, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(result.len());
+            let mut out = zeros::<T>(result.len());
             elementwise::relu_of_result(self.dropout, result, g, &mut out);
             store(out)
         });
@@ -115,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_has_the_bits_of_the_two_it_stands_for() {
+    fn linear_relu_equals_linear_then_relu_bit_for_bit() {
         let mask = Dropout::new(0.4, Key::new(1, Purpose::Dropout));
         let numbers = |n: usize, c: f32| (0..n).map(|i| (i as f32 * c).sin()).collect::<Vec<_>>();
         for dtype in [DType::F32, DType::F64] {
@@ -146,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_number_stays_so() {
+    fn linear_relu_of_nan_is_nan() {
         let x = Tensor::new(&[[f32::NAN], [1.0]], &Device::Cpu).unwrap();
         let (w, bias) = (Tensor::new(&[[-1f32]], &Device::Cpu).unwrap(), Tensor::new(&[0f32], &Device::Cpu).unwrap());
         let result = linear_relu(&x, &w, &bias, None).unwrap().to_vec2::<f32>().unwrap();

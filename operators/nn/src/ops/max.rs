@@ -1,6 +1,6 @@
 //! Maximum over the sources of every destination.
 //!
-//! [`Argmax`] finds the edges, [`Pick`] reads what is at their ends; only the latter has a gradient, which goes to the picked.
+//! [`Argmax`] finds the edges and [`Pick`] reads their sources' values. Only the latter has a gradient.
 
 use std::sync::Arc;
 
@@ -8,21 +8,21 @@ use std::sync::Arc;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::segment;
 use gnnflow_kernels::simd::element::Element;
 
-/// `[num_src, D]` → `u32 [num_dst, D]`: the edge whose source holds the largest number, the first of equals; `u32::MAX` for none.
+/// `[num_src, D]` → `u32 [num_dst, D]`: the first edge with the largest source value; `u32::MAX` without edges.
 #[derive(Clone, Debug)]
 pub struct Argmax {
     /// The edges.
     pub block: Arc<GraphBlock>,
 }
 
-/// `([num_src, D], u32 [num_dst, D])` → `[num_dst, D]`: what is at the sources of the given edges, 0 for none.
+/// `([num_src, D], u32 [num_dst, D])` → `[num_dst, D]`: the source values of the given edges; 0 for none.
 #[derive(Clone, Debug)]
 pub struct Pick {
     /// The edges.
@@ -36,7 +36,7 @@ pub struct PickBackward {
     pub block: Arc<GraphBlock>,
 }
 
-/// The largest of each column of `x`, `[num_src, D]`, among the sources of every destination; 0 for none.
+/// Returns the maximum of each column of `x [num_src, D]` over the sources of every destination; 0 for none.
 ///
 /// # Errors
 /// When `x` does not fit the block.
@@ -55,7 +55,7 @@ impl CustomOp1 for Argmax {
         let (rows, width) = layout.shape().dims2()?;
         expect(self.name(), "source rows", rows, self.block.num_src())?;
         let block = self.block.block();
-        let mut out = room::<u32>(block.num_dst() * width);
+        let mut out = zeros::<u32>(block.num_dst() * width);
         with_element!(x, self.name(), T => {
             segment::argmax(block.indptr(), block.indices(), elements::<T>(x, layout, self.name())?, width, &mut out)
         });
@@ -79,7 +79,7 @@ impl CustomOp2 for Pick {
         expect(self.name(), "columns", arg_width, width)?;
         let arg = elements::<u32>(arg, la, self.name())?;
         let out = with_element!(x, self.name(), T => {
-            let mut out = room::<<T as Element>::Acc>(rows * width);
+            let mut out = zeros::<<T as Element>::Acc>(rows * width);
             segment::pick(self.block.block().indices(), arg, elements::<T>(x, lx, self.name())?, width, &mut out);
             store(out)
         });
@@ -106,7 +106,7 @@ impl CustomOp2 for PickBackward {
         let (_, width) = lg.shape().dims2()?;
         let arg = elements::<u32>(arg, la, self.name())?;
         let out = with_real!(g, self.name(), T => {
-            let mut out = room::<T>(self.block.num_src() * width);
+            let mut out = zeros::<T>(self.block.num_src() * width);
             segment::pick_backward(self.block.transpose(), arg, elements::<T>(g, lg, self.name())?, width, &mut out);
             store(out)
         });

@@ -1,10 +1,10 @@
-//! Sums of rectified messages of source rows and edges' rows.
+//! Sums of rectified messages from source rows and edge rows (GINE).
 
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Storage, Tensor, bail};
 
-use super::{elements, expect, gradient_of, room, store, with_real};
+use super::{elements, expect, gradient_of, store, with_real, zeros};
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::messages;
 
@@ -22,13 +22,13 @@ pub struct MessageSumBackward {
     pub block: Arc<GraphBlock>,
     /// `[num_dst, F]`
     pub gradient: Tensor,
-    /// Whether the gradient of the edges' rows is wanted, not that of the sources'.
+    /// Whether to compute the gradient of the edges' rows instead of the sources' rows.
     pub of_edges: bool,
 }
 
 /// `out[i] = Σ relu(x[source of e] + edges[e])` over the edges `e` of destination `i`.
 ///
-/// On a GPU it is put together from other operations, and there a row per edge is held.
+/// On a GPU, composed of other operations, with a stored row per edge.
 ///
 /// # Errors
 /// When shapes do not fit the block.
@@ -44,7 +44,7 @@ pub fn message_sum(block: &Arc<GraphBlock>, x: &Tensor, edges: &Tensor) -> Resul
     if block.num_edges() == 0 {
         return Ok(sums);
     }
-    let on = block.on(x.device()).map_err(candle_core::Error::wrap)?;
+    let on = block.on_device(x.device()).map_err(candle_core::Error::wrap)?;
     let messages = (x.index_select(&on.indices, 0)? + edges)?.relu()?;
     sums.index_add(&on.destinations, &messages, 0)
 }
@@ -62,7 +62,7 @@ impl CustomOp2 for MessageSum {
         let block = self.block.block();
         let out = with_real!(x, self.name(), T => {
             let (x, e) = (elements::<T>(x, lx, self.name())?, elements::<T>(e, le, self.name())?);
-            let mut out = room::<T>(block.num_dst() * width);
+            let mut out = zeros::<T>(block.num_dst() * width);
             messages::sum(block.indptr(), block.indices(), x, e, width, &mut out);
             store(out)
         });
@@ -95,7 +95,7 @@ impl CustomOp2 for MessageSumBackward {
         let out = with_real!(x, self.name(), T => {
             let (x, e) = (elements::<T>(x, lx, self.name())?, elements::<T>(e, le, self.name())?);
             let g = elements::<T>(g, layout, self.name())?;
-            let mut out = room::<T>(rows * width);
+            let mut out = zeros::<T>(rows * width);
             match self.of_edges {
                 true => messages::backward_edges(block.indptr(), block.indices(), x, e, g, width, &mut out),
                 false => messages::backward_rows(self.block.transpose(), x, e, g, width, &mut out),

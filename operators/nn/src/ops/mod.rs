@@ -1,8 +1,8 @@
-//! Candle operations on our kernels, each with its exact backward.
+//! candle operations on the kernels of `gnnflow-kernels`, each with its exact backward pass.
 //!
-//! Every operation is a small struct and a function that applies it. Backward passes are operations too, so that a device which
-//! has a kernel for each struct has all of them; they compute nothing for arguments that need no gradient. Those that say so are
-//! put together from others on a GPU. Inputs must be on one device; they are made contiguous where they are not.
+//! Every operation is a struct and a function that applies it. Backward passes are structs too, and compute nothing for
+//! arguments without gradients. A GPU has a kernel for each struct, unless the function is documented as composed of
+//! other operations. Inputs must be on one device; they are made contiguous.
 
 mod activate;
 mod attention;
@@ -46,13 +46,13 @@ pub use softmax_loss::{
     log_softmax,
 };
 #[cfg(feature = "cuda")]
-pub(super) use weighted::split;
+pub(super) use weighted::head_width;
 pub use weighted::{WeightedSum, WeightedSumRows, WeightedSumWeights, weighted_sum};
 
 use candle_core::{CpuStorage, Layout, Result, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-/// The elements of a contiguous tensor.
+/// Returns the elements of a contiguous tensor.
 fn elements<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'static str) -> Result<&'a [T]> {
     match layout.contiguous_offsets() {
         Some((start, end)) => Ok(&storage.as_slice::<T>()?[start..end]),
@@ -60,20 +60,20 @@ fn elements<'a, T: WithDType>(storage: &'a CpuStorage, layout: &Layout, op: &'st
     }
 }
 
-/// `make` if `argument` needs a gradient.
+/// Runs `make` if `argument` needs a gradient.
 fn gradient_of(argument: &Tensor, make: impl FnOnce() -> Result<Tensor>) -> Result<Option<Tensor>> {
     if argument.track_op() && !argument.dtype().is_int() { make().map(Some) } else { Ok(None) }
 }
 
-/// Fails unless `found` is `wanted`.
+/// Fails unless `found` equals `wanted`.
 pub(super) fn expect(op: &'static str, what: &str, found: usize, wanted: usize) -> Result<()> {
     if found != wanted {
-        bail!("{op}: {found} {what} where {wanted} belong");
+        bail!("{op}: {found} {what}; expected {wanted}");
     }
     Ok(())
 }
 
-/// Runs `$body` with `$T` the element type of a float storage that holds results (`f32` or `f64`).
+/// Runs `$body` with `$T` as the element type of an `f32` or `f64` storage.
 macro_rules! with_real {
     ($storage:expr, $op:expr, $T:ident => $body:expr) => {
         match $storage {
@@ -92,7 +92,7 @@ macro_rules! with_real {
     };
 }
 
-/// As `with_real`, half-precision types too.
+/// As `with_real`, also for half precision.
 macro_rules! with_element {
     ($storage:expr, $op:expr, $T:ident => $body:expr) => {
         match $storage {
@@ -111,9 +111,8 @@ macro_rules! with_element {
 
 pub(super) use {with_element, with_real};
 
-/// A vector of `len` zeros for a kernel to fill. Large ones are zeroed by all threads: memory that has been used before, and that is to be
-/// had from the system, take their time.
-fn room<A: Default + Copy + Send>(len: usize) -> Vec<A> {
+/// Returns `len` zeros for a kernel to fill. All threads zero large vectors, since page faults make that slow.
+fn zeros<A: Default + Copy + Send>(len: usize) -> Vec<A> {
     const PIECE: usize = 1 << 18;
     if len <= PIECE {
         return vec![A::default(); len];
@@ -122,12 +121,12 @@ fn room<A: Default + Copy + Send>(len: usize) -> Vec<A> {
     out.spare_capacity_mut()[..len].par_chunks_mut(PIECE).for_each(|piece| {
         piece.fill(std::mem::MaybeUninit::new(A::default()));
     });
-    // SAFETY: the pieces, which together are `len` numbers, have been written.
+    // SAFETY: every piece has been written, and together they have `len` numbers.
     unsafe { out.set_len(len) };
     out
 }
 
-/// `values` as the storage that candle holds them in.
+/// Wraps `values` in candle's storage.
 fn store<A: WithDType>(values: Vec<A>) -> CpuStorage {
     A::to_cpu_storage_owned(values)
 }

@@ -1,10 +1,10 @@
 //! Batch and layer normalization.
 //!
-//! On a GPU both are put together from candle's own operations.
+//! On a GPU, both are composed of candle's own operations.
 
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, D, Layout, Result, Shape, Tensor};
 
-use super::{column_sum, elements, expect, gradient_of, room, store, with_real};
+use super::{column_sum, elements, expect, gradient_of, store, with_real, zeros};
 use gnnflow_kernels::dense::norm;
 use gnnflow_kernels::dense::norm::Columns;
 use gnnflow_kernels::simd::element::Real;
@@ -16,7 +16,7 @@ pub struct Moments {
     pub mean: Vec<f64>,
     /// `[D]`
     pub variance: Vec<f64>,
-    /// Of how many rows.
+    /// The number of rows.
     pub rows: usize,
 }
 
@@ -32,7 +32,7 @@ pub struct BatchNorm {
 /// Gradient of [`BatchNorm`] with respect to `x`: `(x [N, D], weight [D], gradient [N, D])` → `[N, D]`.
 #[derive(Clone, Debug)]
 pub struct BatchNormRows {
-    /// What was computed.
+    /// The forward operation.
     pub of: BatchNorm,
     /// Gradients of bias and weight.
     pub sums: [Vec<f64>; 2],
@@ -57,7 +57,7 @@ pub struct LayerNormRows(pub LayerNorm);
 #[derive(Clone, Debug)]
 pub struct LayerNormScale(pub LayerNorm);
 
-/// Columns of `x`, `[N, D]`, normalized by the batch's own means and variances; and these.
+/// Normalizes the columns of `x [N, D]` by the batch's means and variances. Also returns these moments.
 ///
 /// # Errors
 /// When shapes disagree.
@@ -65,9 +65,9 @@ pub fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
     let ((rows, width), x) = (x.dims2()?, x.contiguous()?);
     if !x.device().is_cpu() {
         let mean = x.mean_keepdim(0)?;
-        let centred = x.broadcast_sub(&mean)?;
-        let variance = centred.sqr()?.mean_keepdim(0)?;
-        let scaled = centred.broadcast_div(&(&variance + epsilon)?.sqrt()?)?;
+        let centered = x.broadcast_sub(&mean)?;
+        let variance = centered.sqr()?.mean_keepdim(0)?;
+        let scaled = centered.broadcast_div(&(&variance + epsilon)?.sqrt()?)?;
         let out = scaled.broadcast_mul(weight)?.broadcast_add(bias)?;
         return Ok((out, Moments { mean: numbers(&mean)?, variance: numbers(&variance)?, rows }));
     }
@@ -81,21 +81,21 @@ pub fn batch_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> R
     Ok((x.apply_op3(&weight.contiguous()?, &bias.contiguous()?, op)?, Moments { mean, variance, rows }))
 }
 
-/// Rows of `x`, `[N, D]`, normalized to mean 0 and variance 1, times `weight`, plus `bias`.
+/// Normalizes the rows of `x [N, D]` to mean 0 and variance 1, multiplies by `weight` and adds `bias`.
 ///
 /// # Errors
 /// When shapes disagree.
 pub fn layer_norm(x: &Tensor, weight: &Tensor, bias: &Tensor, epsilon: f64) -> Result<Tensor> {
     if !x.device().is_cpu() {
-        let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
-        let variance = centred.sqr()?.mean_keepdim(D::Minus1)?;
-        let scaled = centred.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
+        let centered = x.broadcast_sub(&x.mean_keepdim(D::Minus1)?)?;
+        let variance = centered.sqr()?.mean_keepdim(D::Minus1)?;
+        let scaled = centered.broadcast_div(&(variance + epsilon)?.sqrt()?)?;
         return scaled.broadcast_mul(weight)?.broadcast_add(bias);
     }
     x.contiguous()?.apply_op3(&weight.contiguous()?, &bias.contiguous()?, LayerNorm { epsilon })
 }
 
-/// All numbers of a tensor.
+/// Returns all numbers of a tensor.
 fn numbers(x: &Tensor) -> Result<Vec<f64>> {
     x.flatten_all()?.to_dtype(candle_core::DType::F64)?.to_vec1()
 }
@@ -128,7 +128,7 @@ impl CustomOp3 for BatchNorm {
         let out = with_real!(x, self.name(), T => {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
             let (mean, inverse) = (real::<T>(&self.mean), real::<T>(&self.inverse));
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             let columns = Columns { mean: &mean, inverse: &inverse };
             columns.normalize(x, w, elements::<T>(b, lb, self.name())?, &mut out);
             store(out)
@@ -172,7 +172,7 @@ impl CustomOp3 for BatchNormRows {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
             let (mean, inverse) = (real::<T>(&self.of.mean), real::<T>(&self.of.inverse));
             let [bias, weight] = [real::<T>(&self.sums[0]), real::<T>(&self.sums[1])];
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             let columns = Columns { mean: &mean, inverse: &inverse };
             columns.backward(x, w, elements::<T>(g, lg, self.name())?, [&bias, &weight], &mut out);
             store(out)
@@ -191,7 +191,7 @@ impl CustomOp2 for BatchNormScale {
         let out = with_real!(x, self.name(), T => {
             let (x, g) = (elements::<T>(x, lx, self.name())?, elements::<T>(g, lg, self.name())?);
             let (mean, inverse) = (real::<T>(&self.0.mean), real::<T>(&self.0.inverse));
-            let mut out = room::<T>(width);
+            let mut out = zeros::<T>(width);
             Columns { mean: &mean, inverse: &inverse }.weight_gradient(x, g, &mut out);
             store(out)
         });
@@ -217,7 +217,7 @@ impl CustomOp3 for LayerNorm {
         check(self.name(), lx, lb)?;
         let out = with_real!(x, self.name(), T => {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             norm::rows(x, self.epsilon, w, elements::<T>(b, lb, self.name())?, &mut out);
             store(out)
         });
@@ -255,7 +255,7 @@ impl CustomOp3 for LayerNormRows {
     ) -> Result<(CpuStorage, Shape)> {
         let out = with_real!(x, self.name(), T => {
             let (x, w) = (elements::<T>(x, lx, self.name())?, elements::<T>(w, lw, self.name())?);
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             norm::rows_backward(x, self.0.epsilon, w, elements::<T>(g, lg, self.name())?, &mut out);
             store(out)
         });
@@ -272,7 +272,7 @@ impl CustomOp2 for LayerNormScale {
         let width = lx.shape().dims2()?.1;
         let out = with_real!(x, self.name(), T => {
             let (x, g) = (elements::<T>(x, lx, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(width);
+            let mut out = zeros::<T>(width);
             norm::rows_weight_gradient(x, self.0.epsilon, g, &mut out);
             store(out)
         });

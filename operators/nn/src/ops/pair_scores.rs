@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::{elements, expect, gradient_of, linear, room, store};
+use super::{elements, expect, gradient_of, linear, store, zeros};
 use gnnflow_kernels::pair_scores as edge_scores;
 use gnnflow_kernels::pair_scores::Ends;
 use gnnflow_kernels::pairs::{Pairs, Shared};
@@ -25,17 +25,15 @@ pub struct PairDotRows(pub Arc<Pairs>);
 #[derive(Clone, Debug)]
 pub struct PairDistMultRows(pub Arc<Pairs>, pub Tensor);
 
-/// Gradient of [`PairDistMult`] with respect to the relations, of which there are so many: `(x, gradient [pairs])` → `[R, F]`.
+/// Gradient of [`PairDistMult`] with respect to its `R` (second field) relations: `(x, gradient [pairs])` → `[R, F]`.
 #[derive(Clone, Debug)]
 pub struct PairDistMultRelations(pub Arc<Pairs>, pub usize);
 
-/// The score of each pair: the product of its rows of `x`, `[rows, F]`, number by number, times its relation's row of `relations`,
-/// `[R, F]`, where there are such, summed.
-///
-/// On a GPU it is put together from gathers and products.
+/// Returns the score of each pair: the sum over columns of the product of its two rows of `x [rows, F]` and, if given,
+/// its relation's row of `relations [R, F]`. On a GPU, composed of gathers and products.
 ///
 /// # Errors
-/// When widths disagree, or a pair names a row or a relation that is not there.
+/// When widths disagree, or a pair refers to a missing row or relation.
 pub fn pair_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -> Result<Tensor> {
     let ((rows, width), count) = (x.dims2()?, relations.map_or(Ok(0), |relations| relations.dim(0))?);
     let most = pairs.heads.iter().chain(&pairs.tails).max().map_or(0, |&end| end as usize + 1);
@@ -54,22 +52,22 @@ pub fn pair_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -
     }
 }
 
-/// What each positive of `pairs` scores with each of the nodes that all of them share, `[positives, nodes]`: a product of matrices.
+/// Returns the scores of each positive of `pairs` with each shared node, `[positives, nodes]`, by a matrix product.
 ///
 /// # Errors
-/// As [`pair_scores`]; and when they share none.
+/// As [`pair_scores`]; and when the pairs share no nodes.
 pub fn shared_scores(x: &Tensor, relations: Option<&Tensor>, pairs: &Pairs) -> Result<Tensor> {
     let Some(Shared { nodes, tails }) = &pairs.shared else { bail!("shared-scores: the pairs share no nodes") };
     let select = |from: &Tensor, ids: &[u32]| from.index_select(&Tensor::new(ids, x.device())?, 0);
-    let kept = select(x, if *tails { &pairs.heads } else { &pairs.tails })?;
-    let asked = match relations {
+    let fixed = select(x, if *tails { &pairs.heads } else { &pairs.tails })?;
+    let queries = match relations {
         Some(relations) => {
             let types: Vec<u32> = pairs.relations.iter().map(|&relation| u32::from(relation)).collect();
-            kept.mul(&select(relations, &types)?)?
+            fixed.mul(&select(relations, &types)?)?
         }
-        None => kept,
+        None => fixed,
     };
-    linear(&asked, &select(x, nodes)?, None)
+    linear(&queries, &select(x, nodes)?, None)
 }
 
 fn composed(x: &Tensor, relations: Option<&Tensor>, pairs: &Arc<Pairs>) -> Result<Tensor> {
@@ -95,7 +93,7 @@ impl CustomOp1 for PairDot {
 
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = lx.shape().dims2()?;
-        let mut out = room::<f32>(self.0.len());
+        let mut out = zeros::<f32>(self.0.len());
         edge_scores::scores(ends(&self.0), elements(x, lx, self.name())?, None, width, &mut out);
         Ok((store(out), self.0.len().into()))
     }
@@ -113,7 +111,7 @@ impl CustomOp2 for PairDotRows {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let (rows, width) = lx.shape().dims2()?;
         let (x, g) = (elements::<f32>(x, lx, self.name())?, elements::<f32>(g, lg, self.name())?);
-        let mut out = room::<f32>(rows * width);
+        let mut out = zeros::<f32>(rows * width);
         edge_scores::backward_rows(ends(&self.0), x, None, width, g, &mut out);
         Ok((store(out), (rows, width).into()))
     }
@@ -127,7 +125,7 @@ impl CustomOp2 for PairDistMult {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, r: &CpuStorage, lr: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = lx.shape().dims2()?;
         let (x, r) = (elements::<f32>(x, lx, self.name())?, elements::<f32>(r, lr, self.name())?);
-        let mut out = room::<f32>(self.0.len());
+        let mut out = zeros::<f32>(self.0.len());
         edge_scores::scores(ends(&self.0), x, Some(r), width, &mut out);
         Ok((store(out), self.0.len().into()))
     }
@@ -152,7 +150,7 @@ impl CustomOp2 for PairDistMultRows {
         let candle_core::Storage::Cpu(storage) = &*storage else {
             candle_core::bail!("{}: relations are on another device than the rows", self.name())
         };
-        let mut out = room::<f32>(rows * width);
+        let mut out = zeros::<f32>(rows * width);
         let relations = elements::<f32>(storage, layout, self.name())?;
         edge_scores::backward_rows(ends(&self.0), x, Some(relations), width, g, &mut out);
         Ok((store(out), (rows, width).into()))
@@ -167,7 +165,7 @@ impl CustomOp2 for PairDistMultRelations {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, width) = lx.shape().dims2()?;
         let (x, g) = (elements::<f32>(x, lx, self.name())?, elements::<f32>(g, lg, self.name())?);
-        let mut out = room::<f32>(self.1 * width);
+        let mut out = zeros::<f32>(self.1 * width);
         edge_scores::backward_relations(ends(&self.0), x, width, g, &mut out);
         Ok((store(out), (self.1, width).into()))
     }
@@ -179,7 +177,7 @@ mod tests {
     use candle_core::{Device, Var};
 
     #[test]
-    fn the_kernels_have_the_gradients_of_gathers_and_products() {
+    fn pair_scores_equal_gathers_and_products() {
         let numbers = |n: usize, c: f32| (0..n).map(|i| (i as f32 * c).sin()).collect::<Vec<_>>();
         let x = Var::from_tensor(&Tensor::from_vec(numbers(5 * 9, 0.7), (5, 9), &Device::Cpu).unwrap()).unwrap();
         let r = Var::from_tensor(&Tensor::from_vec(numbers(3 * 9, 1.3), (3, 9), &Device::Cpu).unwrap()).unwrap();
@@ -206,7 +204,7 @@ mod tests {
             assert_eq!(found.2.is_some(), relations.is_some());
             assert!(found.2.is_none_or(|found| close(&found, &expected.2.unwrap())));
         }
-        // Nodes that all positives share: those that list them say the same.
+        // Shared nodes score the same as listed pairs.
         for tails in [true, false] {
             let nodes = vec![3, 0, 2];
             let with = |own: &[u32], replaced: bool| -> Vec<u32> {

@@ -1,14 +1,13 @@
-//! Means over a destination's edges of each relation, mixed by the relations' coefficients: a mixture for each basis that relations
-//! share.
+//! Per-relation means over a destination's edges, mixed with the relations' coefficients: one mixture per basis.
 //!
-//! `Σ_r (Σ_b c_rb V_b)·mean_r = Σ_b V_b·(Σ_r c_rb mean_r)`: mixed first, no relation's own matrix is ever made.
+//! `Σ_r (Σ_b c_rb V_b)·mean_r = Σ_b V_b·(Σ_r c_rb mean_r)`: mixing the means avoids computing the relations' matrices.
 
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::relations::{add_to_sources, means, typed};
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::dense::mixed::{add_mixed, add_products, unmixed};
 use gnnflow_kernels::simd::element::Element;
@@ -16,7 +15,7 @@ use gnnflow_kernels::simd::element::Element;
 /// `(x [num_src, I], coefficients [R, B])` → `[num_dst, B · I]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
 pub struct RelationMix {
-    /// The edges, which have types below `R`.
+    /// The edges, with types below `R`.
     pub block: Arc<GraphBlock>,
 }
 
@@ -36,10 +35,10 @@ pub struct RelationMixCoefficients {
     pub relations: usize,
 }
 
-/// `out[i, b] = Σ_r coefficients[r, b] · mean of x[j] over the edges j→i of relation r`, `B` rows one behind the other.
+/// Returns `out[i, b] = Σ_r coefficients[r, b] · mean of x[j] over the edges j→i of relation r`, concatenated.
 ///
 /// # Errors
-/// When the edges have no types, one of them is not below `R`, or `x` does not fit the block; and on a GPU, which has no kernel for it.
+/// When the edges have no types, a type is not below `R`, `x` does not fit the block, or the device is a GPU.
 pub fn relation_mix(block: &Arc<GraphBlock>, x: &Tensor, coefficients: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         bail!("relation-mix: no kernel for this device");
@@ -59,7 +58,7 @@ impl CustomOp2 for RelationMix {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let c = elements::<<T as Element>::Acc>(c, lc, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(rows * bases * width);
+            let mut out = zeros::<<T as Element>::Acc>(rows * bases * width);
             for relation in edges {
                 let mix = &c[relation.relation * bases..][..bases];
                 add_mixed(&means(relation, x, width), width, &relation.rows, mix, &mut out);
@@ -90,7 +89,7 @@ impl CustomOp2 for RelationMixRows {
         let (edges, sources, width) = (typed(&self.block, relations)?, self.block.num_src(), columns / bases.max(1));
         let out = with_real!(g, self.name(), T => {
             let (g, c) = (elements::<T>(g, lg, self.name())?, elements::<T>(c, lc, self.name())?);
-            let mut out = room::<T>(sources * width);
+            let mut out = zeros::<T>(sources * width);
             for relation in edges {
                 let of_means = unmixed(g, width, &relation.rows, &c[relation.relation * bases..][..bases]);
                 add_to_sources(relation, &of_means, width, &mut out);
@@ -113,7 +112,7 @@ impl CustomOp2 for RelationMixCoefficients {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let g = elements::<<T as Element>::Acc>(g, lg, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(self.relations * bases);
+            let mut out = zeros::<<T as Element>::Acc>(self.relations * bases);
             for relation in edges {
                 let sums = &mut out[relation.relation * bases..][..bases];
                 add_products(&means(relation, x, width), width, &relation.rows, g, sums);

@@ -1,6 +1,6 @@
-//! A linear map for each relation, of the mean over a destination's edges of that relation, summed over relations.
+//! R-GCN's sum: for each relation, a linear map of the mean over a destination's edges of that relation.
 //!
-//! One relation after another, so that no more is held than the means of one; the gradients make them again.
+//! Relations are computed in turn, so only the means of one relation are held. The backward pass computes them again.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
 use super::linear::{times, times_transposed, transposed_times};
 use super::{
-    elements, expect, gradient_of, linear, room, segment_mean, segment_sum, store, widen, with_element, with_real,
+    elements, expect, gradient_of, linear, segment_mean, segment_sum, store, widen, with_element, with_real, zeros,
 };
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::relations::{Relation, add_rows, take_rows};
@@ -19,7 +19,7 @@ use gnnflow_kernels::simd::element::{Element, Real};
 /// `(x [num_src, I], weights [R, O, I])` → `[num_dst, O]`; half precision in, `f32` out.
 #[derive(Clone, Debug)]
 pub struct RelationSum {
-    /// The edges, which have types below `R`.
+    /// The edges, with types below `R`.
     pub block: Arc<GraphBlock>,
 }
 
@@ -39,13 +39,12 @@ pub struct RelationSumWeights {
     pub relations: usize,
 }
 
-/// `out[i] = Σ_r weights[r] · mean of x[j] over the edges j→i of relation r`; relations without an edge add nothing.
+/// Returns `out[i] = Σ_r weights[r] · mean of x[j] over the edges j→i of relation r`. An empty mean is 0.
 ///
-/// On the CPU nothing of the size of edges × columns is made, nor kept for the gradients. On a GPU it is put together from
-/// other operations ([`relation_sum_composed`]).
+/// On the CPU, no table of edges × columns is computed or kept. A GPU runs [`relation_sum_composed`].
 ///
 /// # Errors
-/// When the edges have no types, one of them is not below `R`, or shapes do not fit the block.
+/// When the edges have no types, a type is not below `R`, or shapes do not fit the block.
 pub fn relation_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
     if !x.device().is_cpu() {
         return relation_sum_composed(block, x, weights);
@@ -53,14 +52,14 @@ pub fn relation_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
     x.contiguous()?.apply_op2(&weights.contiguous()?, RelationSum { block: block.clone() })
 }
 
-/// The same from operations that every device has. It holds a mean for each pair of a destination and a relation.
+/// As [`relation_sum`], from operations of every device. Holds a mean per pair of destination and relation.
 ///
 /// # Errors
 /// As [`relation_sum`].
 pub fn relation_sum_composed(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Result<Tensor> {
     let (relations, _, columns) = weights.dims3()?;
     let edges = typed(block, relations)?;
-    // All relations' means one after another, then a sum over the means that each destination has.
+    // The means of all relations in one table, then a sum over the means of each destination.
     let (mut indptr, mut indices, mut rows) = (vec![0u32], Vec::new(), Vec::new());
     for relation in edges {
         indptr.extend(relation.indptr[1..].iter().map(|end| indices.len() as u32 + end));
@@ -88,28 +87,28 @@ pub fn relation_sum_composed(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tens
     segment_sum(&GraphBlock::new(sums), &Tensor::cat(&mapped, 0)?)
 }
 
-/// The block's edges by relation, all of them below `relations`.
+/// Returns the block's edges by relation; fails unless all relations are below `relations`.
 pub(super) fn typed(block: &GraphBlock, relations: usize) -> Result<&[Relation]> {
     let Some(edges) = block.relations() else { bail!("relation-sum: the block's edges have no types") };
     match edges.last() {
         Some(last) if last.relation >= relations => {
-            bail!("relation-sum: an edge of relation {} where there are {relations}", last.relation)
+            bail!("relation-sum: an edge of relation {}, but there are {relations}", last.relation)
         }
         _ => Ok(edges),
     }
 }
 
-/// The means over the edges of one relation, `[rows, width]`.
+/// Returns the means over the edges of one relation, `[rows, width]`.
 pub(super) fn means<T: Element>(relation: &Relation, x: &[T], width: usize) -> Vec<T::Acc> {
-    let mut means = room::<T::Acc>(relation.rows.len() * width);
+    let mut means = zeros::<T::Acc>(relation.rows.len() * width);
     segment::mean(&relation.indptr, &relation.indices, x, width, &mut means);
     means
 }
 
-/// Adds to `out`, `[num_src, width]`, the gradient of sources' rows, from that of the means over the edges of one relation.
+/// Adds to `out [num_src, width]` the gradient of the sources' rows, given that of one relation's means.
 pub(super) fn add_to_sources<T: Real>(relation: &Relation, of_means: &[T], width: usize, out: &mut [T]) {
     let back = relation.by_source();
-    let mut of_sources = room::<T>(back.sources.len() * width);
+    let mut of_sources = zeros::<T>(back.sources.len() * width);
     segment::mean_backward(&back.edges, &back.inverse, of_means, width, &mut of_sources);
     add_rows(&of_sources, width, &back.sources, out);
 }
@@ -127,7 +126,7 @@ impl CustomOp2 for RelationSum {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let w = elements::<<T as Element>::Acc>(w, lw, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(rows * columns);
+            let mut out = zeros::<<T as Element>::Acc>(rows * columns);
             for relation in edges {
                 let weight = &w[relation.relation * columns * width..][..columns * width];
                 let mapped = times_transposed(&means(relation, x, width), weight, width, columns);
@@ -159,7 +158,7 @@ impl CustomOp2 for RelationSumRows {
         let (edges, sources) = (typed(&self.block, relations)?, self.block.num_src());
         let out = with_real!(g, self.name(), T => {
             let (g, w) = (elements::<T>(g, lg, self.name())?, elements::<T>(w, lw, self.name())?);
-            let mut out = room::<T>(sources * width);
+            let mut out = zeros::<T>(sources * width);
             for relation in edges {
                 let weight = &w[relation.relation * columns * width..][..columns * width];
                 let of_means = times(&take_rows(g, columns, &relation.rows), weight, columns, width);
@@ -183,7 +182,7 @@ impl CustomOp2 for RelationSumWeights {
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
             let g = elements::<<T as Element>::Acc>(g, lg, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(self.relations * columns * width);
+            let mut out = zeros::<<T as Element>::Acc>(self.relations * columns * width);
             for relation in edges {
                 let gradient = take_rows(g, columns, &relation.rows);
                 let of_weight = transposed_times(&gradient, &means(relation, x, width), columns, width);

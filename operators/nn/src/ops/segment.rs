@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::graph_block::GraphBlock;
@@ -18,7 +18,7 @@ use gnnflow_kernels::simd::element::Element;
 pub enum Reduce {
     /// `Σ`
     Sum,
-    /// `Σ` over the number of edges; 0 for none.
+    /// `Σ` divided by the number of edges; 0 for none.
     Mean,
 }
 
@@ -48,7 +48,7 @@ pub fn segment_sum(block: &Arc<GraphBlock>, x: &Tensor) -> Result<Tensor> {
     x.contiguous()?.apply_op1(SegmentReduce { block: block.clone(), reduce: Reduce::Sum })
 }
 
-/// As [`segment_sum`], the mean.
+/// As [`segment_sum`], with the mean.
 ///
 /// # Errors
 /// When `x` does not fit the block.
@@ -67,7 +67,7 @@ impl CustomOp1 for SegmentReduce {
         let block = self.block.block();
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, layout, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(block.num_dst() * width);
+            let mut out = zeros::<<T as Element>::Acc>(block.num_dst() * width);
             match self.reduce {
                 Reduce::Sum => segment::sum(block.indptr(), block.indices(), x, width, &mut out),
                 Reduce::Mean => segment::mean(block.indptr(), block.indices(), x, width, &mut out),
@@ -98,7 +98,7 @@ impl CustomOp1 for SegmentReduceBackward {
         expect(self.name(), "destination rows", rows, self.block.num_dst())?;
         let out = with_real!(g, self.name(), T => {
             let g = elements::<T>(g, layout, self.name())?;
-            let mut out = room::<T>(self.block.num_src() * width);
+            let mut out = zeros::<T>(self.block.num_src() * width);
             let by_source = self.block.transpose();
             match self.reduce {
                 Reduce::Sum => segment::sum_backward(by_source, g, width, &mut out),
@@ -115,7 +115,7 @@ impl CustomOp1 for SegmentReduceBackward {
     }
 }
 
-/// The first `rows` rows of `x`: what destinations hold, sources being numbered destinations first. Nothing is copied.
+/// Returns the first `rows` rows of `x` without a copy. A block's destinations are its first sources.
 ///
 /// # Errors
 /// When `x` has fewer rows.

@@ -1,10 +1,10 @@
-//! A destination's own row beside the mean of its sources' rows: what GraphSAGE multiplies by one matrix.
+//! A destination's own row concatenated with the mean of its sources' rows: the input of GraphSAGE's matrix product.
 
 use std::sync::Arc;
 
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 use crate::graph_block::GraphBlock;
 use gnnflow_kernels::aggregate::segment;
 use gnnflow_kernels::simd::element::Element;
@@ -23,9 +23,9 @@ pub struct SelfAndMeanBackward {
     pub block: Arc<GraphBlock>,
 }
 
-/// Each destination's own row of `x`, `[num_src, D]`, and the mean over its sources behind it.
+/// Concatenates each destination's own row of `x [num_src, D]` with the mean over its sources.
 ///
-/// On the CPU that is one pass, whose gradient is one too; other devices put the two together.
+/// On the CPU, this and its gradient are one pass each. Other devices run the two operations.
 ///
 /// # Errors
 /// When `x` does not fit the block.
@@ -48,7 +48,7 @@ impl CustomOp1 for SelfAndMean {
         let block = self.block.block();
         let out = with_element!(x, self.name(), T => {
             let x = elements::<T>(x, layout, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(block.num_dst() * 2 * width);
+            let mut out = zeros::<<T as Element>::Acc>(block.num_dst() * 2 * width);
             segment::self_and_mean(block.indptr(), block.indices(), x, width, &mut out);
             store(out)
         });
@@ -72,7 +72,7 @@ impl CustomOp1 for SelfAndMeanBackward {
         let width = width / 2;
         let out = with_real!(g, self.name(), T => {
             let g = elements::<T>(g, layout, self.name())?;
-            let mut out = room::<T>(self.block.num_src() * width);
+            let mut out = zeros::<T>(self.block.num_src() * width);
             segment::self_and_mean_backward(self.block.transpose(), self.block.inverse_degrees(), g, width, &mut out);
             store(out)
         });

@@ -1,10 +1,10 @@
-//! Losses as operations: sums over rows as an `f64` scalar; and log-softmax.
+//! Losses as operations, summed over rows to an `f64` scalar; and log-softmax.
 
 #[cfg(feature = "cuda")]
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor};
 
-use super::{elements, expect, gradient_of, room, store, with_real};
+use super::{elements, expect, gradient_of, store, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use gnnflow_kernels::dense::loss;
@@ -25,7 +25,7 @@ pub struct BinaryCrossEntropy;
 #[derive(Clone, Debug)]
 pub struct BinaryCrossEntropyBackward;
 
-/// `[N, C]` → `[N, C]`.
+/// `[N, C]` → `[N, C]`: the logarithm of each row's softmax.
 #[derive(Clone, Debug)]
 pub struct LogSoftmax;
 
@@ -33,7 +33,7 @@ pub struct LogSoftmax;
 #[derive(Clone, Debug)]
 pub struct LogSoftmaxBackward;
 
-/// Logarithms of the softmax of every row of `x`.
+/// Returns the logarithm of the softmax of every row of `x`.
 ///
 /// # Errors
 /// When `x` is not a matrix.
@@ -87,7 +87,7 @@ impl CustomOp3 for CrossEntropyBackward {
         let (y, g) = (elements::<u32>(y, ly, self.name())?, elements::<f64>(g, lg, self.name())?[0]);
         let out = with_real!(x, self.name(), T => {
             let x = elements::<T>(x, lx, self.name())?;
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             loss::cross_entropy_backward(x, y, classes, g, &mut out);
             store(out)
         });
@@ -150,7 +150,7 @@ impl CustomOp3 for BinaryCrossEntropyBackward {
         let g = elements::<f64>(g, lg, self.name())?[0];
         let out = with_real!(x, self.name(), T => {
             let (x, y) = (elements::<T>(x, lx, self.name())?, elements::<T>(y, ly, self.name())?);
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             loss::binary_cross_entropy_backward(x, y, labels, g, &mut out);
             store(out)
         });
@@ -180,7 +180,7 @@ impl CustomOp1 for LogSoftmax {
         let (_, classes) = layout.shape().dims2()?;
         let out = with_real!(x, self.name(), T => {
             let x = elements::<T>(x, layout, self.name())?;
-            let mut out = room::<T>(x.len());
+            let mut out = zeros::<T>(x.len());
             loss::log_softmax(x, classes, &mut out);
             store(out)
         });
@@ -206,7 +206,7 @@ impl CustomOp2 for LogSoftmaxBackward {
         let (_, classes) = lr.shape().dims2()?;
         let out = with_real!(r, self.name(), T => {
             let (r, g) = (elements::<T>(r, lr, self.name())?, elements::<T>(g, lg, self.name())?);
-            let mut out = room::<T>(r.len());
+            let mut out = zeros::<T>(r.len());
             loss::log_softmax_backward(r, g, classes, &mut out);
             store(out)
         });

@@ -1,4 +1,4 @@
-//! Weighted sum of source rows, a weight per edge and head.
+//! The sum of source rows, weighted per edge and head.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::CudaStorage;
 use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 
-use super::{elements, expect, gradient_of, room, store, with_element, with_real};
+use super::{elements, expect, gradient_of, store, with_element, with_real, zeros};
 #[cfg(feature = "cuda")]
 use crate::cuda;
 use crate::graph_block::GraphBlock;
@@ -47,10 +47,10 @@ pub fn weighted_sum(block: &Arc<GraphBlock>, x: &Tensor, weights: &Tensor) -> Re
     x.contiguous()?.apply_op2(&weights.contiguous()?, WeightedSum { block: block.clone() })
 }
 
-/// Heads and columns of a head.
-pub(crate) fn split(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
+/// Returns the columns per head; fails unless `columns` is a multiple of `heads`.
+pub(crate) fn head_width(op: &'static str, columns: usize, heads: usize) -> Result<usize> {
     if heads == 0 || !columns.is_multiple_of(heads) {
-        bail!("{op}: {columns} columns are not {heads} heads");
+        bail!("{op}: {columns} columns cannot be split among {heads} heads");
     }
     Ok(columns / heads)
 }
@@ -64,11 +64,11 @@ impl CustomOp2 for WeightedSum {
         let ((rows, columns), (edges, heads)) = (lx.shape().dims2()?, lw.shape().dims2()?);
         expect(self.name(), "source rows", rows, self.block.num_src())?;
         expect(self.name(), "edges' weights", edges, self.block.num_edges())?;
-        let width = split(self.name(), columns, heads)?;
+        let width = head_width(self.name(), columns, heads)?;
         let block = self.block.block();
         let out = with_element!(x, self.name(), T => {
             let w = elements::<<T as Element>::Acc>(w, lw, self.name())?;
-            let mut out = room::<<T as Element>::Acc>(block.num_dst() * columns);
+            let mut out = zeros::<<T as Element>::Acc>(block.num_dst() * columns);
             let x = elements::<T>(x, lx, self.name())?;
             weighted::sum(block.indptr(), block.indices(), w, heads, x, width, &mut out);
             store(out)
@@ -96,10 +96,10 @@ impl CustomOp2 for WeightedSumRows {
 
     fn cpu_fwd(&self, g: &CpuStorage, lg: &Layout, w: &CpuStorage, lw: &Layout) -> Result<(CpuStorage, Shape)> {
         let ((_, columns), (_, heads)) = (lg.shape().dims2()?, lw.shape().dims2()?);
-        let width = split(self.name(), columns, heads)?;
+        let width = head_width(self.name(), columns, heads)?;
         let out = with_real!(g, self.name(), T => {
             let (g, w) = (elements::<T>(g, lg, self.name())?, elements::<T>(w, lw, self.name())?);
-            let mut out = room::<T>(self.block.num_src() * columns);
+            let mut out = zeros::<T>(self.block.num_src() * columns);
             weighted::backward_rows(self.block.transpose(), w, heads, g, width, &mut out);
             store(out)
         });
@@ -120,10 +120,10 @@ impl CustomOp2 for WeightedSumWeights {
     fn cpu_fwd(&self, x: &CpuStorage, lx: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
         let (_, columns) = lx.shape().dims2()?;
         let (block, heads) = (self.block.block(), self.heads);
-        let width = split(self.name(), columns, heads)?;
+        let width = head_width(self.name(), columns, heads)?;
         let out = with_element!(x, self.name(), T => {
             let (x, g) = (elements::<T>(x, lx, self.name())?, elements::<<T as Element>::Acc>(g, lg, self.name())?);
-            let mut out = room::<<T as Element>::Acc>(block.num_edges() * heads);
+            let mut out = zeros::<<T as Element>::Acc>(block.num_edges() * heads);
             weighted::backward_weights(block.indptr(), block.indices(), g, heads, x, width, &mut out);
             store(out)
         });

@@ -4,20 +4,20 @@ use super::{Optimizer, State, in_pieces};
 use crate::error::Result;
 use gnnflow_kernels::simd::dispatch::multiversion;
 
-/// What [`Adam`] is set to; the defaults are PyTorch's.
+/// The options of [`Adam`]; the defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamOptions {
-    /// Length of a step.
+    /// The learning rate.
     pub learning_rate: f64,
     /// Decay of the mean of gradients.
     pub beta1: f64,
     /// Decay of the mean of squared gradients.
     pub beta2: f64,
-    /// Added to the root of the latter.
+    /// Added to the root of the mean of squared gradients.
     pub epsilon: f64,
-    /// Strength of weight decay.
+    /// The factor of the weight decay.
     pub weight_decay: f64,
-    /// Whether weights decay on their own (AdamW) or through the gradient (Adam with an L2 penalty).
+    /// Whether weights decay separately (AdamW) or through the gradient (Adam with an L2 penalty).
     pub decoupled: bool,
 }
 
@@ -37,13 +37,13 @@ pub struct Adam {
 }
 
 impl Adam {
-    /// For `len` parameters.
+    /// An optimizer of `len` parameters.
     pub fn new(len: usize, options: AdamOptions) -> Self {
         Self { options, steps: 0, mean: vec![0.0; len], square: vec![0.0; len] }
     }
 }
 
-/// One step's constants.
+/// The constants of one step.
 #[derive(Clone, Copy)]
 struct Step {
     beta1: f32,
@@ -60,11 +60,11 @@ struct Step {
 multiversion! {
     fn update(s: Step, params: &mut [f32], gradient: &[f32], mean: &mut [f32], square: &mut [f32]) {
         for (((p, &g), m), v) in params.iter_mut().zip(gradient).zip(mean).zip(square) {
-            let kept = *p * s.keep;
-            let g = g + s.penalty * kept;
+            let decayed = *p * s.keep;
+            let g = g + s.penalty * decayed;
             *m = s.beta1 * *m + s.one_less_beta1 * g;
             *v = s.beta2 * *v + s.one_less_beta2 * g * g;
-            *p = kept - s.size * *m / (v.sqrt() / s.root + s.epsilon);
+            *p = decayed - s.size * *m / (v.sqrt() / s.root + s.epsilon);
         }
     }
 }

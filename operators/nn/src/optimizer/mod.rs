@@ -1,4 +1,4 @@
-//! Optimizers on flat vectors, equal to PyTorch's, with state that saves and restores.
+//! Optimizers on flat vectors, equal to PyTorch's, with state that can be saved and restored.
 
 mod adam;
 mod sgd;
@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 pub use adam::{Adam, AdamOptions};
 pub use sgd::{Sgd, SgdOptions};
 
-/// Turns gradients into steps.
+/// Updates parameters from gradients.
 ///
 /// ```
 /// use gnnflow_nn::optimizer::{Optimizer, Sgd, SgdOptions};
@@ -21,22 +21,22 @@ pub use sgd::{Sgd, SgdOptions};
 /// assert_eq!(params, [0.5, 2.5]);
 /// ```
 pub trait Optimizer: Send {
-    /// Moves `params` along `gradient`.
+    /// Updates `params` by one step from `gradient`.
     ///
     /// # Panics
-    /// Unless both are as long as the optimizer was made for.
+    /// Unless both have the length that the optimizer was created for.
     fn step(&mut self, params: &mut [f32], gradient: &[f32]);
 
-    /// Changes the learning rate from now on.
+    /// Sets the learning rate of the following steps.
     fn set_learning_rate(&mut self, learning_rate: f64);
 
-    /// All that a resumed run needs, to be saved.
+    /// Returns the state that a resumed run needs.
     fn state(&self) -> State;
 
-    /// Takes up saved state.
+    /// Restores saved state.
     ///
     /// # Errors
-    /// [`Error::State`] when it is another optimizer's, or of another length.
+    /// [`Error::State`] when the state is another optimizer's or has another length.
     fn load_state(&mut self, state: State) -> Result<()>;
 }
 
@@ -50,7 +50,7 @@ pub struct State {
 }
 
 impl State {
-    /// Takes out the vector called `name`, which must be `len` long.
+    /// Removes and returns the vector called `name`, which must have `len` numbers.
     fn take(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
         let refuse = |why: String| Error::State { name: name.to_owned(), why };
         let at = self.vectors.iter().position(|(n, _)| n == name);
@@ -62,10 +62,10 @@ impl State {
     }
 }
 
-/// Numbers that one task takes.
+/// Numbers per parallel task.
 const PIECE: usize = 1 << 16;
 
-/// Calls `f(params, gradient, state)` on pieces of equal ranges, in parallel; `state` holds `N` vectors' pieces.
+/// Calls `f(params, gradient, state)` in parallel on pieces of equal ranges. `state` holds the pieces of `N` vectors.
 fn in_pieces<const N: usize>(
     params: &mut [f32],
     gradient: &[f32],
@@ -81,7 +81,7 @@ fn in_pieces<const N: usize>(
     let mut state = state.map(|vector| vector.chunks_mut(PIECE));
     let mut pieces = Vec::with_capacity(len.div_ceil(PIECE));
     for (params, gradient) in params.chunks_mut(PIECE).zip(gradient.chunks(PIECE)) {
-        // Every vector is as long as the parameters, so there is a piece of each.
+        // Every vector is as long as the parameters, so it has as many pieces.
         pieces.push((params, gradient, state.each_mut().map(|chunks| chunks.next().unwrap_or_default())));
     }
     pieces.into_par_iter().for_each(|(params, gradient, state)| f(params, gradient, state));

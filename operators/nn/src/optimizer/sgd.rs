@@ -1,19 +1,19 @@
-//! Stochastic gradient descent, with momentum and Nesterov's if wanted.
+//! Stochastic gradient descent, optionally with momentum or Nesterov's momentum.
 
 use super::{Optimizer, State, in_pieces};
 use crate::error::Result;
 use gnnflow_kernels::simd::dispatch::multiversion;
 
-/// What [`Sgd`] is set to.
+/// The options of [`Sgd`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SgdOptions {
-    /// Length of a step.
+    /// The learning rate.
     pub learning_rate: f64,
-    /// Share of the last step that is kept.
+    /// The share of the previous velocity that is kept.
     pub momentum: f64,
-    /// Whether to look ahead along the momentum.
+    /// Whether to use Nesterov's momentum.
     pub nesterov: bool,
-    /// Strength of the L2 penalty.
+    /// The factor of the L2 penalty.
     pub weight_decay: f64,
 }
 
@@ -28,7 +28,7 @@ pub struct Sgd {
 }
 
 impl Sgd {
-    /// For `len` parameters.
+    /// An optimizer of `len` parameters.
     pub fn new(len: usize, options: SgdOptions) -> Self {
         let velocity = if options.momentum == 0.0 { Vec::new() } else { vec![0.0; len] };
         Self { options, steps: 0, velocity, len }

@@ -1,4 +1,4 @@
-//! Blocks and numbers to test with.
+//! Random blocks and numbers for tests.
 
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
@@ -8,7 +8,7 @@ pub(crate) fn key(seed: u64) -> Key {
     Key::new(seed, Purpose::GenerateNodes)
 }
 
-/// Degrees up to `max_degree`, sources with repetition; every fifth destination has no edge.
+/// Returns a block with degrees up to `max_degree` and repeated sources. Every fifth destination has no edge.
 pub(crate) fn random(num_dst: usize, num_src: usize, max_degree: usize, seed: u64) -> Block {
     let key = key(seed);
     let (mut indptr, mut indices) = (vec![0u32], Vec::new());
@@ -20,7 +20,7 @@ pub(crate) fn random(num_dst: usize, num_src: usize, max_degree: usize, seed: u6
     Block::new(num_dst as u32, num_src as u32, indptr, indices)
 }
 
-/// Every shape that is likely to trip a loop, with its name.
+/// Returns blocks of every shape that is likely to break a loop, with names.
 pub(crate) fn shapes() -> Vec<(&'static str, Block)> {
     let star = Block::new(1, 600, vec![0, 600], (0..600).collect());
     let path = Block::new(5, 5, vec![0, 1, 2, 3, 4, 4], vec![1, 2, 3, 4]);

@@ -1,4 +1,4 @@
-//! Against what PyTorch, PyG and DGL computed: see ../golden/make_golden.py.
+//! Layers, models, losses and optimizers against PyTorch, PyG and DGL: see ../golden/make_golden.py.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,18 +33,18 @@ fn block(arrays: &Arrays, name: &str, num_src: usize) -> Arc<GraphBlock> {
     GraphBlock::new(Block::new(num_dst, num_src as u32, indptr, ints(arrays, &format!("{name}/indices"))))
 }
 
-/// Equal within 1e-5 of the largest number (or of 1).
+/// Asserts equality within 1e-5 of the largest number (or of 1).
 #[track_caller]
 fn assert_close(what: &str, found: &Tensor, wanted: &Tensor) {
     let (found, wanted) = (flat(found), flat(wanted));
     assert_eq!(found.len(), wanted.len(), "{what}: size");
     let scale = wanted.iter().fold(1f32, |m, x| m.max(x.abs()));
     for (i, (f, w)) in found.iter().zip(&wanted).enumerate() {
-        assert!((f - w).abs() <= 1e-5 * scale, "{what}[{i}]: {f} where {w} belongs (scale {scale})");
+        assert!((f - w).abs() <= 1e-5 * scale, "{what}[{i}]: {f}; expected {w} (scale {scale})");
     }
 }
 
-/// Puts the case's parameters into the model's; GAT's attention vectors have a leading 1 there.
+/// Imports the case's parameters. GAT's attention vectors have a leading dimension of 1 there.
 fn import(arrays: &Arrays, case: &str, params: &mut Params) {
     let names: Vec<(String, Vec<usize>)> = params.iter().map(|(n, v)| (n.to_owned(), v.dims().to_vec())).collect();
     for (name, shape) in names {
@@ -108,7 +108,7 @@ fn gcn_equals_pyg() {
     }
 }
 
-/// The block with features of its edges.
+/// Returns the block with edge features.
 fn block_of_edges(arrays: &Arrays, name: &str, num_src: usize) -> Arc<GraphBlock> {
     let rows = &arrays[&format!("{name}/edges")];
     GraphBlock::with_edge_features(block(arrays, name, num_src).block().clone(), flat(rows), rows.dim(1).unwrap())
@@ -153,7 +153,7 @@ fn gat_equals_pyg() {
 }
 
 #[test]
-fn a_model_of_two_layers_equals_pytorch() {
+fn two_layer_model_equals_pytorch() {
     let arrays = arrays();
     let blocks = [block(&arrays, "outer", 80), block(&arrays, "block", 45)];
     let mut model = Model::build(&ModelSpec::new("sage", 2, 9, 6, 4), &Registry::default(), &Device::Cpu, 1).unwrap();
@@ -169,7 +169,7 @@ fn a_model_of_two_layers_equals_pytorch() {
         model.params().iter().flat_map(|(name, _)| flat(&arrays[&format!("model/grad.{name}")])).collect();
     let as_tensor = |v: Vec<f32>| Tensor::from_vec(v, model.params().flat_len(), &Device::Cpu).unwrap();
     assert_close("gradients", &as_tensor(found), &as_tensor(wanted));
-    // Layer by layer at inference gives the same.
+    // Layer-by-layer inference gives the same result.
     let h = model.forward_stage(0, &blocks[0], &arrays["model/x"], None, &[]).unwrap();
     let again = model.forward_stage(1, &blocks[1], &h, None, &[]).unwrap();
     assert_eq!(flat(&again), flat(&logits));
@@ -276,7 +276,7 @@ fn activations_equal_pytorch() {
 }
 
 #[test]
-fn residuals_batch_norms_and_jumping_knowledge_equal_pytorch_in_training() {
+fn residuals_norms_and_readouts_in_training_equal_pytorch() {
     let arrays = arrays();
     let blocks = [block(&arrays, "outer", 80), block(&arrays, "block", 45)];
     let ways = [("cat", JumpingKnowledge::Cat), ("max", JumpingKnowledge::Max), ("mean", JumpingKnowledge::Mean)];
@@ -302,7 +302,7 @@ fn residuals_batch_norms_and_jumping_knowledge_equal_pytorch_in_training() {
         for (name, var) in model.params().iter().filter(|(name, _)| !is_buffer(name)) {
             let gradient = flat(store.get(var).unwrap());
             if name == "layers.0.bias" || name == "layers.1.bias" {
-                // A norm takes away what is the same in all rows: but for rounding, these are 0.
+                // A norm removes a constant of all rows, so up to rounding these gradients are 0.
                 assert!(gradient.iter().all(|g| g.abs() < 1e-4), "{case}: {name}");
             } else {
                 found.extend(gradient);
@@ -346,7 +346,7 @@ fn losses_equal_pytorch() {
 }
 
 #[test]
-fn optimizers_equal_pytorch_also_when_saved_and_restored() {
+fn optimizers_equal_pytorch_after_save_and_restore() {
     let arrays = arrays();
     let start = flat(&arrays["optimizers/start"]);
     let gradients: Vec<Vec<f32>> = arrays["optimizers/gradients"].to_vec2().unwrap();
@@ -377,13 +377,13 @@ fn optimizers_equal_pytorch_also_when_saved_and_restored() {
             optimizer.step(&mut params, gradient);
         }
         for (found, wanted) in params.iter().zip(flat(&arrays[&format!("optimizers/{name}")])) {
-            assert!((found - wanted).abs() <= 1e-6 * wanted.abs().max(1.0), "{name}: {found} where {wanted} belongs");
+            assert!((found - wanted).abs() <= 1e-6 * wanted.abs().max(1.0), "{name}: {found}; expected {wanted}");
         }
     }
 }
 
 #[test]
-fn state_of_another_optimizer_is_refused() {
+fn load_state_of_another_optimizer_is_an_error() {
     let mut adam = Adam::new(3, AdamOptions::default());
     let sgd = Sgd::new(3, SgdOptions { momentum: 0.9, ..Default::default() });
     assert!(adam.load_state(sgd.state()).is_err());

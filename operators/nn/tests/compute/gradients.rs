@@ -44,7 +44,7 @@ fn check(name: &str, vars: &[Var], f: impl Fn(&[&Tensor]) -> Result<Tensor>) {
 }
 
 #[test]
-fn aggregations() {
+fn aggregation_gradients_equal_differences() {
     let block = GraphBlock::new(random(40, 60, 7, 3));
     for width in [1, 5, 37] {
         check("sum", &[var(60, width, 1)], |v| ops::segment_sum(&block, v[0]));
@@ -59,7 +59,7 @@ fn aggregations() {
 }
 
 #[test]
-fn attention() {
+fn attention_gradients_equal_differences() {
     let block = GraphBlock::new(random(40, 60, 7, 4));
     check("edge add", &[var(60, 3, 1), var(40, 3, 2)], |v| ops::edge_add(&block, v[0], v[1]));
     check("edge softmax", &[var(block.num_edges(), 3, 3)], |v| ops::edge_softmax(&block, v[0]));
@@ -75,7 +75,7 @@ fn attention() {
 }
 
 #[test]
-fn attention_of_gatv2() {
+fn gatv2_attention_gradients_equal_differences() {
     let block = GraphBlock::new(random(40, 60, 7, 4));
     for (heads, width) in [(1, 5), (3, 4), (2, 19)] {
         let inputs = [var(60, heads * width, 1), var(40, heads * width, 2), var(heads, width, 3)];
@@ -84,13 +84,13 @@ fn attention_of_gatv2() {
 }
 
 #[test]
-fn messages_with_edges() {
+fn edge_message_gradients_equal_differences() {
     let block = GraphBlock::new(random(40, 60, 7, 4));
     for width in [1, 6, 19] {
         let inputs = [var(60, width, 1), var(block.num_edges(), width, 2)];
         check("message sum", &inputs, |v| ops::message_sum(&block, v[0], v[1]));
     }
-    // As the edges go into attention: before the activation.
+    // Edge features enter attention before the activation.
     let inputs = [var(60, 12, 1), var(40, 12, 2), var(block.num_edges(), 4, 3), var(12, 4, 4), var(3, 4, 5)];
     check("attention with edges", &inputs, |v| {
         let sums = (ops::edge_add(&block, v[0], v[1])? + ops::linear(v[2], v[3], None)?)?;
@@ -99,7 +99,7 @@ fn messages_with_edges() {
 }
 
 #[test]
-fn sums_over_relations() {
+fn relation_sum_gradients_equal_differences() {
     let block = random(40, 60, 7, 5);
     let types = (0..block.num_edges() as u64).map(|e| key(6).below(e, 5) as u16 * 2).collect();
     let block = GraphBlock::new(block.with_edge_types(types));
@@ -114,17 +114,17 @@ fn sums_over_relations() {
 }
 
 #[test]
-fn norms() {
+fn norm_gradients_equal_differences() {
     for (rows, width) in [(1, 4), (7, 1), (30, 5), (600, 37)] {
         let inputs = [var(rows, width, 1), var(1, width, 2), var(1, width, 3)];
-        // Few rows or columns of near equal numbers bend too sharply for differences: a larger ε smooths them.
+        // Few rows or columns of nearly equal numbers curve too sharply for differences; a larger ε smooths them.
         check("batch norm", &inputs, |v| Ok(ops::batch_norm(v[0], &v[1].flatten_all()?, &v[2].flatten_all()?, 0.1)?.0));
         check("layer norm", &inputs, |v| ops::layer_norm(v[0], &v[1].flatten_all()?, &v[2].flatten_all()?, 0.1));
     }
 }
 
 #[test]
-fn products() {
+fn product_gradients_equal_differences() {
     for rows in [1, 30, 1100] {
         let inputs = [var(rows, 12, 1), var(5, 12, 2), var(1, 5, 3)];
         check("linear with bias", &inputs, |v| ops::linear(v[0], v[1], Some(&v[2].flatten_all()?)));
@@ -142,12 +142,12 @@ fn products() {
 }
 
 #[test]
-fn elementwise() {
+fn elementwise_gradients_equal_differences() {
     let smooth = [Activation::Elu, Activation::Tanh, Activation::Gelu];
     for activation in [Activation::Identity, Activation::Relu, Activation::LeakyRelu(0.2)].into_iter().chain(smooth) {
         for dropout in [None, Some(Dropout::new(0.4, key(8)))] {
             check("activate", &[var(50, 9, 1)], |v| {
-                // Nothing to do would give the variable itself, whose gradient candle does not keep.
+                // The identity would return the variable itself, whose gradient candle does not keep.
                 v[0].affine(1.0, 0.0).and_then(|x| ops::activate(&x, activation, dropout))
             });
         }
@@ -157,7 +157,7 @@ fn elementwise() {
 }
 
 #[test]
-fn losses() {
+fn loss_gradients_equal_differences() {
     let labels: Vec<u32> = (0..70).map(|i| key(1).below(i, 6) as u32).collect();
     let targets: Vec<f32> = (0..420).map(|i| key(2).below(i, 2) as f32).collect();
     let error = |e: gnnflow_nn::Error| candle_core::Error::Msg(e.to_string());
@@ -166,7 +166,7 @@ fn losses() {
 }
 
 #[test]
-fn nothing_is_computed_for_what_needs_no_gradient() {
+fn arguments_without_gradient_get_none() {
     let block = GraphBlock::new(random(40, 60, 7, 3));
     let (features, weight) = (Tensor::ones((60, 4), candle_core::DType::F64, &Device::Cpu).unwrap(), var(3, 4, 1));
     let mean = ops::segment_mean(&block, &features).unwrap();

@@ -1,5 +1,4 @@
-//! Layers, operations, losses and optimizers against PyTorch's numbers, finite differences, naive programs and themselves on
-//! other numbers of threads.
+//! Layers, operations, losses and optimizers against PyTorch, finite differences, naive loops and other thread counts.
 
 mod factory;
 mod golden;

@@ -1,4 +1,4 @@
-//! Models as users meet them: shapes, randomness, errors, and that they learn.
+//! Models from a user's view: shapes, randomness, errors and learning.
 
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
@@ -15,7 +15,7 @@ fn build(spec: &ModelSpec) -> Result<Model, Error> {
 }
 
 #[test]
-fn dimensions_and_degrees() {
+fn model_properties_follow_the_spec() {
     let spec = ModelSpec { heads: 8, ..ModelSpec::new("gat", 3, 10, 64, 7) };
     let gat = build(&spec).unwrap();
     assert_eq!((gat.dims(), gat.num_layers(), gat.needs_degrees()), (vec![10, 64, 64, 7], 3, false));
@@ -23,7 +23,7 @@ fn dimensions_and_degrees() {
 }
 
 #[test]
-fn what_cannot_be_built_says_why() {
+fn build_with_invalid_spec_names_the_key() {
     let why = |spec: &ModelSpec| build(spec).unwrap_err().to_string();
     assert!(
         why(&ModelSpec::new("transformer", 2, 3, 4, 5))
@@ -43,7 +43,7 @@ fn what_cannot_be_built_says_why() {
     assert!(why(&ModelSpec { norm: Norm::Batch, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("norm: "));
     let teleport = KindOptions { teleport: 1.5, ..KindOptions::default() };
     assert!(why(&ModelSpec { options: teleport, ..ModelSpec::new("appnp", 2, 3, 4, 5) }).starts_with("teleport: "));
-    let decoupled = |kind| ModelSpec { options: apart(), ..ModelSpec::new(kind, 2, 3, 4, 5) };
+    let decoupled = |kind| ModelSpec { options: decoupled_options(), ..ModelSpec::new(kind, 2, 3, 4, 5) };
     assert!(why(&decoupled("gatv2")).starts_with("decoupled: "));
     assert!(why(&ModelSpec { residual: true, ..decoupled("gat") }).starts_with("residual: "));
     assert!(why(&ModelSpec { output_heads: 0, ..decoupled("gat") }).starts_with("output_heads: "));
@@ -51,13 +51,13 @@ fn what_cannot_be_built_says_why() {
     assert_eq!((gat.dims(), gat.carried_dim()), (vec![10, 14, 5], 4));
 }
 
-/// Maps before all propagations.
-fn apart() -> KindOptions {
+/// Options of a decoupled model.
+fn decoupled_options() -> KindOptions {
     KindOptions { decoupled: true, ..KindOptions::default() }
 }
 
 #[test]
-fn what_does_not_fit_says_so() {
+fn forward_with_mismatched_input_is_an_error() {
     let block = GraphBlock::new(random(4, 9, 3, 1));
     let model = build(&ModelSpec::new("gcn", 1, 3, 4, 5)).unwrap();
     let run = |x: &Tensor, degrees: Option<&[u32]>| model.forward(std::slice::from_ref(&block), x, degrees, None);
@@ -72,8 +72,8 @@ fn what_does_not_fit_says_so() {
 }
 
 #[test]
-fn weights_of_edges_are_as_good_as_parallel_edges() {
-    // Node 0 hears thrice from 2 and once from 3, node 1 from 3, node 2 from nobody.
+fn edge_weights_equal_parallel_edges() {
+    // Node 0 has three edges from 2 and one from 3; node 1 has one from 3; node 2 has none.
     let many = GraphBlock::new(Block::new(3, 4, vec![0, 4, 5, 5], vec![2, 2, 2, 3, 3]));
     let few = Block::new(3, 4, vec![0, 2, 3, 3], vec![2, 3, 3]).with_edge_weights(vec![0.75, 0.25, 1.0]);
     for (inputs, outputs) in [(3, 5), (5, 3)] {
@@ -98,7 +98,7 @@ fn parameters_round_trip_and_depend_on_the_seed() {
     model.params_mut().set_from(&others).unwrap();
     model.params().copy_to(&mut values).unwrap();
     assert_eq!(values, others);
-    // The layers see what was set.
+    // The layers use the values that were set.
     let block = GraphBlock::new(random(4, 9, 3, 1));
     let blocks = [GraphBlock::new(Block::new(9, 9, vec![0; 10], vec![])), block];
     let run = |model: &Model| flat(&model.forward(&blocks, &tensor((9, 3), 1), None, None).unwrap());
@@ -110,7 +110,7 @@ fn parameters_round_trip_and_depend_on_the_seed() {
 }
 
 #[test]
-fn dropout_follows_its_key() {
+fn dropout_with_equal_keys_is_equal() {
     let block = GraphBlock::new(random(40, 90, 6, 1));
     let spec = ModelSpec { dropout: 0.5, ..ModelSpec::new("gat", 1, 30, 8, 5) };
     let model = build(&spec).unwrap();
@@ -122,7 +122,7 @@ fn dropout_follows_its_key() {
 }
 
 #[test]
-fn sampled_gcn_weights_estimate_the_whole_sum() {
+fn sampled_gcn_weights_are_unbiased() {
     // Node 0 has neighbors 1..=6 of degrees 0..6; the mean over all samples of 2 of them is the whole weighted sum.
     let degrees = [6, 0, 1, 2, 3, 4, 5];
     let value = |j: u32| f64::from(j) * 1.5 - 2.0;
@@ -138,7 +138,7 @@ fn sampled_gcn_weights_estimate_the_whole_sum() {
 }
 
 #[test]
-fn self_loops_are_there_exactly_once() {
+fn with_self_loops_has_each_self_loop_once() {
     let block = GraphBlock::new(Block::new(3, 4, vec![0, 2, 5, 5], vec![3, 0, 1, 0, 1]));
     let looped = block.with_self_loops().block();
     assert_eq!((looped.neighbors(0), looped.neighbors(1), looped.neighbors(2)), (&[0, 3][..], &[1, 0][..], &[2][..]));
@@ -146,8 +146,8 @@ fn self_loops_are_there_exactly_once() {
 }
 
 #[test]
-fn every_kind_learns_what_its_neighbours_tell() {
-    // The class of a node is written on its neighbors only; a node's own row is noise.
+fn every_kind_learns_classes_from_neighbors() {
+    // Only the neighbors' rows carry a node's class; its own row is noise.
     let nodes = 400;
     let class = |i: u64| (key(1).below(i, 2)) as u32;
     let (mut indptr, mut indices) = (vec![0u32], Vec::new());
@@ -208,7 +208,7 @@ fn every_kind_learns_what_its_neighbours_tell() {
         counts.finish()["accuracy"]
     };
     let mlp = accuracy("mlp", "");
-    assert!(mlp < 0.85, "the baseline sees {mlp} without edges");
+    assert!(mlp < 0.85, "the baseline has accuracy {mlp} without edges");
     for (kind, aggregator) in [
         ("sage", "mean"),
         ("sage", "gcn"),
@@ -227,8 +227,8 @@ fn every_kind_learns_what_its_neighbours_tell() {
 }
 
 #[test]
-fn stages_one_after_another_give_what_a_batch_gives() {
-    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or at once for some.
+fn stages_equal_a_batch_with_all_neighbors() {
+    // Two blocks with all neighbors over the whole graph: layer by layer for all nodes, or in one call for some.
     let whole = random(50, 50, 6, 3);
     let types = (0..whole.num_edges() as u16).map(|e| e % 3).collect();
     let whole = GraphBlock::new(whole.with_edge_types(types));
@@ -253,7 +253,7 @@ fn stages_one_after_another_give_what_a_batch_gives() {
                 ..ModelSpec::new(kind.split(',').next().unwrap(), 3, 6, 8, 4)
             };
             let mut model = build(&spec).unwrap();
-            // Running statistics that are not what they start as.
+            // Running statistics that differ from their initial values.
             let mut params = vec![0.0; model.params().flat_len()];
             model.params().copy_to(&mut params).unwrap();
             let blocks = [whole.clone(), whole.clone(), whole.clone()];
@@ -281,7 +281,7 @@ fn stages_one_after_another_give_what_a_batch_gives() {
 }
 
 #[test]
-fn sums_of_several_batches_move_running_statistics_as_one_batch_of_all_rows() {
+fn running_statistics_of_several_batches_equal_one_batch() {
     let spec = ModelSpec { norm: Norm::Batch, ..ModelSpec::new("mlp", 2, 5, 6, 3) };
     let model = build(&spec).unwrap();
     let x = (tensor((90, 5), 1) + 10.0).unwrap();
@@ -305,11 +305,11 @@ fn sums_of_several_batches_move_running_statistics_as_one_batch_of_all_rows() {
     for (one, several) in all.iter().zip(moved(added)) {
         assert!((one - several).abs() <= 1e-4 * one.abs().max(1.0), "{one} {several}");
     }
-    assert!(moved(vec![0.0; parts[0].len()]).iter().all(|&x| x == 0.0 || x == 1.0), "no rows, no move");
+    assert!(moved(vec![0.0; parts[0].len()]).iter().all(|&x| x == 0.0 || x == 1.0), "unchanged without rows");
 }
 
 #[test]
-fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
+fn relation_sums_agree_and_wrong_types_are_errors() {
     let (x, weights) = (tensor((900, 7), 1), tensor((9 * 5, 7), 2).reshape((9, 5, 7)).unwrap());
     let block = random(700, 900, 12, 2);
     let edges = block.num_edges();
@@ -322,7 +322,7 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
     let wide = half.to_dtype(candle_core::DType::F32).unwrap();
     let sum = |x: &Tensor| flat(&ops::relation_sum(&block_of, x, &weights).unwrap());
     assert_eq!(sum(&half), sum(&wide));
-    // Mixing what arrives, then the bases, is mixing the bases, then what arrives.
+    // Mixing the aggregated rows, then the bases, equals mixing the bases first.
     let (coefficients, bases) = (tensor((9, 3), 3), tensor((3 * 5, 7), 4));
     let mixed = coefficients.matmul(&bases.reshape((3, 35)).unwrap()).unwrap().reshape((9, 5, 7)).unwrap();
     let wanted = flat(&ops::relation_sum(&block_of, &x, &mixed).unwrap());
@@ -334,14 +334,14 @@ fn both_ways_of_summing_over_relations_agree_and_wrong_types_say_so() {
     let options = KindOptions { relations: 9, ..KindOptions::default() };
     let model = build(&ModelSpec { options, ..ModelSpec::new("rgcn", 1, 7, 4, 5) }).unwrap();
     let why = |block| model.forward(&[block], &x, None, None).unwrap_err().to_string();
-    assert!(why(typed(vec![9; edges])).contains("an edge of type 9; R-GCN knows 9 types"));
-    assert!(why(GraphBlock::new(block.clone())).contains("these have none"));
+    assert!(why(typed(vec![9; edges])).contains("an edge has type 9, but R-GCN has 9 types"));
+    assert!(why(GraphBlock::new(block.clone())).contains("R-GCN needs edge types, but the block has none"));
 }
 
 #[test]
-fn rgcn_learns_what_a_gcn_cannot() {
-    // Friends have a node's class, foes the other one, and as many edges are of either kind: without the edges' types, the
-    // neighbors say nothing. A node's own row is noise.
+fn rgcn_learns_from_edge_types_where_gcn_fails() {
+    // Friends have the node's class, foes the other one, with as many edges of each type. Without edge types, neighbors
+    // carry no information, and the node's own row is noise.
     let nodes = 400u64;
     let class = |i: u64| key(11).below(i, 2) as u32;
     let (mut indptr, mut indices, mut types) = (vec![0u32], Vec::new(), Vec::new());
@@ -360,7 +360,7 @@ fn rgcn_learns_what_a_gcn_cannot() {
     let block = Block::new(nodes as u32, nodes as u32, indptr, indices).with_edge_types(types);
     let block = GraphBlock::new(block);
     let value = |i: u64, c: u64| {
-        // What a node says of itself, too faint to be read from it alone.
+        // A node's own features carry a signal that is too faint to classify it.
         let sign = if u64::from(class(i)) == c % 2 { 0.5 } else { 0.0 };
         (key(13).normal(i * 4 + c) + sign) as f32
     };
@@ -401,9 +401,9 @@ fn rgcn_learns_what_a_gcn_cannot() {
     }
 }
 
-/// What a step pushes to the rows that are learned: the gradient of the loss by what the first layer reads.
+/// The gradient of the loss by the first layer's input, from which a step updates learned rows.
 #[test]
-fn gradients_reach_the_rows_of_the_input() {
+fn input_gradients_equal_differences() {
     let types = |block: &Block, seed| (0..block.num_edges() as u64).map(|e| key(seed).below(e, 3) as u16).collect();
     let [outer, inner] = [random(20, 30, 5, 1), random(6, 20, 4, 2)];
     let blocks = [(outer, 5), (inner, 6)].map(|(block, seed)| {

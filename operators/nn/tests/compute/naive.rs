@@ -1,4 +1,4 @@
-//! Kernels against the obvious loops, on every shape of block, every width and every type of number.
+//! Kernels against naive loops, on every shape of block, every width and every number type.
 
 use gnnflow_kernels::aggregate::attention_logits::Attention;
 use gnnflow_kernels::aggregate::transpose::transpose;
@@ -19,14 +19,10 @@ fn edges(block: &Block, row: usize) -> impl Iterator<Item = (usize, usize)> + '_
 }
 
 #[track_caller]
-fn same(what: &str, found: &[f32], wanted: impl IntoIterator<Item = f64>) {
+fn assert_near(what: &str, found: &[f32], wanted: impl IntoIterator<Item = f64>) {
     let mut count = 0;
     for (i, w) in wanted.into_iter().enumerate() {
-        assert!(
-            (f64::from(found[i]) - w).abs() <= 2e-5 * (1.0 + w.abs()),
-            "{what}[{i}]: {} where {w} belongs",
-            found[i]
-        );
+        assert!((f64::from(found[i]) - w).abs() <= 2e-5 * (1.0 + w.abs()), "{what}[{i}]: {}; expected {w}", found[i]);
         count = i + 1;
     }
     assert_eq!(found.len(), count, "{what}: size");
@@ -41,27 +37,27 @@ fn sums_and_means<T: Element<Acc = f32>>(from: impl Fn(f32) -> T) {
                 .collect();
             let mut out = vec![f32::NAN; sums.len()];
             segment::sum(block.indptr(), block.indices(), &x, width, &mut out);
-            same(&format!("{name}: sum of {width}"), &out, sums.iter().copied());
+            assert_near(&format!("{name}: sum of {width}"), &out, sums.iter().copied());
             let wide: Vec<i64> = block.indptr().iter().map(|&p| i64::from(p)).collect();
             let mut again = vec![f32::NAN; sums.len()];
             segment::sum(&wide, block.indices(), &x, width, &mut again);
             assert_eq!(out, again, "{name}: i64 offsets");
             segment::mean(block.indptr(), block.indices(), &x, width, &mut out);
             let means = sums.iter().enumerate().map(|(k, sum)| sum / (block.neighbors(k / width).len().max(1) as f64));
-            same(&format!("{name}: mean of {width}"), &out, means);
+            assert_near(&format!("{name}: mean of {width}"), &out, means);
         }
     }
 }
 
 #[test]
-fn sums_and_means_of_every_type() {
+fn sums_and_means_of_every_type_equal_naive_loops() {
     sums_and_means(|x| x);
     sums_and_means(bf16::from_f32);
     sums_and_means(f16::from_f32);
 }
 
 #[test]
-fn maxima() {
+fn maxima_equal_naive_loops() {
     for (name, block) in shapes() {
         for width in WIDTHS {
             let x = normal(block.num_src() * width, 2);
@@ -70,7 +66,7 @@ fn maxima() {
             let mut out = vec![f32::NAN; arg.len()];
             segment::pick(block.indices(), &arg, &x, width, &mut out);
             let largest = |k: usize| edges(&block, k / width).map(|(_, s)| x[s * width + k % width]).reduce(f32::max);
-            same(
+            assert_near(
                 &format!("{name}: max of {width}"),
                 &out,
                 (0..arg.len()).map(|k| f64::from(largest(k).unwrap_or(0.0))),
@@ -87,7 +83,7 @@ fn maxima() {
 }
 
 #[test]
-fn weighted_sums_and_their_gradients() {
+fn weighted_sums_and_gradients_equal_naive_loops() {
     for (name, block) in shapes() {
         let by_source = transpose(block.num_src(), block.indptr(), block.indices());
         for (heads, width) in [(1, 1), (1, 100), (2, 5), (8, 8), (3, 40)] {
@@ -111,15 +107,15 @@ fn weighted_sums_and_their_gradients() {
                     }
                 }
             }
-            same(&format!("{name}: weighted sum"), &out, out2);
-            same(&format!("{name}: gradient of rows"), &dx, dx2);
-            same(&format!("{name}: gradient of weights"), &dw, dw2);
+            assert_near(&format!("{name}: weighted sum"), &out, out2);
+            assert_near(&format!("{name}: gradient of rows"), &dx, dx2);
+            assert_near(&format!("{name}: gradient of weights"), &dw, dw2);
         }
     }
 }
 
 #[test]
-fn messages_with_edges_and_their_gradients() {
+fn edge_messages_and_gradients_equal_naive_loops() {
     for (name, block) in shapes() {
         let by_source = transpose(block.num_src(), block.indptr(), block.indices());
         for width in [1, 5, 16, 100] {
@@ -143,15 +139,15 @@ fn messages_with_edges_and_their_gradients() {
                     }
                 }
             }
-            same(&format!("{name}: sum of messages"), &out, out2);
-            same(&format!("{name}: gradient of rows"), &dx, dx2);
-            same(&format!("{name}: gradient of edges"), &de, de2);
+            assert_near(&format!("{name}: sum of messages"), &out, out2);
+            assert_near(&format!("{name}: gradient of rows"), &dx, dx2);
+            assert_near(&format!("{name}: gradient of edges"), &de, de2);
         }
     }
 }
 
 #[test]
-fn values_on_edges() {
+fn edge_values_equal_naive_loops() {
     for (name, block) in shapes() {
         let by_source = transpose(block.num_src(), block.indptr(), block.indices());
         for heads in [1, 3, 8] {
@@ -177,14 +173,14 @@ fn values_on_edges() {
                     }
                 }
             }
-            same(&format!("{name}: edge sum"), &sums, sums2);
-            same(&format!("{name}: edge sum by source"), &by_src, by_src2);
+            assert_near(&format!("{name}: edge sum"), &sums, sums2);
+            assert_near(&format!("{name}: edge sum by source"), &by_src, by_src2);
         }
     }
 }
 
 #[test]
-fn attention_of_gatv2() {
+fn gatv2_attention_equals_naive_loops() {
     for (name, block) in shapes() {
         for (heads, width) in [(1, 1), (3, 20), (2, 33)] {
             let columns = heads * width;
@@ -202,13 +198,13 @@ fn attention_of_gatv2() {
                     }
                 }
             }
-            same(&format!("{name}: attention"), &out, wanted);
+            assert_near(&format!("{name}: attention"), &out, wanted);
         }
     }
 }
 
 #[test]
-fn moments_of_columns_and_rows() {
+fn moments_and_norms_equal_naive_loops() {
     for (rows, width) in [(1, 3), (2, 1), (700, 33), (40, 100)] {
         let x: Vec<f32> = normal(rows * width, 9).iter().map(|x| 3.0 * x + 50.0).collect();
         let at = |r: usize, c: usize| f64::from(x[r * width + c]);
@@ -241,7 +237,7 @@ fn softmax_of_huge_logits_is_finite() {
 }
 
 #[test]
-fn transposes() {
+fn transposes_equal_naive_loops() {
     for (name, block) in shapes() {
         let t = transpose(block.num_src(), block.indptr(), block.indices());
         let mut wanted: Vec<(u32, u32, u32)> = Vec::new();
@@ -261,23 +257,23 @@ fn transposes() {
 }
 
 #[test]
-fn sums_of_columns_and_heads() {
+fn column_sums_and_heads_equal_naive_loops() {
     for (rows, width) in [(0, 3), (1, 1), (511, 7), (512, 7), (1500, 33)] {
         let x = normal(rows * width, 8);
         let mut out = vec![f32::NAN; width];
         elementwise::column_sum(&x, &mut out);
-        same("column sum", &out, (0..width).map(|c| (0..rows).map(|r| f64::from(x[r * width + c])).sum()));
+        assert_near("column sum", &out, (0..width).map(|c| (0..rows).map(|r| f64::from(x[r * width + c])).sum()));
     }
     let (rows, heads, width) = (300, 3, 20);
     let (x, a) = (normal(rows * heads * width, 9), normal(heads * width, 10));
     let mut dots = vec![0.0; rows * heads];
     heads::dot(&x, &a, heads, &mut dots);
     let dot = |k: usize| (0..width).map(|c| f64::from(x[k * width + c]) * f64::from(a[k % heads * width + c])).sum();
-    same("head dot", &dots, (0..rows * heads).map(dot));
+    assert_near("head dot", &dots, (0..rows * heads).map(dot));
 }
 
 #[test]
-fn dropout_keeps_its_share_and_its_mean() {
+fn dropout_drops_its_share() {
     let key = crate::factory::key(11);
     for p in [0.0, 0.1, 0.5, 0.9] {
         let dropout = elementwise::Dropout::new(p, key);

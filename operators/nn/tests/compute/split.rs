@@ -1,4 +1,4 @@
-//! What node tasks make of the halves of their rows has the bits of what they make of the whole.
+//! Node tasks on the two parts of their rows have the bits of the whole.
 
 use candle_core::{Device, Tensor};
 use gnnflow_data::rng::{Key, Purpose};
@@ -18,7 +18,7 @@ fn bits(tensors: &[&Tensor]) -> Vec<u32> {
 }
 
 #[test]
-fn node_tasks_make_the_same_of_halves() {
+fn node_tasks_on_split_rows_have_equal_bits() {
     let options = KindOptions { relations: 3, ..KindOptions::default() };
     let spec = |kind: &str, norm: Norm, residual: bool| ModelSpec {
         dropout: 0.4,

@@ -1,4 +1,4 @@
-//! The same bits for any number of threads.
+//! Results have equal bits for any number of threads.
 
 use candle_core::{Device, Tensor, Var};
 use gnnflow_data::rng::{Key, Purpose};
@@ -7,24 +7,24 @@ use gnnflow_nn::{GraphBlock, KindOptions, Model, ModelSpec, Norm, Registry, loss
 
 use crate::factory::{flat, random, tensor};
 
-/// Runs `f` on pools of 1, 2 and 5 threads and wants equal bits.
-fn same_bits(what: &str, f: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
+/// Runs `f` on pools of 1, 2 and 5 threads and asserts equal bits.
+fn assert_same_bits(what: &str, f: impl Fn() -> Vec<Vec<f32>> + Send + Sync) {
     let run = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(&f);
     let bits = |out: Vec<Vec<f32>>| -> Vec<u32> { out.into_iter().flatten().map(f32::to_bits).collect() };
     let one = bits(run(1));
     for threads in [2, 5] {
-        assert!(one == bits(run(threads)), "{what}: {threads} threads give other bits than one");
+        assert!(one == bits(run(threads)), "{what}: {threads} threads give other bits than 1");
     }
 }
 
 #[test]
-fn linear_forward_and_backward() {
+fn linear_has_equal_bits_for_any_thread_count() {
     for (rows, k, columns) in
         [(1, 1, 1), (3, 100, 47), (511, 256, 256), (5000, 100, 64), (1024, 1433, 16), (20_000, 8, 3)]
     {
         let (x, w) = (tensor((rows, k), 1), tensor((columns, k), 2));
         let (b, probe) = (tensor((1, columns), 3).flatten_all().unwrap(), tensor((rows, columns), 4));
-        same_bits(&format!("linear {rows}×{k}×{columns}"), || {
+        assert_same_bits(&format!("linear {rows}×{k}×{columns}"), || {
             let vars = [&x, &w, &b].map(|t| Var::from_tensor(t).unwrap());
             let out = ops::linear(&vars[0], &vars[1], Some(&vars[2])).unwrap();
             let gradients = (&out * &probe).unwrap().sum_all().unwrap().backward().unwrap();
@@ -36,11 +36,11 @@ fn linear_forward_and_backward() {
 }
 
 #[test]
-fn a_row_beside_a_mean_is_both_and_has_the_same_bits() {
+fn self_and_mean_equals_concatenation_for_any_thread_count() {
     let block = GraphBlock::new(random(1500, 4000, 12, 1));
     let x = tensor((4000, 37), 3);
     let probe = tensor((1500, 74), 4);
-    same_bits("self and mean", || {
+    assert_same_bits("self and mean", || {
         let x = Var::from_tensor(&x).unwrap();
         let both = ops::self_and_mean(&block, &x).unwrap();
         let gradients = (&both * &probe).unwrap().sum_all().unwrap().backward().unwrap();
@@ -52,7 +52,7 @@ fn a_row_beside_a_mean_is_both_and_has_the_same_bits() {
 }
 
 #[test]
-fn every_model_forward_and_backward() {
+fn every_model_has_equal_bits_for_any_thread_count() {
     let typed = |block: Block| {
         let types = (0..block.num_edges() as u16).map(|e| e % 6).collect();
         block.with_edge_types(types)
@@ -88,7 +88,7 @@ fn every_model_forward_and_backward() {
         };
         let model = Model::build(&spec, &Registry::default(), &Device::Cpu, 5).unwrap();
         let degrees = vec![20; 4000];
-        same_bits(&format!("{kind} {aggregator}"), || {
+        assert_same_bits(&format!("{kind} {aggregator}"), || {
             let blocks = [GraphBlock::new(outer.clone()), GraphBlock::new(inner.clone())];
             let key = Key::new(5, Purpose::Dropout).fold(1);
             let (logits, sums) = model.forward_with_sums(&blocks, &x, Some(&degrees), Some(key)).unwrap();
@@ -102,7 +102,7 @@ fn every_model_forward_and_backward() {
 }
 
 #[test]
-fn half_precision_features() {
+fn half_precision_features_equal_widened_ones() {
     let block = GraphBlock::new(random(300, 1500, 12, 2));
     let model = Model::build(&ModelSpec::new("sage", 1, 40, 8, 7), &Registry::default(), &Device::Cpu, 5).unwrap();
     let x = tensor((1500, 40), 3);

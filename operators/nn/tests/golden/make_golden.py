@@ -1,7 +1,7 @@
-"""Makes golden.safetensors: what PyTorch, PyG and DGL compute on small fixed inputs.
+"""Creates golden.safetensors: results of PyTorch, PyG and DGL on small fixed inputs.
 
 Run with torch 2.2.1, torch_geometric 2.6.1 and dgl 2.1.0 (CPU):  python make_golden.py golden.safetensors
-Layers and losses are computed in float64 from inputs that are exact in float32, optimisers in float32 as users run them.
+Layers and losses are computed in float64 from inputs that are exact in float32, optimizers in float32 as users run them.
 Names are `case/array`; gradients are of sum(output * probe), under `case/grad.*`.
 """
 
@@ -94,7 +94,7 @@ for name, concat in [("concat", True), ("mean", False)]:
         {"weight": lin.weight, "source": conv.att_src, "destination": conv.att_dst, "bias": conv.bias},
         lambda x: conv(x, square))
     conv = layer(GATConv((7, 7), 4, heads=3, concat=concat))
-    conv.lin_dst = conv.lin_src  # one map for both ends, as ours
+    conv.lin_dst = conv.lin_src  # one map for both ends, as in gnnflow
     run(f"gat-{name}-bipartite", normal(45, 7),
         {"weight": conv.lin_src.weight, "source": conv.att_src, "destination": conv.att_dst, "bias": conv.bias},
         lambda x: conv((x, x[:20]), edges))
@@ -148,7 +148,7 @@ for name, make in optimizers.items():
         optimizer.step()
     keep("optimizers", **{name: p})
 
-# What follows was added later; the cases above keep their numbers.
+# Added later, so that the cases above keep their random numbers.
 for name, concat in [("concat", True), ("mean", False)]:
     for suffix, graph, sources in [("", square, 24), ("-bipartite", edges, 45)]:
         conv = layer(GATv2Conv(7, 4, heads=3, concat=concat, add_self_loops=False))
@@ -185,7 +185,7 @@ for name, bases in [("each", None), ("bases", 3)]:
     probe = normal(*out.shape)
     (out * probe).sum().backward()
     keep(f"rgcn-{name}", x=x, out=out, probe=probe, grad__x=x.grad)
-    # PyG keeps matrices as input × output; ours are output × input.
+    # PyG stores matrices as input × output, gnnflow as output × input.
     matrices = "weight" if bases is None else "bases"
     for key, value in [(matrices, conv.weight), ("root.weight", conv.root)]:
         keep(f"rgcn-{name}", **{key: value.mT, "grad__" + key: value.grad.mT})
@@ -203,7 +203,7 @@ for name in ["relu", "elu", "leaky_relu", "tanh", "gelu"]:
     function = (lambda x: F.gelu(x, approximate="tanh")) if name == "gelu" else getattr(torch, name, getattr(F, name, None))
     run(f"activation-{name}", normal(20, 7) * 3, {}, function)
 
-# Models of two layers over two blocks, in training: residuals, norms and jumping knowledge beside the layers.
+# Models of two layers over two blocks, in training, with residuals, norms and jumping knowledge.
 for how in ["cat", "max", "mean"]:
     layers_of = [layer(SAGEConv(9, 6)), layer(SAGEConv(6, 6))]
     norms = [layer(torch.nn.BatchNorm1d(6)), layer(torch.nn.BatchNorm1d(6))]
@@ -258,7 +258,7 @@ for name, value in sorted(arrays.items()):
     if not value.is_floating_point():
         value, kind = value.int(), "I32"
     elif value.dtype == torch.float64:
-        # Inputs are exact in float32; outputs lose what a tolerance of 1e-5 does not see.
+        # Inputs are exact in float32; outputs are rounded far below the tolerance of 1e-5.
         value, kind = value.float(), "F32"
     else:
         kind = "F32"
