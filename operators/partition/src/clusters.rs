@@ -83,9 +83,9 @@ pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
     }
     // Every cluster is queued at most once, under a size that it had: sizes only grow, so that whoever comes too early is queued anew.
     let key = |size: u32, cluster: u32| Reverse(u64::from(size) << 32 | u64::from(cluster));
-    let with_neighbours = (0..clusters.len() as u32).filter(|&cluster| richest[cluster as usize] != Clusters::NONE);
+    let with_neighbors = (0..clusters.len() as u32).filter(|&cluster| richest[cluster as usize] != Clusters::NONE);
     let mut queue: BinaryHeap<_> =
-        with_neighbours.map(|cluster| key(clusters.size[cluster as usize], cluster)).collect();
+        with_neighbors.map(|cluster| key(clusters.size[cluster as usize], cluster)).collect();
     let mut queued = vec![true; clusters.len()];
     while let Some(Reverse(first)) = queue.pop() {
         let (size, cluster) = ((first >> 32) as u32, first as u32);

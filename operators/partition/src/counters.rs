@@ -21,14 +21,14 @@ const MAX_SLOTS: usize = 16;
 /// use gnnflow_data::testing::TestGraph;
 /// use gnnflow_partition::Counters;
 ///
-/// // A path of four nodes in two parts: what do the neighbours of each node say?
+/// // A path of four nodes in two parts: what do the neighbors of each node say?
 /// let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
 /// let part = [0, 0, 1, 1];
 /// let mut counters = Counters::new(4, 2, 1 << 20);
-/// counters.count(&graph.stream(), "counting neighbours", |u, v| Some([part[v as usize], part[u as usize]]))?;
+/// counters.count(&graph.stream(), "counting neighbors", |u, v| Some([part[v as usize], part[u as usize]]))?;
 /// assert!(counters.is_exact());
 /// assert_eq!(counters.best(0), Some((0, 1)));
-/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbour in each part: the lower
+/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbor in each part: the lower
 /// # Ok::<(), gnnflow_data::Error>(())
 /// ```
 #[derive(Debug)]

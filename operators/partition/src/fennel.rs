@@ -30,9 +30,9 @@ impl Partitioner for Fennel {
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let nodes = graph.num_nodes() as f64;
         let alpha = f64::from(goal.parts).sqrt() * graph.num_edges() as f64 / (nodes * nodes.sqrt());
-        let parts = node_stream::place(graph, goal, |neighbours, sizes| {
+        let parts = node_stream::place(graph, goal, |neighbors, sizes| {
             let mut best = (f64::MIN, u64::MAX, u32::MAX);
-            neighbours.each(sizes, |part, count| {
+            neighbors.each(sizes, |part, count| {
                 let size = sizes.of(part);
                 let score = f64::from(count) - alpha * 1.5 * (size as f64).sqrt();
                 let better = score > best.0 || score == best.0 && (size, part) < (best.1, best.2);

@@ -10,8 +10,8 @@ use gnnflow_data::{GraphStream, Result};
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Graph {
     starts: Vec<u64>,
-    neighbours: Vec<u32>,
-    /// One for every entry of `neighbours`; none when all weigh 1.
+    neighbors: Vec<u32>,
+    /// One for every entry of `neighbors`; none when all weigh 1.
     weights: Vec<u32>,
 }
 
@@ -35,18 +35,18 @@ impl Graph {
             start
         });
         let mut next: Vec<u64> = next.collect();
-        let mut neighbours = vec![0; total as usize];
+        let mut neighbors = vec![0; total as usize];
         graph.for_each_edges("reading the graph", &mut |edges| {
             for &(src, dst) in edges.iter().filter(|(src, dst)| src != dst) {
                 for (one, other) in [(src, dst), (dst, src)] {
                     let at = &mut next[one as usize];
-                    neighbours[*at as usize] = other;
+                    neighbors[*at as usize] = other;
                     *at += 1;
                 }
             }
             Ok(())
         })?;
-        sort_lists(&mut neighbours, &next, 0);
+        sort_lists(&mut neighbors, &next, 0);
         // Each list moves down to where those before it end now, without its repeats.
         let (mut begin, mut kept) = (0, 0);
         let mut starts = next;
@@ -55,18 +55,18 @@ impl Graph {
             *start = kept as u64;
             let first = kept;
             for at in begin..end {
-                let other = neighbours[at];
-                if kept == first || neighbours[kept - 1] != other {
-                    neighbours[kept] = other;
+                let other = neighbors[at];
+                if kept == first || neighbors[kept - 1] != other {
+                    neighbors[kept] = other;
                     kept += 1;
                 }
             }
             begin = end;
         }
         starts.push(kept as u64);
-        neighbours.truncate(kept);
-        neighbours.shrink_to_fit();
-        Ok(Self { starts, neighbours, weights: Vec::new() })
+        neighbors.truncate(kept);
+        neighbors.shrink_to_fit();
+        Ok(Self { starts, neighbors, weights: Vec::new() })
     }
 
     /// The graph of `nodes` nodes with the edges `(smaller end << 32 | larger end, weight)`, each of which comes once.
@@ -80,17 +80,17 @@ impl Graph {
             starts[node + 1] += starts[node];
         }
         let mut next = starts.clone();
-        let mut neighbours = vec![0; 2 * edges.len()];
+        let mut neighbors = vec![0; 2 * edges.len()];
         let mut weights = vec![0; 2 * edges.len()];
         for &(key, weight) in edges {
             let [a, b] = ends(key);
             for (one, other) in [(a, b), (b, a)] {
-                neighbours[next[one] as usize] = other as u32;
+                neighbors[next[one] as usize] = other as u32;
                 weights[next[one] as usize] = weight;
                 next[one] += 1;
             }
         }
-        Self { starts, neighbours, weights }
+        Self { starts, neighbors, weights }
     }
 
     /// Number of nodes.
@@ -100,7 +100,7 @@ impl Graph {
 
     /// Number of entries in all lists: twice the edges.
     pub(super) fn entries(&self) -> u64 {
-        self.neighbours.len() as u64
+        self.neighbors.len() as u64
     }
 
     /// Where each node's list begins, and the end of the last.
@@ -109,8 +109,8 @@ impl Graph {
     }
 
     /// All lists, one after the other.
-    pub(super) fn all_neighbours(&self) -> &[u32] {
-        &self.neighbours
+    pub(super) fn all_neighbors(&self) -> &[u32] {
+        &self.neighbors
     }
 
     /// The weights of all entries, or none when all weigh 1.
@@ -120,8 +120,8 @@ impl Graph {
 
     /// The neighbors of a node, in ascending order if it was read from a stream.
     #[inline]
-    pub(super) fn neighbours(&self, node: usize) -> &[u32] {
-        &self.neighbours[self.starts[node] as usize..self.starts[node + 1] as usize]
+    pub(super) fn neighbors(&self, node: usize) -> &[u32] {
+        &self.neighbors[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
     /// Number of a node's neighbors.
@@ -132,7 +132,7 @@ impl Graph {
 
     /// How many neighbors of `node` are in `part`.
     pub(super) fn pull(&self, assignment: &[u16], node: usize, part: usize) -> u32 {
-        self.neighbours(node).iter().filter(|&&other| usize::from(assignment[other as usize]) == part).count() as u32
+        self.neighbors(node).iter().filter(|&&other| usize::from(assignment[other as usize]) == part).count() as u32
     }
 }
 
@@ -183,9 +183,9 @@ mod tests {
             let expected: BTreeSet<(u32, u32)> = both.collect();
             let read = Graph::read(&graph.stream()).unwrap();
             assert_eq!((read.nodes(), read.entries()), (graph.nodes as usize, expected.len() as u64));
-            let all = (0..graph.nodes).flat_map(|v| read.neighbours(v as usize).iter().map(move |&u| (v, u)));
+            let all = (0..graph.nodes).flat_map(|v| read.neighbors(v as usize).iter().map(move |&u| (v, u)));
             assert!(all.eq(expected.iter().copied()), "{}", graph.name);
-            assert!((0..read.nodes()).all(|v| read.degree(v) == read.neighbours(v).len() as u64));
+            assert!((0..read.nodes()).all(|v| read.degree(v) == read.neighbors(v).len() as u64));
 
             let edges: Vec<(u64, u32)> = expected
                 .iter()
@@ -194,11 +194,11 @@ mod tests {
                 .collect();
             let weighted = Graph::of_weighted_edges(graph.nodes as usize, &edges);
             for node in 0..graph.nodes as usize {
-                let mut list = weighted.neighbours(node).to_vec();
+                let mut list = weighted.neighbors(node).to_vec();
                 list.sort_unstable();
-                assert_eq!(list, read.neighbours(node), "{} {node}", graph.name);
+                assert_eq!(list, read.neighbors(node), "{} {node}", graph.name);
                 let from = weighted.starts()[node] as usize;
-                for (at, &other) in weighted.neighbours(node).iter().enumerate() {
+                for (at, &other) in weighted.neighbors(node).iter().enumerate() {
                     assert_eq!(weighted.all_weights()[from + at], node as u32 + other);
                 }
             }

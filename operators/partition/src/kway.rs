@@ -62,8 +62,8 @@ pub(super) fn kway(graph: &Graph, ask: &Ask<'_>) -> Result<Vec<u16>> {
     let seed = Key::new(ask.seed, Purpose::Partition).draw(0) & 0x7fff_ffff;
     let starts: Vec<i32> = graph.starts().iter().map(|&start| start as i32).collect();
     let mut parts = vec![0i32; nodes];
-    let neighbours: &[i32] = bytemuck::cast_slice(graph.all_neighbours());
-    let mut metis = metis::Graph::new(ask.targets.len() as i32, ask.parts as i32, &starts, neighbours)
+    let neighbors: &[i32] = bytemuck::cast_slice(graph.all_neighbors());
+    let mut metis = metis::Graph::new(ask.targets.len() as i32, ask.parts as i32, &starts, neighbors)
         .map_err(|error| bug(error.to_string()))?
         .set_ubvec(&ask.targets)
         .set_option(Seed(seed as i32));

@@ -29,9 +29,9 @@ impl Partitioner for Ldg {
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let most = most_nodes(graph.num_nodes(), goal);
-        let parts = node_stream::place(graph, goal, |neighbours, sizes| {
+        let parts = node_stream::place(graph, goal, |neighbors, sizes| {
             let mut best = None;
-            neighbours.each(sizes, |part, count| {
+            neighbors.each(sizes, |part, count| {
                 // C times the score: whole numbers.
                 let score = u64::from(count) * (most - sizes.of(part));
                 if sizes.has_room(part) {

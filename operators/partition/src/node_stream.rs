@@ -15,14 +15,14 @@ use super::loads::Loads;
 use super::schedule::most_nodes;
 
 /// Neighbors of a node by the parts that they are in.
-pub(super) struct Neighbours {
+pub(super) struct Neighbors {
     /// Number of neighbors in every part.
     count: Vec<u32>,
     /// Parts that have any.
     parts: Vec<u32>,
 }
 
-impl Neighbours {
+impl Neighbors {
     #[inline]
     fn add(&mut self, part: u16) {
         let count = &mut self.count[part as usize];
@@ -55,34 +55,34 @@ pub(super) fn state_bytes(nodes: u64) -> u64 {
 pub(super) fn place(
     graph: &dyn GraphStream,
     goal: &Goal,
-    choose: impl Fn(&Neighbours, &Loads) -> u32,
+    choose: impl Fn(&Neighbors, &Loads) -> u32,
 ) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
     let earlier = count_earlier(graph)?;
     let mut sizes = Loads::with_room(goal.parts, most_nodes(nodes as u64, goal));
     let mut part: Vec<u16> = vec![0; nodes];
-    let mut neighbours = Neighbours { count: vec![0; goal.parts as usize], parts: Vec::new() };
+    let mut neighbors = Neighbors { count: vec![0; goal.parts as usize], parts: Vec::new() };
     let mut start = 0;
     while start < nodes {
         let batch = start..batch_end(&earlier, start, goal.memory / 8);
         start = batch.end;
-        let mut put = |node: usize, neighbours: &mut Neighbours, part: &mut [u16]| {
-            let choice = choose(neighbours, &sizes);
+        let mut put = |node: usize, neighbors: &mut Neighbors, part: &mut [u16]| {
+            let choice = choose(neighbors, &sizes);
             sizes.add(choice);
             part[node] = choice as u16;
-            neighbours.clear();
+            neighbors.clear();
         };
         if batch.len() == 1 {
-            count_one(graph, batch.start as u32, earlier[batch.start], &part, &mut neighbours)?;
-            put(batch.start, &mut neighbours, &mut part);
+            count_one(graph, batch.start as u32, earlier[batch.start], &part, &mut neighbors)?;
+            put(batch.start, &mut neighbors, &mut part);
             continue;
         }
         let (ends, lists) = gather(graph, &earlier, batch.clone())?;
         let mut first = 0;
         for (node, end) in batch.zip(ends) {
-            lists[first..end].iter().for_each(|&before| neighbours.add(part[before as usize]));
+            lists[first..end].iter().for_each(|&before| neighbors.add(part[before as usize]));
             first = end;
-            put(node, &mut neighbours, &mut part);
+            put(node, &mut neighbors, &mut part);
         }
     }
     Ok(part)
@@ -135,20 +135,14 @@ fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Resu
 }
 
 /// Counts the neighbors before one node.
-fn count_one(
-    graph: &dyn GraphStream,
-    node: u32,
-    earlier: u32,
-    part: &[u16],
-    neighbours: &mut Neighbours,
-) -> Result<()> {
+fn count_one(graph: &dyn GraphStream, node: u32, earlier: u32, part: &[u16], neighbors: &mut Neighbors) -> Result<()> {
     if earlier == 0 {
         return Ok(());
     }
     graph.for_each_edges("counting neighbours of one node", &mut |edges| {
         for &(src, dst) in edges {
             if src.max(dst) == node && src != dst {
-                neighbours.add(part[src.min(dst) as usize]);
+                neighbors.add(part[src.min(dst) as usize]);
             }
         }
         Ok(())

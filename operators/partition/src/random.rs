@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbouring_indexes_are_torn_apart() {
+    fn neighboring_indexes_are_torn_apart() {
         // 10,000 pairs of neighbors in 4 parts: 2,500 ± 43 stay together by chance.
         let assignment = Random.assign(&nodes(10_001).stream(), &Goal { seed: 7, ..Goal::new(4) }).unwrap();
         let together = (0..10_000).filter(|&v| assignment.part(v) == assignment.part(v + 1)).count();

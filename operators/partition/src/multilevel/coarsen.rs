@@ -28,7 +28,7 @@ pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<
         let mut moved = 0;
         for first in (0..nodes).step_by(BATCH) {
             let batch = first..nodes.min(first + BATCH);
-            let wish = |votes: &mut Vec<u32>, node| favourite(graph, &labels, &sizes, most, key, node, votes);
+            let wish = |votes: &mut Vec<u32>, node| favorite(graph, &labels, &sizes, most, key, node, votes);
             let wishes: Vec<u32> = batch.clone().into_par_iter().with_min_len(256).map_init(Vec::new, wish).collect();
             for (node, wish) in batch.zip(wishes) {
                 let label = &mut labels[node];
@@ -49,7 +49,7 @@ pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<
 }
 
 /// The label that a node would like best.
-fn favourite(
+fn favorite(
     graph: &Graph,
     labels: &[u32],
     sizes: &[u32],
@@ -58,11 +58,11 @@ fn favourite(
     node: usize,
     votes: &mut Vec<u32>,
 ) -> u32 {
-    let (neighbours, own) = (graph.neighbours(node), labels[node]);
-    let step = (neighbours.len() / LOOKED_AT).max(1);
+    let (neighbors, own) = (graph.neighbors(node), labels[node]);
+    let step = (neighbors.len() / LOOKED_AT).max(1);
     let first = key.below(node as u64, step as u64) as usize;
     votes.clear();
-    votes.extend(neighbours.iter().skip(first).step_by(step).map(|&other| labels[other as usize]));
+    votes.extend(neighbors.iter().skip(first).step_by(step).map(|&other| labels[other as usize]));
     votes.sort_unstable();
     let of_own = votes.iter().filter(|&&label| label == own).count();
     // The own label wins a tie, and else chance does: were it the lowest, low labels would spread over the graph.
@@ -87,7 +87,7 @@ pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
     let mut volumes = vec![0u64; count];
     clusters.iter().enumerate().for_each(|(node, &cluster)| volumes[cluster as usize] += graph.degree(node));
     let inside = |node: usize| {
-        graph.neighbours(node).iter().filter(|&&other| clusters[other as usize] == clusters[node]).count() as u64
+        graph.neighbors(node).iter().filter(|&&other| clusters[other as usize] == clusters[node]).count() as u64
     };
     let inside: u64 = (0..graph.nodes()).into_par_iter().with_min_len(4096).map(inside).sum();
     let all = graph.entries().max(1) as f64;
@@ -127,7 +127,7 @@ pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usiz
     let around = |cluster: usize, sums: &mut [u32], found: &mut Vec<(u32, u32)>| {
         found.clear();
         for &member in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
-            for &other in graph.neighbours(member as usize) {
+            for &other in graph.neighbors(member as usize) {
                 let other = clusters[other as usize];
                 if other as usize != cluster {
                     if sums[other as usize] == 0 {

@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_volume_is_a_bound_on_clusters_that_grow() {
-        // A star of 39 leaves: the centre's cluster is full from the beginning.
+        // A star of 39 leaves: the center's cluster is full from the beginning.
         let star = graphs().into_iter().find(|graph| graph.name == "star").unwrap();
         let degrees = Degrees::Exact.begin(&star.stream()).unwrap();
         let limits = Limits { volume: 38, nodes: 100, clusters: 100 };

@@ -22,7 +22,7 @@ pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
     let look = |seen: &mut Vec<u32>, node: usize| {
         // `seen[part]` is the last node (plus 1) that met the part.
         let (own, mut copies, mut cut) = (assignment[node], 0, 0);
-        for &other in graph.neighbours(node) {
+        for &other in graph.neighbors(node) {
             let part = assignment[other as usize];
             if part != own {
                 cut += 1;
@@ -54,28 +54,28 @@ pub(super) fn by_cut(
         let batch = first..nodes.min(first + BATCH);
         let seen: &[u16] = assignment;
         let wish = |counts: &mut Vec<u32>, node: usize| {
-            let (own, neighbours) = (seen[node], graph.neighbours(node));
-            neighbours.iter().for_each(|&other| counts[seen[other as usize] as usize] += 1);
+            let (own, neighbors) = (seen[node], graph.neighbors(node));
+            neighbors.iter().for_each(|&other| counts[seen[other as usize] as usize] += 1);
             let mut best = (counts[own as usize], own);
-            if (best.0 as usize) < neighbours.len() {
+            if (best.0 as usize) < neighbors.len() {
                 let mut consider = |part: u16, count: u32| {
                     let better = count > best.0 || count == best.0 && best.1 != own && part < best.1;
                     if better && part != own && bounds.fits(loads, node, part as usize) {
                         best = (count, part);
                     }
                 };
-                if parts <= neighbours.len() {
+                if parts <= neighbors.len() {
                     (0..).zip(counts.iter()).for_each(|(part, &count)| consider(part, count));
                 } else {
-                    for &other in neighbours {
+                    for &other in neighbors {
                         consider(seen[other as usize], counts[seen[other as usize] as usize]);
                     }
                 }
             }
-            if parts <= neighbours.len() {
+            if parts <= neighbors.len() {
                 counts.fill(0);
             } else {
-                neighbours.iter().for_each(|&other| counts[seen[other as usize] as usize] = 0);
+                neighbors.iter().for_each(|&other| counts[seen[other as usize] as usize] = 0);
             }
             best.1
         };
@@ -116,7 +116,7 @@ impl<'a> ByBoth<'a> {
     pub(super) fn new(graph: &'a Graph, bounds: &'a Bounds<'a>, parts: usize, assignment: &[u16]) -> Self {
         let mut counts = vec![0; graph.nodes() * parts];
         counts.par_chunks_exact_mut(parts).enumerate().for_each(|(node, counts)| {
-            graph.neighbours(node).iter().for_each(|&other| counts[assignment[other as usize] as usize] += 1);
+            graph.neighbors(node).iter().for_each(|&other| counts[assignment[other as usize] as usize] += 1);
         });
         Self { graph, bounds, parts, counts }
     }
@@ -160,7 +160,7 @@ impl<'a> ByBoth<'a> {
             if to != usize::MAX {
                 self.bounds.shift(loads, node, own, to);
                 assignment[node] = to as u16;
-                for &other in self.graph.neighbours(node) {
+                for &other in self.graph.neighbors(node) {
                     self.counts[other as usize * self.parts + own] -= 1;
                     self.counts[other as usize * self.parts + to] += 1;
                 }
@@ -174,7 +174,7 @@ impl<'a> ByBoth<'a> {
     fn fewer_copies(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
         // The node itself: no copy in `to` any more, one in `own` if it leaves neighbors there.
         let mut fewer = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
-        for &other in self.graph.neighbours(node) {
+        for &other in self.graph.neighbors(node) {
             let (other, of_other) = (other as usize, assignment[other as usize] as usize);
             fewer += i64::from(of_other != own && self.count(other, own) == 1);
             fewer -= i64::from(of_other != to && self.count(other, to) == 0);

@@ -99,7 +99,7 @@ fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
             assert!(sizes.iter().all(|&size| 0 < size && size <= most), "{}: {sizes:?}", graph.name);
             let mut naive: HashMap<u64, u32> = HashMap::new();
             for node in 0..whole.nodes() {
-                for &other in whole.neighbours(node) {
+                for &other in whole.neighbors(node) {
                     let (a, b) = (clusters[node], clusters[other as usize]);
                     if a < b {
                         *naive.entry(u64::from(a) << 32 | u64::from(b)).or_default() += 1;

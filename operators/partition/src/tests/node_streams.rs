@@ -8,12 +8,12 @@ fn stream(graph: &TestGraph, goal: &Goal, score: impl Fn(f64, f64) -> f64) -> Ve
     let most = bound(graph.nodes, goal);
     let mut parts: Vec<u32> = Vec::new();
     for node in 0..graph.nodes {
-        let neighbours = graph.edges.iter().filter_map(|&(u, v)| match (u == node, v == node) {
+        let neighbors = graph.edges.iter().filter_map(|&(u, v)| match (u == node, v == node) {
             (true, false) => Some(v),
             (false, true) => Some(u),
             _ => None,
         });
-        let homes: Vec<u32> = neighbours.filter_map(|other| parts.get(other as usize).copied()).collect();
+        let homes: Vec<u32> = neighbors.filter_map(|other| parts.get(other as usize).copied()).collect();
         let sizes = sizes(&parts, goal);
         let mut open: Vec<u32> = (0..goal.parts).filter(|&part| sizes[part as usize] < most).collect();
         open.sort_by_key(|&part| (sizes[part as usize], part));

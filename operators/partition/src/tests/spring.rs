@@ -58,14 +58,14 @@ fn paper(graph: &TestGraph, goal: &Goal, volume: f64, degrees: Degrees) -> Vec<u
         members.entry(cluster).or_default().insert(v);
     }
     let representative = |nodes: &BTreeSet<u32>| -> Option<u32> {
-        let neighbours = nodes.iter().filter_map(|v| rich.get(v).copied());
-        neighbours.min_by_key(|t| (std::cmp::Reverse(d[t]), *t))
+        let neighbors = nodes.iter().filter_map(|v| rich.get(v).copied());
+        neighbors.min_by_key(|t| (std::cmp::Reverse(d[t]), *t))
     };
     let most = goal.balance.nodes * f64::from(n) / f64::from(p);
     let mut scan: BTreeSet<(usize, u32)> = members.iter().map(|(&i, nodes)| (nodes.len(), i)).collect();
     while let Some((_, i)) = scan.pop_first() {
-        let Some(neighbour) = representative(&members[&i]) else { continue };
-        let t = c[&neighbour];
+        let Some(neighbor) = representative(&members[&i]) else { continue };
+        let t = c[&neighbor];
         if t != i && (members[&i].len() + members[&t].len()) as f64 <= most {
             scan.remove(&(members[&t].len(), t));
             let moved = members.remove(&i).unwrap();
