@@ -1,34 +1,33 @@
-//! How often each node meets each part: what completes a vertex cut, and what refines any assignment.
+//! Counts of parts per node. Vertex cuts derive core nodes from them, and refinement derives moves.
 //!
-//! Exact counts take 4 bytes for every node and part. Where that is more than the budget, a *Misra–Gries sketch* takes its place: a few
-//! (part, count) slots a node. Of a node with `m` votes a sketch of `k` slots knows every part that has more than `m / (k + 1)` of
-//! them, and each count to within `m / (k + 1)` from below; the best part of a node at home somewhere is found either way.
-//!
-//! J. Misra, D. Gries: Finding repeated elements. Science of Computer Programming, 1982.
+//! Exact counts take 4 bytes per node and part. If the budget is smaller, each node has a *Misra–Gries sketch* of `k`
+//! (part, count) slots. For a node with `m` votes it holds every part with more than `m / (k + 1)` votes. Each count is
+//! too low by at most `m / (k + 1)`. J. Misra, D. Gries: Finding repeated elements. Science of Computer Programming,
+//! 1982.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use gnnflow_data::{GraphStream, Result};
 
-/// Fewest slots of a sketch: 24 bytes a node.
+/// Smallest number of slots of a sketch: 24 bytes per node.
 const MIN_SLOTS: usize = 4;
-/// Most slots of a sketch: all of them are looked at for every vote.
+/// Largest number of slots of a sketch. Every vote reads all of them.
 const MAX_SLOTS: usize = 16;
 
-/// For every node, how often it met each part.
+/// For every node, the number of votes for each part.
 ///
 /// ```
 /// use gnnflow_data::testing::TestGraph;
 /// use gnnflow_partition::Counters;
 ///
-/// // A path of four nodes in two parts: what do the neighbors of each node say?
+/// // A path of four nodes in two parts; every neighbor is a vote for its part.
 /// let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
 /// let part = [0, 0, 1, 1];
 /// let mut counters = Counters::new(4, 2, 1 << 20);
 /// counters.count(&graph.stream(), "counting neighbors", |u, v| Some([part[v as usize], part[u as usize]]))?;
 /// assert!(counters.is_exact());
 /// assert_eq!(counters.best(0), Some((0, 1)));
-/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbor in each part: the lower
+/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbor in each part: the lower part
 /// # Ok::<(), gnnflow_data::Error>(())
 /// ```
 #[derive(Debug)]
@@ -41,15 +40,15 @@ pub struct Counters {
 enum Store {
     /// One count for every node and part.
     Exact(Vec<AtomicU32>),
-    /// `slots` parts for every node, with their counts; a count of 0 marks a free slot.
+    /// `slots` parts per node with their counts. A count of 0 marks a free slot.
     Sketch { slots: usize, part: Vec<u16>, count: Vec<u32> },
 }
 
 impl Counters {
-    /// Bytes of the smallest sketch of a node.
+    /// Bytes per node of the smallest sketch.
     pub const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
 
-    /// Counters at zero, in at most `memory` bytes: exact if they fit, else as many slots a node as do (4 to 16).
+    /// Creates counters of at most `memory` bytes: exact ones if they fit, else sketches of 4 to 16 slots per node.
     ///
     /// `parts` is at most [`MAX_PARTS`](gnnflow_data::partitioner::MAX_PARTS).
     pub fn new(nodes: u64, parts: u32, memory: u64) -> Self {
@@ -74,7 +73,7 @@ impl Counters {
         matches!(self.store, Store::Exact(_))
     }
 
-    /// Bytes that they take.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.store {
             Store::Exact(cells) => 4 * cells.len() as u64,
@@ -90,7 +89,7 @@ impl Counters {
         }
     }
 
-    /// One vote of `node` for `part`, among votes in a defined order.
+    /// Adds one vote of `node` for `part`. A sketch depends on the order of the votes.
     ///
     /// # Panics
     /// When there is no such node or part.
@@ -108,10 +107,9 @@ impl Counters {
         }
     }
 
-    /// Counts the votes of all edges: `votes` gives for an edge `(source, destination)` the part that the source meets and
-    /// the part that the destination meets, or nothing for an edge that does not count.
-    ///
-    /// One pass over the stream: in any order from all threads when exact, in dump order when sketched.
+    /// Counts the votes of all edges in one pass. `votes(source, destination)` returns the part that each of the two
+    /// votes for, or `None` to skip the edge. Exact counters use all threads in any order; sketches follow the dump
+    /// order.
     ///
     /// # Errors
     /// Errors of the stream.
@@ -141,8 +139,8 @@ impl Counters {
         })
     }
 
-    /// Counts again the neighbors of every node in every part, after some nodes have moved: every edge but a loop is a vote of either end for the
-    /// other's part, counted last when parts were those of `before`. Exact counts change only where an end has moved.
+    /// Counts the neighbors of every node in every part, without self loops. `before` is the assignment of the last
+    /// count; exact counters then update only the neighbors of moved nodes.
     pub(super) fn recount(
         &mut self,
         graph: &dyn GraphStream,
@@ -155,7 +153,7 @@ impl Counters {
             let votes = |src: u32, dst: u32| (src != dst).then(|| [now[dst as usize].into(), now[src as usize].into()]);
             return self.count(graph, pass, votes);
         };
-        // A bit a node: what nearly all edges need to know lies in the processor's cache.
+        // One bit per node, so that the lookup for most edges stays in the processor's cache.
         let bits = |(before, now): (&[u16], &[u16])| {
             before.iter().zip(now).rev().fold(0u64, |bits, (before, now)| bits << 1 | u64::from(before != now))
         };
@@ -167,7 +165,7 @@ impl Counters {
                 for (one, other) in [(src, dst), (dst, src)] {
                     if has_moved(other) && src != dst {
                         let cells = &cells[one as usize * parts..][..parts];
-                        // Sums of what processes add may wrap around: what counts is where they end.
+                        // Partial sums of processes may wrap around; the total does not.
                         cells[before[other as usize] as usize].fetch_sub(1, Relaxed);
                         cells[now[other as usize] as usize].fetch_add(1, Relaxed);
                     }
@@ -176,7 +174,7 @@ impl Counters {
         })
     }
 
-    /// The part with most votes of `node` and their number; of several the lowest; none when the node has no votes.
+    /// The part with the most votes of `node` (the lowest on a tie) and their number. `None` without votes.
     #[inline]
     pub fn best(&self, node: u32) -> Option<(u32, u32)> {
         let mut best = None;
@@ -188,7 +186,7 @@ impl Counters {
         best
     }
 
-    /// Votes of `node` for `part`; in a sketch perhaps fewer, never more.
+    /// Votes of `node` for `part`. A sketch may return less, never more.
     #[inline]
     pub fn get(&self, node: u32, part: u32) -> u32 {
         match &self.store {
@@ -201,7 +199,7 @@ impl Counters {
         }
     }
 
-    /// Visits every part that has votes of `node`, with their number, in no particular order.
+    /// Visits every part with votes of `node` and their number, in any order.
     #[inline]
     pub fn each(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
         match &self.store {
@@ -226,7 +224,7 @@ impl Counters {
     }
 }
 
-/// One step of Misra and Gries: the part's slot, or a free one, or one off every slot.
+/// One Misra–Gries step: increments the part's slot, or takes a free slot, or decrements every slot.
 #[inline]
 fn vote(parts: &mut [u16], counts: &mut [u32], part: u16) {
     let mut free = None;
@@ -322,7 +320,7 @@ mod tests {
         let mut sketch = Counters::new(3, PARTS, 0);
         assert!(!sketch.is_exact() && sketch.bytes() == 3 * 6 * MIN_SLOTS as u64);
         let mut exact: HashMap<(u32, u32), u32> = HashMap::new();
-        // Parts of very different shares, so that some must be known and some cannot be.
+        // The shares of the parts differ widely, so that a sketch holds some parts and drops others.
         for i in 0..3000 {
             let (node, part) = (i as u32 % 3, (f64::from(PARTS) * KEY.unit(i).powi(4)) as u32);
             sketch.add(node, part);

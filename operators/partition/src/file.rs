@@ -1,4 +1,4 @@
-//! `file`: the parts that a table says.
+//! `file`: parts read from a table.
 
 use std::fs::File as OsFile;
 use std::io::Read;
@@ -9,9 +9,9 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, GraphStream, Partitioner, Result};
 use sha2::{Digest, Sha256};
 
-/// A user's own assignment, read from Parquet: every node's id exactly once, with its part. No bound is kept but the table's own.
+/// A user's assignment, read from Parquet: every node id exactly once, with its part. No balance bound is enforced.
 ///
-/// Reads no edge. 2 bytes a node; where several processes prepare, one of them reads.
+/// Reads no edges. 2 bytes per node. In a process group, one process reads the table.
 #[derive(Debug, Default)]
 pub struct File {
     table: PartTable,
@@ -19,12 +19,12 @@ pub struct File {
 }
 
 impl File {
-    /// The parts that `table` says.
+    /// Creates the method for `table`.
     pub fn new(table: PartTable) -> Self {
         Self { table, digest: OnceLock::new() }
     }
 
-    /// SHA-256 over the files' contents; of objects, over what their stores tell them by.
+    /// SHA-256 of the file contents; of the version for objects in a store.
     fn digest(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut buffer = vec![0; 1 << 20];
@@ -55,13 +55,13 @@ impl Partitioner for File {
     }
 
     fn settings(&self) -> String {
-        // What cannot be read has no digest; `assign` says why.
+        // An unreadable file has an empty digest; `assign` returns the error.
         let digest = self.digest.get_or_init(|| self.digest().unwrap_or_default());
         format!("id = {:?}, part = {:?}, sha256 = {digest}", self.table.id, self.table.part)
     }
 
     fn state_bytes(&self, nodes: u64, _: &Goal) -> u64 {
-        // Parts, and twice as bytes: read, and told to all.
+        // The parts, and twice as bytes: as read, and as sent to the process group.
         6 * nodes
     }
 
@@ -86,7 +86,7 @@ mod tests {
     use gnnflow_data::{Fault, prepare};
     use std::path::Path;
 
-    /// Writes a table that gives node `v` of `nodes` part `v % parts`.
+    /// Writes a table in which the part of node `v` is `v % parts`.
     fn table(dir: &Path, style: IdStyle, nodes: u32, parts: u32) -> PartTable {
         let path = dir.join("own.parquet");
         write_parquet(

@@ -1,23 +1,23 @@
-//! A graph in memory, for the methods whose budget allows one.
+//! A graph in memory, for methods with enough budget.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use gnnflow_data::{GraphStream, Result};
 
-/// A symmetric graph without self loops or repeats.
+/// A symmetric graph without self loops or duplicate edges, in CSR form.
 ///
-/// 4 bytes for each of its `2 |E|` entries, 8 where edges have weights, and 8 for every node.
+/// 4 bytes for each of its `2 |E|` entries, 8 if edges have weights, and 8 per node.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Graph {
     starts: Vec<u64>,
     neighbors: Vec<u32>,
-    /// One for every entry of `neighbors`; none when all weigh 1.
+    /// The weight of every entry of `neighbors`; empty if all are 1.
     weights: Vec<u32>,
 }
 
 impl Graph {
-    /// The graph of a stream, its directions forgotten: one pass to count, one to fill. While it is read it holds as many
-    /// entries as the dump has edge ends.
+    /// Reads a stream as an undirected graph in two passes: count, then fill. Until duplicates are removed, it holds
+    /// one entry per edge end of the dump.
     pub(super) fn read(graph: &dyn GraphStream) -> Result<Self> {
         let nodes = graph.num_nodes() as usize;
         let ends: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(nodes).collect();
@@ -27,7 +27,7 @@ impl Graph {
                 ends[dst as usize].fetch_add(1, Relaxed);
             }
         })?;
-        // `next[v]` is where v's next neighbor goes: at last, where the next node's begin.
+        // `next[v]` is the position of the next neighbor of v; after filling, the end of its list.
         let mut total = 0;
         let next = ends.into_iter().map(|count| {
             let start = total;
@@ -47,7 +47,7 @@ impl Graph {
             Ok(())
         })?;
         sort_lists(&mut neighbors, &next, 0);
-        // Each list moves down to where those before it end now, without its repeats.
+        // Compacts the lists in place, without duplicates.
         let (mut begin, mut kept) = (0, 0);
         let mut starts = next;
         for start in &mut starts {
@@ -69,7 +69,7 @@ impl Graph {
         Ok(Self { starts, neighbors, weights: Vec::new() })
     }
 
-    /// The graph of `nodes` nodes with the edges `(smaller end << 32 | larger end, weight)`, each of which comes once.
+    /// Builds a graph of `nodes` nodes from distinct edges `(smaller end << 32 | larger end, weight)`.
     pub(super) fn of_weighted_edges(nodes: usize, edges: &[(u64, u32)]) -> Self {
         let ends = |key: u64| [(key >> 32) as usize, key as u32 as usize];
         let mut starts = vec![0; nodes + 1];
@@ -93,7 +93,6 @@ impl Graph {
         Self { starts, neighbors, weights }
     }
 
-    /// Number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.starts.len().saturating_sub(1)
     }
@@ -103,43 +102,43 @@ impl Graph {
         self.neighbors.len() as u64
     }
 
-    /// Where each node's list begins, and the end of the last.
+    /// The first entry of each node's list, and the end of the last list.
     pub(super) fn starts(&self) -> &[u64] {
         &self.starts
     }
 
-    /// All lists, one after the other.
+    /// All lists, concatenated.
     pub(super) fn all_neighbors(&self) -> &[u32] {
         &self.neighbors
     }
 
-    /// The weights of all entries, or none when all weigh 1.
+    /// The weights of all entries; empty if all are 1.
     pub(super) fn all_weights(&self) -> &[u32] {
         &self.weights
     }
 
-    /// The neighbors of a node, in ascending order if it was read from a stream.
+    /// The neighbors of a node, in ascending order if the graph was read from a stream.
     #[inline]
     pub(super) fn neighbors(&self, node: usize) -> &[u32] {
         &self.neighbors[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// Number of a node's neighbors.
     #[inline]
     pub(super) fn degree(&self, node: usize) -> u64 {
         self.starts[node + 1] - self.starts[node]
     }
 
-    /// How many neighbors of `node` are in `part`.
+    /// Number of neighbors of `node` in `part`.
     pub(super) fn pull(&self, assignment: &[u16], node: usize, part: usize) -> u32 {
         self.neighbors(node).iter().filter(|&&other| usize::from(assignment[other as usize]) == part).count() as u32
     }
 }
 
-/// Lists that a thread sorts by itself.
+/// Number of lists that one thread sorts.
 const LISTS: usize = 4096;
 
-/// Sorts every list, on all threads. `ends` says where each ends in the whole, and `before` what of that lies before `lists`.
+/// Sorts every list, on all threads. `ends` are the ends of the lists, and `before` is the position of `lists`, both in
+/// the whole array.
 fn sort_lists(lists: &mut [u32], ends: &[u64], before: u64) {
     if ends.len() <= LISTS {
         let mut begin = 0;

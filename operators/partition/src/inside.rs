@@ -1,4 +1,4 @@
-//! Clusters of the nodes of one partition, from its in-edges as they lie there.
+//! Clusters of the nodes of one partition, from its stored in-edges.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicU32;
@@ -9,19 +9,22 @@ use gnnflow_data::{GraphStream, Partitioner, Result};
 
 use super::Multilevel;
 
-/// Edges that are handed out at a time.
+/// Edges per visit.
 const CHUNK: usize = 4096;
-/// Stretches that keys are counted by, when not all fit.
+/// Number of key ranges, of which as many as fit in memory are counted per pass.
 const STRETCHES: usize = 1 << 12;
 
-/// Cuts nodes `nodes`, whose in-edges are `(indptr, indices)` in CSC form, into [`Goal::parts`] clusters by [`Multilevel`], within [`Goal::memory`]: the
-/// cluster of each. Edges from other nodes are left out. The same for any number of threads.
+/// Divides `nodes`, whose in-edges are `(indptr, indices)` in CSC form, into [`Goal::parts`] clusters and returns the
+/// cluster of each.
+///
+/// Uses [`Multilevel`] within [`Goal::memory`]. Edges from other nodes are ignored. The result is equal for any number
+/// of threads.
 ///
 /// ```
 /// use gnnflow_data::partitioner::Goal;
 /// use gnnflow_partition::clusters_inside;
 ///
-/// // Two triangles, 10, 11, 12 and 13, 14, 15; 10 hears from node 3 of another partition.
+/// // Two triangles, 10, 11, 12 and 13, 14, 15; node 3 of another partition has an edge to 10.
 /// let triangle = |first: u32| (0..3).map(move |i| [first + (i + 1) % 3, first + (i + 2) % 3]);
 /// let mut indices: Vec<u32> = triangle(10).chain(triangle(13)).flatten().collect();
 /// indices.insert(0, 3);
@@ -46,7 +49,7 @@ pub fn clusters_inside(in_edges: (&[i64], &[u32]), nodes: Range<u32>, goal: &Goa
     Ok((0..count as u64).map(|node| assignment.part(node) as u16).collect())
 }
 
-/// A partition's own edges as a stream, in the order in which they are stored.
+/// The edges within a partition as a stream, in storage order.
 struct Inside<'a> {
     in_edges: (&'a [i64], &'a [u32]),
     nodes: Range<u32>,
@@ -109,8 +112,8 @@ impl GraphStream for Inside<'_> {
         })
     }
 
-    /// Keys fall into stretches by their leading bits; as many stretches as fit the memory are sorted at a time, a pass over the edges
-    /// each. Nothing goes to disk.
+    /// Divides keys into ranges by their leading bits. Each pass over the edges sorts as many ranges as fit in memory.
+    /// Nothing is written to disk.
     fn count_keys(&self, _pass: &str, memory: u64, key: &EdgeKey<'_>, consume: &mut ConsumeKeys<'_>) -> Result<()> {
         let each_key = |with: &mut dyn FnMut(u64)| {
             self.each(|edges| {
@@ -189,7 +192,7 @@ mod tests {
             let bound = (105 / parts).max(100_u32.div_ceil(parts)) as usize;
             assert!(sizes.iter().all(|&size| size <= bound), "{parts}: {sizes:?}");
             assert_eq!(found, clusters_inside(part, 40..140, &goal).unwrap());
-            // Too little room to hold the graph: it is streamed.
+            // The graph does not fit in memory, so it is streamed.
             let small = Goal { memory: 6000, ..goal };
             assert_eq!(clusters_inside(part, 40..140, &small).unwrap().len(), 100);
         }

@@ -1,6 +1,7 @@
 //! METIS's partitioning of a weighted graph in memory.
 //!
-//! G. Karypis, V. Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs. SIAM J. Sci. Comput., 1998.
+//! G. Karypis, V. Kumar: A fast and high quality multilevel scheme for partitioning irregular graphs. SIAM J. Sci.
+//! Comput., 1998.
 
 use std::sync::Mutex;
 
@@ -11,44 +12,45 @@ use metis::option::Seed;
 use super::balance::Bounds;
 use super::graph::Graph;
 
-/// METIS sums weights in 32 bits: totals are scaled to stay below this.
+/// METIS sums weights in 32 bits. Totals are scaled to stay below this.
 const MAX_WEIGHT: u64 = 1 << 30;
 
-/// Of an entry of the adjacency lists, with the lists themselves.
+/// Bytes per adjacency entry, including the lists.
 pub(super) const BYTES_PER_ENTRY: u64 = 68;
-/// Of a node, without its weights.
+/// Bytes per node, without its weights.
 const BYTES_PER_NODE: u64 = 80;
 
-/// METIS draws from the C library's one random state: two calls at a time would disturb each other's.
+/// Serializes calls, because METIS uses the random state of the C library.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// How METIS is asked.
+/// Options of a METIS call.
 #[derive(Clone, Debug)]
 pub(super) struct Ask<'a> {
     /// Name of the method, for errors.
     pub(super) method: &'a str,
     pub(super) parts: u32,
     pub(super) seed: u64,
-    /// Largest part over the mean, for every constraint.
+    /// Ratio of the largest part to the mean part, for each constraint.
     pub(super) targets: Vec<f32>,
-    /// By recursive bisection: often better for few parts, and slower for many. Else k-way.
+    /// Recursive bisection instead of k-way: often better for few parts, slower for many.
     pub(super) bisect: bool,
-    /// The constraints' weights of every node; none for one constraint that is 1 everywhere.
+    /// The weights of every node, one per constraint. Empty for a single constraint with weight 1.
     pub(super) node_weights: &'a [i32],
 }
 
-/// Bytes that METIS takes for a graph, with the graph itself: from above.
+/// Upper bound of the bytes that METIS uses, including the graph.
 ///
-/// An entry of the adjacency lists costs 4 bytes, 4 for its weight, the same again for each coarser graph, and 8 in the pool of
-/// neighboring parts. Coarser graphs of R-MAT graphs hardly shrink: one of 124 million entries took 8.4 GB, 66 bytes an entry. Graphs
-/// with communities take half of that. A node costs its row, weights, matching and place in queues.
+/// An adjacency entry takes 4 bytes, 4 for its weight, the same again in each coarser graph, and 8 in the pool of
+/// neighboring parts. R-MAT graphs hardly shrink by coarsening: 124 million entries took 8.4 GB, 66 bytes per entry.
+/// Graphs with communities take half. A node takes its row, weights, matching and queue position.
 pub(super) const fn bytes(nodes: u64, entries: u64, constraints: u64) -> u64 {
     entries * BYTES_PER_ENTRY + nodes * (BYTES_PER_NODE + 8 * constraints)
 }
 
-/// The part of every node: the same for the same graph and seed.
+/// Returns the part of every node. Equal graphs and seeds give equal parts.
 ///
-/// A graph without edges, or of fewer nodes than twice the parts, is not METIS's business (it may fall over): nodes go to parts in turn.
+/// METIS may crash on a graph without edges or with fewer than two nodes per part. There, nodes are assigned round
+/// robin.
 pub(super) fn kway(graph: &Graph, ask: &Ask<'_>) -> Result<Vec<u16>> {
     let nodes = graph.nodes();
     if ask.parts <= 1 || graph.entries() == 0 || nodes < 2 * ask.parts as usize {
@@ -87,8 +89,8 @@ pub(super) fn kway(graph: &Graph, ask: &Ask<'_>) -> Result<Vec<u16>> {
     }
 }
 
-/// The weights of `groups` groups of nodes for METIS: `group(node)` says which group a node is in. None when every node is a
-/// group of its own and weighs 1.
+/// Computes the METIS weights of `groups` groups of nodes; `group(node)` is the group of a node. Returns an empty list
+/// if every node is its own group and has weight 1.
 pub(super) fn node_weights(
     bounds: &Bounds<'_>,
     nodes: usize,
@@ -107,7 +109,7 @@ pub(super) fn node_weights(
     sums.iter().enumerate().map(|(at, &sum)| scaled(sum, bounds.total(at % rules))).collect()
 }
 
-/// Scales a weight so that their total stays below [`MAX_WEIGHT`]; what was something stays at least 1.
+/// Scales a weight so that the total stays below [`MAX_WEIGHT`]. A positive weight stays at least 1.
 fn scaled(weight: u64, total: u64) -> i32 {
     if total <= MAX_WEIGHT {
         return weight as i32;
@@ -116,12 +118,12 @@ fn scaled(weight: u64, total: u64) -> i32 {
     down.max(i32::from(weight > 0))
 }
 
-/// Parts as bytes, as they are kept and cross from one process to the others.
+/// Encodes parts for the journal and for other processes.
 pub(super) fn to_bytes(parts: &[u16]) -> Vec<u8> {
     parts.iter().flat_map(|part| part.to_le_bytes()).collect()
 }
 
-/// Back from [`to_bytes`]; none if they are not for so many nodes.
+/// Decodes [`to_bytes`]. Returns `None` if the bytes are not for `nodes` nodes.
 pub(super) fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Vec<u16>> {
     let (pairs, []) = bytes.as_chunks::<2>() else { return None };
     (pairs.len() == nodes).then(|| pairs.iter().map(|&pair| u16::from_le_bytes(pair)).collect())

@@ -1,4 +1,4 @@
-//! `metis`: METIS on the whole graph, in memory, with the balance constraints of DistDGL (section III-B).
+//! `metis`: METIS on the whole graph in memory, with the balance constraints of DistDGL (section III-B).
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, Fault, GraphStream, Partitioner, Result};
@@ -7,13 +7,15 @@ use super::balance::Bounds;
 use super::graph::Graph;
 use super::kway::{self, Ask};
 
-/// METIS, k-way, on the graph as an undirected one without repeats and self loops.
+/// K-way METIS on the undirected graph without duplicate edges and self loops.
 ///
-/// Every quantity of [`Goal::balance`] is a constraint: nodes, in-edges, train, validation and test nodes, nodes of each type. METIS
-/// keeps them nearly; afterwards the nodes that lose least are moved until each bound is kept, that on nodes always.
+/// Every quantity of [`Goal::balance`] is a constraint: nodes, in-edges, train, validation and test nodes, nodes of
+/// each type. METIS meets them approximately. Then nodes that lose the fewest neighbors move until the bounds hold; the
+/// bound on nodes always does.
 ///
-/// Memory is not streaming: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 for every node. A graph whose estimate is
-/// above [`Goal::memory`] is refused before it is read; `multilevel` is for those. So is one with 2³¹ entries or more.
+/// The whole graph is in memory: up to 68 bytes for each of the `2 |E|` adjacency entries and 80 per node. Returns an
+/// error before reading if the estimate exceeds [`Goal::memory`] or there are 2³¹ entries or more. `multilevel` has no
+/// such limits.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Metis;
 
@@ -45,7 +47,7 @@ impl Partitioner for Metis {
     }
 }
 
-/// Says no to a graph that would take more than the budget, or more than 32 bits can count.
+/// Returns an error for a graph that exceeds the memory budget or METIS's 32-bit indexes.
 fn refuse_beyond(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
     let failed = |reason| Err(Error::Partitioner { method: "metis".into(), reason, fault: Fault::Machine });
     if entries > i32::MAX as u64 || nodes >= i32::MAX as u64 {

@@ -1,9 +1,9 @@
-//! A stream of nodes, each with its neighbors among the nodes before, out of a stream of edges in any order.
+//! A stream of nodes with their earlier neighbors, from a stream of edges in any order.
 //!
-//! Methods that place a node at a time want its neighbors together, which the edges of a dump are not. So nodes are taken in batches,
-//! by ascending index: one pass over the edges gathers, for the nodes of a batch, the neighbors of lower index, as many as fit in half the
-//! budget. The result does not depend on the budget, the number of passes does: 1 + 8 |E| / `memory`, about; a graph within the
-//! budget takes two. The node that alone is a batch needs no list: all before it are placed, and counted at once.
+//! Nodes are placed in ascending order, in batches. One pass over the edges gathers the neighbors of lower index for a
+//! batch, as many as fit in half the budget. The number of passes is about 1 + 8 |E| / `memory`, and two if the graph
+//! fits in the budget. The result does not depend on the budget. A batch of one node needs no list: its neighbors are
+//! all placed and are counted directly.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -14,11 +14,11 @@ use gnnflow_data::{GraphStream, Result};
 use super::loads::Loads;
 use super::schedule::most_nodes;
 
-/// Neighbors of a node by the parts that they are in.
+/// Neighbors of a node by part.
 pub(super) struct Neighbors {
-    /// Number of neighbors in every part.
+    /// Number of neighbors in each part.
     count: Vec<u32>,
-    /// Parts that have any.
+    /// Parts with neighbors.
     parts: Vec<u32>,
 }
 
@@ -36,8 +36,8 @@ impl Neighbors {
         self.parts.drain(..).for_each(|part| self.count[part as usize] = 0);
     }
 
-    /// Visits the parts that have neighbors, with their number, in no particular order; and the part with fewest nodes, the lowest of
-    /// several, perhaps a second time.
+    /// Visits `(part, count)` of the parts with neighbors in any order, and of the least loaded part, which may be
+    /// visited twice.
     #[inline]
     pub(super) fn each(&self, sizes: &Loads, mut visit: impl FnMut(u32, u32)) {
         visit(sizes.least(), self.count[sizes.least() as usize]);
@@ -45,13 +45,13 @@ impl Neighbors {
     }
 }
 
-/// Bytes that a budget has to hold: half of it goes to neighbors, the other half to 14 bytes a node.
+/// Smallest budget in bytes: one half for neighbors, one half for 14 bytes per node.
 pub(super) fn state_bytes(nodes: u64) -> u64 {
     2 * 14 * nodes
 }
 
-/// Places every node, in order of index. `choose` gets the neighbors that are placed already (as often as there are edges) and the
-/// sizes of the parts, and gives a part with room.
+/// Places every node, in order of index, and returns the parts. `choose` receives the placed neighbors (once per edge)
+/// and the sizes of the parts, and returns a part below its bound.
 pub(super) fn place(
     graph: &dyn GraphStream,
     goal: &Goal,
@@ -88,7 +88,7 @@ pub(super) fn place(
     Ok(part)
 }
 
-/// The neighbors before every node: their number.
+/// Counts the neighbors of lower index of every node.
 fn count_earlier(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     let cells: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(graph.num_nodes() as usize).collect();
     graph.accumulate("counting neighbours", &cells, &|edges| {
@@ -99,7 +99,7 @@ fn count_earlier(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     Ok(cells.into_iter().map(AtomicU32::into_inner).collect())
 }
 
-/// Where the batch that begins at `start` ends: with at most `room` neighbors, or one node.
+/// Returns the end of the batch that begins at `start`. A batch has at most `room` neighbors, or one node.
 fn batch_end(earlier: &[u32], start: usize, room: u64) -> usize {
     let mut sum = 0;
     let fits = |count: &&u32| {
@@ -109,7 +109,7 @@ fn batch_end(earlier: &[u32], start: usize, room: u64) -> usize {
     (start + earlier[start..].iter().take_while(fits).count()).max(start + 1)
 }
 
-/// The neighbors before each node of a batch: where each list ends, and the lists.
+/// Gathers the neighbors of lower index for a batch. Returns the end of each node's list, and the lists.
 fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Result<(Vec<usize>, Vec<u32>)> {
     let mut sum = 0;
     let mut next = Vec::with_capacity(batch.len());
@@ -134,7 +134,7 @@ fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Resu
     Ok((next, lists))
 }
 
-/// Counts the neighbors before one node.
+/// Counts the neighbors of lower index of one node.
 fn count_one(graph: &dyn GraphStream, node: u32, earlier: u32, part: &[u16], neighbors: &mut Neighbors) -> Result<()> {
     if earlier == 0 {
         return Ok(());

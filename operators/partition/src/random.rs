@@ -1,4 +1,4 @@
-//! `random`: every node to a part by chance, all parts of the same size. The baseline that other methods have to beat.
+//! `random`: random parts of equal size. The baseline for other methods.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::rng::{Key, Permutation, Purpose};
@@ -8,7 +8,8 @@ use super::piece;
 
 /// Random parts of equal size.
 ///
-/// A keyed permutation of the nodes is cut into pieces, so that sizes differ by at most one. Reads no edge, stores nothing.
+/// Divides a keyed permutation of the nodes into ranges whose sizes differ by at most one. Reads no edges and stores
+/// nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Random;
 

@@ -1,9 +1,9 @@
-//! `range`: nodes in the order of the dump, cut into pieces. As good as that order is.
+//! `range`: consecutive ranges of nodes in dump order. The quality depends on that order.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, Error, GraphStream, PartitionBook, Partitioner, Result};
 
-/// Consecutive nodes of the dump, in parts whose sizes differ by at most one. Global ids are then the rows of the dump.
+/// Ranges of nodes in dump order whose sizes differ by at most one. Global ids equal the rows of the dump.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range;
 

@@ -1,4 +1,4 @@
-//! Refinement by passes over the stream: label propagation under the bounds of the goal.
+//! Refinement by passes over the stream: label propagation within the bounds of the goal.
 
 use std::cmp::Reverse;
 
@@ -13,35 +13,35 @@ use super::kway;
 
 /// Refines an assignment by passes over a stream.
 ///
-/// A pass counts how many neighbors every node has in every part; then nodes move to the part that has most of them, those first
-/// that gain most, each as long as there is room. All of a pass see the same counts, so only half of the nodes, another half each
-/// time, may move at once: else neighbors would change places for ever.
+/// A pass counts the neighbors of every node in every part. Then nodes move to the part with most of them, in
+/// descending order of gain, within the bounds. All nodes of a pass use the same counts. So only a random half of the
+/// nodes may move per pass; otherwise neighbors would swap parts forever.
 ///
-/// The result is the best assignment that was seen: one that keeps the bounds before one that does not, then the lesser cut. With
-/// sketched counters, which cannot tell the cut, it is the last.
+/// The result is the best assignment of all passes: within the bounds first, then the lowest cut. Sketched counters do
+/// not give the cut; with them the result is the last assignment.
 pub(super) struct Refinement<'a> {
     pub(super) graph: &'a dyn GraphStream,
     pub(super) bounds: &'a Bounds<'a>,
     pub(super) goal: &'a Goal,
-    /// For the counters.
+    /// Bytes for the counters.
     pub(super) memory: u64,
-    /// The name under which each pass is kept.
+    /// Name in the journal under which each pass is stored.
     pub(super) kept: &'a str,
 }
 
-/// How good an assignment is: whether it breaks a bound, and its cut, every edge counted from both ends.
+/// Quality of an assignment: whether it breaks a bound, and its cut with every edge counted from both ends.
 type Score = (bool, u64);
 
-/// Where a refinement is.
+/// State between two passes.
 struct State {
-    /// Passes done.
+    /// Number of finished passes.
     done: u32,
     current: Vec<u16>,
     best: Option<(Score, Vec<u16>)>,
 }
 
 impl Refinement<'_> {
-    /// At most `passes` passes that move nodes, and one more that only looks; fewer when a pass gains less than half a per cent.
+    /// Runs at most `passes` passes that move nodes, and one that measures. Stops when a pass gains less than 0.5%.
     pub(super) fn run(&self, assignment: &mut Vec<u16>, passes: u32) -> Result<()> {
         let nodes = self.graph.num_nodes();
         if nodes == 0 || passes == 0 || self.goal.parts <= 1 {
@@ -50,7 +50,7 @@ impl Refinement<'_> {
         let begin = || State { done: 0, current: std::mem::take(assignment), best: None };
         let mut state = self.resume(nodes as usize)?.unwrap_or_else(begin);
         let mut counters = Counters::new(nodes, self.goal.parts, self.memory);
-        // What was counted last.
+        // The assignment of the last count.
         let mut counted: Option<Vec<u16>> = None;
         loop {
             let last = state.done == passes;
@@ -139,7 +139,7 @@ impl Refinement<'_> {
     }
 }
 
-/// Edge ends whose other end is in another part.
+/// Number of edge ends whose other end is in another part.
 fn cut(counters: &Counters, assignment: &[u16]) -> u64 {
     let of_node = |(node, &own): (usize, &u16)| {
         let mut cut = 0;
@@ -149,7 +149,7 @@ fn cut(counters: &Counters, assignment: &[u16]) -> u64 {
     assignment.par_iter().enumerate().with_min_len(NODES).map(of_node).sum()
 }
 
-/// Nodes that a thread looks at by itself.
+/// Smallest number of nodes per parallel task.
 const NODES: usize = 4096;
 
 impl State {
@@ -234,7 +234,7 @@ mod tests {
     fn a_pass_is_its_plain_transcription() {
         for graph in graphs() {
             let (goal, start) = (Goal { seed: 3, ..Goal::new(4) }, turns(&graph, 4));
-            // Plainly: count by a map, sort all that gain, move while there is room.
+            // The reference: count by a map, sort all nodes with a gain, move within the bound.
             let mut counts: BTreeMap<(u32, u16), i64> = BTreeMap::new();
             for &(u, v) in graph.edges.iter().filter(|(u, v)| u != v) {
                 *counts.entry((u, start[v as usize])).or_default() += 1;
@@ -274,7 +274,7 @@ mod tests {
         let graph = power_law(400, 2000, 8);
         let (goal, start) = (Goal::new(4), turns(&graph, 4));
         let whole = refined(&graph.stream(), &goal, &start, 6, 1 << 20);
-        // Killed after two passes: what has been kept is what a run of two passes keeps last.
+        // The journal after two passes of an interrupted run equals that of a run of two passes.
         let first = graph.stream();
         refined(&first, &goal, &start, 2, 1 << 20);
         let again = graph.stream();

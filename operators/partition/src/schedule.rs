@@ -1,4 +1,4 @@
-//! Clusters to parts: list scheduling in descending order, held to a bound.
+//! Assignment of clusters to parts by list scheduling in descending order, with a bound on nodes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,27 +8,26 @@ use gnnflow_data::partitioner::Goal;
 use super::clusters::Clusters;
 use super::spring::Node;
 
-/// Most nodes of a part: the goal's balance, or what even parts need.
+/// Bound on the nodes of a part: max(⌊β|V|/p⌋, ⌈|V|/p⌉).
 pub(super) fn most_nodes(nodes: u64, goal: &Goal) -> u64 {
     let parts = u64::from(goal.parts);
     nodes.div_ceil(parts).max((goal.balance.nodes * nodes as f64 / parts as f64) as u64)
 }
 
-/// The parts by their number of nodes.
+/// A priority queue of parts by load.
 pub(super) struct Emptiest(BinaryHeap<Reverse<(u64, u32)>>);
 
 impl Emptiest {
-    /// Parts with so many nodes each.
     pub(super) fn new(loads: impl IntoIterator<Item = u64>) -> Self {
         Self(loads.into_iter().zip(0..).map(Reverse).collect())
     }
 
-    /// The part with fewest nodes (of several the lowest), and their number.
+    /// Returns `(load, part)` of the least loaded part, the lowest on a tie.
     fn peek(&self) -> (u64, u32) {
         self.0.peek().expect("there is a part").0
     }
 
-    /// Puts `nodes` more in that part.
+    /// Adds `nodes` to the least loaded part and returns the part.
     pub(super) fn put(&mut self, nodes: u64) -> u32 {
         let mut first = self.0.peek_mut().expect("there is a part");
         first.0.0 += nodes;
@@ -36,7 +35,7 @@ impl Emptiest {
     }
 }
 
-/// Step 3 of SPRING, lines 27 to 30: a part for every node, none with more than `most`.
+/// Step 3 of SPRING, lines 27 to 30: the part of every node. No part has more than `most` nodes.
 pub(super) fn schedule(clusters: &Clusters, nodes: Vec<Node>, parts: u32, most: u64) -> Vec<u16> {
     let mut order: Vec<u32> = (0..clusters.len() as u32).filter(|&cluster| clusters.root(cluster) == cluster).collect();
     order.sort_unstable_by_key(|&cluster| (Reverse(clusters.size[cluster as usize]), cluster));
@@ -51,7 +50,7 @@ pub(super) fn schedule(clusters: &Clusters, nodes: Vec<Node>, parts: u32, most: 
             places.take_apart(pieces.of(cluster), &clusters.own, &mut parts, most);
         }
     }
-    // What was not taken apart lies where its root lies.
+    // A merged cluster that was not divided is in the part of its root.
     for cluster in 0..clusters.len() as u32 {
         if places.of[cluster as usize] == Places::OPEN {
             places.of[cluster as usize] = places.of[clusters.root(cluster) as usize];
@@ -64,7 +63,7 @@ pub(super) fn schedule(clusters: &Clusters, nodes: Vec<Node>, parts: u32, most: 
 struct Places {
     /// A part; [`TORN`](Places::TORN) plus a position in `torn`; or [`OPEN`](Places::OPEN).
     of: Vec<u32>,
-    /// Clusters in several parts: parts, last first, with how many nodes go there.
+    /// Clusters in several parts: `(part, number of nodes)`, last first.
     torn: Vec<Vec<(u32, u64)>>,
 }
 
@@ -72,7 +71,7 @@ impl Places {
     const TORN: u32 = 1 << 31;
     const OPEN: u32 = u32::MAX;
 
-    /// Puts a cluster's pieces, largest first, in as few parts as the rule "fill up the emptiest" gives.
+    /// Assigns a cluster's pieces, largest first. Each round fills the least loaded part with all pieces that fit.
     fn take_apart(&mut self, mut pieces: Vec<u32>, own: &[u32], parts: &mut Emptiest, most: u64) {
         while !pieces.is_empty() {
             let before = pieces.len();
@@ -98,7 +97,7 @@ impl Places {
         }
     }
 
-    /// Puts a cluster that fits in no part in several.
+    /// Divides the nodes of a cluster that fits in no part between several parts.
     fn tear(&mut self, piece: u32, own: &[u32], parts: &mut Emptiest, most: u64) {
         let mut left = u64::from(own[piece as usize]);
         let mut shares = Vec::new();
@@ -130,7 +129,7 @@ impl Places {
     }
 }
 
-/// The clusters that merged ones were made of; sorted when first asked for.
+/// The initial clusters of each merged one, sorted on first use.
 struct Pieces<'a> {
     clusters: &'a Clusters,
     /// `(root, cluster)`, by root and descending size.

@@ -1,12 +1,15 @@
-//! `2ps-l`: two-phase streaming in linear time. Clusters first, then edges go where their ends' clusters are.
+//! `2ps-l`: two-phase streaming in linear time. Phase 1 clusters nodes; phase 2 places edges in the parts of their
+//! ends' clusters.
 //!
 //! R. Mayer, K. Orujzade, H.-A. Jacobsen, Out-of-Core Edge Partitioning at Linear Run-Time, ICDE 2022.
 //!
-//! 1. **Clustering**, in dump order. Clusters are named by their first node's index. At an edge between two clusters of volume at most τ
-//!    ([`volume`](TwoPsL::volume) times 2|E|/p; the paper's is 1), the end whose cluster is smaller without it (of equal ones the source) moves
-//!    to the other's, if that stays within τ.
-//! 2. **Clusters to parts**: in descending volume (of equal ones the lowest name first) to the part of least volume (of several the lowest).
-//! 3. **Edges inside a part** go there, then **all others** to the one of their ends' two parts P of higher score, of equal ones the source's:
+//! 1. **Clustering**, in dump order. The name of a cluster is the index of its first node. τ is
+//!    [`volume`](TwoPsL::volume) times 2|E|/p (1 in the paper). If an edge joins two clusters of volume at most τ, the
+//!    end whose cluster is smaller without it (the source on a tie) moves to the other, if that stays within τ.
+//! 2. **Clusters to parts**, by descending volume, then name. Each cluster is placed in the part of least volume, then
+//!    the lowest.
+//! 3. **Edges to parts**. First, edges with both ends in one part are placed there. Then all others are placed in that
+//!    of their ends' parts P with the higher score, the source's on a tie:
 //!
 //! ```text
 //! score = g(u) + g(v) + s(u) + s(v)
@@ -14,11 +17,12 @@
 //! s(u)  = vol(c(u)) / (vol(c(u)) + vol(c(v)))   if the cluster of u is in P, else 0
 //! ```
 //!
-//! No part gets more than 1.05 |E|/p edges (or `balance.edges`). An edge whose parts are full goes where the end of higher degree (of equal
-//! ones the destination) is hashed to, and if that is full too, to the part with fewest edges.
+//! A part has at most 1.05 |E|/p edges (or `balance.edges`). If the parts of an edge are full, it is placed by the hash
+//! of its end with the higher degree (the destination on a tie). If that part is full too, the part with the fewest
+//! edges is used.
 //!
-//! Four passes; with [`Degrees::Online`], which counts while clustering, three. A bit for every node and part, 18 bytes a node, and counters
-//! ([`VertexCut`]: how edges make core nodes).
+//! Four passes, or three with [`Degrees::Online`]. Memory: one bit per node and part, 18 bytes per node, and the
+//! counters of [`VertexCut`].
 
 use std::cmp::Reverse;
 
@@ -35,14 +39,14 @@ use super::vertex_cut::VertexCut;
 /// The method's settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TwoPsL {
-    /// What all vertex cuts have.
+    /// Settings common to all vertex cuts.
     pub cut: VertexCut,
-    /// Bound on a cluster's volume, as a share of a part's mean volume.
+    /// Bound on a cluster's volume relative to the mean volume of a part.
     pub volume: f64,
 }
 
 impl TwoPsL {
-    /// The paper's bound on volumes.
+    /// The bound of the paper.
     pub const VOLUME: f64 = 1.0;
 }
 
@@ -52,7 +56,7 @@ impl Default for TwoPsL {
     }
 }
 
-/// What clustering finds.
+/// Result of phase 1.
 struct Clustering {
     degrees: Vec<u32>,
     /// The cluster of every node.
@@ -125,12 +129,12 @@ impl Partitioner for TwoPsL {
     }
 }
 
-/// Bytes beside the counters: degrees, clusters, volumes and parts.
+/// Bytes without the counters: degrees, clusters, volumes and parts.
 fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
     Replicas::bytes(nodes, goal.parts) + 18 * nodes
 }
 
-/// Puts an edge in a part.
+/// Places an edge in a part, and returns the part.
 #[inline]
 fn place(replicas: &mut Replicas, loads: &mut Loads, ends: [u32; 2], part: u32) -> u32 {
     ends.into_iter().for_each(|end| replicas.set(end, part));
@@ -139,7 +143,7 @@ fn place(replicas: &mut Replicas, loads: &mut Loads, ends: [u32; 2], part: u32) 
 }
 
 impl TwoPsL {
-    /// Phase 1.
+    /// Phase 1: clusters nodes in one pass.
     fn cluster(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Clustering> {
         let bound = (self.volume * 2.0 * graph.num_edges() as f64 / f64::from(goal.parts)) as u64;
         let online = self.cut.degrees == Degrees::Online;

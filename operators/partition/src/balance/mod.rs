@@ -1,4 +1,4 @@
-//! What has to be balanced, how much of it each part may have, and moving nodes until it is so.
+//! The balance bounds of a [`Goal`], and moves of nodes that restore them.
 
 mod swaps;
 #[cfg(test)]
@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{GraphStream, Result};
 
-/// The bounds that a [`Goal`] sets, for one graph.
+/// The bounds that a [`Goal`] sets for one graph.
 ///
-/// Of a quantity with `total` over all nodes, a part may have `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest node)`: the
-/// target where whole nodes can meet it at all. The first rule is always the number of nodes, and it is the only one that can
-/// always be kept; the others are kept as long as there are nodes whose move would keep them.
+/// A quantity with sum `total` over all nodes has the bound `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest
+/// node)` per part. Rule 0 bounds the number of nodes. Only this rule can always be satisfied; the others are satisfied
+/// as far as moves allow.
 pub(super) struct Bounds<'a> {
     parts: usize,
     nodes: usize,
@@ -41,12 +41,12 @@ enum Quantity {
     Type(u16),
 }
 
-/// How much of every quantity each part has.
+/// The sum of every quantity in every part.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Loads(Vec<u64>);
 
 impl<'a> Bounds<'a> {
-    /// The bounds of `goal`. Reads the edges once when in-edges are to be balanced.
+    /// Computes the bounds of `goal`. Reads the edges once if the goal balances in-edges.
     pub(super) fn new(graph: &'a dyn GraphStream, goal: &Goal) -> Result<Self> {
         let (nodes, balance) = (graph.num_nodes() as usize, &goal.balance);
         let mut wanted = vec![(Quantity::Nodes, balance.nodes)];
@@ -92,7 +92,6 @@ impl<'a> Bounds<'a> {
         Ok(bounds)
     }
 
-    /// Number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.nodes
     }
@@ -102,7 +101,7 @@ impl<'a> Bounds<'a> {
         self.rules.len()
     }
 
-    /// Largest part over the mean part that each quantity may have.
+    /// Allowed ratio of the largest part to the mean part, for each quantity.
     pub(super) fn targets(&self) -> Vec<f32> {
         self.rules.iter().map(|rule| rule.target as f32).collect()
     }
@@ -112,13 +111,13 @@ impl<'a> Bounds<'a> {
         self.rules[rule].total
     }
 
-    /// The most of quantity `rule` that a part may have.
+    /// The bound of a part for quantity `rule`.
     #[cfg(test)]
     pub(super) fn cap(&self, rule: usize) -> u64 {
         self.rules[rule].cap
     }
 
-    /// How much of quantity `rule` node `node` has.
+    /// The amount of quantity `rule` at `node`.
     #[inline]
     pub(super) fn weight(&self, rule: usize, node: usize) -> u64 {
         self.amount(self.rules[rule].what, node)
@@ -134,7 +133,6 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// The loads of an assignment.
     pub(super) fn loads(&self, assignment: &[u16]) -> Loads {
         let mut loads = vec![0; self.rules.len() * self.parts];
         for (rule, loads) in loads.chunks_exact_mut(self.parts.max(1)).enumerate() {
@@ -145,19 +143,19 @@ impl<'a> Bounds<'a> {
         Loads(loads)
     }
 
-    /// The load of `part` with quantity `rule`.
+    /// The load of quantity `rule` in `part`.
     #[inline]
     pub(super) fn load(&self, loads: &Loads, rule: usize, part: usize) -> u64 {
         loads.0[rule * self.parts + part]
     }
 
-    /// Whether `node` could go to `part` without breaking a bound.
+    /// Whether `part` stays within all bounds with `node` added.
     #[inline]
     pub(super) fn fits(&self, loads: &Loads, node: usize, part: usize) -> bool {
         self.fits_from(loads, 0, node, part)
     }
 
-    /// The same for the quantities from `first` on.
+    /// As [`fits`](Self::fits), for the quantities from `first` on.
     #[inline]
     fn fits_from(&self, loads: &Loads, first: usize, node: usize, part: usize) -> bool {
         (first..self.rules.len()).all(|rule| {
@@ -166,7 +164,7 @@ impl<'a> Bounds<'a> {
         })
     }
 
-    /// Keeps account of a move.
+    /// Updates the loads for a move of `node`.
     #[inline]
     pub(super) fn shift(&self, loads: &mut Loads, node: usize, from: usize, to: usize) {
         for rule in 0..self.rules.len() {
@@ -176,15 +174,17 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Whether every bound is kept.
+    /// Whether every part is within every bound.
     pub(super) fn kept(&self, loads: &Loads) -> bool {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
         rows.into_iter().all(|(row, rule)| row.iter().all(|&load| load <= rule.cap))
     }
 
-    /// Moves nodes out of overfull parts until the bounds are kept: always that on nodes, the others as far as it can. Of an
-    /// overfull part's nodes those go first that lose least by `pull(node, part)`, the number of the node's neighbors there. Where
-    /// parts are too full for that, nodes change places. Returns how many moves that were.
+    /// Moves nodes out of overfull parts until the bounds hold: always the bound on nodes, the others as far as
+    /// possible.
+    ///
+    /// `pull(node, part)` is the number of the node's neighbors in a part. Nodes that lose the fewest neighbors move
+    /// first. If parts are too full for moves, nodes are exchanged. Returns the number of moves.
     pub(super) fn repair(
         &self,
         assignment: &mut [u16],
@@ -192,19 +192,19 @@ impl<'a> Bounds<'a> {
         pull: impl Fn(usize, usize) -> u32,
     ) -> usize {
         let mut moved = 0;
-        // The nodes' bound comes last and may always be met; on the way to the other bounds it may be broken.
+        // The bound on nodes is last, because it can always be satisfied. The moves before may break it.
         for rule in (0..self.rules.len()).rev() {
             for part in 0..self.parts {
                 if self.load(loads, rule, part) > self.rules[rule].cap {
                     moved += self.empty_out(assignment, loads, rule, part, &pull);
                 }
             }
-            // Several bounds stand in each other's way: before the one on nodes gets its due, they are lowered together.
+            // Bounds can conflict. Before the bound on nodes is restored, the total excess is lowered.
             if rule == 1 && !self.kept(loads) {
                 moved += self.lower_excess(assignment, loads, &pull, false);
             }
         }
-        // Parts that are full of nodes can but exchange them; that may make room for single nodes, and those for others.
+        // Full parts allow only exchanges. An exchange may make single moves possible again.
         for _ in 0..MOST_ROUNDS {
             let (before, excess) = (moved, self.excess(loads));
             if excess > 0.0 {
@@ -218,14 +218,14 @@ impl<'a> Bounds<'a> {
         moved
     }
 
-    /// By how much the bounds are broken, as shares of them, over all quantities and parts.
+    /// The sum over all quantities and parts of the load above the bound, relative to the bound.
     pub(super) fn excess(&self, loads: &Loads) -> f64 {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
         rows.flat_map(|(row, rule)| row.iter().map(|&load| share_above(load, rule.cap))).sum()
     }
 
-    /// Moves nodes out of overfull parts as long as that lowers the excess: a bound may be broken on the way if others gain more, but
-    /// that on nodes only where not `held`.
+    /// Moves nodes out of overfull parts as long as the total excess falls. A move may break a bound if other bounds
+    /// gain more. With `held`, no move breaks the bound on nodes.
     fn lower_excess(
         &self,
         assignment: &mut [u16],
@@ -264,7 +264,7 @@ impl<'a> Bounds<'a> {
         moved
     }
 
-    /// How the excess changes when a node goes from one part to another.
+    /// The change of the excess when `node` moves from part `from` to part `to`.
     fn change(&self, loads: &Loads, node: usize, from: usize, to: usize) -> f64 {
         let of_rule = |rule: usize| {
             let (cap, weight) = (self.rules[rule].cap, self.weight(rule, node));
@@ -275,6 +275,7 @@ impl<'a> Bounds<'a> {
         (0..self.rules.len()).map(of_rule).sum()
     }
 
+    /// Moves nodes out of `part` until quantity `rule` is within its bound there. Returns the number of moves.
     fn empty_out(
         &self,
         assignment: &mut [u16],
@@ -284,7 +285,7 @@ impl<'a> Bounds<'a> {
         pull: &impl Fn(usize, usize) -> u32,
     ) -> usize {
         let cap = self.rules[rule].cap;
-        // Where a node would like to go most, of the parts that `allowed` allows.
+        // The allowed part with the most neighbors of the node.
         let best = |node: usize, allowed: &dyn Fn(usize) -> bool| {
             let open = (0..self.parts).filter(|&to| to != part && allowed(to));
             open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)))
@@ -298,7 +299,7 @@ impl<'a> Bounds<'a> {
             .collect();
         leavers.sort_unstable();
         let mut moved = 0;
-        // First the moves that break nothing else; then, for nodes only, any.
+        // First the moves that break no other bound; then, only for the number of nodes, any move.
         for strict in [true, false] {
             if !strict && rule != 0 {
                 break;
@@ -327,10 +328,9 @@ impl<'a> Bounds<'a> {
     }
 }
 
-/// Rounds over all nodes in which excess is lowered.
 const MOST_ROUNDS: usize = 16;
 
-/// How far a load is above its bound, as a share of the bound.
+/// The load above the bound, relative to the bound.
 fn share_above(load: u64, cap: u64) -> f64 {
     load.saturating_sub(cap) as f64 / cap.max(1) as f64
 }

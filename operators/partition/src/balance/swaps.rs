@@ -1,21 +1,21 @@
-//! Exchanging nodes: what still helps when parts are full, and no node can go anywhere alone.
+//! Exchanges of two nodes, for parts so full that no single node can move.
 
 use super::{Bounds, Loads, MOST_ROUNDS, Quantity};
 
-/// Of the partners that a node could have, how many are looked at for the one that loses least.
+/// Number of candidates from which the partner of a node is chosen.
 const LOOKED_AT: usize = 16;
-/// Pairs of kinds of nodes that two parts try with each other.
+/// Largest number of pairs of node kinds that are tried between two parts.
 const MOST_KINDS: usize = 4096;
-/// What counts as less excess, in a sum of shares.
+/// Largest change of the excess that counts as a decrease.
 const LESS: f64 = -1e-9;
 
 impl Bounds<'_> {
-    /// Exchanges nodes of overfull parts with nodes of others as long as that lowers the excess; the parts' numbers of nodes stay. Returns
-    /// how many exchanges were made.
+    /// Exchanges nodes of overfull parts with nodes of other parts as long as the excess falls. Parts keep their
+    /// numbers of nodes. Returns the number of exchanges.
     ///
-    /// Nodes of a *kind* (split and type, as far as they are bounded) differ in in-edges only: exchanged with each other they touch one
-    /// bound. So these come first, then pairs of kinds that break no bound; only when none is left are bounds broken for the
-    /// sake of others that gain more.
+    /// A *kind* is a pair of split and type, as far as these are bounded. Nodes of one kind differ in in-edges only, so
+    /// their exchange affects one bound. These are tried first, then kinds that break no bound, then kinds that lower
+    /// the total excess.
     pub(super) fn exchange(
         &self,
         assignment: &mut [u16],
@@ -31,7 +31,7 @@ impl Bounds<'_> {
             let before = (swapped, self.excess(loads));
             let members = Members::new(self, assignment);
             for part in 0..self.parts {
-                // Who has most room first.
+                // The least full part first.
                 let mut others: Vec<usize> = (0..self.parts).filter(|&other| other != part).collect();
                 others.sort_by(|&a, &b| self.fullness(loads, part, a).total_cmp(&self.fullness(loads, part, b)));
                 for other in others {
@@ -42,7 +42,7 @@ impl Bounds<'_> {
                     swapped += pair.exchange(&members);
                 }
             }
-            // Where little is gained it is not going to be more.
+            // Later rounds gain no more than this one.
             let faded = self.excess(loads) > 0.99 * before.1;
             match (strict, swapped == before.0 || faded) {
                 (true, true) => strict = false,
@@ -58,7 +58,7 @@ impl Bounds<'_> {
         (0..self.rules.len()).any(|rule| self.load(loads, rule, part) > self.rules[rule].cap)
     }
 
-    /// How full `other` is, summed over the quantities of which `part` has too much.
+    /// The load of `other` relative to the bound, summed over the quantities in which `part` is overfull.
     fn fullness(&self, loads: &Loads, part: usize, other: usize) -> f64 {
         let share = |rule: usize| self.load(loads, rule, other) as f64 / self.rules[rule].cap.max(1) as f64;
         (0..self.rules.len()).filter(|&rule| self.load(loads, rule, part) > self.rules[rule].cap).map(share).sum()
@@ -72,17 +72,17 @@ impl Bounds<'_> {
         split << 17 | kind
     }
 
-    /// The quantity whose amounts differ from node to node.
+    /// The rule on in-edges, the only quantity with different amounts per node.
     fn weighed(&self) -> Option<usize> {
         self.rules.iter().position(|rule| rule.what == Quantity::InEdges)
     }
 }
 
-/// The nodes of every part, by kind, as they were when a round began.
+/// The nodes of every part by kind, at the start of a round.
 struct Members {
     /// Sorted by part, kind, index.
     order: Vec<u32>,
-    /// Where each kind of each part begins in `order`: `(part, kind, first)`.
+    /// First position in `order` of each kind of each part: `(part, kind, first)`.
     begins: Vec<(u16, u32, usize)>,
 }
 
@@ -101,7 +101,7 @@ impl Members {
         Self { order, begins }
     }
 
-    /// The kinds of a part's nodes, each with its nodes.
+    /// Iterates over `(kind, nodes)` of a part.
     fn of(&self, part: usize) -> impl Iterator<Item = (u32, &[u32])> {
         let first = self.begins.partition_point(|begin| usize::from(begin.0) < part);
         let end = self.begins.partition_point(|begin| usize::from(begin.0) <= part);
@@ -113,20 +113,20 @@ impl Members {
     }
 }
 
-/// An overfull part, and one that may help.
+/// An overfull part and a part to exchange nodes with.
 struct Pair<'a, 'b, P> {
     bounds: &'a Bounds<'b>,
     assignment: &'a mut [u16],
     loads: &'a mut Loads,
     from: usize,
     to: usize,
-    /// Whether nothing that is kept may be broken.
+    /// Whether no satisfied bound may be broken.
     strict: bool,
     pull: &'a P,
 }
 
 impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
-    /// Exchanges what helps, until the first part keeps its bounds.
+    /// Exchanges nodes until part `from` is within its bounds. Returns the number of exchanges.
     fn exchange(&mut self, members: &Members) -> usize {
         let mut kinds: Vec<(bool, f64, &[u32], &[u32])> = Vec::new();
         for (kind, leavers) in members.of(self.from) {
@@ -140,7 +140,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
                 }
             }
         }
-        // What mends splits and types, then what leaves them as they are.
+        // Pairs that improve splits and types first, then pairs that do not change them.
         kinds.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
         let mut swapped = 0;
         for (_, _, leavers, comers) in kinds {
@@ -152,7 +152,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         swapped
     }
 
-    /// Exchanges nodes of one kind with nodes of another: those first that lose least for the weight that they take along.
+    /// Exchanges nodes of two kinds, in ascending order of lost neighbors per weight.
     fn exchange_kinds(&mut self, leavers: &[u32], comers: &[u32]) -> usize {
         let weight = |node: u32| self.bounds.weighed().map_or(0, |rule| self.bounds.weight(rule, node as usize));
         let is_in = |node: u32, part: usize| usize::from(self.assignment[node as usize]) == part;
@@ -163,7 +163,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         let mut leavers: Vec<(f64, u32)> = still.map(|&node| (loss(node), node)).collect();
         partners.sort_unstable();
         leavers.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
-        // `next[at]` leads to the first partner from `at` on that is still there.
+        // `next[at]` leads to the first unused partner from `at` on.
         let mut next: Vec<u32> = (0..=partners.len() as u32).collect();
         let mut swapped = 0;
         for (_, node) in leavers {
@@ -171,7 +171,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
                 break;
             }
             let Some(at) = self.partner(node, &partners, &mut next) else {
-                // Without weights all pairs are alike.
+                // Without weights all pairs are equal.
                 if self.bounds.weighed().is_none() {
                     break;
                 }
@@ -188,7 +188,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         swapped
     }
 
-    /// Of the first few partners that may do, the one that loses least and lowers the excess.
+    /// Returns the position of the candidate that loses the fewest neighbors and lowers the excess.
     fn partner(&self, node: u32, partners: &[(u64, u32)], next: &mut [u32]) -> Option<usize> {
         let (mut begin, mut heaviest) = (0, u64::MAX);
         if let Some(rule) = self.bounds.weighed() {
@@ -197,7 +197,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
             let (own, other) =
                 (self.bounds.load(self.loads, rule, self.from), self.bounds.load(self.loads, rule, self.to));
             let (over, room) = (own.saturating_sub(cap), cap.saturating_sub(other));
-            // How much lighter the partner may be; and how much heavier.
+            // The partner may be lighter by `most`, and heavier by the free capacity of the own part.
             let most = if self.strict { room } else { room + over };
             begin = partners.partition_point(|partner| partner.0 < weight.saturating_sub(most));
             heaviest = weight + cap.saturating_sub(own);
@@ -216,13 +216,13 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         best.map(|best| best.1)
     }
 
-    /// How many neighbors' company a node loses.
+    /// Neighbors that a node loses by a move.
     fn loss(&self, node: u32, from: usize, to: usize) -> f64 {
         f64::from((self.pull)(node as usize, from)) - f64::from((self.pull)(node as usize, to))
     }
 
-    /// How the excess changes when a node of each part goes to the other: of all quantities, and infinite when `strict` and a bound
-    /// gets broken further; or, for none, of splits and types alone.
+    /// The change of the excess when the two nodes are exchanged. With `Some(true)`, infinite if the excess of any
+    /// bound rises. With `None`, only splits and types count.
     fn change(&self, node: u32, other: u32, strict: Option<bool>) -> f64 {
         let bounds = self.bounds;
         let mut sum = 0.0;
@@ -247,7 +247,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
     }
 }
 
-/// The first partner from `at` on that is still there; halves the way for those who ask later.
+/// Returns the first unused position from `at` on, and halves the path for later calls.
 fn first(next: &mut [u32], mut at: usize) -> usize {
     at = at.min(next.len() - 1);
     while next[at] as usize != at {

@@ -1,4 +1,4 @@
-//! Bounds are those that a naive count finds, and are kept where they can be.
+//! Compares bounds with a naive count, and checks that they hold where possible.
 
 use super::*;
 use gnnflow_data::Targets;
@@ -48,18 +48,18 @@ fn those_go_first_that_lose_least() {
     let bounds = Bounds::new(&stream, &Goal::new(2)).unwrap();
     let mut assignment = vec![0; 10];
     let mut loads = bounds.loads(&assignment);
-    // Nodes 5 to 9 have their neighbors elsewhere.
+    // The neighbors of nodes 5 to 9 are in part 1.
     let moved = bounds.repair(&mut assignment, &mut loads, |node, part| u32::from((node >= 5) == (part == 1)));
     assert_eq!((moved, assignment), (5, vec![0, 0, 0, 0, 0, 1, 1, 1, 1, 1]));
 }
 
-/// Everything bounded: all but the number of nodes by `loose`.
+/// Targets for all quantities: `nodes` for the number of nodes, `loose` for the others.
 fn everything(nodes: f64, loose: f64) -> Targets {
     let some = Some(loose);
     Targets { nodes, edges: some, train: some, val: some, test: some, types: some }
 }
 
-/// Ranges of descending degree: all the hubs in the first part.
+/// Ranges of descending degree: all hubs are in the first part.
 fn by_degree(graph: &TestGraph, parts: usize) -> Vec<u16> {
     let mut degrees = vec![0u32; graph.nodes as usize];
     graph.edges.iter().for_each(|&(src, dst)| [src, dst].into_iter().for_each(|end| degrees[end as usize] += 1));
@@ -70,7 +70,7 @@ fn by_degree(graph: &TestGraph, parts: usize) -> Vec<u16> {
     assignment
 }
 
-/// Checks an assignment against the goal, without [`Bounds`]: the share of every quantity that the fullest part has.
+/// Checks an assignment against the goal without [`Bounds`]. Returns a description of each broken bound.
 fn naive_kept(stream: &TestStream, goal: &Goal, assignment: &[u16]) -> Vec<String> {
     let nodes = assignment.len();
     let mut broken = Vec::new();
@@ -131,7 +131,7 @@ fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
                         assert_eq!(loads, bounds.loads(&assignment));
                         let broken = naive_kept(&stream, &goal, &assignment);
                         assert_eq!(broken.is_empty(), bounds.kept(&loads));
-                        // Beside a hub of nearly a part's share there is room for the lightest nodes only, if for those.
+                        // A hub with nearly a part's share leaves capacity for the lightest nodes at most.
                         let hub = (0..nodes as usize).map(|node| bounds.weight(4, node)).max().unwrap();
                         let hopeless = 4 * u64::from(parts) * hub > 3 * bounds.total(4);
                         let case = format!("{nodes} nodes in {parts}, {of_nodes} {loose} {undirected}");
@@ -146,7 +146,7 @@ fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
 
 #[test]
 fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
-    // Bounds that cannot be kept: every heavy node is of one type.
+    // No assignment satisfies these bounds: every heavy node has the same type.
     let graph = power_law(400, 6000, 5);
     let mut stream = graph.stream();
     stream.types = (0..400).map(|node| u16::from(node < 40)).collect();
@@ -165,7 +165,7 @@ fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
 
 #[test]
 fn those_change_places_that_lose_least() {
-    // Two parts of 20; part 0 has all ten nodes of split 1. Of those, the odd ones have their neighbors in part 1.
+    // Two parts of 20. Part 0 has all ten nodes of split 1; the odd ones have their neighbors in part 1.
     let graph = power_law(40, 0, 1);
     let mut stream = graph.stream();
     stream.splits = (0..40).map(|node| u8::from(node < 10)).collect();

@@ -1,4 +1,4 @@
-//! A graph in memory made small enough for METIS: clusters by label propagation, and the graph of their heaviest edges.
+//! Coarsening of a graph in memory: clusters by label propagation, and the graph of their heaviest edges.
 
 use std::cmp::Reverse;
 
@@ -7,17 +7,18 @@ use rayon::prelude::*;
 
 use crate::graph::Graph;
 
-/// Nodes that choose at a time, all seeing the same labels: the unit of parallel work, and part of the result.
+/// Number of nodes that choose in parallel by the same labels. The result depends on it.
 const BATCH: usize = 4096;
-/// Neighbors that a node looks at in a round; of more, every so-manieth.
+/// Number of neighbors from which a label is chosen. Larger lists are sampled at a regular stride.
 const LOOKED_AT: usize = 32;
-/// Of how many clusters one is looked at, to guess how many edges there are.
+/// Stride of the clusters from which the number of edges is estimated.
 const GUESSED_FROM: usize = 64;
 
-/// The cluster of every node, numbered from 0 in the order of their first nodes, and how many there are. No cluster has more
-/// than `most` nodes. The same for any number of threads.
+/// Clusters nodes by label propagation. In each of `rounds` rounds every node joins the cluster of most of its
+/// (sampled) neighbors.
 ///
-/// Label propagation: in each of `rounds` rounds every node joins the cluster that most of (a sample of) its neighbors are in.
+/// Returns the cluster of every node, numbered in the order of first nodes, and the number of clusters. A cluster has
+/// at most `most` nodes. The result is equal for any number of threads.
 pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<u32>, usize) {
     let nodes = graph.nodes();
     let mut labels: Vec<u32> = (0..nodes as u32).collect();
@@ -48,7 +49,7 @@ pub(super) fn cluster(graph: &Graph, most: u32, rounds: u64, seed: u64) -> (Vec<
     (labels, count)
 }
 
-/// The label that a node would like best.
+/// Returns the label of most sampled neighbors among clusters below the size limit.
 fn favorite(
     graph: &Graph,
     labels: &[u32],
@@ -65,7 +66,7 @@ fn favorite(
     votes.extend(neighbors.iter().skip(first).step_by(step).map(|&other| labels[other as usize]));
     votes.sort_unstable();
     let of_own = votes.iter().filter(|&&label| label == own).count();
-    // The own label wins a tie, and else chance does: were it the lowest, low labels would spread over the graph.
+    // The own label wins a tie, otherwise a random one. The lowest label would spread over the graph.
     let (mut best, mut count, mut luck) = (own, of_own, u64::MAX);
     for same in votes.chunk_by(|a, b| a == b) {
         let label = same[0];
@@ -80,9 +81,9 @@ fn favorite(
     best
 }
 
-/// The modularity of clusters: the share of edges inside them, less what it would be by chance.
-///
-/// M. E. J. Newman, M. Girvan: Finding and evaluating community structure in networks. Physical Review E 69, 2004.
+/// The modularity of clusters: the share of edges inside them, less the expected share in a random graph of the same
+/// degrees. M. E. J. Newman, M. Girvan: Finding and evaluating community structure in networks. Physical Review E 69,
+/// 2004.
 pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
     let mut volumes = vec![0u64; count];
     clusters.iter().enumerate().for_each(|(node, &cluster)| volumes[cluster as usize] += graph.degree(node));
@@ -95,7 +96,7 @@ pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
     inside as f64 / all - chance
 }
 
-/// Numbers labels from 0 in the order in which they come; returns how many there are.
+/// Renumbers labels from 0 in the order of first occurrence. Returns the number of labels.
 pub(super) fn number(labels: &mut [u32]) -> usize {
     let mut numbers = vec![u32::MAX; labels.len()];
     let mut count = 0;
@@ -110,8 +111,9 @@ pub(super) fn number(labels: &mut [u32]) -> usize {
     count as usize
 }
 
-/// The graph of the clusters: an edge weighs as much as edges of `graph` join its ends. At most about `most` edges: beyond, each
-/// cluster keeps the same share of its edges, the heaviest (an edge stays that one of its ends keeps).
+/// Builds the graph of the clusters. The weight of an edge is the number of edges of `graph` between its ends. With
+/// more than about `most` edges, each cluster keeps an equal share of its heaviest edges. An edge stays if either end
+/// keeps it.
 pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usize) -> Graph {
     let mut starts = vec![0u32; count + 1];
     clusters.iter().for_each(|&cluster| starts[cluster as usize + 1] += 1);
@@ -123,7 +125,7 @@ pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usiz
         members[*at as usize] = node;
         *at += 1;
     }
-    // Fills `found` with the neighboring clusters of one, each with its weight.
+    // Fills `found` with the neighboring clusters of `cluster` and their weights.
     let around = |cluster: usize, sums: &mut [u32], found: &mut Vec<(u32, u32)>| {
         found.clear();
         for &member in &members[starts[cluster] as usize..starts[cluster + 1] as usize] {
@@ -167,7 +169,7 @@ pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, most: usiz
             if kept > 0 && kept < found.len() {
                 found.select_nth_unstable_by_key(kept - 1, |&(other, weight)| (Reverse(weight), key.draw(name(other))));
             }
-            // Whole, each edge is found from both ends and told by one.
+            // If no edge is dropped, only the lower end emits it.
             let told = found[..kept].iter().filter(|&&(other, _)| share < 1.0 || cluster < other as usize);
             told.map(|&(other, weight)| (name(other), weight)).collect::<Vec<_>>()
         })

@@ -1,4 +1,4 @@
-//! The graph of clusters, counted from the stream by sorting.
+//! The graph of clusters, built from the stream by sorting.
 
 use std::cmp::Reverse;
 
@@ -7,8 +7,9 @@ use gnnflow_data::{GraphStream, Result};
 
 use crate::graph::Graph;
 
-/// The graph of `count` clusters: an edge weighs as much as edges of the stream join its ends. Of more than `most` edges the
-/// heaviest are kept, among equals those that a hash names. Holds 32 bytes for each of `most` edges, and sorts in `memory` bytes.
+/// Builds the graph of `count` clusters. The weight of an edge is the number of edges of the stream between its ends.
+/// Only the `most` heaviest edges are kept; a hash breaks ties. Uses 32 bytes for each of `most` edges, and sorts in
+/// `memory` bytes.
 pub(super) fn contract(
     graph: &dyn GraphStream,
     clusters: &[u32],
@@ -28,7 +29,7 @@ pub(super) fn contract(
     Ok(Graph::of_weighted_edges(count, &heaviest.finish()))
 }
 
-/// The heaviest of many edges, in at most twice the room.
+/// Collects the `most` heaviest edges, with space for at most twice as many.
 struct Heaviest {
     most: usize,
     edges: Vec<(u64, u32)>,
@@ -50,7 +51,7 @@ impl Heaviest {
         }
     }
 
-    /// In ascending order of keys; weights scaled so that METIS can add them up.
+    /// Returns the edges in ascending order of keys, with weights scaled to METIS's 32-bit sums.
     fn finish(mut self) -> Vec<(u64, u32)> {
         self.drop_the_lightest();
         self.edges.sort_unstable();
@@ -62,7 +63,7 @@ impl Heaviest {
     }
 }
 
-/// What the weights may come to.
+/// Upper limit of a weight, and of their sum after scaling.
 const MAX_EDGE: u32 = 1 << 30;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Clusters of nodes by stream: a few dozen bytes a node, whatever the number of edges.
+//! Clusters of nodes from a stream, in a few dozen bytes per node for any number of edges.
 //!
 //! A. Hollocou, J. Maudet, T. Bonald, M. Lelarge: A streaming algorithm for graph clustering. 2017.
 
@@ -6,21 +6,21 @@ use gnnflow_data::{GraphStream, Result};
 
 use super::coarsen::number;
 
-/// Nobody's label.
+/// No label.
 const NONE: u32 = u32::MAX;
 
 /// The bounds on clusters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Most edge ends of a cluster's nodes.
+    /// Largest number of edge ends of a cluster's nodes.
     pub(super) volume: u64,
-    /// Most nodes of a cluster.
+    /// Largest number of nodes of a cluster.
     pub(super) nodes: u32,
-    /// Most clusters.
+    /// Largest number of clusters.
     pub(super) clusters: usize,
 }
 
-/// The cluster of every node, and how many there are: two passes over the stream.
+/// Returns the cluster of every node and the number of clusters, in two passes over the stream.
 pub(super) fn gather(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result<(Vec<u32>, usize)> {
     let mut labels = by_volume(graph, degrees, limits)?;
     by_vote(graph, &mut labels, limits.nodes)?;
@@ -29,7 +29,8 @@ pub(super) fn gather(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -
     Ok((labels, count))
 }
 
-/// Hollocou's rule: of the two ends of an edge between clusters that both have room, the one in the smaller joins the other.
+/// Hollocou's rule: if both clusters of an edge are within the volume limit, the end in the smaller one joins the
+/// other.
 fn by_volume(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result<Vec<u32>> {
     let mut labels: Vec<u32> = (0..degrees.len() as u32).collect();
     let mut volumes: Vec<u64> = degrees.iter().map(|&degree| u64::from(degree)).collect();
@@ -55,8 +56,8 @@ fn by_volume(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result
     Ok(labels)
 }
 
-/// A pass of label propagation: every node remembers one candidate (the majority vote of R. S. Boyer and J S. Moore, 1981), and joins it
-/// at the end if there is room.
+/// A pass of label propagation. Every node has one candidate (majority vote of R. S. Boyer and J S. Moore, 1981) and
+/// joins it at the end if that cluster is below the size limit.
 fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()> {
     let mut votes = vec![(NONE, 0u32); labels.len()];
     graph.for_each_edges("improving clusters", &mut |edges| {
@@ -87,8 +88,8 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()>
     Ok(())
 }
 
-/// Brings the number of clusters down to `most`: the smallest are put together, those of neighboring numbers with each other, into
-/// a quarter of the places.
+/// Reduces the number of clusters to at most `most`. The smallest clusters are merged with others of similar number,
+/// into a quarter of the `most` clusters. Returns the number of clusters.
 fn pack(labels: &mut [u32], count: usize, most: usize) -> usize {
     if count <= most {
         return count;
@@ -139,13 +140,13 @@ mod tests {
 
     #[test]
     fn the_volume_is_a_bound_on_clusters_that_grow() {
-        // A star of 39 leaves: the center's cluster is full from the beginning.
+        // A star of 39 leaves: the center alone exceeds the volume limit.
         let star = graphs().into_iter().find(|graph| graph.name == "star").unwrap();
         let degrees = Degrees::Exact.begin(&star.stream()).unwrap();
         let limits = Limits { volume: 38, nodes: 100, clusters: 100 };
         let labels = by_volume(&star.stream(), &degrees, limits).unwrap();
         assert!((0..40).all(|node| labels[node] == node as u32));
-        // With room for one more leaf than that, two come in: it is looked at before each.
+        // The volume is checked before each leaf joins. So with a limit of 39, one leaf more joins than fits.
         let limits = Limits { volume: 39, ..limits };
         let labels = by_volume(&star.stream(), &degrees, limits).unwrap();
         assert_eq!(labels.iter().filter(|&&label| label == 0).count(), 2);

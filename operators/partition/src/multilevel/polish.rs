@@ -1,26 +1,25 @@
-//! Refinement of an assignment on a graph in memory: moves of single nodes, each of which makes something better and nothing worse.
+//! Refinement of an assignment on a graph in memory, by moves of single nodes that never increase the cost.
 
 use rayon::prelude::*;
 
 use crate::balance::{Bounds, Loads};
 use crate::graph::Graph;
 
-/// Nodes that choose at a time, all seeing the same assignment: the unit of parallel work, and part of the result.
+/// Number of nodes that choose in parallel by the same assignment. The result depends on it.
 const BATCH: usize = 4096;
 
-/// What an assignment costs.
+/// The cost of an assignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Cost {
-    /// Nodes' copies in parts that are not theirs: `n` times the replication factor, less `n`.
+    /// Copies of nodes in other parts: `n` times the replication factor, less `n`.
     pub(super) copies: u64,
     /// Edges whose ends are in different parts.
     pub(super) cut: u64,
 }
 
-/// The cost of an assignment.
 pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
     let look = |seen: &mut Vec<u32>, node: usize| {
-        // `seen[part]` is the last node (plus 1) that met the part.
+        // `seen[part]` is 1 + the last node with a neighbor in the part.
         let (own, mut copies, mut cut) = (assignment[node], 0, 0);
         for &other in graph.neighbors(node) {
             let part = assignment[other as usize];
@@ -39,8 +38,8 @@ pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
     Cost { copies, cut: twice / 2 }
 }
 
-/// One pass of moves, each to the part that has most of the node's neighbors among those with room, if more than its own part has.
-/// Never makes the cut worse. Returns how many nodes moved; the same for any number of threads.
+/// One pass over all nodes. A node moves to the part within its bounds with the most neighbors, if it has more there
+/// than in its own. The cut never rises. Returns the number of moves, equal for any number of threads.
 pub(super) fn by_cut(
     graph: &Graph,
     bounds: &Bounds<'_>,
@@ -83,7 +82,7 @@ pub(super) fn by_cut(
             batch.clone().into_par_iter().with_min_len(256).map_init(|| vec![0; parts], wish).collect();
         for (node, wish) in batch.zip(wishes) {
             let own = assignment[node];
-            // Others of the batch may have moved meanwhile: what counts is how things are now.
+            // Other nodes of the batch may have moved, so the move is checked against the current assignment.
             if wish != own
                 && bounds.fits(loads, node, wish as usize)
                 && graph.pull(assignment, node, wish as usize) > graph.pull(assignment, node, own as usize)
@@ -102,17 +101,15 @@ pub(super) struct ByBoth<'a> {
     graph: &'a Graph,
     bounds: &'a Bounds<'a>,
     parts: usize,
-    /// How many neighbors each node has in each part.
+    /// Number of neighbors of each node in each part.
     counts: Vec<u32>,
 }
 
 impl<'a> ByBoth<'a> {
-    /// Bytes that it takes.
     pub(super) fn bytes(nodes: u64, parts: u64) -> u64 {
         nodes * parts * 4
     }
 
-    /// Counts the neighbors of every node in every part.
     pub(super) fn new(graph: &'a Graph, bounds: &'a Bounds<'a>, parts: usize, assignment: &[u16]) -> Self {
         let mut counts = vec![0; graph.nodes() * parts];
         counts.par_chunks_exact_mut(parts).enumerate().for_each(|(node, counts)| {
@@ -126,8 +123,8 @@ impl<'a> ByBoth<'a> {
         self.counts[node * self.parts + part]
     }
 
-    /// One pass: every node, in order, moves to one of the two other parts that it has most neighbors in, if copies or cut
-    /// fall and neither rises. Returns how many moved.
+    /// One pass over all nodes in order. A node moves to one of the two other parts with most of its neighbors, if
+    /// copies or cut fall and neither rises. Returns the number of moves.
     pub(super) fn pass(&mut self, assignment: &mut [u16], loads: &mut Loads) -> usize {
         let mut moved = 0;
         for node in 0..self.graph.nodes() {
@@ -170,9 +167,9 @@ impl<'a> ByBoth<'a> {
         moved
     }
 
-    /// By how much the number of copies falls when `node` goes from `own` to `to`.
+    /// The decrease of the number of copies when `node` moves from `own` to `to`.
     fn fewer_copies(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
-        // The node itself: no copy in `to` any more, one in `own` if it leaves neighbors there.
+        // The node itself has no copy in `to` afterwards, and one in `own` if neighbors remain there.
         let mut fewer = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
         for &other in self.graph.neighbors(node) {
             let (other, of_other) = (other as usize, assignment[other as usize] as usize);

@@ -1,4 +1,4 @@
-//! The graph fits in memory: several starts, each refined on the whole graph, and the best of them.
+//! Partitioning of a graph in memory: several starts are refined on the whole graph, and the best is used.
 
 use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Error, GraphStream, Result};
@@ -12,23 +12,23 @@ use crate::kway::Ask;
 
 /// Rounds of label propagation.
 const ROUNDS: u64 = 3;
-/// Passes over the graph at most, of either kind.
+/// Largest number of passes over the graph, for each kind of refinement.
 const PASSES: usize = 12;
-/// Entries that may be given to METIS over all seeds of a small graph.
+/// Largest number of METIS's entries, summed over all seeds of a small graph.
 const SEEDED_ENTRIES: u64 = 1 << 24;
-/// Seeds at most.
+/// Largest number of seeds.
 const SEEDS: u64 = 4;
-/// Most parts for which METIS's recursive bisection is tried.
+/// Largest number of parts for which METIS's recursive bisection is tried.
 const MOST_BISECTED: u32 = 8;
 
-/// Modularity of clusters below which there are no communities that METIS could keep together.
+/// Smallest modularity of clusters for which METIS runs on them.
 const LEAST_MODULARITY: f64 = 0.05;
-/// Of how many entries of the graph one becomes an edge between clusters.
+/// Entries of the graph per edge between clusters.
 const EDGES_SHARE: u64 = 64;
-/// Edges between clusters that METIS may always have, if memory allows.
+/// Smallest limit of the edges between clusters, if memory allows.
 const LEAST_EDGES: u64 = 1 << 20;
 
-/// Where the result is kept, for a preparation that is killed later.
+/// Name of the result in the journal, for a preparation that is interrupted later.
 const KEPT: &str = "multilevel";
 
 pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
@@ -43,9 +43,8 @@ pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, 
     kway::from_bytes(&bytes, nodes).ok_or_else(|| Error::Bug("parts are not one a node".into()))
 }
 
-/// The best of all starts.
+/// Returns the best result of all starts. Results within the bounds are preferred.
 pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
-    // One that keeps the bounds before one that does not.
     let mut best: Option<((bool, Cost), Vec<u16>)> = None;
     let mut take = |start: Vec<u16>| {
         if let Some(end) = refined(graph, goal, bounds, start, best.as_ref().map(|best| best.0.1.cut)) {
@@ -64,7 +63,7 @@ pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Bud
     } else {
         let (clusters, count) = coarsen::cluster(graph, budget.cluster_nodes, ROUNDS, goal.seed);
         if coarsen::modularity(graph, &clusters, count) >= LEAST_MODULARITY {
-            // METIS is not to take longer than all else together: a share of the graph is enough for a start.
+            // A share of the edges is enough for a start, and limits the time of METIS.
             let edges = budget.edges.min((graph.entries() / EDGES_SHARE).max(LEAST_EDGES) as usize);
             let small = coarsen::contract(graph, &clusters, count, edges);
             let parts = metis(&small, goal, bounds, 0, count, |node| clusters[node] as usize)?;
@@ -76,7 +75,7 @@ pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Bud
     best.map(|(_, parts)| parts).ok_or_else(|| Error::Bug("multilevel had no start".into()))
 }
 
-/// METIS's parts of a graph of `groups` groups of nodes, by try number `seed`.
+/// Partitions a graph of `groups` groups of nodes by METIS. `seed` is the number of the try.
 pub(super) fn metis(
     graph: &Graph,
     goal: &Goal,
@@ -87,7 +86,7 @@ pub(super) fn metis(
 ) -> Result<Vec<u16>> {
     let node_weights = kway::node_weights(bounds, bounds.nodes(), groups, group);
     let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
-    // Every other try is by bisection where that is likely to be good.
+    // Every other try uses bisection, which is often better for few parts.
     let bisect = seed % 2 == 1 && goal.parts <= MOST_BISECTED;
     let ask = Ask {
         method: "multilevel",
@@ -100,7 +99,7 @@ pub(super) fn metis(
     kway::kway(graph, &ask)
 }
 
-/// A start, within its bounds and refined; none when it is not going to beat `to_beat` edges cut.
+/// Restores the bounds of a start and refines it. Returns `None` if it is unlikely to cut fewer than `to_beat` edges.
 fn refined(
     graph: &Graph,
     goal: &Goal,
@@ -119,7 +118,7 @@ fn refined(
         if moved <= nodes / 1000 {
             break;
         }
-        // Most of what passes can do, the first two do.
+        // The first two passes gain most of the improvement.
         if pass == 1 && to_beat.is_some_and(|cut| polish::cost(graph, &assignment, parts).cut > cut + cut / 4) {
             return None;
         }

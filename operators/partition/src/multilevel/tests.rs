@@ -1,4 +1,4 @@
-//! Properties of `multilevel` on small graphs, in each of its ways.
+//! Properties of `multilevel` on small graphs, for each of its three strategies.
 
 use super::coarsen::{cluster, contract};
 use super::polish::{self, ByBoth, Cost};
@@ -8,7 +8,7 @@ use gnnflow_data::Targets;
 use gnnflow_data::testing::{TestGraph, TestStream, graphs, power_law};
 use std::collections::{BTreeSet, HashMap};
 
-/// Much, so that METIS takes the graph; less, so that it takes clusters; too little to hold the graph.
+/// Budgets in bytes for METIS on the graph, METIS on clusters, and the streamed strategy.
 const MEMORIES: [u64; 3] = [1 << 30, 100_000, 2_000];
 
 fn many() -> impl Iterator<Item = TestGraph> {

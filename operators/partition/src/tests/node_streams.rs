@@ -1,9 +1,9 @@
-//! LDG and Fennel against their papers.
+//! Tests of LDG and Fennel against their papers.
 
 use super::*;
 use crate::{Fennel, Ldg};
 
-/// Places every node by a score of (neighbors in the part, nodes of the part).
+/// Places every node in the part with the highest `score(neighbors in the part, nodes of the part)`.
 fn stream(graph: &TestGraph, goal: &Goal, score: impl Fn(f64, f64) -> f64) -> Vec<u32> {
     let most = bound(graph.nodes, goal);
     let mut parts: Vec<u32> = Vec::new();
@@ -34,7 +34,7 @@ fn compare(method: &dyn Partitioner, paper: impl Fn(&TestGraph, &Goal) -> Vec<u3
     for graph in all_graphs().into_iter().filter(|graph| graph.edges.len() < 5000) {
         for goal in goals() {
             let expected = paper(&graph, &goal);
-            // All at once; a few nodes at a time; one at a time.
+            // All nodes in one batch; a few per batch; one per batch.
             for memory in [1 << 20, 8 * 300, 8] {
                 let found = parts(method, &graph.stream(), &Goal { memory, ..goal.clone() });
                 assert_eq!(found, expected, "{} {} {goal:?} {memory}", method.name(), graph.name);
@@ -49,7 +49,7 @@ fn compare(method: &dyn Partitioner, paper: impl Fn(&TestGraph, &Goal) -> Vec<u3
 fn ldg_is_its_papers() {
     compare(&Ldg, |graph, goal| {
         let most = bound(graph.nodes, goal) as f64;
-        // Times C: whole numbers, so that ties are ties.
+        // Times C, so that scores are integers and ties are exact.
         stream(graph, goal, |count, size| count * (most - size))
     });
 }
@@ -72,6 +72,6 @@ fn the_budget_decides_the_passes() {
         stream.passes.take().len()
     };
     assert_eq!(passes(1 << 20), 2);
-    // 2,000 neighbors of 4 bytes in half of 4,000 bytes at a time.
+    // 2,000 neighbors of 4 bytes; a batch holds half of 4,000 bytes.
     assert!((5..8).contains(&passes(4000)), "{}", passes(4000));
 }

@@ -1,10 +1,10 @@
-//! SPRING against Algorithm 1 of its paper.
+//! Tests of SPRING against Algorithm 1 of its paper.
 
 use super::*;
 use crate::{Degrees, Spring};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Algorithm 1, line by line, with the ties of the method's documentation.
+/// Algorithm 1, line by line, with ties broken as documented.
 fn paper(graph: &TestGraph, goal: &Goal, volume: f64, degrees: Degrees) -> Vec<u32> {
     let (n, p) = (graph.nodes, goal.parts);
     let tau = volume * 2.0 * graph.edges.len() as f64 / f64::from(p);
@@ -115,7 +115,7 @@ fn finds_communities() {
     let goal = Goal::new(4);
     let part = parts(&Spring::default(), &graph.stream(), &goal);
     let cut = graph.edges.iter().filter(|&&(u, v)| part[u as usize] != part[v as usize]).count();
-    // An eighth of the edges leave their group, or three quarters of those; by chance it would be three quarters of all.
+    // At most an eighth of the edges joins two groups. A random assignment would cut three quarters of all edges.
     assert!(cut * 10 < graph.edges.len() * 4, "{cut} of {}", graph.edges.len());
 }
 
@@ -127,7 +127,7 @@ fn goes_on_after_the_clustering() {
     assert_eq!(*stream.passes.borrow(), ["counting degrees", "clustering nodes"]);
     assert_eq!(parts(&Spring::default(), &stream, &Goal::new(4)), first);
     assert_eq!(stream.passes.borrow().len(), 2);
-    // What is not whole is not used.
+    // A truncated journal entry is ignored.
     stream.kept.borrow_mut().values_mut().for_each(|bytes| bytes.truncate(100));
     assert_eq!(parts(&Spring::default(), &stream, &Goal::new(4)), first);
     assert_eq!(stream.passes.borrow().len(), 4);
