@@ -11,7 +11,7 @@ pub(super) struct Clusters {
     /// The number of the cluster named by a node; [`NONE`](Clusters::NONE) if it is empty.
     number: Vec<u32>,
     /// Number of nodes of every cluster before merging.
-    pub(super) own: Vec<u32>,
+    pub(super) initial_size: Vec<u32>,
     /// Number of nodes of every cluster; for a merged one, its number before the merge.
     pub(super) size: Vec<u32>,
     /// The cluster that a cluster was merged into, or itself.
@@ -25,18 +25,18 @@ impl Clusters {
     pub(super) fn new(nodes: &[Node]) -> Self {
         let mut number = vec![0; nodes.len()];
         nodes.iter().for_each(|node| number[node.cluster as usize] += 1);
-        let mut own = Vec::new();
+        let mut initial_size = Vec::new();
         for entry in &mut number {
-            let size = std::mem::replace(entry, if *entry == 0 { Self::NONE } else { own.len() as u32 });
+            let size = std::mem::replace(entry, if *entry == 0 { Self::NONE } else { initial_size.len() as u32 });
             if size > 0 {
-                own.push(size);
+                initial_size.push(size);
             }
         }
-        Self { number, size: own.clone(), parent: (0..own.len() as u32).collect(), own }
+        Self { number, size: initial_size.clone(), parent: (0..initial_size.len() as u32).collect(), initial_size }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.own.len()
+        self.initial_size.len()
     }
 
     /// The cluster of a node before merging.
@@ -66,8 +66,8 @@ impl Clusters {
     }
 }
 
-/// Step 2 of SPRING, lines 18 to 26: merges clusters that have at most `most` nodes together.
-pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
+/// Step 2 of SPRING, lines 18 to 26: merges clusters that have at most `max_nodes` nodes together.
+pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], max_nodes: u64) {
     // The richest neighbor of every cluster's representative.
     let richer = |one: u32, other: u32| {
         let key = |node: u32| (nodes[node as usize].degree, Reverse(node));
@@ -100,7 +100,7 @@ pub(super) fn merge(clusters: &mut Clusters, nodes: &[Node], most: u64) {
         let target = clusters.of(nodes[richest[cluster as usize] as usize]);
         let target = clusters.find(target);
         let both = now + clusters.size[target as usize];
-        if target == cluster || u64::from(both) > most {
+        if target == cluster || u64::from(both) > max_nodes {
             continue;
         }
         clusters.parent[cluster as usize] = target;

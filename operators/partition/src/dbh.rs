@@ -53,6 +53,6 @@ impl Partitioner for Dbh {
                 Some(hash(lower))
             })?,
         }
-        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.0.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }

@@ -35,7 +35,7 @@ impl Partitioner for Fennel {
                 let size = sizes.of(part);
                 let score = f64::from(count) - alpha * 1.5 * (size as f64).sqrt();
                 let better = score > best.0 || score == best.0 && (size, part) < (best.1, best.2);
-                if sizes.has_room(part) && better {
+                if sizes.has_capacity(part) && better {
                     best = (score, size, part);
                 }
             });

@@ -129,7 +129,7 @@ impl Graph {
     }
 
     /// Number of neighbors of `node` in `part`.
-    pub(super) fn pull(&self, assignment: &[u16], node: usize, part: usize) -> u32 {
+    pub(super) fn neighbors_in(&self, assignment: &[u16], node: usize, part: usize) -> u32 {
         self.neighbors(node).iter().filter(|&&other| usize::from(assignment[other as usize]) == part).count() as u32
     }
 }

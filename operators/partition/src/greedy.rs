@@ -63,7 +63,7 @@ impl Partitioner for Greedy {
             loads.add(part);
             Some(part)
         })?;
-        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.0.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }
 
@@ -79,7 +79,7 @@ fn choose(replicas: &Replicas, loads: &Loads, [u, v]: [u32; 2]) -> u32 {
         let mut best: Option<(u64, u32)> = None;
         for word in 0..replicas.width() {
             parts_in(word, set(word), |part| {
-                if loads.has_room(part) && best.is_none_or(|best| loads.of(part) < best.0) {
+                if loads.has_capacity(part) && best.is_none_or(|best| loads.of(part) < best.0) {
                     best = Some((loads.of(part), part));
                 }
             });

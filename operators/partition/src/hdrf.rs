@@ -63,7 +63,7 @@ impl Partitioner for Hdrf {
             loads.add(part);
             Some(part)
         })?;
-        Ok(Assignment::Stored(self.0.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.0.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }
 
@@ -80,18 +80,18 @@ fn choose(replicas: &Replicas, loads: &Loads, [u, v]: [u32; 2], theta: f64) -> u
     let largest = loads.largest() as f64;
     let scale = LAMBDA / (1.0 + largest - loads.of(loads.least()) as f64);
     let mut best = (f64::MIN, u32::MAX);
-    let mut look = |part: u32, gain: f64| {
+    let mut score_part = |part: u32, gain: f64| {
         let score = gain + scale * (largest - loads.of(part) as f64);
-        if loads.has_room(part) && (score > best.0 || score == best.0 && part < best.1) {
+        if loads.has_capacity(part) && (score > best.0 || score == best.0 && part < best.1) {
             best = (score, part);
         }
     };
-    look(loads.least(), 0.0);
+    score_part(loads.least(), 0.0);
     for word in 0..replicas.width() {
         let (of_u, of_v) = (replicas.word(u, word), replicas.word(v, word));
         parts_in(word, of_u | of_v, |part| {
             let has = |set: u64| (set >> (part % 64) & 1) as f64;
-            look(part, gain_u * has(of_u) + gain_v * has(of_v));
+            score_part(part, gain_u * has(of_u) + gain_v * has(of_v));
         });
     }
     best.1

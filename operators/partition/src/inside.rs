@@ -12,7 +12,7 @@ use super::Multilevel;
 /// Edges per visit.
 const CHUNK: usize = 4096;
 /// Number of key ranges, of which as many as fit in memory are counted per pass.
-const STRETCHES: usize = 1 << 12;
+const KEY_RANGES: usize = 1 << 12;
 
 /// Divides `nodes`, whose in-edges are `(indptr, indices)` in CSC form, into [`Goal::parts`] clusters and returns the
 /// cluster of each.
@@ -38,26 +38,27 @@ const STRETCHES: usize = 1 << 12;
 /// As [`Multilevel`].
 pub fn clusters_inside(in_edges: (&[i64], &[u32]), nodes: Range<u32>, goal: &Goal) -> Result<Vec<u16>> {
     let count = nodes.len();
-    let mut inside = Inside { in_edges, nodes: nodes.clone(), edges: 0, ids: NodeIds::dense(nodes.len() as u32) };
+    let mut stream =
+        PartitionStream { in_edges, nodes: nodes.clone(), edges: 0, ids: NodeIds::dense(nodes.len() as u32) };
     let mut edges = 0;
-    inside.for_each_edges("counting", &mut |chunk| {
+    stream.for_each_edges("counting", &mut |chunk| {
         edges += chunk.len() as u64;
         Ok(())
     })?;
-    inside.edges = edges;
-    let assignment = Multilevel.assign(&inside, goal)?;
+    stream.edges = edges;
+    let assignment = Multilevel.assign(&stream, goal)?;
     Ok((0..count as u64).map(|node| assignment.part(node) as u16).collect())
 }
 
 /// The edges within a partition as a stream, in storage order.
-struct Inside<'a> {
+struct PartitionStream<'a> {
     in_edges: (&'a [i64], &'a [u32]),
     nodes: Range<u32>,
     edges: u64,
     ids: NodeIds,
 }
 
-impl Inside<'_> {
+impl PartitionStream<'_> {
     fn each(&self, mut visit: impl FnMut(&[(u32, u32)]) -> Result<()>) -> Result<()> {
         let (indptr, indices) = self.in_edges;
         let mut chunk = Vec::with_capacity(CHUNK);
@@ -76,7 +77,7 @@ impl Inside<'_> {
     }
 }
 
-impl GraphStream for Inside<'_> {
+impl GraphStream for PartitionStream<'_> {
     fn num_nodes(&self) -> u64 {
         self.nodes.len() as u64
     }
@@ -123,14 +124,14 @@ impl GraphStream for Inside<'_> {
         };
         let mut largest = 0;
         each_key(&mut |key| largest = largest.max(key))?;
-        let shift = (u64::BITS - largest.leading_zeros()).saturating_sub(STRETCHES.ilog2());
-        let mut counts = vec![0u64; STRETCHES];
+        let shift = (u64::BITS - largest.leading_zeros()).saturating_sub(KEY_RANGES.ilog2());
+        let mut counts = vec![0u64; KEY_RANGES];
         each_key(&mut |key| counts[(key >> shift) as usize] += 1)?;
-        let room = (memory / 16).max(1);
+        let max_keys = (memory / 16).max(1);
         let mut first = 0;
-        while first < STRETCHES {
+        while first < KEY_RANGES {
             let (mut end, mut keys) = (first + 1, counts[first]);
-            while end < STRETCHES && keys + counts[end] <= room {
+            while end < KEY_RANGES && keys + counts[end] <= max_keys {
                 keys += counts[end];
                 end += 1;
             }
@@ -202,10 +203,10 @@ mod tests {
     fn keys_are_counted_in_order_in_any_room() {
         let (indptr, indices) = part();
         let part = (&indptr[..], &indices[..]);
-        let inside = Inside { in_edges: part, nodes: 40..140, edges: 0, ids: NodeIds::dense(100) };
+        let stream = PartitionStream { in_edges: part, nodes: 40..140, edges: 0, ids: NodeIds::dense(100) };
         let key = |src: u32, dst: u32| (src != dst).then(|| u64::from(src % 10) << 32 | u64::from(dst % 7));
         let mut expected = BTreeMap::new();
-        inside
+        stream
             .each(|edges| {
                 edges.iter().filter_map(|&(s, d)| key(s, d)).for_each(|key| *expected.entry(key).or_insert(0) += 1);
                 Ok(())
@@ -217,7 +218,7 @@ mod tests {
                 found.extend_from_slice(counts);
                 Ok(())
             };
-            inside.count_keys("", memory, &key, &mut consume).unwrap();
+            stream.count_keys("", memory, &key, &mut consume).unwrap();
             assert!(found.iter().copied().eq(expected.iter().map(|(&key, &count)| (key, count))), "{memory}");
         }
     }

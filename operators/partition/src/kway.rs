@@ -21,11 +21,11 @@ pub(super) const BYTES_PER_ENTRY: u64 = 68;
 const BYTES_PER_NODE: u64 = 80;
 
 /// Serializes calls, because METIS uses the random state of the C library.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static METIS_LOCK: Mutex<()> = Mutex::new(());
 
 /// Options of a METIS call.
 #[derive(Clone, Debug)]
-pub(super) struct Ask<'a> {
+pub(super) struct KwayOptions<'a> {
     /// Name of the method, for errors.
     pub(super) method: &'a str,
     pub(super) parts: u32,
@@ -51,38 +51,38 @@ pub(super) const fn bytes(nodes: u64, entries: u64, constraints: u64) -> u64 {
 ///
 /// METIS may crash on a graph without edges or with fewer than two nodes per part. There, nodes are assigned round
 /// robin.
-pub(super) fn kway(graph: &Graph, ask: &Ask<'_>) -> Result<Vec<u16>> {
+pub(super) fn kway(graph: &Graph, options: &KwayOptions<'_>) -> Result<Vec<u16>> {
     let nodes = graph.nodes();
-    if ask.parts <= 1 || graph.entries() == 0 || nodes < 2 * ask.parts as usize {
-        return Ok((0..nodes).map(|node| (node % ask.parts.max(1) as usize) as u16).collect());
+    if options.parts <= 1 || graph.entries() == 0 || nodes < 2 * options.parts as usize {
+        return Ok((0..nodes).map(|node| (node % options.parts.max(1) as usize) as u16).collect());
     }
-    let failed = |reason: String, fault| Error::Partitioner { method: ask.method.into(), reason, fault };
+    let failed = |reason: String, fault| Error::Partitioner { method: options.method.into(), reason, fault };
     let bug = |error: String| failed(format!("METIS does not take the graph: {error}"), Fault::Bug);
     if graph.entries() > i32::MAX as u64 || nodes >= i32::MAX as usize {
         return Err(bug(format!("{} entries", graph.entries())));
     }
-    let seed = Key::new(ask.seed, Purpose::Partition).draw(0) & 0x7fff_ffff;
+    let seed = Key::new(options.seed, Purpose::Partition).draw(0) & 0x7fff_ffff;
     let starts: Vec<i32> = graph.starts().iter().map(|&start| start as i32).collect();
     let mut parts = vec![0i32; nodes];
     let neighbors: &[i32] = bytemuck::cast_slice(graph.all_neighbors());
-    let mut metis = metis::Graph::new(ask.targets.len() as i32, ask.parts as i32, &starts, neighbors)
+    let mut metis = metis::Graph::new(options.targets.len() as i32, options.parts as i32, &starts, neighbors)
         .map_err(|error| bug(error.to_string()))?
-        .set_ubvec(&ask.targets)
+        .set_ubvec(&options.targets)
         .set_option(Seed(seed as i32));
-    if !ask.node_weights.is_empty() {
-        metis = metis.set_vwgt(ask.node_weights);
+    if !options.node_weights.is_empty() {
+        metis = metis.set_vwgt(options.node_weights);
     }
     if !graph.all_weights().is_empty() {
         metis = metis.set_adjwgt(bytemuck::cast_slice(graph.all_weights()));
     }
-    let done = {
-        let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if ask.bisect { metis.part_recursive(&mut parts) } else { metis.part_kway(&mut parts) }
+    let result = {
+        let _guard = METIS_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if options.bisect { metis.part_recursive(&mut parts) } else { metis.part_kway(&mut parts) }
     };
-    match done {
+    match result {
         Ok(_) => Ok(parts.into_iter().map(|part| part as u16).collect()),
         Err(metis::Error::Memory) => {
-            let need = bytes(nodes as u64, graph.entries(), ask.targets.len() as u64);
+            let need = bytes(nodes as u64, graph.entries(), options.targets.len() as u64);
             Err(failed(format!("METIS ran out of memory; it takes about {need} bytes here"), Fault::Machine))
         }
         Err(error) => Err(bug(error.to_string())),
@@ -140,11 +140,12 @@ mod tests {
         let clique = |first: u32| (first..first + 8).flat_map(move |u| (first..u).map(move |v| (u, v)));
         let edges = clique(0).chain(clique(8)).chain([(7, 8)]).collect();
         let graph = Graph::read(&TestGraph { name: "cliques", nodes: 16, edges }.stream()).unwrap();
-        let ask = Ask { method: "metis", parts: 2, seed: 1, targets: vec![1.05], bisect: false, node_weights: &[] };
-        for ask in [ask.clone(), Ask { bisect: true, ..ask }] {
-            let parts = kway(&graph, &ask).unwrap();
+        let options =
+            KwayOptions { method: "metis", parts: 2, seed: 1, targets: vec![1.05], bisect: false, node_weights: &[] };
+        for options in [options.clone(), KwayOptions { bisect: true, ..options }] {
+            let parts = kway(&graph, &options).unwrap();
             assert!((0..16).all(|v| (parts[v] == parts[0]) == (v < 8)), "{parts:?}");
-            assert_eq!(parts, kway(&graph, &ask).unwrap());
+            assert_eq!(parts, kway(&graph, &options).unwrap());
         }
     }
 

@@ -14,7 +14,7 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
 use super::node_stream;
-use super::schedule::most_nodes;
+use super::schedule::max_nodes;
 
 /// The `ldg` method.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,13 +30,13 @@ impl Partitioner for Ldg {
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
-        let most = most_nodes(graph.num_nodes(), goal);
+        let max = max_nodes(graph.num_nodes(), goal);
         let parts = node_stream::place(graph, goal, |neighbors, sizes| {
             let mut best = None;
             neighbors.each(sizes, |part, count| {
                 // C times the score, so that it is an integer.
-                let score = u64::from(count) * (most - sizes.of(part));
-                if sizes.has_room(part) {
+                let score = u64::from(count) * (max - sizes.of(part));
+                if sizes.has_capacity(part) {
                     best = best.max(Some((score, Reverse(sizes.of(part)), Reverse(part))));
                 }
             });

@@ -10,7 +10,7 @@ const EDGE_BALANCE: f64 = 1.05;
 pub(super) struct Loads {
     edges: Vec<u64>,
     /// Bound on the edges of a part.
-    most: u64,
+    bound: u64,
     /// The part with the fewest edges, the lowest on a tie.
     least: u32,
     /// The largest number of edges of a part.
@@ -21,13 +21,13 @@ impl Loads {
     /// Creates empty parts for `edges` edges in total.
     pub(super) fn new(edges: u64, goal: &Goal) -> Self {
         let mean = edges as f64 / f64::from(goal.parts);
-        let most = (goal.balance.edges.unwrap_or(EDGE_BALANCE) * mean) as u64;
-        Self::with_room(goal.parts, most.max(edges.div_ceil(goal.parts.into())))
+        let bound = (goal.balance.edges.unwrap_or(EDGE_BALANCE) * mean) as u64;
+        Self::with_bound(goal.parts, bound.max(edges.div_ceil(goal.parts.into())))
     }
 
-    /// Creates empty parts with the bound `most`.
-    pub(super) fn with_room(parts: u32, most: u64) -> Self {
-        Self { edges: vec![0; parts as usize], most, least: 0, largest: 0 }
+    /// Creates empty parts that hold at most `bound` edges each.
+    pub(super) fn with_bound(parts: u32, bound: u64) -> Self {
+        Self { edges: vec![0; parts as usize], bound, least: 0, largest: 0 }
     }
 
     #[inline]
@@ -37,8 +37,8 @@ impl Loads {
 
     /// Whether a part is below its bound.
     #[inline]
-    pub(super) fn has_room(&self, part: u32) -> bool {
-        self.of(part) < self.most
+    pub(super) fn has_capacity(&self, part: u32) -> bool {
+        self.of(part) < self.bound
     }
 
     /// The part with the fewest edges, the lowest on a tie. It is always below its bound.
@@ -68,10 +68,12 @@ impl Loads {
         let before = self.of(self.least) - 1;
         let later = self.edges[self.least as usize + 1..].iter().position(|&edges| edges == before);
         self.least = match later {
-            Some(further) => self.least + 1 + further as u32,
-            None => {
-                self.edges.iter().position(|&edges| edges == before + 1).expect("the part that was the least") as u32
-            }
+            Some(offset) => self.least + 1 + offset as u32,
+            None => self
+                .edges
+                .iter()
+                .position(|&edges| edges == before + 1)
+                .expect("the previous minimum has one edge more") as u32,
         };
     }
 }
@@ -86,16 +88,16 @@ mod tests {
         let key = Key::new(2, Purpose::Partition);
         for parts in [1, 2, 5, 100] {
             let mut loads = Loads::new(1 << 20, &Goal::new(parts));
-            let mut naive = vec![0; parts as usize];
+            let mut expected = vec![0; parts as usize];
             for i in 0..5000 {
                 // Every other edge is added to the least loaded part, as in methods that balance.
                 let chance = key.below(i, u64::from(parts)) as u32;
                 let part = if i % 2 == 0 { loads.least() } else { chance };
                 loads.add(part);
-                naive[part as usize] += 1;
-                let least = (0..parts).min_by_key(|&part| (naive[part as usize], part)).unwrap();
-                assert_eq!((loads.least(), Some(&loads.largest())), (least, naive.iter().max()));
-                assert_eq!(loads.of(chance), naive[chance as usize]);
+                expected[part as usize] += 1;
+                let least = (0..parts).min_by_key(|&part| (expected[part as usize], part)).unwrap();
+                assert_eq!((loads.least(), Some(&loads.largest())), (least, expected.iter().max()));
+                assert_eq!(loads.of(chance), expected[chance as usize]);
             }
         }
     }
@@ -105,8 +107,8 @@ mod tests {
         for (edges, parts) in [(0, 3), (1, 3), (7, 3), (100, 7), (1000, 16)] {
             let mut loads = Loads::new(edges, &Goal::new(parts));
             for _ in 0..edges {
-                assert!(loads.has_room(loads.least()));
-                loads.add((0..parts).find(|&part| loads.has_room(part)).unwrap());
+                assert!(loads.has_capacity(loads.least()));
+                loads.add((0..parts).find(|&part| loads.has_capacity(part)).unwrap());
             }
         }
     }

@@ -5,7 +5,7 @@ use gnnflow_data::{Assignment, Error, Fault, GraphStream, Partitioner, Result};
 
 use super::balance::Bounds;
 use super::graph::Graph;
-use super::kway::{self, Ask};
+use super::kway::{self, KwayOptions};
 
 /// K-way METIS on the undirected graph without duplicate edges and self loops.
 ///
@@ -27,18 +27,18 @@ impl Partitioner for Metis {
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
         let nodes = graph.num_nodes() as usize;
         let bounds = Bounds::new(graph, goal)?;
-        refuse_beyond(nodes as u64, 2 * graph.num_edges(), bounds.len() as u64, goal)?;
+        check_limits(nodes as u64, 2 * graph.num_edges(), bounds.len() as u64, goal)?;
         let whole = Graph::read(graph)?;
         let parts = graph.once("METIS", &mut || {
             let node_weights = kway::node_weights(&bounds, nodes, nodes, |node| node);
             let (targets, node_weights) = (bounds.targets(), node_weights.as_slice());
             let (method, parts, seed) = (self.name(), goal.parts, goal.seed);
-            let ask = Ask { method, parts, seed, targets, bisect: false, node_weights };
-            let mut parts = kway::kway(&whole, &ask)?;
+            let options = KwayOptions { method, parts, seed, targets, bisect: false, node_weights };
+            let mut parts = kway::kway(&whole, &options)?;
             let mut loads = bounds.loads(&parts);
-            if !bounds.kept(&loads) {
+            if !bounds.satisfied(&loads) {
                 let before = parts.clone();
-                bounds.repair(&mut parts, &mut loads, |node, part| whole.pull(&before, node, part));
+                bounds.repair(&mut parts, &mut loads, |node, part| whole.neighbors_in(&before, node, part));
             }
             Ok(kway::to_bytes(&parts))
         })?;
@@ -48,7 +48,7 @@ impl Partitioner for Metis {
 }
 
 /// Returns an error for a graph that exceeds the memory budget or METIS's 32-bit indexes.
-fn refuse_beyond(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
+fn check_limits(nodes: u64, entries: u64, constraints: u64, goal: &Goal) -> Result<()> {
     let failed = |reason| Err(Error::Partitioner { method: "metis".into(), reason, fault: Fault::Machine });
     if entries > i32::MAX as u64 || nodes >= i32::MAX as u64 {
         return failed(format!(
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(error.fault(), Fault::Machine);
         let text = error.to_string();
         assert!(text.contains("144800 bytes") && text.contains("\"multilevel\""), "{text}");
-        let error = refuse_beyond(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
+        let error = check_limits(10, 1 << 31, 1, &Goal { memory: u64::MAX, ..Goal::new(2) }).unwrap_err();
         assert!(error.to_string().contains("32-bit"), "{error}");
     }
 }

@@ -12,7 +12,7 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{GraphStream, Result};
 
 use super::loads::Loads;
-use super::schedule::most_nodes;
+use super::schedule::max_nodes;
 
 /// Neighbors of a node by part.
 pub(super) struct Neighbors {
@@ -58,23 +58,23 @@ pub(super) fn place(
     choose: impl Fn(&Neighbors, &Loads) -> u32,
 ) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
-    let earlier = count_earlier(graph)?;
-    let mut sizes = Loads::with_room(goal.parts, most_nodes(nodes as u64, goal));
+    let earlier = count_earlier_neighbors(graph)?;
+    let mut sizes = Loads::with_bound(goal.parts, max_nodes(nodes as u64, goal));
     let mut part: Vec<u16> = vec![0; nodes];
     let mut neighbors = Neighbors { count: vec![0; goal.parts as usize], parts: Vec::new() };
     let mut start = 0;
     while start < nodes {
         let batch = start..batch_end(&earlier, start, goal.memory / 8);
         start = batch.end;
-        let mut put = |node: usize, neighbors: &mut Neighbors, part: &mut [u16]| {
+        let mut place_node = |node: usize, neighbors: &mut Neighbors, part: &mut [u16]| {
             let choice = choose(neighbors, &sizes);
             sizes.add(choice);
             part[node] = choice as u16;
             neighbors.clear();
         };
         if batch.len() == 1 {
-            count_one(graph, batch.start as u32, earlier[batch.start], &part, &mut neighbors)?;
-            put(batch.start, &mut neighbors, &mut part);
+            count_neighbors_of(graph, batch.start as u32, earlier[batch.start], &part, &mut neighbors)?;
+            place_node(batch.start, &mut neighbors, &mut part);
             continue;
         }
         let (ends, lists) = gather(graph, &earlier, batch.clone())?;
@@ -82,14 +82,14 @@ pub(super) fn place(
         for (node, end) in batch.zip(ends) {
             lists[first..end].iter().for_each(|&before| neighbors.add(part[before as usize]));
             first = end;
-            put(node, &mut neighbors, &mut part);
+            place_node(node, &mut neighbors, &mut part);
         }
     }
     Ok(part)
 }
 
 /// Counts the neighbors of lower index of every node.
-fn count_earlier(graph: &dyn GraphStream) -> Result<Vec<u32>> {
+fn count_earlier_neighbors(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     let cells: Vec<AtomicU32> = std::iter::repeat_with(AtomicU32::default).take(graph.num_nodes() as usize).collect();
     graph.accumulate("counting neighbours", &cells, &|edges| {
         for &(src, dst) in edges.iter().filter(|(src, dst)| src != dst) {
@@ -99,12 +99,12 @@ fn count_earlier(graph: &dyn GraphStream) -> Result<Vec<u32>> {
     Ok(cells.into_iter().map(AtomicU32::into_inner).collect())
 }
 
-/// Returns the end of the batch that begins at `start`. A batch has at most `room` neighbors, or one node.
-fn batch_end(earlier: &[u32], start: usize, room: u64) -> usize {
+/// Returns the end of the batch that begins at `start`. A batch has at most `max_neighbors` neighbors, or one node.
+fn batch_end(earlier: &[u32], start: usize, max_neighbors: u64) -> usize {
     let mut sum = 0;
     let fits = |count: &&u32| {
         sum += u64::from(**count);
-        sum <= room
+        sum <= max_neighbors
     };
     (start + earlier[start..].iter().take_while(fits).count()).max(start + 1)
 }
@@ -135,7 +135,13 @@ fn gather(graph: &dyn GraphStream, earlier: &[u32], batch: Range<usize>) -> Resu
 }
 
 /// Counts the neighbors of lower index of one node.
-fn count_one(graph: &dyn GraphStream, node: u32, earlier: u32, part: &[u16], neighbors: &mut Neighbors) -> Result<()> {
+fn count_neighbors_of(
+    graph: &dyn GraphStream,
+    node: u32,
+    earlier: u32,
+    part: &[u16],
+    neighbors: &mut Neighbors,
+) -> Result<()> {
     if earlier == 0 {
         return Ok(());
     }

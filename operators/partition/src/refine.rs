@@ -26,7 +26,7 @@ pub(super) struct Refinement<'a> {
     /// Bytes for the counters.
     pub(super) memory: u64,
     /// Name in the journal under which each pass is stored.
-    pub(super) kept: &'a str,
+    pub(super) name: &'a str,
 }
 
 /// Quality of an assignment: whether it breaks a bound, and its cut with every edge counted from both ends.
@@ -35,7 +35,7 @@ type Score = (bool, u64);
 /// State between two passes.
 struct State {
     /// Number of finished passes.
-    done: u32,
+    passes_done: u32,
     current: Vec<u16>,
     best: Option<(Score, Vec<u16>)>,
 }
@@ -47,44 +47,44 @@ impl Refinement<'_> {
         if nodes == 0 || passes == 0 || self.goal.parts <= 1 {
             return Ok(());
         }
-        let begin = || State { done: 0, current: std::mem::take(assignment), best: None };
-        let mut state = self.resume(nodes as usize)?.unwrap_or_else(begin);
+        let start = || State { passes_done: 0, current: std::mem::take(assignment), best: None };
+        let mut state = self.resume(nodes as usize)?.unwrap_or_else(start);
         let mut counters = Counters::new(nodes, self.goal.parts, self.memory);
         // The assignment of the last count.
         let mut counted: Option<Vec<u16>> = None;
         loop {
-            let last = state.done == passes;
+            let last = state.passes_done == passes;
             let pass = match last {
                 true => "measuring the cut".into(),
-                false => format!("refining, pass {} of at most {passes}", state.done + 1),
+                false => format!("refining, pass {} of at most {passes}", state.passes_done + 1),
             };
             counters.recount(self.graph, &pass, counted.as_deref(), &state.current)?;
             let mut loads = self.bounds.loads(&state.current);
-            let mut fading = false;
+            let mut converged = false;
             if counters.is_exact() {
-                let score = (!self.bounds.kept(&loads), cut(&counters, &state.current));
+                let score = (!self.bounds.satisfied(&loads), cut(&counters, &state.current));
                 if let Some((best, _)) = &state.best {
-                    fading = best.0 == score.0 && score.1 > best.1 - best.1 / 200;
+                    converged = best.0 == score.0 && score.1 > best.1 - best.1 / 200;
                 }
                 if state.best.as_ref().is_none_or(|(best, _)| score < *best) {
                     state.best = Some((score, state.current.clone()));
                 }
             }
-            if last || fading {
+            if last || converged {
                 break;
             }
             if counters.is_exact() {
                 counted = Some(state.current.clone());
             }
             self.bounds.repair(&mut state.current, &mut loads, |node, part| counters.get(node as u32, part as u32));
-            let moved = self.moves(&counters, &mut state.current, &mut loads, state.done);
-            state.done += 1;
-            if state.done == passes && !counters.is_exact()
+            let moved = self.move_nodes(&counters, &mut state.current, &mut loads, state.passes_done);
+            state.passes_done += 1;
+            if state.passes_done == passes && !counters.is_exact()
                 || moved == 0 && state.best.as_ref().is_some_and(|best| !best.0.0)
             {
                 break;
             }
-            self.graph.keep(self.kept, &state.to_bytes())?;
+            self.graph.keep(self.name, &state.to_bytes())?;
         }
         *assignment = match state.best {
             Some((_, best)) => best,
@@ -93,7 +93,7 @@ impl Refinement<'_> {
         Ok(())
     }
 
-    fn moves(
+    fn move_nodes(
         &self,
         counters: &Counters,
         assignment: &mut [u16],
@@ -101,26 +101,27 @@ impl Refinement<'_> {
         pass: u32,
     ) -> usize {
         let key = Key::new(self.goal.seed, Purpose::Partition).fold_str("refine").fold(pass.into());
-        let wish = |(node, &own): (usize, &u16)| {
+        let candidate = |(node, &own): (usize, &u16)| {
             let node = node as u32;
             if key.draw(node.into()) & 1 == 0 {
                 return None;
             }
-            let (best, most) = counters.best(node)?;
+            let (best, count_there) = counters.best(node)?;
             let here = counters.get(node, own.into());
-            (best != u32::from(own) && most > here).then(|| (Reverse(most - here), node))
+            (best != u32::from(own) && count_there > here).then(|| (Reverse(count_there - here), node))
         };
-        let nodes = assignment.par_iter().enumerate().with_min_len(NODES);
-        let mut wishes: Vec<(Reverse<u32>, u32)> = nodes.filter_map(wish).collect();
-        wishes.par_sort_unstable();
+        let nodes = assignment.par_iter().enumerate().with_min_len(MIN_NODES_PER_TASK);
+        let mut candidates: Vec<(Reverse<u32>, u32)> = nodes.filter_map(candidate).collect();
+        candidates.par_sort_unstable();
         let mut moved = 0;
-        for (_, node) in wishes {
+        for (_, node) in candidates {
             let own = assignment[node as usize];
             let here = counters.get(node, own.into());
             let mut to: Option<(u32, u32)> = None;
             counters.each(node, |part, count| {
-                let better =
-                    count > here && to.is_none_or(|(other, most)| count > most || count == most && part < other);
+                let better = count > here
+                    && to
+                        .is_none_or(|(other, count_there)| count > count_there || count == count_there && part < other);
                 if better && part != u32::from(own) && self.bounds.fits(loads, node as usize, part as usize) {
                     to = Some((part, count));
                 }
@@ -135,26 +136,26 @@ impl Refinement<'_> {
     }
 
     fn resume(&self, nodes: usize) -> Result<Option<State>> {
-        Ok(self.graph.kept(self.kept)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
+        Ok(self.graph.kept(self.name)?.and_then(|bytes| State::from_bytes(&bytes, nodes)))
     }
 }
 
 /// Number of edge ends whose other end is in another part.
 fn cut(counters: &Counters, assignment: &[u16]) -> u64 {
-    let of_node = |(node, &own): (usize, &u16)| {
+    let node_cut = |(node, &own): (usize, &u16)| {
         let mut cut = 0;
         counters.each(node as u32, |part, count| cut += if part == u32::from(own) { 0 } else { u64::from(count) });
         cut
     };
-    assignment.par_iter().enumerate().with_min_len(NODES).map(of_node).sum()
+    assignment.par_iter().enumerate().with_min_len(MIN_NODES_PER_TASK).map(node_cut).sum()
 }
 
 /// Smallest number of nodes per parallel task.
-const NODES: usize = 4096;
+const MIN_NODES_PER_TASK: usize = 4096;
 
 impl State {
     fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = self.done.to_le_bytes().to_vec();
+        let mut bytes = self.passes_done.to_le_bytes().to_vec();
         bytes.extend(kway::to_bytes(&self.current));
         if let Some(((broken, cut), best)) = &self.best {
             bytes.push((*broken).into());
@@ -165,7 +166,7 @@ impl State {
     }
 
     fn from_bytes(bytes: &[u8], nodes: usize) -> Option<Self> {
-        let (done, rest) = bytes.split_first_chunk()?;
+        let (passes_done, rest) = bytes.split_first_chunk()?;
         let (current, rest) = rest.split_at_checked(2 * nodes)?;
         let best = match rest.split_first() {
             None => None,
@@ -174,7 +175,7 @@ impl State {
                 Some(((broken != 0, u64::from_le_bytes(*cut)), kway::from_bytes(rest, nodes)?))
             }
         };
-        Some(Self { done: u32::from_le_bytes(*done), current: kway::from_bytes(current, nodes)?, best })
+        Some(Self { passes_done: u32::from_le_bytes(*passes_done), current: kway::from_bytes(current, nodes)?, best })
     }
 }
 
@@ -187,7 +188,7 @@ mod tests {
     fn refined(stream: &TestStream, goal: &Goal, start: &[u16], passes: u32, memory: u64) -> Vec<u16> {
         let bounds = Bounds::new(stream, goal).unwrap();
         let mut assignment = start.to_vec();
-        let refinement = Refinement { graph: stream, bounds: &bounds, goal, memory, kept: "refined" };
+        let refinement = Refinement { graph: stream, bounds: &bounds, goal, memory, name: "refined" };
         refinement.run(&mut assignment, passes).unwrap();
         assignment
     }
@@ -209,7 +210,7 @@ mod tests {
                 assert!(cut_of(&graph, &end) <= cut_of(&graph, &start), "{} in {parts}", graph.name);
                 let stream = graph.stream();
                 let bounds = Bounds::new(&stream, &goal).unwrap();
-                assert!(bounds.kept(&bounds.loads(&end)), "{} in {parts}", graph.name);
+                assert!(bounds.satisfied(&bounds.loads(&end)), "{} in {parts}", graph.name);
                 let mut other = graph.stream();
                 other.chunk = 1000;
                 assert_eq!(end, refined(&other, &goal, &start, 6, 1 << 20), "{} in {parts}", graph.name);
@@ -225,7 +226,7 @@ mod tests {
                 let end = refined(&graph.stream(), &goal, &vec![0; graph.nodes as usize], 4, memory);
                 let stream = graph.stream();
                 let bounds = Bounds::new(&stream, &goal).unwrap();
-                assert!(bounds.kept(&bounds.loads(&end)), "{}", graph.name);
+                assert!(bounds.satisfied(&bounds.loads(&end)), "{}", graph.name);
             }
         }
     }
@@ -259,12 +260,12 @@ mod tests {
             }
             let stream = graph.stream();
             let bounds = Bounds::new(&stream, &goal).unwrap();
-            let refinement = Refinement { graph: &stream, bounds: &bounds, goal: &goal, memory: 0, kept: "" };
+            let refinement = Refinement { graph: &stream, bounds: &bounds, goal: &goal, memory: 0, name: "" };
             let mut counters = Counters::new(graph.nodes.into(), 4, 1 << 20);
             let votes = |u, v| (u != v).then(|| [start[v as usize].into(), start[u as usize].into()]);
             counters.count(&stream, "", votes).unwrap();
             let mut found = start.clone();
-            refinement.moves(&counters, &mut found, &mut bounds.loads(&start), 0);
+            refinement.move_nodes(&counters, &mut found, &mut bounds.loads(&start), 0);
             assert_eq!(found, expected, "{}", graph.name);
         }
     }

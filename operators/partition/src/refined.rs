@@ -70,7 +70,7 @@ impl Partitioner for Refined {
             Assignment::Stored(parts) => parts,
             other => (0..graph.num_nodes()).map(|node| other.part(node) as u16).collect(),
         };
-        let refinement = Refinement { graph, bounds: &bounds, goal, memory: goal.memory, kept: "refined" };
+        let refinement = Refinement { graph, bounds: &bounds, goal, memory: goal.memory, name: "refined" };
         refinement.run(&mut parts, self.passes)?;
         Ok(Assignment::Stored(parts))
     }

@@ -28,7 +28,7 @@ use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 
 use super::clusters::{Clusters, merge};
 use super::degrees::Degrees;
-use super::schedule::{most_nodes, schedule};
+use super::schedule::{max_nodes, schedule};
 
 /// The method's settings.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,7 +66,7 @@ pub(super) struct Node {
 }
 
 /// Name of the clustered nodes in the journal.
-const KEPT: &str = "spring-nodes";
+const JOURNAL_NAME: &str = "spring-nodes";
 
 impl Partitioner for Spring {
     fn name(&self) -> &str {
@@ -83,28 +83,28 @@ impl Partitioner for Spring {
     }
 
     fn assign(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Assignment> {
-        let nodes = match kept(graph)? {
+        let nodes = match clustered_nodes(graph)? {
             Some(nodes) => nodes,
             None => {
                 let nodes = self.cluster(graph, goal)?;
-                graph.keep(KEPT, bytemuck::cast_slice(&nodes))?;
+                graph.keep(JOURNAL_NAME, bytemuck::cast_slice(&nodes))?;
                 nodes
             }
         };
         let n = nodes.len() as u64;
-        let most = (goal.balance.nodes * n as f64 / f64::from(goal.parts)) as u64;
+        let max = (goal.balance.nodes * n as f64 / f64::from(goal.parts)) as u64;
         let mut clusters = Clusters::new(&nodes);
-        merge(&mut clusters, &nodes, most);
-        let most = most_nodes(n, goal);
-        Ok(Assignment::Stored(schedule(&clusters, nodes, goal.parts, most)))
+        merge(&mut clusters, &nodes, max);
+        let max = max_nodes(n, goal);
+        Ok(Assignment::Stored(schedule(&clusters, nodes, goal.parts, max)))
     }
 }
 
 /// Reads nodes that an interrupted preparation has clustered.
-fn kept(graph: &dyn GraphStream) -> Result<Option<Vec<Node>>> {
+fn clustered_nodes(graph: &dyn GraphStream) -> Result<Option<Vec<Node>>> {
     let n = graph.num_nodes() as usize;
     let fits = |node: &Node| (node.cluster as usize) < n && (node.richest as usize) < n;
-    let nodes = graph.kept(KEPT)?.filter(|bytes| bytes.len() == n * size_of::<Node>());
+    let nodes = graph.kept(JOURNAL_NAME)?.filter(|bytes| bytes.len() == n * size_of::<Node>());
     let nodes = nodes.map(|bytes| bytes.chunks_exact(size_of::<Node>()).map(bytemuck::pod_read_unaligned).collect());
     Ok(nodes.filter(|nodes: &Vec<Node>| nodes.iter().all(fits)))
 }
@@ -120,8 +120,8 @@ impl Spring {
         let mut volumes: Vec<u64> = nodes.iter().map(|node| node.degree.into()).collect();
         graph.for_each_edges("clustering nodes", &mut |edges| {
             match self.degrees {
-                Degrees::Exact => edges.iter().for_each(|&edge| see::<false>(&mut nodes, &mut volumes, bound, edge)),
-                Degrees::Online => edges.iter().for_each(|&edge| see::<true>(&mut nodes, &mut volumes, bound, edge)),
+                Degrees::Exact => edges.iter().for_each(|&edge| visit::<false>(&mut nodes, &mut volumes, bound, edge)),
+                Degrees::Online => edges.iter().for_each(|&edge| visit::<true>(&mut nodes, &mut volumes, bound, edge)),
             }
             Ok(())
         })?;
@@ -131,7 +131,7 @@ impl Spring {
 
 /// Processes one edge of the stream.
 #[inline(always)]
-fn see<const ONLINE: bool>(nodes: &mut [Node], volumes: &mut [u64], bound: u64, (src, dst): (u32, u32)) {
+fn visit<const ONLINE: bool>(nodes: &mut [Node], volumes: &mut [u64], bound: u64, (src, dst): (u32, u32)) {
     let (mut u, mut v) = (nodes[src as usize], nodes[dst as usize]);
     if ONLINE {
         volumes[u.cluster as usize] += 1;

@@ -33,7 +33,7 @@ use gnnflow_data::{Assignment, GraphStream, Partitioner, Result};
 use super::degrees::Degrees;
 use super::loads::Loads;
 use super::replicas::Replicas;
-use super::schedule::Emptiest;
+use super::schedule::PartQueue;
 use super::vertex_cut::VertexCut;
 
 /// The method's settings.
@@ -94,12 +94,12 @@ impl Partitioner for TwoPsL {
         let overflow = |loads: &Loads, src: u32, dst: u32| {
             let higher = if degrees[src as usize] > degrees[dst as usize] { src } else { dst };
             let hashed = key.below(u64::from(higher), u64::from(goal.parts)) as u32;
-            if loads.has_room(hashed) { hashed } else { loads.least() }
+            if loads.has_capacity(hashed) { hashed } else { loads.least() }
         };
         self.cut.stream(graph, "placing edges inside", &mut counters, |src, dst| {
             let (of_src, of_dst) = (u32::from(part[src as usize]), u32::from(part[dst as usize]));
             (of_src == of_dst).then(|| {
-                let part = if loads.has_room(of_src) { of_src } else { overflow(&loads, src, dst) };
+                let part = if loads.has_capacity(of_src) { of_src } else { overflow(&loads, src, dst) };
                 place(&mut replicas, &mut loads, [src, dst], part)
             })
         })?;
@@ -116,7 +116,7 @@ impl Partitioner for TwoPsL {
                     };
                     gain(0) + gain(1) + volumes[of] / (volumes[0] + volumes[1])
                 };
-                let part = match [0, 1].map(|of| loads.has_room(parts[of])) {
+                let part = match [0, 1].map(|of| loads.has_capacity(parts[of])) {
                     [true, true] => parts[usize::from(score(1) > score(0))],
                     [true, false] => parts[0],
                     [false, true] => parts[1],
@@ -125,7 +125,7 @@ impl Partitioner for TwoPsL {
                 place(&mut replicas, &mut loads, ends, part)
             })
         })?;
-        Ok(Assignment::Stored(self.cut.cores(&counters, graph.num_nodes(), goal)))
+        Ok(Assignment::Stored(self.cut.core_parts(&counters, graph.num_nodes(), goal)))
     }
 }
 
@@ -183,8 +183,10 @@ impl TwoPsL {
 fn parts_of_clusters(volume: &[u64], parts: u32) -> Vec<u16> {
     let mut order: Vec<u32> = (0..volume.len() as u32).filter(|&cluster| volume[cluster as usize] > 0).collect();
     order.sort_unstable_by_key(|&cluster| (Reverse(volume[cluster as usize]), cluster));
-    let mut least = Emptiest::new((0..parts).map(|_| 0));
+    let mut queue = PartQueue::new((0..parts).map(|_| 0));
     let mut part = vec![0; volume.len()];
-    order.into_iter().for_each(|cluster| part[cluster as usize] = least.put(volume[cluster as usize]) as u16);
+    order
+        .into_iter()
+        .for_each(|cluster| part[cluster as usize] = queue.add_to_smallest(volume[cluster as usize]) as u16);
     part
 }

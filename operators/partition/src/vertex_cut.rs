@@ -15,7 +15,7 @@ use gnnflow_data::partitioner::Goal;
 use gnnflow_data::{GraphStream, Result};
 
 use super::counters::Counters;
-use super::schedule::{Emptiest, most_nodes};
+use super::schedule::{PartQueue, max_nodes};
 
 /// Settings common to all vertex cuts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,12 +65,12 @@ impl VertexCut {
     }
 
     /// Returns the part of every node.
-    pub(super) fn cores(self, counters: &Counters, nodes: u64, goal: &Goal) -> Vec<u16> {
+    pub(super) fn core_parts(self, counters: &Counters, nodes: u64, goal: &Goal) -> Vec<u16> {
         let mut part = vec![0; nodes as usize];
         let mut sizes = vec![0; goal.parts as usize];
-        let mut alone = Vec::new();
+        let mut unplaced = Vec::new();
         if self.hold_balance {
-            self.hold(counters, most_nodes(nodes, goal), &mut part, &mut sizes, &mut alone);
+            self.assign_bounded(counters, max_nodes(nodes, goal), &mut part, &mut sizes, &mut unplaced);
         } else {
             for node in 0..nodes as u32 {
                 match counters.best(node) {
@@ -78,18 +78,25 @@ impl VertexCut {
                         part[node as usize] = best as u16;
                         sizes[best as usize] += 1;
                     }
-                    None => alone.push(node),
+                    None => unplaced.push(node),
                 }
             }
         }
-        let mut emptiest = Emptiest::new(sizes);
-        alone.into_iter().for_each(|node| part[node as usize] = emptiest.put(1) as u16);
+        let mut queue = PartQueue::new(sizes);
+        unplaced.into_iter().for_each(|node| part[node as usize] = queue.add_to_smallest(1) as u16);
         part
     }
 
-    /// Assigns nodes with edges, at most `most` per part. Appends nodes without edges or without a free part to
-    /// `alone`.
-    fn hold(self, counters: &Counters, most: u64, part: &mut [u16], sizes: &mut [u64], alone: &mut Vec<u32>) {
+    /// Assigns nodes with edges, at most `max` per part. Appends nodes without edges or without a free part to
+    /// `unplaced`.
+    fn assign_bounded(
+        self,
+        counters: &Counters,
+        max: u64,
+        part: &mut [u16],
+        sizes: &mut [u64],
+        unplaced: &mut Vec<u32>,
+    ) {
         let mut order: Vec<(Reverse<u32>, u32)> = Vec::with_capacity(part.len());
         for node in 0..part.len() as u32 {
             order.push((Reverse(counters.best(node).map_or(0, |(_, edges)| edges)), node));
@@ -98,7 +105,7 @@ impl VertexCut {
         for (_, node) in order {
             let mut choice = None;
             counters.each(node, |part, edges| {
-                if sizes[part as usize] < most {
+                if sizes[part as usize] < max {
                     choice = choice.max(Some((edges, Reverse(part))));
                 }
             });
@@ -107,7 +114,7 @@ impl VertexCut {
                     part[node as usize] = best as u16;
                     sizes[best as usize] += 1;
                 }
-                None => alone.push(node),
+                None => unplaced.push(node),
             }
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct Bounds<'a> {
 /// One quantity and its bound.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
-    what: Quantity,
+    quantity: Quantity,
     target: f64,
     total: u64,
     cap: u64,
@@ -49,28 +49,28 @@ impl<'a> Bounds<'a> {
     /// Computes the bounds of `goal`. Reads the edges once if the goal balances in-edges.
     pub(super) fn new(graph: &'a dyn GraphStream, goal: &Goal) -> Result<Self> {
         let (nodes, balance) = (graph.num_nodes() as usize, &goal.balance);
-        let mut wanted = vec![(Quantity::Nodes, balance.nodes)];
+        let mut quantities = vec![(Quantity::Nodes, balance.nodes)];
         let splits = [(1, balance.train), (2, balance.val), (3, balance.test)];
-        wanted.extend(splits.into_iter().filter_map(|(split, target)| Some((Quantity::Split(split), target?))));
+        quantities.extend(splits.into_iter().filter_map(|(split, target)| Some((Quantity::Split(split), target?))));
         let mut in_edges = Vec::new();
         if let Some(target) = balance.edges {
             in_edges.resize_with(nodes, AtomicU32::default);
-            let both = graph.undirected();
+            let undirected = graph.undirected();
             graph.accumulate("counting in-edges", &in_edges, &|edges| {
                 for &(src, dst) in edges {
                     in_edges[dst as usize].fetch_add(1, Relaxed);
-                    if both && src != dst {
+                    if undirected && src != dst {
                         in_edges[src as usize].fetch_add(1, Relaxed);
                     }
                 }
             })?;
-            wanted.push((Quantity::InEdges, target));
+            quantities.push((Quantity::InEdges, target));
         }
         if let Some(target) = balance.types {
             let mut types = graph.node_types().to_vec();
             types.sort_unstable();
             types.dedup();
-            wanted.extend(types.into_iter().map(|kind| (Quantity::Type(kind), target)));
+            quantities.extend(types.into_iter().map(|kind| (Quantity::Type(kind), target)));
         }
         let mut bounds = Self {
             parts: goal.parts as usize,
@@ -80,13 +80,13 @@ impl<'a> Bounds<'a> {
             types: graph.node_types(),
             in_edges,
         };
-        for (what, target) in wanted {
-            let weights = (0..nodes).map(|node| bounds.amount(what, node));
+        for (quantity, target) in quantities {
+            let weights = (0..nodes).map(|node| bounds.amount(quantity, node));
             let (total, heaviest) = weights.fold((0, 0), |(sum, most), w| (sum + w, most.max(w)));
             let mean = total as f64 / bounds.parts as f64;
             let cap = ((target * mean) as u64).max(total.div_ceil(bounds.parts as u64)).max(heaviest);
-            if total > 0 || what == Quantity::Nodes {
-                bounds.rules.push(Rule { what, target, total, cap });
+            if total > 0 || quantity == Quantity::Nodes {
+                bounds.rules.push(Rule { quantity, target, total, cap });
             }
         }
         Ok(bounds)
@@ -120,12 +120,12 @@ impl<'a> Bounds<'a> {
     /// The amount of quantity `rule` at `node`.
     #[inline]
     pub(super) fn weight(&self, rule: usize, node: usize) -> u64 {
-        self.amount(self.rules[rule].what, node)
+        self.amount(self.rules[rule].quantity, node)
     }
 
     #[inline]
-    fn amount(&self, what: Quantity, node: usize) -> u64 {
-        match what {
+    fn amount(&self, quantity: Quantity, node: usize) -> u64 {
+        match quantity {
             Quantity::Nodes => 1,
             Quantity::Split(split) => u64::from(self.splits.get(node) == Some(&split)),
             Quantity::InEdges => u64::from(self.in_edges[node].load(Relaxed)),
@@ -175,7 +175,7 @@ impl<'a> Bounds<'a> {
     }
 
     /// Whether every part is within every bound.
-    pub(super) fn kept(&self, loads: &Loads) -> bool {
+    pub(super) fn satisfied(&self, loads: &Loads) -> bool {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
         rows.into_iter().all(|(row, rule)| row.iter().all(|&load| load <= rule.cap))
     }
@@ -183,33 +183,33 @@ impl<'a> Bounds<'a> {
     /// Moves nodes out of overfull parts until the bounds hold: always the bound on nodes, the others as far as
     /// possible.
     ///
-    /// `pull(node, part)` is the number of the node's neighbors in a part. Nodes that lose the fewest neighbors move
-    /// first. If parts are too full for moves, nodes are exchanged. Returns the number of moves.
+    /// `neighbors_in(node, part)` is the number of the node's neighbors in a part. Nodes that lose the fewest neighbors
+    /// move first. If parts are too full for moves, nodes are exchanged. Returns the number of moves.
     pub(super) fn repair(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
-        pull: impl Fn(usize, usize) -> u32,
+        neighbors_in: impl Fn(usize, usize) -> u32,
     ) -> usize {
         let mut moved = 0;
         // The bound on nodes is last, because it can always be satisfied. The moves before may break it.
         for rule in (0..self.rules.len()).rev() {
             for part in 0..self.parts {
                 if self.load(loads, rule, part) > self.rules[rule].cap {
-                    moved += self.empty_out(assignment, loads, rule, part, &pull);
+                    moved += self.drain_part(assignment, loads, rule, part, &neighbors_in);
                 }
             }
             // Bounds can conflict. Before the bound on nodes is restored, the total excess is lowered.
-            if rule == 1 && !self.kept(loads) {
-                moved += self.lower_excess(assignment, loads, &pull, false);
+            if rule == 1 && !self.satisfied(loads) {
+                moved += self.lower_excess(assignment, loads, &neighbors_in, false);
             }
         }
         // Full parts allow only exchanges. An exchange may make single moves possible again.
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let (before, excess) = (moved, self.excess(loads));
             if excess > 0.0 {
-                moved += self.exchange(assignment, loads, &pull);
-                moved += self.lower_excess(assignment, loads, &pull, true);
+                moved += self.exchange(assignment, loads, &neighbors_in);
+                moved += self.lower_excess(assignment, loads, &neighbors_in, true);
             }
             if moved == before || self.excess(loads) > 0.99 * excess {
                 break;
@@ -221,34 +221,34 @@ impl<'a> Bounds<'a> {
     /// The sum over all quantities and parts of the load above the bound, relative to the bound.
     pub(super) fn excess(&self, loads: &Loads) -> f64 {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
-        rows.flat_map(|(row, rule)| row.iter().map(|&load| share_above(load, rule.cap))).sum()
+        rows.flat_map(|(row, rule)| row.iter().map(|&load| relative_excess(load, rule.cap))).sum()
     }
 
     /// Moves nodes out of overfull parts as long as the total excess falls. A move may break a bound if other bounds
-    /// gain more. With `held`, no move breaks the bound on nodes.
+    /// gain more. With `keep_nodes`, no move breaks the bound on nodes.
     fn lower_excess(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
-        pull: &impl Fn(usize, usize) -> u32,
-        held: bool,
+        neighbors_in: &impl Fn(usize, usize) -> u32,
+        keep_nodes: bool,
     ) -> usize {
         let mut moved = 0;
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let before = moved;
             for (node, own) in assignment.iter_mut().enumerate() {
                 let from = *own as usize;
-                let over =
+                let overfull =
                     |rule: usize| self.load(loads, rule, from) > self.rules[rule].cap && self.weight(rule, node) > 0;
-                if !(0..self.rules.len()).any(over) {
+                if !(0..self.rules.len()).any(overfull) {
                     continue;
                 }
                 let mut best = (-1e-9, 0, from);
-                let open = |to: usize| to != from && !(held && self.load(loads, 0, to) >= self.rules[0].cap);
+                let open = |to: usize| to != from && !(keep_nodes && self.load(loads, 0, to) >= self.rules[0].cap);
                 for to in (0..self.parts).filter(|&to| open(to)) {
-                    let change = self.change(loads, node, from, to);
-                    if change < best.0 || change == best.0 && pull(node, to) > best.1 {
-                        best = (change, pull(node, to), to);
+                    let change = self.excess_change(loads, node, from, to);
+                    if change < best.0 || change == best.0 && neighbors_in(node, to) > best.1 {
+                        best = (change, neighbors_in(node, to), to);
                     }
                 }
                 if best.2 != from {
@@ -265,46 +265,46 @@ impl<'a> Bounds<'a> {
     }
 
     /// The change of the excess when `node` moves from part `from` to part `to`.
-    fn change(&self, loads: &Loads, node: usize, from: usize, to: usize) -> f64 {
+    fn excess_change(&self, loads: &Loads, node: usize, from: usize, to: usize) -> f64 {
         let of_rule = |rule: usize| {
             let (cap, weight) = (self.rules[rule].cap, self.weight(rule, node));
             let (here, there) = (self.load(loads, rule, from), self.load(loads, rule, to));
-            share_above(here - weight, cap) - share_above(here, cap) + share_above(there + weight, cap)
-                - share_above(there, cap)
+            relative_excess(here - weight, cap) - relative_excess(here, cap) + relative_excess(there + weight, cap)
+                - relative_excess(there, cap)
         };
         (0..self.rules.len()).map(of_rule).sum()
     }
 
     /// Moves nodes out of `part` until quantity `rule` is within its bound there. Returns the number of moves.
-    fn empty_out(
+    fn drain_part(
         &self,
         assignment: &mut [u16],
         loads: &mut Loads,
         rule: usize,
         part: usize,
-        pull: &impl Fn(usize, usize) -> u32,
+        neighbors_in: &impl Fn(usize, usize) -> u32,
     ) -> usize {
         let cap = self.rules[rule].cap;
         // The allowed part with the most neighbors of the node.
         let best = |node: usize, allowed: &dyn Fn(usize) -> bool| {
             let open = (0..self.parts).filter(|&to| to != part && allowed(to));
-            open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)))
+            open.max_by_key(|&to| (neighbors_in(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)))
         };
-        let mut leavers: Vec<(i64, u32)> = (0..self.nodes)
+        let mut outgoing: Vec<(i64, u32)> = (0..self.nodes)
             .filter(|&node| assignment[node] as usize == part && self.weight(rule, node) > 0)
             .filter_map(|node| {
                 let to = best(node, &|to| self.load(loads, rule, to) < cap)?;
-                Some((i64::from(pull(node, part)) - i64::from(pull(node, to)), node as u32))
+                Some((i64::from(neighbors_in(node, part)) - i64::from(neighbors_in(node, to)), node as u32))
             })
             .collect();
-        leavers.sort_unstable();
+        outgoing.sort_unstable();
         let mut moved = 0;
         // First the moves that break no other bound; then, only for the number of nodes, any move.
         for strict in [true, false] {
             if !strict && rule != 0 {
                 break;
             }
-            for &(_, node) in &leavers {
+            for &(_, node) in &outgoing {
                 let node = node as usize;
                 if self.load(loads, rule, part) <= cap {
                     return moved;
@@ -313,10 +313,11 @@ impl<'a> Bounds<'a> {
                     continue;
                 }
                 let weight = self.weight(rule, node);
-                let room = |to: usize| self.load(loads, rule, to) + weight <= cap;
+                let fits = |to: usize| self.load(loads, rule, to) + weight <= cap;
                 let open = (0..self.parts)
-                    .filter(|&to| to != part && room(to) && (!strict || self.fits_from(loads, 1, node, to)));
-                let to = open.max_by_key(|&to| (pull(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)));
+                    .filter(|&to| to != part && fits(to) && (!strict || self.fits_from(loads, 1, node, to)));
+                let to =
+                    open.max_by_key(|&to| (neighbors_in(node, to), Reverse(self.load(loads, rule, to)), Reverse(to)));
                 if let Some(to) = to {
                     self.shift(loads, node, part, to);
                     assignment[node] = to as u16;
@@ -328,9 +329,9 @@ impl<'a> Bounds<'a> {
     }
 }
 
-const MOST_ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 /// The load above the bound, relative to the bound.
-fn share_above(load: u64, cap: u64) -> f64 {
+fn relative_excess(load: u64, cap: u64) -> f64 {
     load.saturating_sub(cap) as f64 / cap.max(1) as f64
 }

@@ -14,7 +14,7 @@ fn the_bound_on_nodes_can_always_be_kept() {
             let mut all_in_one = vec![(parts - 1) as u16; graph.nodes as usize];
             let mut loads = bounds.loads(&all_in_one);
             bounds.repair(&mut all_in_one, &mut loads, |_, _| 0);
-            assert!(bounds.kept(&loads), "{}: {loads:?}", graph.name);
+            assert!(bounds.satisfied(&loads), "{}: {loads:?}", graph.name);
             assert_eq!(loads, bounds.loads(&all_in_one));
             let mean = f64::from(graph.nodes) / f64::from(parts);
             assert_eq!(bounds.cap(0), ((1.05 * mean) as u64).max(mean.ceil() as u64).max(u64::from(graph.nodes > 0)));
@@ -35,9 +35,9 @@ fn every_quantity_is_brought_within_its_bound() {
     assert_eq!(bounds.total(1), 240);
     let mut assignment: Vec<u16> = (0..600).map(|v| if v < 450 { 0 } else { 3 }).collect();
     let mut loads = bounds.loads(&assignment);
-    assert!(!bounds.kept(&loads));
+    assert!(!bounds.satisfied(&loads));
     bounds.repair(&mut assignment, &mut loads, |node, part| (node as u32 * 7 + part as u32) % 5);
-    assert!(bounds.kept(&loads), "{loads:?}");
+    assert!(bounds.satisfied(&loads), "{loads:?}");
     assert_eq!(loads, bounds.loads(&assignment));
 }
 
@@ -126,11 +126,11 @@ fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
                     let bounds = Bounds::new(&stream, &goal).unwrap();
                     for mut assignment in [by_degree(&graph, parts as usize), vec![0; nodes as usize]] {
                         let mut loads = bounds.loads(&assignment);
-                        assert!(!bounds.kept(&loads) && !naive_kept(&stream, &goal, &assignment).is_empty());
+                        assert!(!bounds.satisfied(&loads) && !naive_kept(&stream, &goal, &assignment).is_empty());
                         bounds.repair(&mut assignment, &mut loads, |node, part| (node as u32 * 7 + part as u32) % 5);
                         assert_eq!(loads, bounds.loads(&assignment));
                         let broken = naive_kept(&stream, &goal, &assignment);
-                        assert_eq!(broken.is_empty(), bounds.kept(&loads));
+                        assert_eq!(broken.is_empty(), bounds.satisfied(&loads));
                         // A hub with nearly a part's share leaves capacity for the lightest nodes at most.
                         let hub = (0..nodes as usize).map(|node| bounds.weight(4, node)).max().unwrap();
                         let hopeless = 4 * u64::from(parts) * hub > 3 * bounds.total(4);
@@ -175,6 +175,6 @@ fn those_change_places_that_lose_least() {
     let mut loads = bounds.loads(&assignment);
     let moved =
         bounds.repair(&mut assignment, &mut loads, |node, part| u32::from((node < 10 && node % 2 == 1) == (part == 1)));
-    assert!(moved > 0 && bounds.kept(&loads));
+    assert!(moved > 0 && bounds.satisfied(&loads));
     assert!((0..10).all(|node| assignment[node] == node as u16 % 2), "{assignment:?}");
 }

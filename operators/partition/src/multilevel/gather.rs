@@ -58,7 +58,7 @@ fn by_volume(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result
 
 /// A pass of label propagation. Every node has one candidate (majority vote of R. S. Boyer and J S. Moore, 1981) and
 /// joins it at the end if that cluster is below the size limit.
-fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()> {
+fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], max_nodes: u32) -> Result<()> {
     let mut votes = vec![(NONE, 0u32); labels.len()];
     graph.for_each_edges("improving clusters", &mut |edges| {
         for &(src, dst) in edges.iter().filter(|(src, dst)| src != dst) {
@@ -79,7 +79,7 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()>
     let mut sizes = vec![0u32; labels.len()];
     labels.iter().for_each(|&label| sizes[label as usize] += 1);
     for (label, (candidate, lead)) in labels.iter_mut().zip(votes) {
-        if lead > 0 && candidate != *label && sizes[candidate as usize] < most {
+        if lead > 0 && candidate != *label && sizes[candidate as usize] < max_nodes {
             sizes[*label as usize] -= 1;
             sizes[candidate as usize] += 1;
             *label = candidate;
@@ -88,14 +88,14 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], most: u32) -> Result<()>
     Ok(())
 }
 
-/// Reduces the number of clusters to at most `most`. The smallest clusters are merged with others of similar number,
-/// into a quarter of the `most` clusters. Returns the number of clusters.
-fn pack(labels: &mut [u32], count: usize, most: usize) -> usize {
-    if count <= most {
+/// Reduces the number of clusters to at most `max_clusters`. The smallest clusters are merged with others of similar
+/// number, into a quarter of the `max_clusters` clusters. Returns the number of clusters.
+fn pack(labels: &mut [u32], count: usize, max_clusters: usize) -> usize {
+    if count <= max_clusters {
         return count;
     }
-    let bins = (most / 4).max(1);
-    let stay = most - bins;
+    let bins = (max_clusters / 4).max(1);
+    let stay = max_clusters - bins;
     let mut sizes = vec![0u64; count];
     labels.iter().for_each(|&label| sizes[label as usize] += 1);
     let mut order: Vec<u32> = (0..count as u32).collect();
@@ -124,13 +124,13 @@ mod tests {
     fn clusters_keep_their_bounds_and_their_numbers_are_dense() {
         for graph in graphs() {
             let degrees = Degrees::Exact.begin(&graph.stream()).unwrap();
-            for (volume, nodes, most) in [(10, 4, 1000), (1000, 7, 1000), (1 << 40, 1 << 20, 3)] {
-                let limits = Limits { volume, nodes, clusters: most };
+            for (volume, nodes, max_clusters) in [(10, 4, 1000), (1000, 7, 1000), (1 << 40, 1 << 20, 3)] {
+                let limits = Limits { volume, nodes, clusters: max_clusters };
                 let (labels, count) = gather(&graph.stream(), &degrees, limits).unwrap();
                 let mut sizes = vec![0u32; count];
                 labels.iter().for_each(|&label| sizes[label as usize] += 1);
-                assert!(count <= most && sizes.iter().all(|&size| size > 0), "{}: {sizes:?}", graph.name);
-                assert!(most < 1000 || sizes.iter().all(|&size| size <= nodes), "{}: {sizes:?}", graph.name);
+                assert!(count <= max_clusters && sizes.iter().all(|&size| size > 0), "{}: {sizes:?}", graph.name);
+                assert!(max_clusters < 1000 || sizes.iter().all(|&size| size <= nodes), "{}: {sizes:?}", graph.name);
                 let mut other = graph.stream();
                 other.chunk = 1000;
                 assert_eq!(gather(&other, &degrees, limits).unwrap(), (labels, count));

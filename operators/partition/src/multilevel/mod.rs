@@ -86,7 +86,7 @@ impl Partitioner for Multilevel {
 const STATE_PER_NODE: u64 = 28;
 
 /// Largest number of entries for which replication is refined. Each entry reads counters that do not fit in the cache.
-const MOST_POLISHED: u64 = 1 << 25;
+const MAX_POLISHED_ENTRIES: u64 = 1 << 25;
 
 /// Decisions and sizes that follow from a memory budget.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -18,7 +18,7 @@ pub(super) struct Cost {
 }
 
 pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
-    let look = |seen: &mut Vec<u32>, node: usize| {
+    let node_cost = |seen: &mut Vec<u32>, node: usize| {
         // `seen[part]` is 1 + the last node with a neighbor in the part.
         let (own, mut copies, mut cut) = (assignment[node], 0, 0);
         for &other in graph.neighbors(node) {
@@ -34,13 +34,13 @@ pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
     };
     let nodes = (0..graph.nodes()).into_par_iter().with_min_len(BATCH);
     let add = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
-    let (copies, twice) = nodes.map_init(|| vec![0; parts], look).reduce(|| (0, 0), add);
+    let (copies, twice) = nodes.map_init(|| vec![0; parts], node_cost).reduce(|| (0, 0), add);
     Cost { copies, cut: twice / 2 }
 }
 
 /// One pass over all nodes. A node moves to the part within its bounds with the most neighbors, if it has more there
 /// than in its own. The cut never rises. Returns the number of moves, equal for any number of threads.
-pub(super) fn by_cut(
+pub(super) fn reduce_cut(
     graph: &Graph,
     bounds: &Bounds<'_>,
     parts: usize,
@@ -52,7 +52,7 @@ pub(super) fn by_cut(
     for first in (0..nodes).step_by(BATCH) {
         let batch = first..nodes.min(first + BATCH);
         let seen: &[u16] = assignment;
-        let wish = |counts: &mut Vec<u32>, node: usize| {
+        let choice = |counts: &mut Vec<u32>, node: usize| {
             let (own, neighbors) = (seen[node], graph.neighbors(node));
             neighbors.iter().for_each(|&other| counts[seen[other as usize] as usize] += 1);
             let mut best = (counts[own as usize], own);
@@ -78,17 +78,18 @@ pub(super) fn by_cut(
             }
             best.1
         };
-        let wishes: Vec<u16> =
-            batch.clone().into_par_iter().with_min_len(256).map_init(|| vec![0; parts], wish).collect();
-        for (node, wish) in batch.zip(wishes) {
+        let choices: Vec<u16> =
+            batch.clone().into_par_iter().with_min_len(256).map_init(|| vec![0; parts], choice).collect();
+        for (node, choice) in batch.zip(choices) {
             let own = assignment[node];
             // Other nodes of the batch may have moved, so the move is checked against the current assignment.
-            if wish != own
-                && bounds.fits(loads, node, wish as usize)
-                && graph.pull(assignment, node, wish as usize) > graph.pull(assignment, node, own as usize)
+            if choice != own
+                && bounds.fits(loads, node, choice as usize)
+                && graph.neighbors_in(assignment, node, choice as usize)
+                    > graph.neighbors_in(assignment, node, own as usize)
             {
-                bounds.shift(loads, node, own as usize, wish as usize);
-                assignment[node] = wish;
+                bounds.shift(loads, node, own as usize, choice as usize);
+                assignment[node] = choice;
                 moved += 1;
             }
         }
@@ -97,7 +98,7 @@ pub(super) fn by_cut(
 }
 
 /// Refines replication and cut together.
-pub(super) struct ByBoth<'a> {
+pub(super) struct CutAndCopies<'a> {
     graph: &'a Graph,
     bounds: &'a Bounds<'a>,
     parts: usize,
@@ -105,7 +106,7 @@ pub(super) struct ByBoth<'a> {
     counts: Vec<u32>,
 }
 
-impl<'a> ByBoth<'a> {
+impl<'a> CutAndCopies<'a> {
     pub(super) fn bytes(nodes: u64, parts: u64) -> u64 {
         nodes * parts * 4
     }
@@ -144,11 +145,11 @@ impl<'a> ByBoth<'a> {
             }
             let mut best = ((0, 0), usize::MAX);
             for (count, to) in candidates.into_iter().filter(|candidate| candidate.0 > 0) {
-                let less_cut = i64::from(count) - i64::from(self.count(node, own));
-                if less_cut < 0 {
+                let cut_decrease = i64::from(count) - i64::from(self.count(node, own));
+                if cut_decrease < 0 {
                     continue;
                 }
-                let gain = (self.fewer_copies(assignment, node, own, to), less_cut);
+                let gain = (self.copies_decrease(assignment, node, own, to), cut_decrease);
                 if gain.0 >= 0 && gain > best.0 {
                     best = (gain, to);
                 }
@@ -168,14 +169,14 @@ impl<'a> ByBoth<'a> {
     }
 
     /// The decrease of the number of copies when `node` moves from `own` to `to`.
-    fn fewer_copies(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
+    fn copies_decrease(&self, assignment: &[u16], node: usize, own: usize, to: usize) -> i64 {
         // The node itself has no copy in `to` afterwards, and one in `own` if neighbors remain there.
-        let mut fewer = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
+        let mut decrease = i64::from(self.count(node, to) > 0) - i64::from(self.count(node, own) > 0);
         for &other in self.graph.neighbors(node) {
             let (other, of_other) = (other as usize, assignment[other as usize] as usize);
-            fewer += i64::from(of_other != own && self.count(other, own) == 1);
-            fewer -= i64::from(of_other != to && self.count(other, to) == 0);
+            decrease += i64::from(of_other != own && self.count(other, own) == 1);
+            decrease -= i64::from(of_other != to && self.count(other, to) == 0);
         }
-        fewer
+        decrease
     }
 }

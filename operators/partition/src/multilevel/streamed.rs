@@ -13,40 +13,40 @@ use crate::kway;
 use crate::refine::Refinement;
 
 /// Largest number of refinement passes.
-const PASSES: u32 = 8;
+const MAX_PASSES: u32 = 8;
 /// Names of the clusters and the start in the journal, for a preparation that is interrupted later.
-const CLUSTERS: &str = "multilevel-clusters";
-const START: &str = "multilevel-start";
+const CLUSTERS_NAME: &str = "multilevel-clusters";
+const START_NAME: &str = "multilevel-start";
 /// Number of 32-bit cells for a sum over all edges, so that none overflows.
 const CELLS: usize = 1024;
 
 pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
-    let mut start = match graph.kept(START)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
+    let mut start = match graph.kept(START_NAME)?.and_then(|bytes| kway::from_bytes(&bytes, nodes)) {
         Some(start) => start,
         None => {
-            let start = better_start(graph, goal, bounds, budget)?;
-            graph.keep(START, &kway::to_bytes(&start))?;
+            let start = best_start(graph, goal, bounds, budget)?;
+            graph.keep(START_NAME, &kway::to_bytes(&start))?;
             start
         }
     };
-    let refinement = Refinement { graph, bounds, goal, memory: budget.counters, kept: "multilevel-refined" };
-    refinement.run(&mut start, PASSES)?;
+    let refinement = Refinement { graph, bounds, goal, memory: budget.counters, name: "multilevel-refined" };
+    refinement.run(&mut start, MAX_PASSES)?;
     Ok(start)
 }
 
 /// Returns the better start of METIS on clusters and ranges of descending degree.
-fn better_start(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
+fn best_start(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget: &Budget) -> Result<Vec<u16>> {
     let nodes = graph.num_nodes() as usize;
     let degrees = Degrees::Exact.begin(graph)?;
-    let clusters = match graph.kept(CLUSTERS)?.and_then(|bytes| read_labels(&bytes, nodes)) {
+    let clusters = match graph.kept(CLUSTERS_NAME)?.and_then(|bytes| read_labels(&bytes, nodes)) {
         Some(clusters) => clusters,
         None => {
             // Twice the mean, because some clusters stay small.
             let volume = (4 * graph.num_edges() / budget.clusters as u64).max(2);
             let limits = Limits { volume, nodes: budget.cluster_nodes.max(2), clusters: budget.clusters };
             let (clusters, _) = gather::gather(graph, &degrees, limits)?;
-            graph.keep(CLUSTERS, &clusters.iter().flat_map(|label| label.to_le_bytes()).collect::<Vec<_>>())?;
+            graph.keep(CLUSTERS_NAME, &clusters.iter().flat_map(|label| label.to_le_bytes()).collect::<Vec<_>>())?;
             clusters
         }
     };

@@ -1,7 +1,7 @@
 //! Properties of `multilevel` on small graphs, for each of its three strategies.
 
 use super::coarsen::{cluster, contract};
-use super::polish::{self, ByBoth, Cost};
+use super::polish::{self, Cost, CutAndCopies};
 use super::*;
 use crate::graph::Graph;
 use gnnflow_data::Targets;
@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 /// Budgets in bytes for METIS on the graph, METIS on clusters, and the streamed strategy.
 const MEMORIES: [u64; 3] = [1 << 30, 100_000, 2_000];
 
-fn many() -> impl Iterator<Item = TestGraph> {
+fn test_graphs() -> impl Iterator<Item = TestGraph> {
     graphs().into_iter().chain([power_law(700, 2500, 5)])
 }
 
@@ -41,7 +41,7 @@ fn every_way_is_taken() {
 
 #[test]
 fn every_node_gets_a_part_within_the_bound_whatever_the_chunks_and_threads() {
-    for graph in many() {
+    for graph in test_graphs() {
         for memory in MEMORIES {
             for parts in [1, 2, 4, 16, 300] {
                 let goal = Goal { memory, ..Goal::new(parts) };
@@ -77,7 +77,7 @@ fn all_constraints_are_kept() {
         let goal = Goal { memory, balance, ..Goal::new(4) };
         let bounds = Bounds::new(&stream, &goal).unwrap();
         let loads = bounds.loads(&assign(&stream, &goal));
-        assert!(bounds.kept(&loads), "with {memory}: {loads:?}");
+        assert!(bounds.satisfied(&loads), "with {memory}: {loads:?}");
     }
 }
 
@@ -90,7 +90,7 @@ fn two_components_are_found() {
 
 #[test]
 fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
-    for graph in many() {
+    for graph in test_graphs() {
         let whole = Graph::read(&graph.stream()).unwrap();
         for most in [1, 3, 50] {
             let (clusters, count) = cluster(&whole, most, 3, 1);
@@ -118,7 +118,7 @@ fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
 
 #[test]
 fn costs_are_counted_right_and_never_rise() {
-    for graph in many() {
+    for graph in test_graphs() {
         let whole = Graph::read(&graph.stream()).unwrap();
         for parts in [1u32, 2, 5, 40] {
             let stream = graph.stream();
@@ -128,14 +128,14 @@ fn costs_are_counted_right_and_never_rise() {
             let mut before = naive_cost(&graph, &parts_of);
             assert_eq!(polish::cost(&whole, &parts_of, parts as usize), before, "{}", graph.name);
             for _ in 0..3 {
-                polish::by_cut(&whole, &bounds, parts as usize, &mut parts_of, &mut loads);
+                polish::reduce_cut(&whole, &bounds, parts as usize, &mut parts_of, &mut loads);
                 let after = naive_cost(&graph, &parts_of);
                 assert!(after.cut <= before.cut, "{}", graph.name);
                 before = after;
             }
-            let mut both = ByBoth::new(&whole, &bounds, parts as usize, &parts_of);
+            let mut refinement = CutAndCopies::new(&whole, &bounds, parts as usize, &parts_of);
             for _ in 0..3 {
-                let moved = both.pass(&mut parts_of, &mut loads);
+                let moved = refinement.pass(&mut parts_of, &mut loads);
                 let after = naive_cost(&graph, &parts_of);
                 assert!(after.cut <= before.cut && after.copies <= before.copies, "{}", graph.name);
                 assert!(moved == 0 || after < before, "{}", graph.name);
