@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_counts_are_those_of_a_hash_map() {
+    fn exact_counts_equal_a_hash_map() {
         for graph in graphs() {
             for parts in [1, 3, 16, 100] {
                 let mut expected: HashMap<(u32, u32), u32> = HashMap::new();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_again_is_what_is_counted_anew() {
+    fn recount_after_moves_equals_a_new_count() {
         for graph in graphs() {
             let assignment = |fold: u32| -> Vec<u16> {
                 (0..graph.nodes).map(|v| part(v + if v % 5 < fold { 1000 * fold } else { 0 }, 7) as u16).collect()
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_errs_by_less_than_its_promise_and_only_downwards() {
+    fn sketch_count_is_too_low_by_at_most_its_error_bound() {
         const PARTS: u32 = 50;
         let mut sketch = Counters::new(3, PARTS, 0);
         assert!(!sketch.is_exact() && sketch.bytes() == 3 * 6 * MIN_SLOTS as u64);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sketch_counts_a_stream_in_its_order_and_uses_the_memory_that_it_may() {
+    fn sketch_is_equal_for_any_chunk_size_and_uses_the_allowed_memory() {
         for graph in graphs() {
             let votes = |u, v| Some([part(v, 40), part(u, 40)]);
             let mut small = graph.stream();

@@ -49,7 +49,7 @@ mod tests {
     use gnnflow_data::testing::graphs;
 
     #[test]
-    fn a_degree_counts_edge_ends() {
+    fn degree_equals_the_number_of_edge_ends() {
         for graph in graphs() {
             let degrees = Degrees::Exact.begin(&graph.stream()).unwrap();
             for node in 0..graph.nodes {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_where_the_table_says() {
+    fn assignment_equals_the_table() {
         let dir = tempfile::tempdir().unwrap();
         let graph = TestGraph { name: "nodes", nodes: 20, edges: Vec::new() };
         let method = File::new(table(dir.path(), IdStyle::Dense, 20, 3));
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn another_table_is_another_dataset() {
+    fn settings_differ_for_different_tables() {
         let dir = tempfile::tempdir().unwrap();
         let settings = |parts| File::new(table(dir.path(), IdStyle::Dense, 20, parts)).settings();
         let (one, other) = (settings(3), settings(2));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dump_is_prepared_by_its_own_ids() {
+    fn prepare_with_text_ids_uses_the_table() {
         let dir = tempfile::tempdir().unwrap();
         let dump = dir.path().join("dump");
         std::fs::create_dir(&dump).unwrap();

@@ -162,7 +162,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn lists_are_sorted_by_many_threads_as_by_one() {
+    fn parallel_sort_of_lists_equals_sequential_sort() {
         let mut lists: Vec<u32> = (0..40_000).map(|i| i * 7919 % 10_007).collect();
         let ends: Vec<u64> = (1..=20_000).map(|node| node * 2 - node % 3).chain([40_000]).collect();
         let mut expected = lists.clone();
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_graph_is_the_set_of_its_edges_both_ways() {
+    fn graph_equals_the_set_of_its_edges_in_both_directions() {
         for graph in graphs() {
             let both = graph.edges.iter().flat_map(|&(u, v)| [(u, v), (v, u)]).filter(|(u, v)| u != v);
             let expected: BTreeSet<(u32, u32)> = both.collect();

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_are_even_and_the_same_in_any_room() {
+    fn clusters_are_balanced_and_deterministic() {
         let (indptr, indices) = part();
         let part = (&indptr[..], &indices[..]);
         for parts in [1, 2, 7, 50, 100] {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_counted_in_order_in_any_room() {
+    fn keys_are_counted_in_order_for_any_memory() {
         let (indptr, indices) = part();
         let part = (&indptr[..], &indices[..]);
         let stream = PartitionStream { in_edges: part, nodes: 40..140, edges: 0, ids: NodeIds::dense(100) };

@@ -135,7 +135,7 @@ mod tests {
     use gnnflow_data::testing::TestGraph;
 
     #[test]
-    fn two_cliques_are_told_apart() {
+    fn two_cliques_become_two_parts() {
         // Nodes 0..8 and 8..16 are cliques; one edge joins 7 and 8.
         let clique = |first: u32| (first..first + 8).flat_map(move |u| (first..u).map(move |v| (u, v)));
         let edges = clique(0).chain(clique(8)).chain([(7, 8)]).collect();
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn weights_beyond_32_bits_are_scaled() {
+    fn weights_above_32_bits_are_scaled() {
         assert_eq!((scaled(7, 100), scaled(0, u64::MAX), scaled(1, u64::MAX)), (7, 0, 1));
         let total = 1 << 40;
         assert_eq!(scaled(total / 4, total), 1 << 28);
     }
 
     #[test]
-    fn parts_survive_the_way_through_bytes() {
+    fn parts_round_trip_through_bytes() {
         let parts = vec![0, 1, 65535, 256];
         assert_eq!(from_bytes(&to_bytes(&parts), 4), Some(parts.clone()));
         assert_eq!(from_bytes(&to_bytes(&parts), 5), None);

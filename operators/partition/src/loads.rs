@@ -84,7 +84,7 @@ mod tests {
     use gnnflow_data::rng::{Key, Purpose};
 
     #[test]
-    fn least_and_largest_are_those_of_a_search() {
+    fn least_and_largest_equal_a_linear_search() {
         let key = Key::new(2, Purpose::Partition);
         for parts in [1, 2, 5, 100] {
             let mut loads = Loads::new(1 << 20, &Goal::new(parts));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn some_part_always_has_room() {
+    fn least_loaded_part_always_has_capacity() {
         for (edges, parts) in [(0, 3), (1, 3), (7, 3), (100, 7), (1000, 16)] {
             let mut loads = Loads::new(edges, &Goal::new(parts));
             for _ in 0..edges {

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn every_node_gets_a_part_within_the_bound_and_always_the_same() {
+    fn metis_assignment_is_balanced_and_deterministic() {
         for graph in graphs() {
             for count in [1, 2, 4, 16, 300] {
                 let goal = Goal::new(count);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn all_constraints_are_balanced_when_asked_for() {
+    fn metis_with_split_targets_balances_all_constraints() {
         let graph = power_law(800, 6000, 9);
         let balance =
             Targets { train: Some(1.1), val: Some(1.1), test: Some(1.1), edges: Some(1.3), ..Targets::default() };
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_a_graph_is_refused_with_the_bytes_and_the_way_out() {
+    fn graph_above_the_limits_is_an_error_with_bytes_and_remedy() {
         let graph = power_law(100, 1000, 1);
         let error = Metis.assign(&graph.stream(), &Goal { memory: 1000, ..Goal::new(2) }).unwrap_err();
         assert_eq!(error.fault(), Fault::Machine);

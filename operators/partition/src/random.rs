@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_equal_and_the_seed_decides() {
+    fn random_parts_have_equal_sizes_and_depend_on_the_seed() {
         for (n, parts) in [(0, 1), (1, 1), (2, 5), (100, 3), (1001, 8)] {
             let assign = |seed| Random.assign(&nodes(n).stream(), &Goal { seed, ..Goal::new(parts) }).unwrap();
             let (one, other) = (assign(1), assign(2));
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn neighboring_indexes_are_torn_apart() {
+    fn random_separates_consecutive_indexes() {
         // 10,000 pairs of neighbors in 4 parts: 2,500 ± 43 stay together by chance.
         let assignment = Random.assign(&nodes(10_001).stream(), &Goal { seed: 7, ..Goal::new(4) }).unwrap();
         let together = (0..10_000).filter(|&v| assignment.part(v) == assignment.part(v + 1)).count();

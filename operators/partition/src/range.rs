@@ -28,7 +28,7 @@ mod tests {
     use gnnflow_data::testing::TestGraph;
 
     #[test]
-    fn node_i_of_n_goes_to_part_i_times_parts_over_n() {
+    fn range_assignment_equals_position_times_parts_over_nodes() {
         for (n, parts) in [(0, 1), (0, 3), (1, 1), (2, 5), (100, 3), (1001, 8)] {
             let nodes = TestGraph { name: "nodes", nodes: n, edges: Vec::new() };
             let assignment = Range.assign(&nodes.stream(), &Goal::new(parts)).unwrap();

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cut_is_never_worse_and_the_bound_is_kept() {
+    fn refinement_never_raises_the_cut_and_stays_balanced() {
         for graph in graphs().into_iter().chain([power_law(300, 900, 4)]) {
             for parts in [1, 2, 5, 60] {
                 let (goal, start) = (Goal::new(parts), turns(&graph, parts));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unbalanced_start_ends_within_the_bound() {
+    fn refinement_of_an_unbalanced_start_ends_balanced() {
         for graph in graphs() {
             let goal = Goal::new(3);
             for memory in [1 << 20, 0] {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_is_its_plain_transcription() {
+    fn pass_equals_a_sequential_reference() {
         for graph in graphs() {
             let (goal, start) = (Goal { seed: 3, ..Goal::new(4) }, turns(&graph, 4));
             // The reference: count by a map, sort all nodes with a gain, move within the bound.
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_killed_ends_where_it_would_have() {
+    fn interrupted_refinement_resumes_with_an_equal_result() {
         let graph = power_law(400, 2000, 8);
         let (goal, start) = (Goal::new(4), turns(&graph, 4));
         let whole = refined(&graph.stream(), &goal, &start, 6, 1 << 20);

@@ -80,7 +80,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn are_sets_for_any_number_of_parts() {
+    fn replicas_equal_btree_sets_for_any_number_of_parts() {
         let key = Key::new(1, Purpose::Partition);
         for parts in [1, 2, 3, 4, 7, 16, 33, 63, 64, 65, 128, 200, 65_536] {
             let nodes = 37;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_is_refused_with_what_it_takes() {
+    fn replicas_above_the_memory_are_an_error_with_their_bytes() {
         let error = Replicas::new("hdrf", 1 << 20, 1 << 16, 1 << 30).unwrap_err();
         assert!(error.to_string().contains("takes 8589934592 bytes"), "{error}");
         assert_eq!(error.fault(), Fault::Usage);

@@ -6,7 +6,7 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_data::testing::{TestGraph, TestStream, graphs, power_law};
 
 #[test]
-fn the_bound_on_nodes_can_always_be_kept() {
+fn repair_always_satisfies_the_bound_on_nodes() {
     for graph in graphs() {
         for parts in [1, 2, 7, 100] {
             let stream = graph.stream();
@@ -23,7 +23,7 @@ fn the_bound_on_nodes_can_always_be_kept() {
 }
 
 #[test]
-fn every_quantity_is_brought_within_its_bound() {
+fn repair_satisfies_the_bounds_of_all_quantities() {
     let graph = power_law(600, 4000, 3);
     let mut stream = graph.stream();
     stream.splits = (0..600).map(|v| [1, 1, 2, 3, 0][v % 5]).collect();
@@ -42,7 +42,7 @@ fn every_quantity_is_brought_within_its_bound() {
 }
 
 #[test]
-fn those_go_first_that_lose_least() {
+fn repair_moves_nodes_with_the_smallest_loss_first() {
     let graph = power_law(10, 0, 1);
     let stream = graph.stream();
     let bounds = Bounds::new(&stream, &Goal::new(2)).unwrap();
@@ -111,7 +111,7 @@ fn naive_kept(stream: &TestStream, goal: &Goal, assignment: &[u16]) -> Vec<Strin
 }
 
 #[test]
-fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
+fn repair_of_ranges_of_descending_degree_satisfies_all_bounds() {
     for (nodes, edges, seed) in [(600u32, 4000, 3), (1000, 8000, 2), (3000, 40_000, 7), (2000, 5000, 11)] {
         for undirected in [false, true] {
             let graph = power_law(nodes, edges, seed);
@@ -145,7 +145,7 @@ fn ranges_of_descending_degree_are_brought_within_every_bound_by_exchanges() {
 }
 
 #[test]
-fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
+fn exchange_keeps_node_counts_and_lowers_the_excess() {
     // No assignment satisfies these bounds: every heavy node has the same type.
     let graph = power_law(400, 6000, 5);
     let mut stream = graph.stream();
@@ -164,7 +164,7 @@ fn an_exchange_never_changes_the_numbers_of_nodes_nor_raises_the_excess() {
 }
 
 #[test]
-fn those_change_places_that_lose_least() {
+fn exchange_prefers_nodes_with_the_smallest_loss() {
     // Two parts of 20. Part 0 has all ten nodes of split 1; the odd ones have their neighbors in part 1.
     let graph = power_law(40, 0, 1);
     let mut stream = graph.stream();

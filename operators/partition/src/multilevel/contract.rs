@@ -74,7 +74,7 @@ mod tests {
     use std::collections::HashMap;
 
     #[test]
-    fn edges_weigh_what_a_hash_map_counts_and_the_heaviest_stay() {
+    fn weights_equal_a_hash_map_and_the_heaviest_edges_are_kept() {
         for graph in graphs() {
             let clusters: Vec<u32> = (0..graph.nodes).map(|node| node * 7 % 5).collect();
             let mut naive: HashMap<u64, u32> = HashMap::new();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_metis_could_not_add_up_are_scaled() {
+    fn weights_above_the_metis_limit_are_scaled() {
         let mut heaviest = Heaviest { max_edges: 10, edges: Vec::new() };
         for key in 0..10 {
             heaviest.add(key, if key == 9 { 1 } else { u64::MAX });

@@ -121,7 +121,7 @@ mod tests {
     use gnnflow_data::testing::graphs;
 
     #[test]
-    fn clusters_keep_their_bounds_and_their_numbers_are_dense() {
+    fn clusters_are_bounded_and_densely_numbered() {
         for graph in graphs() {
             let degrees = Degrees::Exact.begin(&graph.stream()).unwrap();
             for (volume, nodes, max_clusters) in [(10, 4, 1000), (1000, 7, 1000), (1 << 40, 1 << 20, 3)] {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_volume_is_a_bound_on_clusters_that_grow() {
+    fn volume_limit_stops_growing_clusters() {
         // A star of 39 leaves: the center alone exceeds the volume limit.
         let star = graphs().into_iter().find(|graph| graph.name == "star").unwrap();
         let degrees = Degrees::Exact.begin(&star.stream()).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_clusters_are_put_together() {
+    fn pack_merges_the_smallest_clusters() {
         let mut labels = vec![0, 0, 0, 1, 2, 3, 3, 3, 4];
         assert_eq!(pack(&mut labels, 5, 4), 4);
         assert_eq!(labels, [0, 0, 0, 1, 2, 3, 3, 3, 2]);

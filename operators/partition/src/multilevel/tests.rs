@@ -29,7 +29,7 @@ fn naive_cost(graph: &TestGraph, parts: &[u16]) -> Cost {
 }
 
 #[test]
-fn every_way_is_taken() {
+fn memory_selects_each_of_the_three_strategies() {
     let graph = power_law(700, 2500, 5);
     let ways = MEMORIES.map(|memory| {
         let (stream, goal) = (graph.stream(), Goal { memory, ..Goal::new(4) });
@@ -40,7 +40,7 @@ fn every_way_is_taken() {
 }
 
 #[test]
-fn every_node_gets_a_part_within_the_bound_whatever_the_chunks_and_threads() {
+fn assignment_is_balanced_and_equal_for_any_chunks_and_threads() {
     for graph in test_graphs() {
         for memory in MEMORIES {
             for parts in [1, 2, 4, 16, 300] {
@@ -66,7 +66,7 @@ fn assign_owned(stream: TestStream, goal: &Goal) -> Vec<u16> {
 }
 
 #[test]
-fn all_constraints_are_kept() {
+fn assignment_satisfies_all_constraints() {
     let graph = power_law(1000, 8000, 2);
     let mut stream = graph.stream();
     stream.splits = (0..1000).map(|node| (node % 4) as u8).collect();
@@ -82,14 +82,14 @@ fn all_constraints_are_kept() {
 }
 
 #[test]
-fn two_components_are_found() {
+fn two_components_become_two_parts() {
     let graph = graphs().into_iter().find(|graph| graph.name == "two components").unwrap();
     let parts = assign(&graph.stream(), &Goal::new(2));
     assert_eq!(naive_cost(&graph, &parts), Cost { copies: 0, cut: 0 });
 }
 
 #[test]
-fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
+fn clusters_are_bounded_and_contraction_equals_a_hash_map() {
     for graph in test_graphs() {
         let whole = Graph::read(&graph.stream()).unwrap();
         for most in [1, 3, 50] {
@@ -117,7 +117,7 @@ fn clusters_keep_their_size_and_are_contracted_as_a_hash_map_does() {
 }
 
 #[test]
-fn costs_are_counted_right_and_never_rise() {
+fn refinement_never_raises_the_cost() {
     for graph in test_graphs() {
         let whole = Graph::read(&graph.stream()).unwrap();
         for parts in [1u32, 2, 5, 40] {
@@ -147,7 +147,7 @@ fn costs_are_counted_right_and_never_rise() {
 }
 
 #[test]
-fn modularity_is_what_it_is() {
+fn modularity_equals_known_values() {
     let graph = graphs().into_iter().find(|graph| graph.name == "two components").unwrap();
     let whole = Graph::read(&graph.stream()).unwrap();
     let halves: Vec<u32> = (0..10).map(|node| node / 5).collect();
@@ -156,12 +156,12 @@ fn modularity_is_what_it_is() {
 }
 
 #[test]
-fn ranges_of_descending_degree() {
+fn by_degree_assigns_ranges_of_descending_degree() {
     assert_eq!(by_degree(6, 3, |node| [5, 1, 9, 1, 7, 1][node]), [1, 1, 0, 2, 0, 2]);
 }
 
 #[test]
-fn what_was_kept_is_not_done_again() {
+fn second_run_uses_the_journal() {
     let graph = power_law(700, 2500, 5);
     for memory in MEMORIES {
         let (stream, goal) = (graph.stream(), Goal { memory, ..Goal::new(4) });

@@ -74,7 +74,7 @@ fn methods() -> Vec<Box<dyn Partitioner>> {
 }
 
 #[test]
-fn every_node_gets_a_part_whatever_the_chunks_and_the_threads() {
+fn assignment_is_equal_for_any_chunk_size() {
     for method in methods() {
         for graph in all_graphs() {
             for goal in goals() {
@@ -92,7 +92,7 @@ fn every_node_gets_a_part_whatever_the_chunks_and_the_threads() {
 }
 
 #[test]
-fn node_balance_is_kept_by_those_that_promise_it() {
+fn node_balance_holds_for_methods_that_bound_it() {
     for method in methods() {
         let cut = ["dbh", "greedy", "hdrf", "2ps-l"].contains(&method.name());
         if cut && !method.settings().contains("hold_balance = true") {
@@ -109,7 +109,7 @@ fn node_balance_is_kept_by_those_that_promise_it() {
 }
 
 #[test]
-fn nodes_without_edges_are_spread() {
+fn nodes_without_edges_are_spread_evenly() {
     // A triangle and 97 nodes without edges.
     let graph = TestGraph { name: "lonely", nodes: 100, edges: vec![(3, 50), (50, 99), (99, 3)] };
     for method in methods() {
@@ -120,7 +120,7 @@ fn nodes_without_edges_are_spread() {
 }
 
 #[test]
-fn settings_tell_methods_apart() {
+fn settings_are_distinct_for_all_methods() {
     // 2ps-l has degrees, balance and volume; dbh, greedy and hdrf the first two; spring degrees and volume; four
     // methods none.
     assert_eq!(methods().len(), 3 + 3 * 3 + 3 + 4);

@@ -46,7 +46,7 @@ fn compare(method: &dyn Partitioner, paper: impl Fn(&TestGraph, &Goal) -> Vec<u3
 }
 
 #[test]
-fn ldg_is_its_papers() {
+fn ldg_equals_the_paper() {
     compare(&Ldg, |graph, goal| {
         let most = bound(graph.nodes, goal) as f64;
         // Times C, so that scores are integers and ties are exact.
@@ -55,7 +55,7 @@ fn ldg_is_its_papers() {
 }
 
 #[test]
-fn fennel_is_its_papers() {
+fn fennel_equals_the_paper() {
     compare(&Fennel, |graph, goal| {
         let (n, m, k) = (f64::from(graph.nodes), graph.edges.len() as f64, f64::from(goal.parts));
         let alpha = k.sqrt() * m / (n * n.sqrt());
@@ -64,7 +64,7 @@ fn fennel_is_its_papers() {
 }
 
 #[test]
-fn the_budget_decides_the_passes() {
+fn smaller_memory_takes_more_passes() {
     let graph = power_law(500, 2000, 7);
     let passes = |memory| {
         let stream = graph.stream();

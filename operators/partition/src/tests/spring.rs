@@ -88,7 +88,7 @@ fn paper(graph: &TestGraph, goal: &Goal, volume: f64, degrees: Degrees) -> Vec<u
 }
 
 #[test]
-fn is_algorithm_1_wherever_that_keeps_the_balance() {
+fn spring_equals_algorithm_1_where_that_is_balanced() {
     let mut same = 0;
     for graph in all_graphs() {
         for goal in goals() {
@@ -110,7 +110,7 @@ fn is_algorithm_1_wherever_that_keeps_the_balance() {
 }
 
 #[test]
-fn finds_communities() {
+fn spring_on_communities_cuts_few_edges() {
     let graph = communities(4, 100, 5);
     let goal = Goal::new(4);
     let part = parts(&Spring::default(), &graph.stream(), &goal);
@@ -120,7 +120,7 @@ fn finds_communities() {
 }
 
 #[test]
-fn goes_on_after_the_clustering() {
+fn spring_resumes_after_clustering() {
     let graph = communities(12, 60, 1);
     let stream = graph.stream();
     let first = parts(&Spring::default(), &stream, &Goal::new(4));

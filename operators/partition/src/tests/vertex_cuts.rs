@@ -251,29 +251,29 @@ fn compare(method: impl Fn(VertexCut) -> Box<dyn Partitioner>, paper: impl Fn(&T
 }
 
 #[test]
-fn dbh_is_its_papers() {
+fn dbh_equals_the_paper() {
     compare(|cut| Box::new(Dbh(cut)), dbh);
 }
 
 #[test]
-fn greedy_is_its_papers() {
+fn greedy_equals_the_paper() {
     compare(|cut| Box::new(Greedy(cut)), greedy);
 }
 
 #[test]
-fn hdrf_is_its_papers() {
+fn hdrf_equals_the_paper() {
     compare(|cut| Box::new(Hdrf(cut)), hdrf);
 }
 
 #[test]
-fn two_ps_l_is_its_papers() {
+fn two_ps_l_equals_the_paper() {
     for volume in [0.2, 1.0] {
         compare(|cut| Box::new(TwoPsL { cut, volume }), |graph, goal, degrees| two_ps_l(graph, goal, degrees, volume));
     }
 }
 
 #[test]
-fn memory_is_asked_for_or_done_without() {
+fn small_memory_uses_sketches_and_smaller_memory_is_an_error() {
     let graph = communities(12, 60, 1);
     // 720 nodes and 16 parts take 1,440 bytes of sets and 46,080 of counters; a sketch of 4 slots takes 17,280.
     let sketched = Goal { memory: 35_000, ..Goal::new(16) };
