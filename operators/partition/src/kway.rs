@@ -57,7 +57,7 @@ pub(super) fn kway(graph: &Graph, options: &KwayOptions<'_>) -> Result<Vec<u16>>
         return Ok((0..nodes).map(|node| (node % options.parts.max(1) as usize) as u16).collect());
     }
     let failed = |reason: String, fault| Error::Partitioner { method: options.method.into(), reason, fault };
-    let bug = |error: String| failed(format!("METIS does not take the graph: {error}"), Fault::Bug);
+    let bug = |error: String| failed(format!("METIS rejects the graph: {error}"), Fault::Bug);
     if graph.entries() > i32::MAX as u64 || nodes >= i32::MAX as usize {
         return Err(bug(format!("{} entries", graph.entries())));
     }
@@ -83,7 +83,7 @@ pub(super) fn kway(graph: &Graph, options: &KwayOptions<'_>) -> Result<Vec<u16>>
         Ok(_) => Ok(parts.into_iter().map(|part| part as u16).collect()),
         Err(metis::Error::Memory) => {
             let need = bytes(nodes as u64, graph.entries(), options.targets.len() as u64);
-            Err(failed(format!("METIS ran out of memory; it takes about {need} bytes here"), Fault::Machine))
+            Err(failed(format!("METIS ran out of memory; provide about {need} bytes"), Fault::Machine))
         }
         Err(error) => Err(bug(error.to_string())),
     }

@@ -43,7 +43,7 @@ impl Partitioner for Metis {
             Ok(kway::to_bytes(&parts))
         })?;
         let parts = kway::from_bytes(&parts, nodes);
-        parts.map(Assignment::Stored).ok_or_else(|| Error::Bug("METIS's parts are not one a node".into()))
+        parts.map(Assignment::Stored).ok_or_else(|| Error::Bug("METIS's parts do not match the nodes".into()))
     }
 }
 

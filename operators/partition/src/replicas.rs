@@ -25,8 +25,8 @@ impl Replicas {
         let bytes = Self::bytes(nodes, parts);
         if bytes > memory {
             let reason = format!(
-                "remembers which of {parts} parts have each of {nodes} nodes, which takes {bytes} bytes: more than partition.memory \
-                 ({memory}); give it that much, or use \"spring\""
+                "the set of parts of every node takes {bytes} bytes for {nodes} nodes and {parts} parts, and partition.memory \
+                 allows {memory}; raise it or use \"spring\""
             );
             return Err(Error::Partitioner { method: method.into(), reason, fault: Fault::Usage });
         }

@@ -40,7 +40,7 @@ pub(super) fn assign(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, 
     let bytes =
         graph.once("partitioning in memory", &mut || Ok(kway::to_bytes(&best(&whole, goal, bounds, budget)?)))?;
     graph.keep(JOURNAL_NAME, &bytes)?;
-    kway::from_bytes(&bytes, nodes).ok_or_else(|| Error::Bug("parts are not one a node".into()))
+    kway::from_bytes(&bytes, nodes).ok_or_else(|| Error::Bug("the parts do not match the nodes".into()))
 }
 
 /// Returns the best result of all starts. Results within the bounds are preferred.

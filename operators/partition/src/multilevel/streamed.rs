@@ -57,7 +57,7 @@ fn best_start(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget:
         Ok(kway::to_bytes(&parts))
     })?;
     drop(small);
-    let parts = kway::from_bytes(&parts, count).ok_or_else(|| Error::Bug("parts are not one a cluster".into()))?;
+    let parts = kway::from_bytes(&parts, count).ok_or_else(|| Error::Bug("parts do not match the clusters".into()))?;
     let by_metis: Vec<u16> = clusters.iter().map(|&cluster| parts[cluster as usize]).collect();
     drop(clusters);
     let by_degree = by_degree(nodes, goal.parts, |node| u64::from(degrees[node]));
