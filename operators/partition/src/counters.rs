@@ -15,23 +15,8 @@ const MIN_SLOTS: usize = 4;
 const MAX_SLOTS: usize = 16;
 
 /// For every node, the number of votes for each part.
-///
-/// ```
-/// use gnnflow_data::testing::TestGraph;
-/// use gnnflow_partition::Counters;
-///
-/// // A path of four nodes in two parts; every neighbor is a vote for its part.
-/// let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
-/// let part = [0, 0, 1, 1];
-/// let mut counters = Counters::new(4, 2, 1 << 20);
-/// counters.count(&graph.stream(), "counting neighbors", |u, v| Some([part[v as usize], part[u as usize]]))?;
-/// assert!(counters.is_exact());
-/// assert_eq!(counters.best(0), Some((0, 1)));
-/// assert_eq!(counters.best(2), Some((0, 1))); // one neighbor in each part: the lower part
-/// # Ok::<(), gnnflow_data::Error>(())
-/// ```
 #[derive(Debug)]
-pub struct Counters {
+pub(super) struct Counters {
     parts: usize,
     store: Store,
 }
@@ -46,12 +31,12 @@ enum Store {
 
 impl Counters {
     /// Bytes per node of the smallest sketch.
-    pub const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
+    pub(super) const MIN_BYTES: u64 = 6 * MIN_SLOTS as u64;
 
     /// Creates counters of at most `memory` bytes: exact ones if they fit, else sketches of 4 to 16 slots per node.
     ///
     /// `parts` is at most [`MAX_PARTS`](gnnflow_data::partitioner::MAX_PARTS).
-    pub fn new(nodes: u64, parts: u32, memory: u64) -> Self {
+    pub(super) fn new(nodes: u64, parts: u32, memory: u64) -> Self {
         let (nodes, parts) = (nodes as usize, parts.max(1) as usize);
         let store = if Self::exact_bytes(nodes as u64, parts as u32) <= u128::from(memory) {
             Store::Exact(std::iter::repeat_with(AtomicU32::default).take(nodes * parts).collect())
@@ -64,17 +49,18 @@ impl Counters {
     }
 
     /// Bytes of exact counters.
-    pub fn exact_bytes(nodes: u64, parts: u32) -> u128 {
+    fn exact_bytes(nodes: u64, parts: u32) -> u128 {
         4 * u128::from(nodes) * u128::from(parts)
     }
 
     /// Whether every count is exact.
-    pub fn is_exact(&self) -> bool {
+    pub(super) fn is_exact(&self) -> bool {
         matches!(self.store, Store::Exact(_))
     }
 
     /// Size in bytes.
-    pub fn bytes(&self) -> u64 {
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> u64 {
         match &self.store {
             Store::Exact(cells) => 4 * cells.len() as u64,
             Store::Sketch { part, .. } => 6 * part.len() as u64,
@@ -82,7 +68,7 @@ impl Counters {
     }
 
     /// Sets every count to zero.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         match &mut self.store {
             Store::Exact(cells) => cells.iter_mut().for_each(|cell| *cell.get_mut() = 0),
             Store::Sketch { count, .. } => count.fill(0),
@@ -90,11 +76,8 @@ impl Counters {
     }
 
     /// Adds one vote of `node` for `part`. A sketch depends on the order of the votes.
-    ///
-    /// # Panics
-    /// When there is no such node or part.
     #[inline]
-    pub fn add(&mut self, node: u32, part: u32) {
+    pub(super) fn add(&mut self, node: u32, part: u32) {
         match &mut self.store {
             Store::Exact(cells) => {
                 let cell = cells[node as usize * self.parts..][..self.parts][part as usize].get_mut();
@@ -110,10 +93,7 @@ impl Counters {
     /// Counts the votes of all edges in one pass. `votes(source, destination)` returns the part that each of the two
     /// votes for, or `None` to skip the edge. Exact counters use all threads in any order; sketches follow the dump
     /// order.
-    ///
-    /// # Errors
-    /// Errors of the stream.
-    pub fn count(
+    pub(super) fn count(
         &mut self,
         graph: &dyn GraphStream,
         pass: &str,
@@ -176,7 +156,7 @@ impl Counters {
 
     /// The part with the most votes of `node` (the lowest on a tie) and their number. `None` without votes.
     #[inline]
-    pub fn best(&self, node: u32) -> Option<(u32, u32)> {
+    pub(super) fn best(&self, node: u32) -> Option<(u32, u32)> {
         let mut best = None;
         self.each(node, |part, count| {
             if best.is_none_or(|(other, most)| count > most || count == most && part < other) {
@@ -188,7 +168,7 @@ impl Counters {
 
     /// Votes of `node` for `part`. A sketch may return less, never more.
     #[inline]
-    pub fn get(&self, node: u32, part: u32) -> u32 {
+    pub(super) fn get(&self, node: u32, part: u32) -> u32 {
         match &self.store {
             Store::Exact(cells) => cells[node as usize * self.parts..][..self.parts][part as usize].load(Relaxed),
             Store::Sketch { .. } => {
@@ -201,7 +181,7 @@ impl Counters {
 
     /// Visits every part with votes of `node` and their number, in any order.
     #[inline]
-    pub fn each(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
+    pub(super) fn each(&self, node: u32, mut visit: impl FnMut(u32, u32)) {
         match &self.store {
             Store::Exact(cells) => {
                 let row = &cells[node as usize * self.parts..][..self.parts];
@@ -246,13 +226,25 @@ fn vote(parts: &mut [u16], counts: &mut [u32], part: u16) {
 mod tests {
     use super::*;
     use gnnflow_data::rng::{Key, Purpose};
-    use gnnflow_data::testing::graphs;
+    use gnnflow_data::testing::{TestGraph, graphs};
     use std::collections::HashMap;
 
     const KEY: Key = Key::new(5, Purpose::Partition);
 
     fn part(node: u32, parts: u32) -> u32 {
         KEY.below(u64::from(node), u64::from(parts)) as u32
+    }
+
+    #[test]
+    fn neighbors_of_a_path_are_counted_by_part() {
+        let graph = TestGraph { name: "path", nodes: 4, edges: vec![(0, 1), (1, 2), (2, 3)] };
+        let part = [0, 0, 1, 1];
+        let mut counters = Counters::new(4, 2, 1 << 20);
+        let votes = |u, v| Some([part[v as usize], part[u as usize]]);
+        counters.count(&graph.stream(), "counting neighbors", votes).unwrap();
+        assert!(counters.is_exact());
+        assert_eq!(counters.best(0), Some((0, 1)));
+        assert_eq!(counters.best(2), Some((0, 1)), "one neighbor in each part: the lower part");
     }
 
     #[test]

@@ -31,7 +31,6 @@ mod two_ps_l;
 mod vertex_cut;
 
 pub use builtin::{Settings, builtin};
-pub use counters::Counters;
 pub use dbh::Dbh;
 pub use degrees::Degrees;
 pub use fennel::Fennel;

@@ -7,8 +7,8 @@ use gnnflow_data::rng::{Key, Purpose};
 use gnnflow_data::{GraphStream, Result};
 use rayon::prelude::*;
 
-use super::Counters;
 use super::balance::Bounds;
+use super::counters::Counters;
 use super::kway;
 
 /// Refines an assignment by passes over a stream.
