@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Updates a prepared dataset by 1%, 0.1% and one of its edges, beside preparing the changed dump again.
+"""Updates a prepared dataset by 1%, 0.1% and one of its edges, compared with preparing the changed dump again.
 
     benches/update.py [--scale 20] [--edge-factor 16] [--parts 8] [--method multilevel] [--repeats 3] [--directed]
 
-Half of a change goes, half comes. Every update is compared, byte for byte, with a preparation of the changed dump that puts
-every node where it was (method "file", the cheapest rebuild there is); the rebuild by `--method` is timed too.
-Result: benches/runs/<date>-update.json.
+Half of a change removes edges, and half adds edges. Every update is compared byte by byte with a preparation of the changed dump that
+keeps the part of every node (method "file", the cheapest rebuild). The rebuild by `--method` is also measured. The result is written to
+benches/runs/<date>-update.json.
 """
 import argparse, json, os, pathlib, random, shutil, statistics, subprocess, sys, tempfile, time
 
@@ -39,7 +39,7 @@ def main():
         gnnflow("generate", "rmat", "--out", work / "dump", "--scale", options.scale, "--edges", edges, "--quiet")
 
         def pairs(name, count, seed):
-            """A Parquet file of random edges."""
+            """Writes a Parquet file of random edges and returns its path."""
             draw = random.Random(seed)
             text = work / f"{name}.txt"
             text.write_text("".join(f"{draw.randrange(nodes)} {draw.randrange(nodes)}\n" for _ in range(count)))
@@ -53,7 +53,7 @@ def main():
             come[name] = pairs(f"come-{seed}", count, 2 * seed + 1) if share else None
 
         def pipeline(name, files, method):
-            """A pipeline file that prepares the generated edges and those of `files`."""
+            """Writes a pipeline file that prepares the generated edges and those of `files`."""
             listed = ", ".join(f'"{path}"' for path in [work / "dump" / "edges.parquet", *files])
             path = work / name
             path.write_text(
