@@ -20,7 +20,6 @@ const SEED: u64 = 1;
 const BATCH: usize = 1000;
 const BATCHES: usize = 40;
 
-/// A method to sample one hop.
 trait Hop: Sync {
     fn hop(&self, list: &mut Vec<u32>, fanout: Fanout, key: Key, compactor: &mut Compactor) -> Block;
 }

@@ -75,17 +75,17 @@ def main():
             for _ in range(options.repeats):
                 for out in ["updated", "rebuilt", "anew"]:
                     shutil.rmtree(work / out, ignore_errors=True)
-                seconds, told = gnnflow("update", dataset, "--out", work / "updated", *change, "--json", "--quiet")
+                seconds, printed = gnnflow("update", dataset, "--out", work / "updated", *change, "--json", "--quiet")
                 times["update"].append(seconds)
                 times["rebuild in place"].append(gnnflow("prepare", pipeline("same.toml", files, same), "--out", work / "rebuilt", "--quiet")[0])
                 times["rebuild"].append(gnnflow("prepare", pipeline("anew.toml", files, chosen), "--out", work / "anew", "--quiet")[0])
-            told = json.loads(told)
+            updated = json.loads(printed)
             for path in sorted((work / "updated").glob("part-*/*.arrow")):
                 if path.read_bytes() != (work / "rebuilt" / path.relative_to(work / "updated")).read_bytes():
                     sys.exit(f"error: {name}: {path.name} of {path.parent.name} is not the rebuild's")
             median = {key: round(statistics.median(values), 3) for key, values in times.items()}
-            row = {"change": name, "seconds": median, "all_seconds": times, "counts": told["counts"]}
-            row |= {"partitions_written": len(told["rewritten"]), "affected": told["affected"]}
+            row = {"change": name, "seconds": median, "all_seconds": times, "counts": updated["counts"]}
+            row |= {"partitions_written": len(updated["rewritten"]), "affected": updated["affected"]}
             row |= {"times_faster": round(median["rebuild"] / median["update"], 1)}
             row |= {"times_faster_in_place": round(median["rebuild in place"] / median["update"], 1)}
             rows.append(row)

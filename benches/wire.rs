@@ -85,7 +85,6 @@ fn measure(worker: &mut Worker, blocks: u64, repeats: usize) -> Measured {
     measured
 }
 
-/// The source of rows.
 struct Matrix(Arc<Vec<f32>>);
 
 impl RowSource for Matrix {

@@ -121,7 +121,6 @@ impl Session {
     }
 }
 
-/// Formats seconds.
 fn pretty(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1} µs", s * 1e6),
@@ -130,7 +129,6 @@ fn pretty(seconds: f64) -> String {
     }
 }
 
-/// Formats a rate with its metric prefix.
 fn scaled(rate: f64) -> String {
     match rate {
         r if r >= 1e9 => format!("{:.2} G", r / 1e9),

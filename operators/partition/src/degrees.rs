@@ -4,8 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use gnnflow_data::{GraphStream, Result};
 
-/// Source of the degrees. The degree of a node is its number of edge ends: both directions, duplicates, and two for a
-/// self loop.
+/// Source of the degrees. A degree is a number of edge ends: both directions, duplicates, and two per self loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Degrees {
     /// Counted by an additional pass over the edges, on all threads.

@@ -48,23 +48,23 @@ impl Graph {
         })?;
         sort_lists(&mut neighbors, &next, 0);
         // Compacts the lists in place, without duplicates.
-        let (mut begin, mut kept) = (0, 0);
+        let (mut begin, mut len) = (0, 0);
         let mut starts = next;
         for start in &mut starts {
             let end = *start as usize;
-            *start = kept as u64;
-            let first = kept;
+            *start = len as u64;
+            let first = len;
             for at in begin..end {
                 let other = neighbors[at];
-                if kept == first || neighbors[kept - 1] != other {
-                    neighbors[kept] = other;
-                    kept += 1;
+                if len == first || neighbors[len - 1] != other {
+                    neighbors[len] = other;
+                    len += 1;
                 }
             }
             begin = end;
         }
-        starts.push(kept as u64);
-        neighbors.truncate(kept);
+        starts.push(len as u64);
+        neighbors.truncate(len);
         neighbors.shrink_to_fit();
         Ok(Self { starts, neighbors, weights: Vec::new() })
     }

@@ -72,8 +72,7 @@ fn own_bytes(nodes: u64, goal: &Goal) -> u64 {
     Replicas::bytes(nodes, goal.parts) + 4 * nodes
 }
 
-/// Returns the part with the highest score. Of the parts with neither end, the one with the fewest edges has the
-/// highest score. So only this part and those with an end are scored.
+/// Returns the part with the highest score. Of the parts with neither end, only the least loaded one needs a score.
 #[inline]
 fn choose(replicas: &Replicas, loads: &Loads, [u, v]: [u32; 2], theta: f64) -> u32 {
     let (gain_u, gain_v) = (1.0 + (1.0 - theta), 1.0 + theta);

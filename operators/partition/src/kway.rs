@@ -47,10 +47,8 @@ pub(super) const fn bytes(nodes: u64, entries: u64, constraints: u64) -> u64 {
     entries * BYTES_PER_ENTRY + nodes * (BYTES_PER_NODE + 8 * constraints)
 }
 
-/// Returns the part of every node. Equal graphs and seeds give equal parts.
-///
-/// METIS may crash on a graph without edges or with fewer than two nodes per part. There, nodes are assigned round
-/// robin.
+/// Returns the part of every node. Equal graphs and seeds give equal parts. Nodes are assigned round robin if there are
+/// no edges or fewer than two nodes per part, because METIS may crash on such graphs.
 pub(super) fn kway(graph: &Graph, options: &KwayOptions<'_>) -> Result<Vec<u16>> {
     let nodes = graph.nodes();
     if options.parts <= 1 || graph.entries() == 0 || nodes < 2 * options.parts as usize {

@@ -13,7 +13,6 @@ pub(super) struct Loads {
     bound: u64,
     /// The part with the fewest edges, the lowest on a tie.
     least: u32,
-    /// The largest number of edges of a part.
     largest: u64,
 }
 
@@ -35,7 +34,6 @@ impl Loads {
         self.edges[part as usize]
     }
 
-    /// Whether a part is below its bound.
     #[inline]
     pub(super) fn has_capacity(&self, part: u32) -> bool {
         self.of(part) < self.bound

@@ -8,8 +8,7 @@ use super::piece;
 
 /// Random parts of equal size.
 ///
-/// Divides a keyed permutation of the nodes into ranges whose sizes differ by at most one. Reads no edges and stores
-/// nothing.
+/// Divides a keyed permutation of the nodes into ranges whose sizes differ by at most one. Reads no edges.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Random;
 

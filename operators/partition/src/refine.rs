@@ -32,9 +32,7 @@ pub(super) struct Refinement<'a> {
 /// Quality of an assignment: whether it breaks a bound, and its cut with every edge counted from both ends.
 type Score = (bool, u64);
 
-/// State between two passes.
 struct State {
-    /// Number of finished passes.
     passes_done: u32,
     current: Vec<u16>,
     best: Option<(Score, Vec<u16>)>,
@@ -252,8 +250,9 @@ mod tests {
             let mut expected = start.clone();
             for node in order {
                 let own = start[node as usize];
-                let room = |part: u16| expected.iter().filter(|&&other| other == part).count() < cap;
-                let open = (0..4).rev().filter(|&to| to != own && count(node, to) > count(node, own) && room(to));
+                let has_capacity = |part: u16| expected.iter().filter(|&&other| other == part).count() < cap;
+                let open =
+                    (0..4).rev().filter(|&to| to != own && count(node, to) > count(node, own) && has_capacity(to));
                 if let Some(to) = open.max_by_key(|&to| count(node, to)) {
                     expected[node as usize] = to;
                 }

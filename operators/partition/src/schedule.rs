@@ -111,7 +111,7 @@ impl ClusterParts {
         self.divided.push(shares);
     }
 
-    /// The part of the next node of a cluster.
+    /// Returns the part of the next node of a cluster.
     #[inline]
     fn next(&mut self, cluster: u32) -> u32 {
         let of = self.of[cluster as usize];

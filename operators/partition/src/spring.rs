@@ -40,8 +40,8 @@ pub struct Spring {
 }
 
 impl Spring {
-    /// The best bound from 0.01 to 4, on seven real graphs in two edge orders with 4, 8 and 16 parts. The mean
-    /// replication factor is 3% higher with 0.5, 5% with 0.1, and 6% with 2.
+    /// The best of 0.01 to 4, on seven real graphs in two edge orders with 4, 8 and 16 parts. The mean replication
+    /// factor is 3% higher with 0.5, 5% with 0.1, and 6% with 2.
     pub const VOLUME: f64 = 1.0;
 }
 
@@ -55,7 +55,6 @@ impl Default for Spring {
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Node {
-    /// Number of edge ends.
     pub(super) degree: u32,
     /// Name of the cluster.
     pub(super) cluster: u32,
@@ -110,7 +109,7 @@ fn clustered_nodes(graph: &dyn GraphStream) -> Result<Option<Vec<Node>>> {
 }
 
 impl Spring {
-    /// Step 1, lines 1 to 17.
+    /// Step 1, lines 1 to 17 of the algorithm.
     fn cluster(&self, graph: &dyn GraphStream, goal: &Goal) -> Result<Vec<Node>> {
         let bound = (self.volume * 2.0 * graph.num_edges() as f64 / f64::from(goal.parts)) as u64;
         let degrees = self.degrees.begin(graph)?;
@@ -129,7 +128,6 @@ impl Spring {
     }
 }
 
-/// Processes one edge of the stream.
 #[inline(always)]
 fn visit<const ONLINE: bool>(nodes: &mut [Node], volumes: &mut [u64], bound: u64, (src, dst): (u32, u32)) {
     let (mut u, mut v) = (nodes[src as usize], nodes[dst as usize]);

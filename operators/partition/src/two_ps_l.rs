@@ -56,12 +56,11 @@ impl Default for TwoPsL {
     }
 }
 
-/// Result of phase 1.
 struct Clustering {
     degrees: Vec<u32>,
-    /// The cluster of every node.
+    /// By node.
     cluster: Vec<u32>,
-    /// The volume of every cluster, by name.
+    /// By name of the cluster.
     volume: Vec<u64>,
 }
 

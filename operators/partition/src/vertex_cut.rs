@@ -27,7 +27,6 @@ pub struct VertexCut {
 }
 
 impl VertexCut {
-    /// The settings as text.
     pub(super) fn settings(self) -> String {
         format!("degrees = {}, hold_balance = {}", self.degrees.word(), self.hold_balance)
     }
@@ -64,7 +63,6 @@ impl VertexCut {
         })
     }
 
-    /// Returns the part of every node.
     pub(super) fn core_parts(self, counters: &Counters, nodes: u64, goal: &Goal) -> Vec<u16> {
         let mut part = vec![0; nodes as usize];
         let mut sizes = vec![0; goal.parts as usize];
@@ -87,8 +85,7 @@ impl VertexCut {
         part
     }
 
-    /// Assigns nodes with edges, at most `max` per part. Appends nodes without edges or without a free part to
-    /// `unplaced`.
+    /// Assigns nodes with edges, at most `max` per part. Appends all other nodes to `unplaced`.
     fn assign_bounded(
         self,
         counters: &Counters,

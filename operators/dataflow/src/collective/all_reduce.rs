@@ -182,12 +182,12 @@ struct OrderedSum {
     /// Pieces that arrived before the piece of a lower partition.
     early: HashMap<usize, Option<Vec<f32>>>,
     words: Vec<Vec<u64>>,
-    seen: usize,
+    received: usize,
 }
 
 impl OrderedSum {
     fn new(parts: usize) -> Self {
-        Self { total: None, next: 0, early: HashMap::new(), words: vec![Vec::new(); parts], seen: 0 }
+        Self { total: None, next: 0, early: HashMap::new(), words: vec![Vec::new(); parts], received: 0 }
     }
 
     fn add(&mut self, block: &WireBlock) {
@@ -195,7 +195,7 @@ impl OrderedSum {
         let part = header.partition as usize;
         assert!(part >= self.next && !self.early.contains_key(&part), "partition {part} contributes twice");
         self.words[part] = block.words().to_vec();
-        self.seen += 1;
+        self.received += 1;
         let rows = (header.tag == 1).then(|| block.rows_f32().expect("contributions are numbers"));
         if part != self.next {
             self.early.insert(part, rows.map(<[f32]>::to_vec));
@@ -217,7 +217,7 @@ impl OrderedSum {
     }
 
     fn is_complete(&self) -> bool {
-        self.seen == self.words.len()
+        self.received == self.words.len()
     }
 
     /// Returns the sum and the packed metadata: `length, words…` for each partition.

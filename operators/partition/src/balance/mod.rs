@@ -12,9 +12,8 @@ use gnnflow_data::{GraphStream, Result};
 
 /// The bounds that a [`Goal`] sets for one graph.
 ///
-/// A quantity with sum `total` over all nodes has the bound `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest
-/// node)` per part. Rule 0 bounds the number of nodes. Only this rule can always be satisfied; the others are satisfied
-/// as far as moves allow.
+/// The bound of a part is `max(⌊target · total / parts⌋, ⌈total / parts⌉, heaviest node)`, with the `total` of all
+/// nodes. Rule 0 bounds the number of nodes. Only this rule can always be satisfied.
 pub(super) struct Bounds<'a> {
     parts: usize,
     nodes: usize,
@@ -174,14 +173,12 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// Whether every part is within every bound.
     pub(super) fn satisfied(&self, loads: &Loads) -> bool {
         let rows = loads.0.chunks_exact(self.parts.max(1)).zip(&self.rules);
         rows.into_iter().all(|(row, rule)| row.iter().all(|&load| load <= rule.cap))
     }
 
-    /// Moves nodes out of overfull parts until the bounds hold: always the bound on nodes, the others as far as
-    /// possible.
+    /// Moves nodes out of overfull parts until the bound on nodes holds, and the others as far as possible.
     ///
     /// `neighbors_in(node, part)` is the number of the node's neighbors in a part. Nodes that lose the fewest neighbors
     /// move first. If parts are too full for moves, nodes are exchanged. Returns the number of moves.

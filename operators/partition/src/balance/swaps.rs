@@ -10,12 +10,11 @@ const MAX_KIND_PAIRS: usize = 4096;
 const DECREASE: f64 = -1e-9;
 
 impl Bounds<'_> {
-    /// Exchanges nodes of overfull parts with nodes of other parts as long as the excess falls. Parts keep their
-    /// numbers of nodes. Returns the number of exchanges.
+    /// Exchanges nodes of overfull parts with nodes of other parts while the excess falls. Returns the number of
+    /// exchanges.
     ///
     /// A *kind* is a pair of split and type, as far as these are bounded. Nodes of one kind differ in in-edges only, so
-    /// their exchange affects one bound. These are tried first, then kinds that break no bound, then kinds that lower
-    /// the total excess.
+    /// their exchange affects one bound. It is tried first, then kinds that break no bound, then other kinds.
     pub(super) fn exchange(
         &self,
         assignment: &mut [u16],
@@ -54,7 +53,6 @@ impl Bounds<'_> {
         swapped
     }
 
-    /// Whether a part breaks a bound.
     fn is_overfull(&self, loads: &Loads, part: usize) -> bool {
         (0..self.rules.len()).any(|rule| self.load(loads, rule, part) > self.rules[rule].cap)
     }
@@ -67,7 +65,7 @@ impl Bounds<'_> {
 
     /// The split and the type of a node, as far as they are bounded.
     fn kind(&self, node: usize) -> u32 {
-        let bounded = |what| u32::from(self.rules.iter().any(|rule| rule.quantity == what));
+        let bounded = |quantity| u32::from(self.rules.iter().any(|rule| rule.quantity == quantity));
         let split = self.splits.get(node).map_or(0, |&split| u32::from(split) * bounded(Quantity::Split(split)));
         let kind = self.types.get(node).map_or(0, |&kind| (u32::from(kind) + 1) * bounded(Quantity::Type(kind)));
         split << 17 | kind
@@ -217,7 +215,7 @@ impl<P: Fn(usize, usize) -> u32> Pair<'_, '_, P> {
         best.map(|best| best.1)
     }
 
-    /// Neighbors that a node loses by a move.
+    /// The number of neighbors that a node loses by a move.
     fn loss(&self, node: u32, from: usize, to: usize) -> f64 {
         f64::from((self.neighbors_in)(node as usize, from)) - f64::from((self.neighbors_in)(node as usize, to))
     }

@@ -14,8 +14,7 @@ const MAX_SAMPLED: usize = 32;
 /// Stride of the clusters from which the number of edges is estimated.
 const ESTIMATE_STRIDE: usize = 64;
 
-/// Clusters nodes by label propagation. In each of `rounds` rounds every node joins the cluster of most of its
-/// (sampled) neighbors.
+/// Clusters nodes by label propagation: in each round every node joins the cluster of most of its (sampled) neighbors.
 ///
 /// Returns the cluster of every node, numbered in the order of first nodes, and the number of clusters. A cluster has
 /// at most `limit` nodes. The result is equal for any number of threads.
@@ -82,9 +81,8 @@ fn preferred_label(
     best
 }
 
-/// The modularity of clusters: the share of edges inside them, less the expected share in a random graph of the same
-/// degrees. M. E. J. Newman, M. Girvan: Finding and evaluating community structure in networks. Physical Review E 69,
-/// 2004.
+/// The modularity of clusters: the share of edges inside them, less the expected share in a random graph.
+/// M. E. J. Newman, M. Girvan: Finding and evaluating community structure in networks. Physical Review E 69, 2004.
 pub(super) fn modularity(graph: &Graph, clusters: &[u32], count: usize) -> f64 {
     let mut volumes = vec![0u64; count];
     clusters.iter().enumerate().for_each(|(node, &cluster)| volumes[cluster as usize] += graph.degree(node));
@@ -112,9 +110,8 @@ pub(super) fn number(labels: &mut [u32]) -> usize {
     count as usize
 }
 
-/// Builds the graph of the clusters. The weight of an edge is the number of edges of `graph` between its ends. With
-/// more than about `limit` edges, each cluster keeps an equal share of its heaviest edges. An edge stays if either end
-/// keeps it.
+/// Builds the graph of the clusters, weighted by the number of edges of `graph`. With more than about `limit` edges,
+/// each cluster keeps an equal share of its heaviest edges. An edge stays if either end keeps it.
 pub(super) fn contract(graph: &Graph, clusters: &[u32], count: usize, limit: usize) -> Graph {
     let mut starts = vec![0u32; count + 1];
     clusters.iter().for_each(|&cluster| starts[cluster as usize + 1] += 1);

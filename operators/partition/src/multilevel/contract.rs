@@ -7,9 +7,8 @@ use gnnflow_data::{GraphStream, Result};
 
 use crate::graph::Graph;
 
-/// Builds the graph of `count` clusters. The weight of an edge is the number of edges of the stream between its ends.
-/// Only the `max_edges` heaviest edges are kept; a hash breaks ties. Uses 32 bytes for each of `max_edges` edges, and
-/// sorts in `memory` bytes.
+/// Builds the graph of `count` clusters, weighted by the number of edges of the stream. Only the `max_edges` heaviest
+/// edges are kept; a hash breaks ties. Uses 32 bytes for each of `max_edges` edges, and sorts in `memory` bytes.
 pub(super) fn contract(
     graph: &dyn GraphStream,
     clusters: &[u32],

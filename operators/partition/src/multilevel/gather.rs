@@ -6,7 +6,6 @@ use gnnflow_data::{GraphStream, Result};
 
 use super::coarsen::number;
 
-/// No label.
 const NONE: u32 = u32::MAX;
 
 /// The bounds on clusters.
@@ -29,8 +28,7 @@ pub(super) fn gather(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -
     Ok((labels, count))
 }
 
-/// Hollocou's rule: if both clusters of an edge are within the volume limit, the end in the smaller one joins the
-/// other.
+/// Hollocou's rule: if both clusters of an edge are within the volume limit, the end in the smaller one changes.
 fn by_volume(graph: &dyn GraphStream, degrees: &[u32], limits: Limits) -> Result<Vec<u32>> {
     let mut labels: Vec<u32> = (0..degrees.len() as u32).collect();
     let mut volumes: Vec<u64> = degrees.iter().map(|&degree| u64::from(degree)).collect();
@@ -88,8 +86,8 @@ fn by_vote(graph: &dyn GraphStream, labels: &mut [u32], max_nodes: u32) -> Resul
     Ok(())
 }
 
-/// Reduces the number of clusters to at most `max_clusters`. The smallest clusters are merged with others of similar
-/// number, into a quarter of the `max_clusters` clusters. Returns the number of clusters.
+/// Merges the smallest clusters, in order of number, into a quarter of `max_clusters` clusters. Returns the number of
+/// clusters, at most `max_clusters`.
 fn pack(labels: &mut [u32], count: usize, max_clusters: usize) -> usize {
     if count <= max_clusters {
         return count;

@@ -6,8 +6,7 @@
 //!                                        → METIS on that graph → ../refine.rs: passes over the stream
 //! ```
 //!
-//! [`Budget`] decides from `partition.memory` and the sizes in the dump's footers. So all processes decide equally,
-//! without reading.
+//! [`Budget`] decides from `partition.memory` and the sizes of the dump, equally in all processes.
 
 mod coarsen;
 mod contract;
@@ -91,16 +90,13 @@ const MAX_POLISHED_ENTRIES: u64 = 1 << 25;
 /// Decisions and sizes that follow from a memory budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Budget {
-    /// Whether the whole graph is in memory.
+    /// The whole graph is in memory.
     resident: bool,
-    /// Whether METIS runs on the graph itself.
+    /// METIS runs on the graph itself.
     direct: bool,
-    /// Largest number of clusters.
-    clusters: usize,
-    /// Largest number of edges between clusters.
-    edges: usize,
-    /// Largest number of nodes of a cluster.
-    cluster_nodes: u32,
+    max_clusters: usize,
+    max_edges: usize,
+    max_cluster_nodes: u32,
     /// Bytes for counters per node and part.
     counters: u64,
     /// Bytes for sorting keys.
@@ -121,9 +117,9 @@ impl Budget {
             resident,
             // The graph itself takes a seventeenth of this; the rest is for arrays over nodes.
             direct: resident && kway::bytes(nodes, ends, constraints) <= goal.memory / 2,
-            clusters: clusters.max(4 * u64::from(goal.parts)).min(nodes.max(1)) as usize,
-            edges: (metis / 2 / kway::BYTES_PER_ENTRY).min(i32::MAX as u64 / 2).max(1) as usize,
-            cluster_nodes: (nodes / 1024.max(16 * u64::from(goal.parts))).max(1) as u32,
+            max_clusters: clusters.max(4 * u64::from(goal.parts)).min(nodes.max(1)) as usize,
+            max_edges: (metis / 2 / kway::BYTES_PER_ENTRY).min(i32::MAX as u64 / 2).max(1) as usize,
+            max_cluster_nodes: (nodes / 1024.max(16 * u64::from(goal.parts))).max(1) as u32,
             counters: goal.memory / 2,
             sorting: goal.memory / 4,
         }

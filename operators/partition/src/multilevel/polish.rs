@@ -18,14 +18,14 @@ pub(super) struct Cost {
 }
 
 pub(super) fn cost(graph: &Graph, assignment: &[u16], parts: usize) -> Cost {
-    let node_cost = |seen: &mut Vec<u32>, node: usize| {
-        // `seen[part]` is 1 + the last node with a neighbor in the part.
+    let node_cost = |last_node: &mut Vec<u32>, node: usize| {
+        // `last_node[part]` is 1 + the last node with a neighbor in the part.
         let (own, mut copies, mut cut) = (assignment[node], 0, 0);
         for &other in graph.neighbors(node) {
             let part = assignment[other as usize];
             if part != own {
                 cut += 1;
-                if std::mem::replace(&mut seen[part as usize], node as u32 + 1) != node as u32 + 1 {
+                if std::mem::replace(&mut last_node[part as usize], node as u32 + 1) != node as u32 + 1 {
                     copies += 1;
                 }
             }
@@ -51,10 +51,10 @@ pub(super) fn reduce_cut(
     let mut moved = 0;
     for first in (0..nodes).step_by(BATCH) {
         let batch = first..nodes.min(first + BATCH);
-        let seen: &[u16] = assignment;
+        let current: &[u16] = assignment;
         let choice = |counts: &mut Vec<u32>, node: usize| {
-            let (own, neighbors) = (seen[node], graph.neighbors(node));
-            neighbors.iter().for_each(|&other| counts[seen[other as usize] as usize] += 1);
+            let (own, neighbors) = (current[node], graph.neighbors(node));
+            neighbors.iter().for_each(|&other| counts[current[other as usize] as usize] += 1);
             let mut best = (counts[own as usize], own);
             if (best.0 as usize) < neighbors.len() {
                 let mut consider = |part: u16, count: u32| {
@@ -67,14 +67,14 @@ pub(super) fn reduce_cut(
                     (0..).zip(counts.iter()).for_each(|(part, &count)| consider(part, count));
                 } else {
                     for &other in neighbors {
-                        consider(seen[other as usize], counts[seen[other as usize] as usize]);
+                        consider(current[other as usize], counts[current[other as usize] as usize]);
                     }
                 }
             }
             if parts <= neighbors.len() {
                 counts.fill(0);
             } else {
-                neighbors.iter().for_each(|&other| counts[seen[other as usize] as usize] = 0);
+                neighbors.iter().for_each(|&other| counts[current[other as usize] as usize] = 0);
             }
             best.1
         };

@@ -16,7 +16,6 @@ const ROUNDS: u64 = 3;
 const MAX_PASSES: usize = 12;
 /// Largest number of METIS's entries, summed over all seeds of a small graph.
 const MAX_SEEDED_ENTRIES: u64 = 1 << 24;
-/// Largest number of seeds.
 const MAX_SEEDS: u64 = 4;
 /// Largest number of parts for which METIS's recursive bisection is tried.
 const MAX_BISECTED_PARTS: u32 = 8;
@@ -61,10 +60,10 @@ pub(super) fn best(graph: &Graph, goal: &Goal, bounds: &Bounds<'_>, budget: &Bud
             consider(metis(graph, goal, bounds, seed, graph.nodes(), |node| node)?);
         }
     } else {
-        let (clusters, count) = coarsen::cluster(graph, budget.cluster_nodes, ROUNDS, goal.seed);
+        let (clusters, count) = coarsen::cluster(graph, budget.max_cluster_nodes, ROUNDS, goal.seed);
         if coarsen::modularity(graph, &clusters, count) >= MIN_MODULARITY {
             // A share of the edges is enough for a start, and limits the time of METIS.
-            let edges = budget.edges.min((graph.entries() / ENTRIES_PER_EDGE).max(MIN_EDGES) as usize);
+            let edges = budget.max_edges.min((graph.entries() / ENTRIES_PER_EDGE).max(MIN_EDGES) as usize);
             let small = coarsen::contract(graph, &clusters, count, edges);
             let parts = metis(&small, goal, bounds, 0, count, |node| clusters[node] as usize)?;
             drop(small);

@@ -12,7 +12,6 @@ use crate::balance::Bounds;
 use crate::kway;
 use crate::refine::Refinement;
 
-/// Largest number of refinement passes.
 const MAX_PASSES: u32 = 8;
 /// Names of the clusters and the start in the journal, for a preparation that is interrupted later.
 const CLUSTERS_NAME: &str = "multilevel-clusters";
@@ -43,15 +42,15 @@ fn best_start(graph: &dyn GraphStream, goal: &Goal, bounds: &Bounds<'_>, budget:
         Some(clusters) => clusters,
         None => {
             // Twice the mean, because some clusters stay small.
-            let volume = (4 * graph.num_edges() / budget.clusters as u64).max(2);
-            let limits = Limits { volume, nodes: budget.cluster_nodes.max(2), clusters: budget.clusters };
+            let volume = (4 * graph.num_edges() / budget.max_clusters as u64).max(2);
+            let limits = Limits { volume, nodes: budget.max_cluster_nodes.max(2), clusters: budget.max_clusters };
             let (clusters, _) = gather::gather(graph, &degrees, limits)?;
             graph.keep(CLUSTERS_NAME, &clusters.iter().flat_map(|label| label.to_le_bytes()).collect::<Vec<_>>())?;
             clusters
         }
     };
     let count = clusters.iter().max().map_or(0, |&most| most as usize + 1);
-    let small = contract::contract(graph, &clusters, count, budget.edges, budget.sorting)?;
+    let small = contract::contract(graph, &clusters, count, budget.max_edges, budget.sorting)?;
     let parts = graph.once("METIS on clusters", &mut || {
         let parts = resident::metis(&small, goal, bounds, 0, count, |node| clusters[node] as usize)?;
         Ok(kway::to_bytes(&parts))

@@ -70,10 +70,10 @@ fn greedy(graph: &TestGraph, goal: &Goal, degrees: Degrees) -> Vec<u32> {
     let most = most_edges(graph, goal);
     let total = degrees_at_each_edge(graph, Degrees::Exact);
     let mut placed = Placed::default();
-    let mut seen: HashMap<u32, u64> = HashMap::new();
+    let mut degrees_so_far: HashMap<u32, u64> = HashMap::new();
     let mut parts = Vec::new();
     for (i, &(u, v)) in graph.edges.iter().enumerate() {
-        let so_far = [u, v].map(|end| seen.get(&end).copied().unwrap_or(0));
+        let so_far = [u, v].map(|end| degrees_so_far.get(&end).copied().unwrap_or(0));
         let rank = match degrees {
             Degrees::Exact => [total[i][0] - so_far[0], total[i][1] - so_far[1]],
             Degrees::Online => so_far,
@@ -81,11 +81,11 @@ fn greedy(graph: &TestGraph, goal: &Goal, degrees: Degrees) -> Vec<u32> {
         let (a, b) = (placed.parts(u), placed.parts(v));
         let both: BTreeSet<u32> = a.intersection(&b).copied().collect();
         let [first, second] = if rank[0] >= rank[1] { [a, b] } else { [b, a] };
-        let room = |set: BTreeSet<u32>| set.into_iter().filter(|&part| placed.load(part) < most).collect::<Vec<_>>();
-        let cases = [room(both), room(first), room(second), (0..goal.parts).collect()];
+        let open = |set: BTreeSet<u32>| set.into_iter().filter(|&part| placed.load(part) < most).collect::<Vec<_>>();
+        let cases = [open(both), open(first), open(second), (0..goal.parts).collect()];
         let part = placed.least(cases.into_iter().find(|case| !case.is_empty()).unwrap()).unwrap();
         parts.push(placed.put((u, v), part));
-        [u, v].into_iter().for_each(|end| *seen.entry(end).or_default() += 1);
+        [u, v].into_iter().for_each(|end| *degrees_so_far.entry(end).or_default() += 1);
     }
     parts
 }

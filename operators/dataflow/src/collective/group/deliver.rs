@@ -18,7 +18,6 @@ use timely::scheduling::Activator;
 use super::{LocalMessages, unpack_time};
 use crate::wire::{WireBlock, to_destination};
 
-/// A message in order, with its unit.
 pub(super) struct Delivered<T> {
     pub(super) unit: usize,
     /// The message, or an error if it cannot be decoded.

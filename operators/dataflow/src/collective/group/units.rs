@@ -27,7 +27,6 @@ const AHEAD: u32 = 8;
 /// The output of a reading thread: a message, the end of its unit (`Ok(None)`), or an error.
 pub(super) type Read<T> = Result<Option<(Destination, T)>, gnnflow_data::Error>;
 
-/// The reading threads of one pass.
 pub(super) struct Readers<T> {
     /// The units of this worker, ascending. Thread `i` of `n` reads those at positions `i`, `i + n`, ….
     pub(super) units: Vec<usize>,
@@ -39,7 +38,6 @@ pub(super) struct Readers<T> {
     pub(super) local: LocalMessages<T>,
 }
 
-/// Activators of the operator.
 pub(super) struct Activators {
     /// For the worker's thread, after a change of the frontier.
     pub(super) worker: Activator,

@@ -15,7 +15,7 @@ use timely::worker::Worker;
 use super::deliver::{Deliver, Delivery};
 use super::units::{Activators, Read, Readers, Units};
 
-/// Capacity of a reading thread's channel, in messages.
+/// Messages that fit in the channel of a reading thread.
 const READ_AHEAD: usize = 2;
 /// Longest wait of an idle worker, so that it keeps reporting.
 const PARK: Duration = Duration::from_millis(10);
@@ -137,7 +137,6 @@ fn read<T: Message>(unit: usize, produce: &Produce<'_, T>, sender: &SyncSender<R
     let mut open = true;
     let send = |read: Read<T>| {
         let open = sender.send(read).is_ok();
-        // Fails only if the worker has ended.
         let _ = wake.activate();
         open
     };
@@ -173,7 +172,6 @@ mod tests {
         timely::execute(timely::Config::process(workers), run).unwrap().join().into_iter().map(Result::unwrap).collect()
     }
 
-    /// Units and their values.
     type Received = Vec<(usize, u64)>;
 
     /// Unit `u` has `u % 5` messages for all, and one for process `u / 3 % size`.
