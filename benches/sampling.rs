@@ -1,8 +1,7 @@
 //! Multi-hop uniform sampling with compaction and without feature fetch, as in the peers' `bench_sample.py`.
 //!
-//! Batches are consecutive ranges of the shuffled training nodes, distributed over the threads. Gnnflow should be
-//! faster than the peers, but not by much if the graph fits in the caches, because memory latency is then not the main
-//! cost.
+//! Batches are consecutive ranges of the shuffled training nodes, distributed over the threads. gnnflow should be faster
+//! than the peers. The difference is small if the graph fits in the caches, because memory latency matters less.
 
 mod common;
 #[path = "common/graph.rs"]

@@ -4,8 +4,9 @@
 //! R. Mayer, K. Orujzade, H.-A. Jacobsen, Out-of-Core Edge Partitioning at Linear Run-Time, ICDE 2022.
 //!
 //! 1. **Clustering**, in dump order. The name of a cluster is the index of its first node. τ is
-//!    [`volume`](TwoPsL::volume) times 2|E|/p (1 in the paper). If an edge joins two clusters of volume at most τ, the
-//!    end whose cluster is smaller without it (the source on a tie) moves to the other, if that stays within τ.
+//!    [`volume`](TwoPsL::volume) times 2|E|/p (1 in the paper). At an edge between two clusters of volume at most τ,
+//!    the end in the cluster that is smaller without it moves to the other cluster (the source on a tie). It stays if
+//!    the other cluster would exceed τ.
 //! 2. **Clusters to parts**, by descending volume, then name. Each cluster is placed in the part of least volume, then
 //!    the lowest.
 //! 3. **Edges to parts**. First, edges with both ends in one part are placed there. Then all others are placed in that
